@@ -1,0 +1,120 @@
+//! Lock keys: the one place that says what a key may be.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::LockError;
+
+/// The longest key in bytes, namespace prefix included.
+pub const MAX_KEY_BYTES: usize = 255;
+
+/// The longest namespace in bytes. It leaves room for a key behind it.
+pub const MAX_NAMESPACE_BYTES: usize = 100;
+
+/// The name of a protected resource, as it stands in the `lock_key` column.
+///
+/// A key is 1 to 255 bytes of UTF-8 without NUL, namespace prefix included. Keys are compared byte by
+/// byte: `a`, `A` and `a ` are three keys. A key is never shortened and never hashed.
+///
+/// Cloning is cheap.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// Checks `key` and puts it behind the namespace: `billing` and `order:42` give `billing:order:42`.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] when the key is empty, has a NUL, or is longer than [`MAX_KEY_BYTES`] with
+    /// its prefix.
+    pub fn new(namespace: Option<&str>, key: &str) -> Result<Self, LockError> {
+        if key.is_empty() {
+            return Err(LockError::invalid("the lock key is empty; name the resource, such as \"order:42\""));
+        }
+        if key.contains('\0') {
+            return Err(LockError::invalid(format!(
+                "the lock key {key:?} contains a NUL byte, which databases cut off or refuse; leave it out"
+            )));
+        }
+        let full: Arc<str> = match namespace {
+            Some(namespace) => format!("{namespace}:{key}").into(),
+            None => key.into(),
+        };
+        if full.len() > MAX_KEY_BYTES {
+            let start: String = full.chars().take(40).collect();
+            return Err(LockError::invalid(format!(
+                "the lock key {start:?}… has {} bytes with its namespace; at most {MAX_KEY_BYTES} are allowed. \
+                 Use a shorter key, or a digest of the long part",
+                full.len()
+            )));
+        }
+        Ok(Self(full))
+    }
+
+    /// The whole key with its namespace prefix.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Checks a namespace: not empty, at most [`MAX_NAMESPACE_BYTES`], no NUL, and no `:`, which ends it
+/// (otherwise two namespaces could share keys).
+pub(crate) fn check_namespace(namespace: &str) -> Result<(), LockError> {
+    let problem = if namespace.is_empty() {
+        "is empty; leave the namespace out instead"
+    } else if namespace.len() > MAX_NAMESPACE_BYTES {
+        "is longer than 100 bytes"
+    } else if namespace.contains([':', '\0']) {
+        "contains ':' or NUL; ':' separates the namespace from the key"
+    } else {
+        return Ok(());
+    };
+    Err(LockError::invalid(format!("the namespace {namespace:?} {problem}")))
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_carries_its_namespace() {
+        assert_eq!(Key::new(Some("billing"), "order:42").unwrap().as_str(), "billing:order:42");
+        assert_eq!(Key::new(None, " a ").unwrap().as_str(), " a ");
+    }
+
+    #[test]
+    fn length_counts_bytes_with_the_namespace() {
+        assert!(Key::new(None, &"k".repeat(255)).is_ok());
+        assert!(Key::new(None, &"k".repeat(256)).is_err());
+        assert!(Key::new(Some("n"), &"k".repeat(253)).is_ok());
+        assert!(Key::new(Some("n"), &"k".repeat(254)).is_err());
+        assert!(Key::new(None, &"é".repeat(128)).is_err());
+    }
+
+    #[test]
+    fn empty_and_nul_are_refused() {
+        for bad in ["", "a\0b"] {
+            let error = Key::new(None, bad).unwrap_err();
+            assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_cannot_collide_with_another() {
+        assert!(check_namespace("billing").is_ok());
+        for bad in ["", "a:b", "a\0", &"n".repeat(101)] {
+            assert!(check_namespace(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! How a lock is taken: the one place that says which durations are allowed.
+
+use std::time::Duration;
+
+use crate::error::LockError;
+
+/// The shortest ttl. A shorter lease could not be renewed safely: the margin and a slow commit eat it up.
+pub const MIN_TTL: Duration = Duration::from_secs(1);
+
+/// The longest ttl, wait, `max_hold` or `hold_min`: 30 days. A longer one is taken for a mistake.
+pub const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// The ttl where none is given.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+/// How a lock is taken and kept. The defaults are a ttl of 30 seconds, no waiting, renewal on, and a body
+/// that is stopped when its lease is lost.
+///
+/// ```
+/// use std::time::Duration;
+/// use dblock::LockOptions;
+///
+/// let options = LockOptions::new().ttl(Duration::from_secs(10)).wait(Duration::from_secs(2));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct LockOptions {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) renew: bool,
+    pub(crate) on_lost: OnLost,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) hold_min: Option<Duration>,
+    pub(crate) function: Option<&'static str>,
+}
+
+/// How long an acquire may take in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Busy is an answer.
+    No,
+    /// At most this long, store time included.
+    For(Duration),
+    /// Until the lock is free.
+    Forever,
+}
+
+/// What happens to the body when its lease is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum OnLost {
+    /// The body's future is dropped and the call returns [`LockError::Lost`].
+    #[default]
+    Cancel,
+    /// The body goes on and is told through [`CurrentLock::lost`](crate::CurrentLock::lost).
+    Signal,
+}
+
+impl LockOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self {
+            ttl: DEFAULT_TTL,
+            wait: Wait::No,
+            renew: true,
+            on_lost: OnLost::Cancel,
+            max_hold: None,
+            hold_min: None,
+            function: None,
+        }
+    }
+
+    /// Length of the lease: how soon others get in after this process died. 1 second to 30 days.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long the acquire may take in all, time spent on the store included. Zero means: do not wait.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = if wait.is_zero() { Wait::No } else { Wait::For(wait) };
+        self
+    }
+
+    /// Wait until the lock is free. Refused while the call chain holds another key: two chains could
+    /// then wait for each other for good.
+    pub fn wait_forever(mut self) -> Self {
+        self.wait = Wait::Forever;
+        self
+    }
+
+    /// Whether the lease is renewed, each third of its ttl. Without renewal the body has one ttl.
+    pub fn renew(mut self, renew: bool) -> Self {
+        self.renew = renew;
+        self
+    }
+
+    /// What happens to the body when the lease is lost.
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.on_lost = on_lost;
+        self
+    }
+
+    /// The longest time that the lock may be held, renewals included. Then it is lost with
+    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold).
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Keeps the lock busy for at least this long after the grant, even when the body ends sooner. The
+    /// call still returns at once.
+    pub fn hold_min(mut self, hold_min: Duration) -> Self {
+        self.hold_min = Some(hold_min);
+        self
+    }
+
+    /// The path of the function that takes the lock. It stands in the row's `holder` column, for people.
+    pub fn function(mut self, path: &'static str) -> Self {
+        self.function = Some(path);
+        self
+    }
+
+    /// Refuses what cannot work, before anything is sent.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        let named = [
+            ("ttl", Some(self.ttl)),
+            ("wait", if let Wait::For(wait) = self.wait { Some(wait) } else { None }),
+            ("max_hold", self.max_hold),
+            ("hold_min", self.hold_min),
+        ];
+        for (name, value) in named {
+            let Some(value) = value else { continue };
+            if value.is_zero() {
+                return Err(LockError::invalid(format!("{name} is zero; give it a length, such as 30 seconds")));
+            }
+            if value > MAX_DURATION {
+                return Err(LockError::invalid(format!("{name} is {value:?}; at most 30 days are allowed")));
+            }
+        }
+        if self.ttl < MIN_TTL {
+            return Err(LockError::invalid(format!(
+                "ttl is {:?}; a lease shorter than {MIN_TTL:?} cannot be renewed safely",
+                self.ttl
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// By how much a lease ends earlier for its holder than for the database: max(ttl / 20, 50 ms).
+pub(crate) fn margin(ttl: Duration) -> Duration {
+    (ttl / 20).max(Duration::from_millis(50))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid() {
+        assert!(LockOptions::new().check().is_ok());
+    }
+
+    #[test]
+    fn bad_durations_are_refused() {
+        let day = Duration::from_secs(24 * 60 * 60);
+        for bad in [
+            LockOptions::new().ttl(Duration::ZERO),
+            LockOptions::new().ttl(Duration::from_millis(999)),
+            LockOptions::new().ttl(Duration::MAX),
+            LockOptions::new().wait(day * 31),
+            LockOptions::new().max_hold(Duration::ZERO),
+            LockOptions::new().hold_min(Duration::MAX),
+        ] {
+            assert!(matches!(bad.check(), Err(LockError::Invalid { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn margin_is_a_twentieth_but_at_least_50_ms() {
+        assert_eq!(margin(Duration::from_secs(30)), Duration::from_millis(1500));
+        assert_eq!(margin(MIN_TTL), Duration::from_millis(50));
+    }
+}

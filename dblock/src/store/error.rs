@@ -1,0 +1,77 @@
+//! What a store says when it cannot do its work.
+
+use std::error::Error;
+use std::fmt;
+
+/// A store's failure. [`kind`](Self::kind) says what follows from it; the message says what to do.
+#[derive(Debug)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    message: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+/// What follows from a [`StoreError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// No connection could be had; nothing was sent. Worth trying again.
+    Unreachable,
+    /// The connection broke or the time was up after something was sent: it may have been carried out
+    /// or may still be. The store has given up the connection. Worth trying again.
+    Interrupted,
+    /// The database undid the statement because of others (deadlock, serialization failure, a lock that
+    /// was not free in time). Worth trying again.
+    Conflict,
+    /// The table is missing, older or newer than this version of dblock. The message has the remedy.
+    Schema,
+    /// The database refuses: wrong password, no permission, read-only.
+    Refused,
+    /// The store or the build of this program cannot do what was asked.
+    Unsupported,
+    /// Anything else. Not worth trying again.
+    Other,
+}
+
+impl StoreError {
+    /// A failure with its message, which names the remedy where there is one. It must not contain a
+    /// password: a database URL is never part of it.
+    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What follows from it.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// The same request may succeed later without a change to the program or the database.
+    pub fn is_retryable(&self) -> bool {
+        use StoreErrorKind::{Conflict, Interrupted, Unreachable};
+        matches!(self.kind, Unreachable | Interrupted | Conflict)
+    }
+
+    /// The request may have been carried out, or may still be.
+    pub fn is_outcome_unknown(&self) -> bool {
+        self.kind == StoreErrorKind::Interrupted
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,226 @@
+//! The contract between the engine and what keeps the rows.
+//!
+//! A store executes requests; it has no memory of its own, decides nothing about waiting, and never
+//! retries an acquire. Its database's clock alone decides expiry.
+//!
+//! # The row
+//! `lock_key` (primary key), `lock_owner`, `reentrant_count`, `expire_at`, `lease_id`, `fence_token`,
+//! `fence_ceiling`, `wanted_until`, `acquired_at`, `holder`, `revoked`. All times are µs since the Unix
+//! epoch on the store's clock, read at the statement (called *now* below). A row is **free** when
+//! `reentrant_count` is 0, **held** when the count is above 0 and `expire_at > now`, and **expired**
+//! otherwise. Rows stay after a release.
+
+pub(crate) mod clock;
+#[cfg(feature = "sql")]
+mod connections;
+mod error;
+mod row;
+#[cfg(feature = "sql")]
+mod schema;
+#[cfg(feature = "sql")]
+mod sql_error;
+pub(crate) mod table;
+
+pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+pub use error::{StoreError, StoreErrorKind};
+pub use row::{InspectFilter, LockRow, Occupant};
+
+
+use crate::key::Key;
+
+/// The future of a store method.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What keeps the rows: one table in one database, or memory.
+///
+/// The engine calls every method on its own runtime and never drops a future of [`apply`](Self::apply)
+/// except when a statement takes far too long; a store must then give up the connection that it used.
+pub trait Store: Debug + Send + Sync + 'static {
+    /// What this store can do. Constant for the life of the store.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Executes a batch: at most one request per key, in any order and of any mix of actions. Answers in
+    /// the order of the requests, exactly one for each.
+    ///
+    /// Requests of a batch are independent. When one of them fails, the store finds out which and the
+    /// others are executed all the same. Each action is its own statement, and no row lock outlives the
+    /// call. A request that finds its row locked by somebody else is answered with [`Outcome::Skipped`]
+    /// rather than waited for.
+    ///
+    /// Rules, by action and state of the row:
+    ///
+    /// | action | row | effect and outcome |
+    /// |---|---|---|
+    /// | `Acquire` | absent | inserted as held by the request: `Granted` |
+    /// | | free, another `lease_id` | becomes held: `Granted` |
+    /// | | free, the request's `lease_id` | nothing: `Lost` (this lease was released before it was known) |
+    /// | | held by the request's `lease_id` | count becomes 1; the same token, the same expiry: `Granted` |
+    /// | | held by another `lease_id` | `wanted_until = max(wanted_until, now + wanted_for)` if given: `Busy` |
+    /// | | expired, another `lease_id` | becomes held: `Granted` with `taken_over` |
+    /// | | expired, the request's `lease_id` | nothing: `Lost` |
+    /// | `Extend` | held by the request's `lease_id` | count becomes the given one; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
+    /// | | anything else | nothing: `Lost` |
+    /// | `Release` | held by the request's `lease_id` | count becomes 0: `Released` with `freed` |
+    /// | | free, the request's `lease_id` | nothing: `Released` without `freed` |
+    /// | | anything else | nothing: `Lost` |
+    ///
+    /// To become held means: `lock_owner`, `lease_id`, `holder` from the request, `reentrant_count = 1`,
+    /// `fence_token = fence_ceiling = max(fence_ceiling + 1, now)`, `acquired_at = now`,
+    /// `expire_at = now + ttl`, `revoked = false`; `wanted_until` stays (0 for a new row).
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>>;
+
+    /// Checks that the table is there and fits this version of dblock.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Schema`] with the remedy when it is missing, older or too new.
+    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>>;
+
+    /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once.
+    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>>;
+
+    /// Reads rows without locking them, ordered by key.
+    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>>;
+
+    /// Marks the lease that holds `key` as revoked: it is no longer extended. Whether it was held.
+    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
+
+    /// Frees `key` whoever holds it: count 0 and `lease_id` replaced by a fresh one, so that the former
+    /// holder's requests find nothing. Whether it was held.
+    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
+
+    /// Closes the store's own connections.
+    fn close(&self) -> StoreFuture<'_, ()>;
+
+    /// For the fence check in a transaction of the user's: the kind of database and the table.
+    fn fence_source(&self) -> Option<FenceSource> {
+        None
+    }
+}
+
+/// What a store can do, as data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// A short name for messages and logs, such as `postgres`.
+    pub name: &'static str,
+    /// The store must run on the runtime that builds the manager rather than on the engine's own thread.
+    pub callers_runtime: bool,
+    /// Transactions of the user's can check a fence token in the same database.
+    pub verify_in: bool,
+    /// How many calls of [`Store::apply`] may be under way at once.
+    pub concurrency: usize,
+}
+
+impl Capabilities {
+    /// Capabilities of a store called `name`: own thread, no fence check, one call at a time.
+    pub fn new(name: &'static str) -> Self {
+        Self { name, callers_runtime: false, verify_in: false, concurrency: 1 }
+    }
+}
+
+/// One thing to do to one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The row.
+    pub key: Key,
+    /// The lease that is asked for or acted for. Every write after the grant is conditioned on it.
+    pub lease_id: Uuid,
+    /// What to do.
+    pub action: Action,
+}
+
+/// What a [`Request`] does. [`Store::apply`] has the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Take the lock for a fresh `lease_id`.
+    Acquire {
+        /// The call chain that asks.
+        owner: Uuid,
+        /// Length of the lease.
+        ttl: Duration,
+        /// Host, process and function, for people. At most 255 bytes.
+        holder: Arc<str>,
+        /// When busy: say in the row that somebody waits, for this long.
+        wanted_for: Option<Duration>,
+    },
+    /// Write the number of holds and extend the lease: renewal, re-entry, and the end of a nested hold.
+    Extend {
+        /// The number of holds, at least 1. Absolute, so that a repeated request counts nothing twice.
+        count: u32,
+        /// Length of the lease from now.
+        ttl: Duration,
+    },
+    /// End the lease.
+    Release,
+}
+
+/// The answer to a [`Request`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// `Acquire`: the lock is taken.
+    Granted {
+        /// Larger than every token given for the key before.
+        fence_token: i64,
+        /// `expire_at - now`.
+        remaining: Duration,
+        /// Who held the lease that had expired, if one had.
+        taken_over: Option<Occupant>,
+        /// Somebody waits for the key: `wanted_until > now`.
+        wanted: bool,
+    },
+    /// `Extend`: the count is written.
+    Extended {
+        /// `expire_at - now`.
+        remaining: Duration,
+        /// The lease was revoked and was not extended.
+        revoked: bool,
+        /// Somebody waits for the key: `wanted_until > now`.
+        wanted: bool,
+    },
+    /// `Release`: the lease is over.
+    Released {
+        /// The row was held until this request.
+        freed: bool,
+        /// Somebody waits for the key: `wanted_until > now`.
+        wanted: bool,
+    },
+    /// `Acquire`: somebody else holds the lock.
+    Busy(Occupant),
+    /// The row does not carry this lease any more, or the lease has expired.
+    Lost,
+    /// The row is locked by somebody else's transaction. Ask again soon.
+    Skipped,
+}
+
+/// The database and table that a fence check reads.
+#[derive(Debug, Clone)]
+pub struct FenceSource {
+    #[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(dead_code))]
+    pub(crate) database: Database,
+    #[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(dead_code))]
+    pub(crate) table: Arc<str>,
+}
+
+/// The SQL databases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code, reason = "each variant is built by the store of that name")]
+pub(crate) enum Database {
+    Postgres,
+    MySql,
+    Sqlite,
+}

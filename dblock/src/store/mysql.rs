@@ -1,0 +1,1 @@
+//! Rows in MySQL 8 or MariaDB.

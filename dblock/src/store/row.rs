@@ -1,0 +1,113 @@
+//! Rows as people and error messages see them.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::key::Key;
+
+/// Who holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occupant {
+    /// The call chain that holds it.
+    pub owner: Uuid,
+    /// Host, process and function.
+    pub holder: String,
+    /// Its token.
+    pub fence_token: i64,
+    /// What is left of its lease, if it is not renewed. Zero when it has expired.
+    pub remaining: Duration,
+}
+
+/// A row of the lock table. Times are µs since the Unix epoch on the store's clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockRow {
+    /// The key with its namespace prefix.
+    pub key: Key,
+    /// The call chain that holds or last held it.
+    pub owner: Uuid,
+    /// How many holds the owner has; 0 is free.
+    pub reentrant_count: u32,
+    /// When the lease ends.
+    pub expire_at: i64,
+    /// The lease that holds or last held it.
+    pub lease_id: Uuid,
+    /// The last token given.
+    pub fence_token: i64,
+    /// The largest token that anyone may have been given.
+    pub fence_ceiling: i64,
+    /// Until when somebody said to wait for it; 0 for nobody.
+    pub wanted_until: i64,
+    /// When the lease was granted.
+    pub acquired_at: i64,
+    /// Host, process and function that hold or last held it.
+    pub holder: String,
+    /// An operator asked for it back.
+    pub revoked: bool,
+    /// The store's clock when the row was read.
+    pub now: i64,
+}
+
+impl LockRow {
+    /// Somebody is inside: the count is above 0 and the lease has not expired.
+    pub fn is_held(&self) -> bool {
+        self.reentrant_count > 0 && self.expire_at > self.now
+    }
+}
+
+/// Which rows [`LockManager::inspect`](crate::LockManager::inspect) returns. The default is every held
+/// row, at most 1,000.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct InspectFilter {
+    pub(crate) prefix: String,
+    pub(crate) held_only: bool,
+    pub(crate) limit: u32,
+}
+
+impl InspectFilter {
+    /// Every held row, at most 1,000.
+    pub fn new() -> Self {
+        Self { prefix: String::new(), held_only: true, limit: 1_000 }
+    }
+
+    /// Only keys that start with `prefix`, byte by byte. From the manager, the namespace is put before it.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Free and expired rows too.
+    pub fn include_free(mut self) -> Self {
+        self.held_only = false;
+        self
+    }
+
+    /// At most this many rows.
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// For stores: the prefix that keys must have.
+    pub fn key_prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// For stores: free and expired rows are left out.
+    pub fn is_held_only(&self) -> bool {
+        self.held_only
+    }
+
+    /// For stores: at most this many rows.
+    pub fn max_rows(&self) -> u32 {
+        self.limit
+    }
+}
+
+impl Default for InspectFilter {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,75 @@
+//! Schema versions: which tables this build of dblock can work with.
+//!
+//! The version table has one row: `version`, the schema's version, and `min_client`, the oldest schema
+//! version that a client may have been built for. A change that older clients survive raises only
+//! `version`, so that they keep working through a rolling deploy.
+
+use super::error::{StoreError, StoreErrorKind};
+use super::table::TableName;
+
+/// The version that the scripts in `migrations/` lead to.
+pub(crate) const SCHEMA_VERSION: i32 = 1;
+
+/// The row of the version table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SchemaVersion {
+    pub(crate) version: i32,
+    pub(crate) min_client: i32,
+}
+
+/// Whether this client can work with what was found.
+pub(crate) fn check(found: Option<SchemaVersion>, table: &TableName) -> Result<(), StoreError> {
+    let message = match found {
+        None => format!(
+            "the lock table {table} is not there; call `LockManager::migrate`, build the manager with \
+             `auto_migrate(true)`, or run the script in `migrations/`"
+        ),
+        Some(found) if found.version < SCHEMA_VERSION => format!(
+            "the lock table {table} has schema version {}, older than the {SCHEMA_VERSION} that this program \
+             needs; call `LockManager::migrate`",
+            found.version
+        ),
+        Some(found) if found.min_client > SCHEMA_VERSION => format!(
+            "the lock table {table} has schema version {}, which needs clients of version {} or later; this \
+             program has {SCHEMA_VERSION}: upgrade the dblock crate",
+            found.version, found.min_client
+        ),
+        Some(_) => return Ok(()),
+    };
+    Err(StoreError::new(StoreErrorKind::Schema, message))
+}
+
+/// A script of `migrations/` for the configured table. The scripts name the default tables, so that they
+/// can be run by hand.
+pub(crate) fn script_for(script: &str, table: &TableName, quote: char) -> String {
+    script
+        .replace("distributed_lock_version", "\u{1}")
+        .replace(super::table::DEFAULT_TABLE, &table.quoted(quote))
+        .replace('\u{1}', &table.quoted_version(quote))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_state_names_its_remedy() {
+        let table = TableName::parse("ops.locks").unwrap();
+        let say = |found| check(found, &table).map_err(|error| error.to_string());
+        let version = |version, min_client| Some(SchemaVersion { version, min_client });
+        assert!(say(None).unwrap_err().contains("migrate"));
+        assert!(say(version(0, 0)).unwrap_err().contains("older"));
+        assert!(say(version(9, 9)).unwrap_err().contains("upgrade the dblock crate"));
+        assert_eq!(say(version(9, 1)), Ok(()));
+        assert_eq!(say(version(SCHEMA_VERSION, 1)), Ok(()));
+    }
+
+    #[test]
+    fn scripts_are_rewritten_for_the_table() {
+        let table = TableName::parse("ops.locks").unwrap();
+        assert_eq!(
+            script_for("distributed_lock distributed_lock_version", &table, '`'),
+            "`ops`.`locks` `ops`.`locks_version`"
+        );
+    }
+}

@@ -1,0 +1,53 @@
+//! From a driver's error to a [`StoreError`]: what is common to the databases.
+
+use super::error::{StoreError, StoreErrorKind};
+
+/// Classifies an error of a statement. `dialect` knows the database's own codes; `None` from it means
+/// an ordinary refusal of the statement.
+///
+/// An answer of the database is a known outcome: the statement was not carried out. Everything else after
+/// something was sent is an unknown one.
+pub(crate) fn of_statement(
+    error: sqlx::Error,
+    dialect: impl Fn(&dyn sqlx::error::DatabaseError) -> Option<(StoreErrorKind, &'static str)>,
+) -> StoreError {
+    match error {
+        sqlx::Error::Database(answer) => {
+            let (kind, remedy) = dialect(&*answer).unwrap_or((StoreErrorKind::Other, ""));
+            let mut message = answer.message().to_owned();
+            if !remedy.is_empty() {
+                message = format!("{message}; {remedy}");
+            }
+            StoreError::new(kind, message).with_source(sqlx::Error::Database(answer))
+        }
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
+            StoreError::new(
+                StoreErrorKind::Interrupted,
+                format!("the connection to the database broke during a statement: {error}"),
+            )
+            .with_source(error)
+        }
+        other => StoreError::new(StoreErrorKind::Other, format!("unexpected answer of the database: {other}"))
+            .with_source(other),
+    }
+}
+
+/// Classifies an error of opening a connection. Nothing was sent, so the outcome is known.
+pub(crate) fn of_connect(
+    error: sqlx::Error,
+    dialect: impl Fn(&dyn sqlx::error::DatabaseError) -> Option<(StoreErrorKind, &'static str)>,
+) -> StoreError {
+    match error {
+        sqlx::Error::Database(_) => of_statement(error, dialect),
+        sqlx::Error::Configuration(_) => StoreError::new(
+            StoreErrorKind::Refused,
+            format!("the database's connection options are not usable: {error}"),
+        )
+        .with_source(error),
+        other => StoreError::new(
+            StoreErrorKind::Unreachable,
+            format!("the database cannot be reached: {other}; is the server running, and is the address right?"),
+        )
+        .with_source(other),
+    }
+}

@@ -1,0 +1,1 @@
+//! Rows in a SQLite file.
