@@ -9,6 +9,11 @@ pub use error::{LockError, LostReason};
 pub use key::Key;
 pub use options::{LockOptions, OnLost};
 
+pub use __private::LockManager;
+
+#[cfg(feature = "macros")]
+pub use dblock_macros::distributed_lock;
+
 #[doc(hidden)]
 #[path = "private.rs"]
 pub mod __private;
