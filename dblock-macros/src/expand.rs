@@ -8,6 +8,7 @@ use syn::{Attribute, ReturnType, Type, parse_quote};
 
 use crate::args::{Args, Key, Length, OnLost, Wait};
 use crate::capture;
+use crate::desugared::Desugared;
 use crate::errors::Errors;
 use crate::function::{Function, Scope};
 use crate::template;
@@ -70,28 +71,38 @@ pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
     for attr in function.take_stacked() {
         locks.push(stacked(&attr, &mut errors));
     }
-    check_signature(&function, &mut errors);
-    check_return_type(&function, &locks, &mut errors);
+    let desugared = Desugared::of(&function);
+    if desugared.is_none() {
+        check_signature(&function, &mut errors);
+        check_return_type(&function, &locks, &mut errors);
+    }
 
-    let scope = Scope::new(&function.sig);
+    let mut scope = Scope::new(&function.sig);
+    if let Some(desugared) = &desugared {
+        scope.unpack(&desugared.unpacked_names);
+    }
     let keys: Vec<_> = locks
         .iter()
         .filter_map(|lock| Some(key(lock.key.as_ref()?, &lock.krate, &scope, &mut errors)))
         .collect();
-    let malformed = keys.iter().filter_map(|key| key.as_ref().err());
     if !errors.is_empty() {
-        malformed.for_each(|refused| errors.push(refused.1.clone()));
+        keys.iter().filter_map(|key| key.explained.clone()).for_each(|error| errors.push(error));
     }
     errors.finish()?;
 
-    let output = Output::new(&function);
+    let output = Output::new(&function, desugared.as_ref());
+    let body = match &desugared {
+        Some(desugared) => desugared.body.clone(),
+        None => function.body.stream(),
+    };
+    let declared = declare(&function, &scope, &output, &locks[0], &body);
     // From the inside out; the topmost attribute is the outermost lock.
-    let declared = declare(&function, &scope, &output, &locks[0]);
-    let body = function.body.stream();
     let mut body = quote!(#declared #body);
     for (lock, key) in locks.iter().zip(&keys).rev() {
-        let (Ok(key) | Err((key, _))) = key;
-        body = under_lock(lock, key, &function, &output, &body);
+        body = under_lock(lock, &key.value, &function, &output, &body);
+    }
+    if let Some(desugared) = desugared {
+        body = desugared.with_body(body);
     }
     Ok(function.with_body(&body))
 }
@@ -149,10 +160,11 @@ struct Output {
 }
 
 impl Output {
-    fn new(function: &Function) -> Self {
-        let mut ty = match &function.sig.output {
-            ReturnType::Default => parse_quote!(()),
-            ReturnType::Type(_, ty) => (**ty).clone(),
+    fn new(function: &Function, desugared: Option<&Desugared>) -> Self {
+        let mut ty = match (&function.sig.output, desugared) {
+            (_, Some(desugared)) => desugared.output.clone(),
+            (ReturnType::Default, None) => parse_quote!(()),
+            (ReturnType::Type(_, ty), None) => (**ty).clone(),
         };
         let mut spans = ty.to_token_stream().into_iter().map(|token| token.span());
         let start = spans.next().unwrap_or_else(|| function.sig.ident.span());
@@ -186,10 +198,10 @@ impl VisitMut for EraseImplTrait {
 
 /// Tells the compiler the return type before it sees the body, so that a type error in the body points at
 /// the user's line, and names what the block captures.
-fn declare(function: &Function, scope: &Scope, output: &Output, lock: &Args) -> TokenStream {
+fn declare(function: &Function, scope: &Scope, output: &Output, lock: &Args, body: &TokenStream) -> TokenStream {
     let krate = &lock.krate;
     let ty = &output.ty;
-    let captured = capture::used(&function.sig, scope, &function.body.stream());
+    let captured = capture::used(&function.sig, scope, body);
     let captured = captured.into_iter().map(|mut name| {
         // Not the user's own mention: lints that look at those must not see it.
         name.set_span(Span::call_site().located_at(name.span()));
@@ -204,25 +216,36 @@ fn declare(function: &Function, scope: &Scope, output: &Output, lock: &Args) -> 
     }
 }
 
-/// The key as an expression of type `String`; where the compiler explains a mistake better, that mistake and
-/// our own words for it.
-fn key(
-    key: &Key,
-    krate: &syn::Path,
-    scope: &Scope,
-    errors: &mut Errors,
-) -> Result<TokenStream, (TokenStream, syn::Error)> {
-    let formatted = |format: &syn::LitStr, values: &[syn::Expr]| quote_spanned!(format.span()=> #krate::__private::format(#krate::__private::format_args!(#format #(, #values)*)));
-    match key {
-        Key::Expr(value) => Ok(quote!(#krate::__private::key(&(#value)))),
-        Key::Template(literal) => match template::parse(literal, scope) {
-            Ok(template) => Ok(formatted(&template.format, &template.values)),
-            Err(refused) if refused.compiler_points_inside => Err((formatted(literal, &[]), refused.error)),
-            Err(refused) => {
-                errors.push(refused.error);
-                Ok(TokenStream::new())
-            }
-        },
+/// A key in generated code.
+struct KeyCode {
+    /// An expression of type `String`.
+    value: TokenStream,
+    /// A mistake that the compiler will find in `value` and can point at better than a macro can. It counts
+    /// only if `value` is never compiled.
+    explained: Option<syn::Error>,
+}
+
+fn key(key: &Key, krate: &syn::Path, scope: &Scope, errors: &mut Errors) -> KeyCode {
+    let formatted = |format: &syn::LitStr, values: &[syn::Expr]| {
+        quote_spanned! {format.span()=>
+            #krate::__private::format(#krate::__private::format_args!(#format #(, #values)*))
+        }
+    };
+    let literal = match key {
+        Key::Expr(value) => {
+            return KeyCode { value: quote!(#krate::__private::key(&(#value))), explained: None };
+        }
+        Key::Template(literal) => literal,
+    };
+    match template::parse(literal, scope) {
+        Ok(template) => KeyCode { value: formatted(&template.format, &template.values), explained: None },
+        Err(refused) if refused.compiler_points_inside => {
+            KeyCode { value: formatted(literal, &[]), explained: Some(refused.error) }
+        }
+        Err(refused) => {
+            errors.push(refused.error);
+            KeyCode { value: TokenStream::new(), explained: None }
+        }
     }
 }
 

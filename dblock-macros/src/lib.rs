@@ -2,6 +2,7 @@
 
 mod args;
 mod capture;
+mod desugared;
 mod duration;
 mod errors;
 mod expand;

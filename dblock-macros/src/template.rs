@@ -116,6 +116,12 @@ pub(crate) fn parse(literal: &LitStr, scope: &Scope) -> Result<Template, Refused
     })
 }
 
+/// `.*` and `width$` in a format.
+fn counts_arguments(format: &str) -> bool {
+    let named = |(at, _)| format[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+    format.contains(".*") || format.match_indices('$').any(named)
+}
+
 fn is_name(text: &str) -> bool {
     Ident::parse_any.parse_str(text).is_ok()
 }
@@ -179,7 +185,7 @@ impl Reader<'_> {
                 "`{{{inside}}}` counts arguments; write it with its name, such as `{{{name}}}`"
             )));
         }
-        if format.is_some_and(|format| format.contains(['*', '$'])) {
+        if format.is_some_and(counts_arguments) {
             return Err(self.error(format!(
                 "`{{{inside}}}` takes its width from another argument, which a key template cannot; \
                  write `key = format!(…)`"
@@ -349,6 +355,7 @@ mod tests {
             ("{order_id + 1}", "is not a placeholder"),
             ("{order_id.max(1)}", "is not a placeholder"),
             ("{std::mem}", "is not a placeholder"),
+            ("{order_id:.*}", "takes its width from another argument"),
             ("{order_id:w$}", "takes its width from another argument"),
             (&"k".repeat(256), "has 256 bytes"),
         ] {
