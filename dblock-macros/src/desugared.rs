@@ -4,7 +4,10 @@
 use proc_macro2::TokenStream;
 use quote::ToTokens;
 use syn::parse::Parser;
-use syn::{Block, Expr, ExprAsync, GenericArgument, Ident, Pat, PathArguments, ReturnType, Stmt, Type, TypeParamBound};
+use syn::{
+    Block, Expr, ExprAsync, GenericArgument, Ident, Pat, PathArguments, ReturnType, Stmt, Type,
+    TypeParamBound,
+};
 
 use crate::function::{Function, bindings};
 
@@ -23,15 +26,18 @@ pub(crate) struct Desugared {
 impl Desugared {
     /// The parts, if the function is one of these.
     pub(crate) fn of(function: &Function) -> Option<Self> {
-        let ReturnType::Type(_, ty) = &function.sig.output else { return None };
+        let ReturnType::Type(_, ty) = &function.sig.output else {
+            return None;
+        };
         if function.sig.asyncness.is_some() {
             return None;
         }
         let output = future_output(ty)?;
         let mut statements = Block::parse_within.parse2(function.body.stream()).ok()?;
         let future = future_block(&mut statements)?;
-        let (unpacked, body): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut future.block.stmts).into_iter().partition(takes_argument_apart);
+        let (unpacked, body): (Vec<_>, Vec<_>) = std::mem::take(&mut future.block.stmts)
+            .into_iter()
+            .partition(takes_argument_apart);
         let mut unpacked_names = Vec::new();
         for statement in &unpacked {
             if let Stmt::Local(local) = statement {
@@ -39,7 +45,13 @@ impl Desugared {
             }
         }
         let body = body.iter().map(ToTokens::to_token_stream).collect();
-        Some(Self { output, unpacked, unpacked_names, body, statements })
+        Some(Self {
+            output,
+            unpacked,
+            unpacked_names,
+            body,
+            statements,
+        })
     }
 
     /// The function's body with another async block.
@@ -61,7 +73,9 @@ fn future_output(ty: &Type) -> Option<Type> {
         Type::Group(ty) => return future_output(&ty.elem),
         Type::Path(ty) => {
             // Pin<Box<…>>
-            let PathArguments::AngleBracketed(arguments) = &ty.path.segments.last()?.arguments else { return None };
+            let PathArguments::AngleBracketed(arguments) = &ty.path.segments.last()?.arguments else {
+                return None;
+            };
             return arguments.args.iter().find_map(|argument| match argument {
                 GenericArgument::Type(ty) => future_output(ty),
                 _ => None,
@@ -70,9 +84,13 @@ fn future_output(ty: &Type) -> Option<Type> {
         _ => return None,
     };
     bounds.iter().find_map(|bound| {
-        let TypeParamBound::Trait(bound) = bound else { return None };
+        let TypeParamBound::Trait(bound) = bound else {
+            return None;
+        };
         let segment = bound.path.segments.last()?;
-        let PathArguments::AngleBracketed(arguments) = &segment.arguments else { return None };
+        let PathArguments::AngleBracketed(arguments) = &segment.arguments else {
+            return None;
+        };
         arguments.args.iter().find_map(|argument| match argument {
             GenericArgument::AssocType(assoc) if segment.ident == "Future" && assoc.ident == "Output" => {
                 Some(assoc.ty.clone())
@@ -84,7 +102,9 @@ fn future_output(ty: &Type) -> Option<Type> {
 
 /// The async block that the function ends with.
 fn future_block(statements: &mut [Stmt]) -> Option<&mut ExprAsync> {
-    let Some(Stmt::Expr(last, None)) = statements.last_mut() else { return None };
+    let Some(Stmt::Expr(last, None)) = statements.last_mut() else {
+        return None;
+    };
     match last {
         Expr::Async(future) => Some(future),
         Expr::Call(call) if call.args.len() == 1 && is_pin(&call.func) => match call.args.first_mut() {
@@ -101,10 +121,19 @@ fn is_pin(function: &Expr) -> bool {
 
 /// `let Path(id) = { let __arg1 = __arg1; __arg1 };`, as `async_trait` writes it: the key needs these names.
 fn takes_argument_apart(statement: &Stmt) -> bool {
-    let Stmt::Local(local) = statement else { return false };
+    let Stmt::Local(local) = statement else {
+        return false;
+    };
     let Some(init) = &local.init else { return false };
-    let Expr::Block(block) = &*init.expr else { return false };
-    let Some(Stmt::Expr(Expr::Path(value), None)) = block.block.stmts.last() else { return false };
+    let Expr::Block(block) = &*init.expr else {
+        return false;
+    };
+    let Some(Stmt::Expr(Expr::Path(value), None)) = block.block.stmts.last() else {
+        return false;
+    };
     !matches!(local.pat, Pat::Ident(_))
-        && value.path.get_ident().is_some_and(|name| name.to_string().starts_with("__arg"))
+        && value
+            .path
+            .get_ident()
+            .is_some_and(|name| name.to_string().starts_with("__arg"))
 }

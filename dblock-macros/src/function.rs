@@ -173,7 +173,8 @@ impl Scope {
 
     /// Adds names that the body takes from arguments before anything else happens.
     pub(crate) fn unpack(&mut self, names: &[Ident]) {
-        self.arguments.retain(|argument| !argument.to_string().starts_with("__arg"));
+        self.arguments
+            .retain(|argument| !argument.to_string().starts_with("__arg"));
         self.arguments.extend_from_slice(names);
     }
 
