@@ -9,6 +9,8 @@ mod expand;
 mod function;
 mod suggest;
 mod template;
+#[cfg(test)]
+mod tests;
 
 use proc_macro::TokenStream;
 

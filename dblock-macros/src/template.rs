@@ -15,7 +15,7 @@ use crate::function::Scope;
 use crate::suggest;
 
 /// The longest key in bytes, namespace prefix included.
-const MAX_KEY_BYTES: usize = 255;
+pub(crate) const MAX_KEY_BYTES: usize = 255;
 
 /// A template that can be given to `format_args!`.
 #[derive(Debug)]
