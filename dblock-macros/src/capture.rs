@@ -80,14 +80,15 @@ fn mention(before: &[TokenTree], after: &[TokenTree]) -> Option<Mention> {
     let binding = ["let", "mut", "ref", "|", "for", "fn"]
         .into_iter()
         .any(|word| is(previous(1), word));
-    if (binding && !is(previous(2), "&")) || is_assigned(after) {
+    if (binding && !is(previous(2), "&")) || is_rebound(after) {
         return Some(Mention::Binding);
     }
     Some(Mention::Use)
 }
 
-/// `= value`, `+= value`: whoever only assigns is told so by a lint, which another mention would confuse.
-fn is_assigned(after: &[TokenTree]) -> bool {
+/// `name @`, `name =>` and, as whoever only assigns is told so by a lint which another mention would confuse,
+/// `name = value` and `name += value`.
+fn is_rebound(after: &[TokenTree]) -> bool {
     let mut operator = String::new();
     for token in after {
         let TokenTree::Punct(punct) = token else { break };
@@ -98,7 +99,7 @@ fn is_assigned(after: &[TokenTree]) -> bool {
     }
     matches!(
         operator.as_str(),
-        "=" | "+=" | "-=" | "*=" | "/=" | "%=" | "&=" | "|=" | "^=" | "<<=" | ">>="
+        "@" | "=>" | "=" | "+=" | "-=" | "*=" | "/=" | "%=" | "&=" | "|=" | "^=" | "<<=" | ">>="
     )
 }
 
@@ -141,6 +142,7 @@ mod tests {
         assert!(names("let a = 1; a + 1").is_empty());
         assert!(names("v.map(|a| a + 1)").is_empty());
         assert!(names("for a in v {}").is_empty());
+        assert!(names("match v { a => a, b @ 1 => b }").is_empty());
         assert!(names("a = A; b += 1").is_empty());
         assert_eq!(names("a == A"), ["a"]);
     }

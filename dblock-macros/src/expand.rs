@@ -10,7 +10,7 @@ use crate::args::{Args, Key, Length, OnLost, Wait};
 use crate::capture;
 use crate::desugared::Desugared;
 use crate::errors::Errors;
-use crate::function::{Function, Scope};
+use crate::function::{Function, Scope, in_braces_of};
 use crate::template;
 
 /// The attribute with everything that can go wrong: the errors, and the function as it was written, so
@@ -42,8 +42,7 @@ fn without_lock(item: TokenStream) -> TokenStream {
     function
         .attrs
         .push(parse_quote!(#[allow(unused_variables, unused_mut)]));
-    let body = function.body.stream();
-    function.with_body(&body)
+    function.without_changes()
 }
 
 fn contains(tokens: TokenStream, word: &str) -> bool {
@@ -95,7 +94,7 @@ pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
     let output = Output::new(&function, desugared.as_ref());
     let body = match &desugared {
         Some(desugared) => desugared.body.clone(),
-        None => function.body.stream(),
+        None => function.nested_body(),
     };
     let declared = declare(&function, &scope, &output, &locks[0], &body);
     // From the inside out; the topmost attribute is the outermost lock.
@@ -317,8 +316,7 @@ fn under_lock(
         }
         None => (TokenStream::new(), quote!(#private::None)),
     };
-    let mut block = Group::new(Delimiter::Brace, body.clone());
-    block.set_span(function.body.span());
+    let block = in_braces_of(&function.body, body.clone());
     let future = quote_spanned!(function.body.span()=> async move);
     let result = quote!(#private::run(#given, #key_name, #options_name, #future #block).await);
     let result = returned(lock, &private, output, &locals, &result);

@@ -1,11 +1,11 @@
 //! The annotated function, taken apart as far as the attribute needs. Its body stays a token stream, so
 //! that half-typed code passes through.
 
-use proc_macro2::{Delimiter, Group, Span, TokenStream};
-use quote::ToTokens;
+use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream, Parser};
-use syn::{Attribute, FnArg, Ident, Pat, Signature, Token, Visibility};
+use syn::{Attribute, Expr, FnArg, Ident, Pat, Signature, Token, Visibility};
 
 use crate::suggest;
 
@@ -19,12 +19,6 @@ pub(crate) struct Function {
     pub(crate) body: Group,
 }
 
-/// What follows a signature.
-enum End {
-    Body(Group),
-    Semicolon,
-}
-
 impl Parse for Function {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let attrs = input.call(Attribute::parse_outer)?;
@@ -32,21 +26,7 @@ impl Parse for Function {
         refuse_other_items(input)?;
         let defaultness = input.parse()?;
         let sig: Signature = input.parse()?;
-        let end = if input.parse::<Option<Token![;]>>()?.is_some() {
-            End::Semicolon
-        } else {
-            // A `$body:block` of a `macro_rules!` macro stands in an invisible group, which this looks through.
-            let braces = input.step(|cursor| match cursor.group(Delimiter::Brace) {
-                Some((inside, span, rest)) => {
-                    let mut group = Group::new(Delimiter::Brace, inside.token_stream());
-                    group.set_span(span.join());
-                    Ok((group, rest))
-                }
-                None => Err(cursor.error("expected the body of the function")),
-            })?;
-            End::Body(braces)
-        };
-        let End::Body(body) = end else {
+        if input.parse::<Option<Token![;]>>()?.is_some() {
             return Err(syn::Error::new(
                 sig.ident.span(),
                 format!(
@@ -55,18 +35,33 @@ impl Parse for Function {
                     sig.ident
                 ),
             ));
-        };
-        let (inner_attrs, rest) = split_inner_attributes(body.stream())?;
-        let mut group = Group::new(Delimiter::Brace, rest);
-        group.set_span(body.span());
+        }
+        let body = input.step(|cursor| {
+            let body = cursor
+                .token_tree()
+                .and_then(|(token, rest)| Some((braces(token)?, rest)));
+            body.ok_or_else(|| cursor.error("expected the body of the function"))
+        })?;
+        let (inner_attrs, body) = split_inner_attributes(body)?;
         Ok(Self {
             attrs,
             inner_attrs,
             vis,
             defaultness,
             sig,
-            body: group,
+            body,
         })
+    }
+}
+
+/// The body itself. A `$body:block` of a `macro_rules!` macro stands in an invisible group.
+fn braces(token: TokenTree) -> Option<Group> {
+    match token {
+        TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Some(group),
+        TokenTree::Group(group) if group.delimiter() == Delimiter::None => {
+            group.stream().into_iter().next().and_then(braces)
+        }
+        _ => None,
     }
 }
 
@@ -110,9 +105,20 @@ fn refuse_other_items(input: ParseStream<'_>) -> syn::Result<()> {
 }
 
 /// `#![…]` at the start of a body belongs to the function and stays in front.
-fn split_inner_attributes(body: TokenStream) -> syn::Result<(Vec<Attribute>, TokenStream)> {
+fn split_inner_attributes(body: Group) -> syn::Result<(Vec<Attribute>, Group)> {
     let parser = |input: ParseStream<'_>| Ok((input.call(Attribute::parse_inner)?, input.parse()?));
-    parser.parse2(body)
+    let (attrs, rest) = parser.parse2(body.stream())?;
+    if attrs.is_empty() {
+        return Ok((attrs, body));
+    }
+    Ok((attrs, in_braces_of(&body, rest)))
+}
+
+/// Other code in the place of a body.
+pub(crate) fn in_braces_of(body: &Group, code: TokenStream) -> Group {
+    let mut group = Group::new(Delimiter::Brace, code);
+    group.set_span(body.span());
+    group
 }
 
 impl Function {
@@ -129,24 +135,39 @@ impl Function {
         ours
     }
 
+    /// The body to put into a block: in its own braces, so that the compiler recognises its complaints about
+    /// half-typed code and says them once. A single expression goes without; `unused_braces` would fire.
+    pub(crate) fn nested_body(&self) -> TokenStream {
+        let inside = self.body.stream();
+        match syn::parse2::<Expr>(inside.clone()) {
+            Ok(_) => inside,
+            Err(_) => self.body.to_token_stream(),
+        }
+    }
+
     /// The function with another body.
     pub(crate) fn with_body(&self, statements: &TokenStream) -> TokenStream {
+        let inner_attrs = &self.inner_attrs;
+        self.with_block(&in_braces_of(&self.body, quote!(#(#inner_attrs)* #statements)))
+    }
+
+    /// The function as it was written, but for changes of its signature and attributes.
+    pub(crate) fn without_changes(&self) -> TokenStream {
+        match self.inner_attrs.as_slice() {
+            [] => self.with_block(&self.body),
+            _ => self.with_body(&self.body.stream()),
+        }
+    }
+
+    fn with_block(&self, block: &Group) -> TokenStream {
         let Self {
             attrs,
-            inner_attrs,
             vis,
             defaultness,
             sig,
-            body,
+            ..
         } = self;
-        let mut block = TokenStream::new();
-        for attr in inner_attrs {
-            attr.to_tokens(&mut block);
-        }
-        block.extend(statements.clone());
-        let mut group = Group::new(Delimiter::Brace, block);
-        group.set_span(body.span());
-        quote::quote!(#(#attrs)* #vis #defaultness #sig #group)
+        quote!(#(#attrs)* #vis #defaultness #sig #block)
     }
 }
 

@@ -1,4 +1,9 @@
-//! The `#[distributed_lock]` attribute of dblock.
+//! The `#[distributed_lock]` attribute of dblock. Use it through that crate, which re-exports it.
+//!
+//! An attribute is read (`args`, `duration`), its function taken apart (`function`, `desugared`), the key
+//! template resolved against the function's arguments (`template`), and the parts put together (`expand`,
+//! `capture`). Mistakes are collected (`errors`, `suggest`), reported all at once, and leave the function as it
+//! was. The generated code calls `dblock::__private` and nothing else.
 
 mod args;
 mod capture;
@@ -15,6 +20,148 @@ mod tests;
 use proc_macro::TokenStream;
 
 /// Runs an async function under a distributed lock.
+///
+/// The key is computed when the function is called, before its body and before any argument moves into the
+/// body. Then the lock is taken, the body runs, and the lock is released however the body ends: by a value,
+/// `return`, `?`, a panic, or because the future was dropped.
+///
+/// ```
+/// use dblock::{LockError, LockManager, distributed_lock};
+/// # pub struct Order { id: u64 }
+/// # pub struct Receipt;
+///
+/// #[derive(Debug)]
+/// pub enum OrderError {
+///     Lock(LockError),
+///     OutOfStock,
+/// }
+///
+/// impl From<LockError> for OrderError {
+///     fn from(error: LockError) -> Self {
+///         Self::Lock(error)
+///     }
+/// }
+///
+/// pub struct Shop {
+///     locks: LockManager,
+/// }
+///
+/// impl Shop {
+///     #[distributed_lock(key = "order:{order.id}", ttl = "30s", wait = "5s", manager = self.locks)]
+///     pub async fn settle(&self, order: &Order) -> Result<Receipt, OrderError> {
+///         // No other task, process or machine is in here for the same order.
+///         Ok(Receipt)
+///     }
+/// }
+/// ```
+///
+/// # Arguments
+///
+/// | argument | value | default | meaning |
+/// |---|---|---|---|
+/// | `key` | template or text | required | The name of what is locked: 1 to 255 bytes |
+/// | `ttl` | duration, 1 s to 30 days | `"30s"` | Length of the lease: how soon others get in after this process died |
+/// | `wait` | duration or `"forever"` | do not wait | How long taking the lock may last in all |
+/// | `manager` | expression | see below | The `LockManager`, or what derefs to it: a reference, an `Arc` |
+/// | `renew` | `bool` | `true` | Whether the lease is renewed while the body runs |
+/// | `max_hold` | duration | no limit | The lock is lost when the body runs for longer |
+/// | `hold_min` | duration | none | The call returns at once, but the key stays busy until then |
+/// | `on_lost` | `"cancel"`, `"signal"` | `"cancel"` | Lost lease: drop the body and fail, or let it go on and tell it |
+/// | `on_busy` | expression | fail | The return value when the lock is busy or `wait` ran out |
+/// | `on_error` | closure | `\|e\| Err(e.into())` | Turns a `LockError` into the return value |
+/// | `crate` | path | `::dblock` | Where dblock is, for renamed dependencies and re-exports |
+///
+/// A **duration** is a string of numbers with the units `ms`, `s`, `m`, `h` and `d`, such as `"30s"` or
+/// `"1m 30s"`, which is checked when compiling; or any expression of type `Duration`, which is checked when
+/// the lock is taken.
+///
+/// Without **`manager`**, the innermost `LockManager::scope` around the call counts, else the manager given to
+/// `dblock::install`, else the call fails with `LockError::NoManager`.
+///
+/// Expressions see the function's arguments. All but `on_busy` and `on_error` are evaluated before the body.
+/// These two are evaluated when they are needed; what the body has moved by then is gone, so that references
+/// and `Copy` values are what they can use.
+///
+/// # Key templates
+///
+/// | written | means |
+/// |---|---|
+/// | `{order_id}` | an argument; names bound by patterns, as in `Path(order_id): Path<u64>`, count |
+/// | `{order.id}`, `{pair.0}`, `{self.tenant}` | a field |
+/// | `{order.region()}` | a method without arguments |
+/// | `{order.lines.len()}` | any chain of these |
+/// | `{order_id:08}`, `{name:?}` | with a format of `std::fmt` |
+/// | `{REGION}` | a constant or static |
+/// | `{{`, `}}` | a brace |
+///
+/// Anything else is an expression: `key = format!("{}", a + b)`, `key = KEY`, `key = name`. It is borrowed, and
+/// may be a `String`, a `&str` or whatever else is `AsRef<str>`.
+///
+/// Put something between two values that a user chooses: `{a}:{b}` rather than `{a}{b}`, or the keys of `1`,
+/// `23` and `12`, `3` are the same.
+///
+/// # Return types
+///
+/// A failure to lock needs a way out:
+///
+/// 1. The function returns `Result<_, E>` where `E: From<LockError>`. Aliases of `Result` are fine.
+/// 2. `on_error` turns every failure into a return value of any type.
+/// 3. `on_busy` gives the return value when somebody else holds the lock, and 1 or 2 serve the other failures.
+///
+/// A nightly job that one node of many shall run, and that reports everything but "somebody else does it":
+///
+/// ```
+/// # use dblock::{LockError, distributed_lock};
+/// #[distributed_lock(key = "nightly-report", hold_min = "1m", on_busy = Ok(false))]
+/// async fn nightly_report() -> Result<bool, LockError> {
+///     // …
+///     Ok(true)
+/// }
+/// ```
+///
+/// # Several locks
+///
+/// Stacked attributes take several locks, the topmost first, and release them in reverse. Two calls that take
+/// the same locks in opposite orders can wait for each other until `wait` ends; sort what can be sorted.
+///
+/// ```
+/// # use dblock::{LockError, distributed_lock};
+/// #[distributed_lock(key = format!("account:{}", from.min(to)), wait = "2s")]
+/// #[distributed_lock(key = format!("account:{}", from.max(to)), wait = "2s")]
+/// async fn transfer(from: u64, to: u64, cents: i64) -> Result<(), LockError> {
+///     Ok(())
+/// }
+/// ```
+///
+/// # Functions
+///
+/// Free functions, inherent methods, methods of trait impls and default methods of traits, with any receiver,
+/// generics, `impl Trait`, patterns and attributes. With `#[async_trait]` put it on the method as usual. It also
+/// takes functions that return `Pin<Box<dyn Future<Output = …>>>` or `impl Future<Output = …>` and end in
+/// `Box::pin(async move { … })` or `async move { … }`. Put it above attributes that make the function
+/// synchronous, such as `#[tokio::main]`.
+///
+/// The function behaves as without the attribute: types are inferred, lints fire, values are dropped and the
+/// future is `Send` as before. One thing differs: an argument that the body never names is dropped after the
+/// release.
+///
+/// # Errors
+///
+/// Mistakes are reported when compiling, all those of an attribute at once, and the function stays, so that its
+/// callers still compile. What the messages mean:
+///
+/// | message | meaning |
+/// |---|---|
+/// | ``unknown argument `tll`; did you mean `ttl`?`` | See the table above for the names |
+/// | `the unit is missing; write "30s" …` | A bare number could be seconds or milliseconds |
+/// | ``a lease of "500ms" cannot be renewed in time`` | The shortest ttl is 1 second |
+/// | `` `oder_id` is not an argument of this function `` | A template sees arguments and constants, no other names |
+/// | `` `Order` doesn't implement `Display` `` | Name a field, such as `{order.id}`, or use `{order:?}` |
+/// | `` `Result<(), MyError>` cannot say that the lock failed `` | See "Return types" |
+/// | `taking a lock needs an async function` | Add `async`, or put the attribute above the one that removed it |
+/// | `` borrow of moved value `` at `on_busy` | The body moved the argument; see "Arguments" |
+///
+/// When it runs, every failure is a `LockError`, which tells busy, timeout, lost and a failing store apart.
 #[proc_macro_attribute]
 pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::attribute(args.into(), item.into()).into()

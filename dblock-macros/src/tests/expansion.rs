@@ -5,6 +5,13 @@ use quote::quote;
 
 use crate::expand;
 
+/// A snapshot without the input, which stands in the test.
+macro_rules! snapshot {
+    ($code:expr $(,)?) => {
+        insta::with_settings!({ omit_expression => true }, { insta::assert_snapshot!($code) })
+    };
+}
+
 /// The expansion as formatted code, inside an `impl` if it is a method.
 fn expanded(args: TokenStream, item: TokenStream) -> String {
     let expanded = expand::expand(args, item).expect("no mistakes");
@@ -19,7 +26,7 @@ fn expanded(args: TokenStream, item: TokenStream) -> String {
 
 #[test]
 fn method() {
-    insta::assert_snapshot!(expanded(
+    snapshot!(expanded(
         quote!(
             key = "order:{order.id}",
             ttl = "30s",
@@ -38,7 +45,7 @@ fn method() {
 
 #[test]
 fn smallest() {
-    insta::assert_snapshot!(expanded(
+    snapshot!(expanded(
         quote!(key = "nightly"),
         quote! {
             async fn clean_up() -> Result<(), LockError> {
@@ -50,7 +57,7 @@ fn smallest() {
 
 #[test]
 fn everything() {
-    insta::assert_snapshot!(expanded(
+    snapshot!(expanded(
         quote! {
             key = format!("{id}"), ttl = self.ttl, wait = "forever", manager = self.locks(), renew = false,
             max_hold = "10m", hold_min = "1s 500ms", on_lost = "signal", on_busy = Ok(0),
@@ -67,7 +74,7 @@ fn everything() {
 
 #[test]
 fn stacked() {
-    insta::assert_snapshot!(expanded(
+    snapshot!(expanded(
         quote!(key = "from:{from}"),
         quote! {
             #[distributed_lock(key = "to:{to}", on_busy = Ok(false))]
@@ -81,7 +88,7 @@ fn stacked() {
 
 #[test]
 fn async_trait() {
-    insta::assert_snapshot!(expanded(
+    snapshot!(expanded(
         quote!(key = "order:{id}:{self.name}", on_error = |_| 0),
         quote! {
             fn settle<'life0, 'async_trait>(
@@ -112,5 +119,5 @@ fn a_mistake_leaves_the_function_standing() {
     };
     let file: syn::File =
         syn::parse2(expand::attribute(quote!(key = "{di}", ttl = "5"), item)).expect("items");
-    insta::assert_snapshot!(prettyplease::unparse(&file));
+    snapshot!(prettyplease::unparse(&file));
 }

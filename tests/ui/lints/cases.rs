@@ -29,6 +29,18 @@ pub async fn quiet(number: u64, text: &str) -> Result<u64, OrderError> {
     Ok(number)
 }
 
+#[rustfmt::skip]
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn one_line(number: u64) -> Result<u64, OrderError> { yield_now().await; Ok(number) }
+
+#[rustfmt::skip]
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn one_expression(number: u64) -> Result<u64, OrderError> { quiet(number, "a").await }
+
+#[rustfmt::skip]
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn braces(number: u64) -> Result<u64, OrderError> { { quiet(number, "a").await } }
+
 #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
 pub async fn unused(first: u64, mut second: String, _third: u8, (fourth, fifth): (u8, u8)) -> Result<u8, OrderError> {
     yield_now().await;
