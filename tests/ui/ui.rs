@@ -9,14 +9,30 @@ const PINNED: &str = "1.95.";
 fn accepted_forms_and_messages() {
     let tests = trybuild::TestCases::new();
     tests.pass("pass/*.rs");
-    if trybuild_toolchain().contains(PINNED) {
+    if toolchain().contains(PINNED) {
         tests.compile_fail("fail/*.rs");
     } else {
         eprintln!("left out: the messages in tests/ui/fail, which are those of Rust {PINNED}x");
     }
 }
 
-fn trybuild_toolchain() -> String {
+/// The page of common mistakes shows what the compiler says.
+#[test]
+fn the_page_of_mistakes_is_true() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let page = std::fs::read_to_string(format!("{root}/docs/attribute.md")).expect("the page is there");
+    let mut shown = 0;
+    for part in page.split("<!-- ").skip(1) {
+        let (path, rest) = part.split_once(" -->\n```text\n").expect("a message follows");
+        let (message, _) = rest.split_once("\n```").expect("the message ends");
+        let said = std::fs::read_to_string(format!("{root}/{path}")).expect("the message has a test");
+        assert!(said.contains(message), "{path} says:\n{said}\nbut the page shows:\n{message}");
+        shown += 1;
+    }
+    assert_eq!(shown, 10);
+}
+
+fn toolchain() -> String {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
     let output = std::process::Command::new(rustc).arg("--version").output().expect("rustc runs");
     String::from_utf8_lossy(&output.stdout).into_owned()

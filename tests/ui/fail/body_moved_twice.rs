@@ -8,10 +8,4 @@ async fn settle(name: String) -> Result<(), OrderError> {
     Ok(())
 }
 
-#[distributed_lock(key = "a:{name}", on_busy = Err(OrderError::Unknown(name.len() as u64)))]
-async fn moved_before_on_busy(name: String) -> Result<(), OrderError> {
-    drop(name);
-    Ok(())
-}
-
 fn main() {}
