@@ -5,11 +5,10 @@ use std::time::Duration;
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, ExprLit, Ident, Lit, LitStr, Path, Token, parse_quote};
+use syn::{Expr, Ident, LitStr, Path, Token, parse_quote};
 
-use crate::duration;
 use crate::errors::Errors;
-use crate::suggest;
+use crate::{suggest, values};
 
 /// Every argument, in the order of the reference.
 const NAMES: [&str; 11] = [
@@ -110,27 +109,27 @@ impl Args {
 
     fn set(&mut self, Pair { name, value }: &Pair) -> syn::Result<()> {
         match name.unraw().to_string().as_str() {
-            "key" => self.key = Some(key(value)?),
-            "ttl" => self.ttl = Some(length("ttl", value)?),
-            "wait" => self.wait = Some(wait(value)?),
+            "key" => self.key = Some(values::key(value)?),
+            "ttl" => self.ttl = Some(values::length("ttl", value)?),
+            "wait" => self.wait = Some(values::wait(value)?),
             "manager" => {
-                self.manager = Some(no_literal(
+                self.manager = Some(values::no_literal(
                     value,
                     "a `LockManager`, such as `manager = self.locks`",
                 )?);
             }
-            "renew" => self.renew = Some(renew(value)?),
-            "max_hold" => self.max_hold = Some(length("max_hold", value)?),
-            "hold_min" => self.hold_min = Some(length("hold_min", value)?),
-            "on_lost" => self.on_lost = Some(on_lost(value)?),
+            "renew" => self.renew = Some(values::renew(value)?),
+            "max_hold" => self.max_hold = Some(values::length("max_hold", value)?),
+            "hold_min" => self.hold_min = Some(values::length("hold_min", value)?),
+            "on_lost" => self.on_lost = Some(values::on_lost(value)?),
             "on_busy" => self.on_busy = Some(value.clone()),
             "on_error" => {
-                self.on_error = Some(no_literal(
+                self.on_error = Some(values::no_literal(
                     value,
                     "a closure, such as `on_error = |error| Err(error.into())`",
                 )?);
             }
-            "crate" => self.krate = krate(value)?,
+            "crate" => self.krate = values::krate(value)?,
             other => return Err(unknown(name, other)),
         }
         Ok(())
@@ -264,149 +263,4 @@ fn duplicate(first: &Pair, second: &Pair) -> syn::Error {
         name.span(),
         format!("`{name}` is given twice; the first is `{name} = {given}`"),
     )
-}
-
-/// The literal that an expression is, if it is one. Literals that pass through a `macro_rules!` macro
-/// arrive in an invisible group.
-fn literal(value: &Expr) -> Option<&Lit> {
-    match value {
-        Expr::Lit(ExprLit { lit, .. }) => Some(lit),
-        Expr::Group(group) => literal(&group.expr),
-        _ => None,
-    }
-}
-
-fn text(value: &Expr) -> Option<&LitStr> {
-    match literal(value) {
-        Some(Lit::Str(text)) => Some(text),
-        _ => None,
-    }
-}
-
-/// The single name that an expression is, if it is one.
-fn word(value: &Expr) -> Option<&Ident> {
-    match value {
-        Expr::Path(path) => path.path.get_ident(),
-        _ => None,
-    }
-}
-
-fn no_literal(value: &Expr, wanted: &str) -> syn::Result<Expr> {
-    match literal(value) {
-        Some(literal) => Err(syn::Error::new(
-            literal.span(),
-            format!("expected {wanted}, found a literal"),
-        )),
-        None => Ok(value.clone()),
-    }
-}
-
-fn key(value: &Expr) -> syn::Result<Key> {
-    match literal(value) {
-        Some(Lit::Str(text)) => Ok(Key::Template(text.clone())),
-        Some(Lit::Int(number)) => Err(syn::Error::new(
-            number.span(),
-            format!("a key is text: write `key = \"{}\"`", number.base10_digits()),
-        )),
-        Some(other) => Err(syn::Error::new(
-            other.span(),
-            "a key is text: write a string such as \"order:{order_id}\", or an expression that is one",
-        )),
-        None => Ok(Key::Expr(value.clone())),
-    }
-}
-
-fn length(name: &str, value: &Expr) -> syn::Result<Length> {
-    match literal(value) {
-        Some(Lit::Str(text)) => match duration::parse(name, &text.value()) {
-            Ok(duration) => Ok(Length::Known(duration)),
-            Err(message) => Err(syn::Error::new(text.span(), message)),
-        },
-        Some(Lit::Int(number)) => Err(syn::Error::new(
-            number.span(),
-            format!(
-                "the unit is missing: write `{name} = \"{}s\"`",
-                number.base10_digits()
-            ),
-        )),
-        Some(other) => Err(syn::Error::new(
-            other.span(),
-            format!("`{name}` is a string such as \"30s\" or an expression of type `Duration`"),
-        )),
-        None => Ok(Length::Expr(value.clone())),
-    }
-}
-
-fn wait(value: &Expr) -> syn::Result<Wait> {
-    let Some(text) = text(value) else {
-        if let Some(word) = word(value).filter(|word| *word == "forever") {
-            return Err(syn::Error::new(
-                word.span(),
-                "write it as a string: `wait = \"forever\"`",
-            ));
-        }
-        return length("wait", value).map(Wait::For);
-    };
-    let written = text.value();
-    if written == "forever" {
-        return Ok(Wait::Forever);
-    }
-    if written.starts_with(char::is_alphabetic) {
-        let hint = if suggest::closest(&written, ["forever"]).is_some() {
-            "Did you mean \"forever\"? "
-        } else {
-            ""
-        };
-        return Err(syn::Error::new(
-            text.span(),
-            format!("unknown wait \"{written}\". {hint}Expected a duration such as \"5s\", or \"forever\""),
-        ));
-    }
-    length("wait", value).map(Wait::For)
-}
-
-fn renew(value: &Expr) -> syn::Result<Expr> {
-    match literal(value) {
-        Some(Lit::Bool(_)) | None => Ok(value.clone()),
-        Some(other) => Err(syn::Error::new(other.span(), "`renew` is `true` or `false`")),
-    }
-}
-
-fn on_lost(value: &Expr) -> syn::Result<OnLost> {
-    const ACCEPTED: &str =
-        "Expected \"cancel\" (the body is dropped) or \"signal\" (the body goes on and is told)";
-    let written = text(value)
-        .map(LitStr::value)
-        .or_else(|| word(value).map(ToString::to_string));
-    match (written.as_deref(), text(value)) {
-        (Some("cancel"), Some(_)) => Ok(OnLost::Cancel),
-        (Some("signal"), Some(_)) => Ok(OnLost::Signal),
-        (Some(word @ ("cancel" | "signal")), None) => Err(syn::Error::new_spanned(
-            value,
-            format!("write it as a string: `on_lost = \"{word}\"`"),
-        )),
-        (Some(other), Some(_)) => {
-            let hint = suggest::closest(other, ["cancel", "signal"])
-                .map(|near| format!("Did you mean \"{near}\"? "))
-                .unwrap_or_default();
-            Err(syn::Error::new_spanned(
-                value,
-                format!("unknown on_lost \"{other}\". {hint}{ACCEPTED}"),
-            ))
-        }
-        _ => Err(syn::Error::new_spanned(
-            value,
-            format!("`on_lost` is a string. {ACCEPTED}"),
-        )),
-    }
-}
-
-fn krate(value: &Expr) -> syn::Result<Path> {
-    match value {
-        Expr::Path(path) if path.qself.is_none() => Ok(path.path.clone()),
-        _ => Err(syn::Error::new_spanned(
-            value,
-            "`crate` is the path of dblock, such as `crate = my_framework::dblock`",
-        )),
-    }
 }

@@ -1,21 +1,27 @@
 //! The `#[distributed_lock]` attribute of dblock. Use it through that crate, which re-exports it.
 //!
-//! An attribute is read (`args`, `duration`), its function taken apart (`function`, `desugared`), the key
-//! template resolved against the function's arguments (`template`), and the parts put together (`expand`,
-//! `capture`). Mistakes are collected (`errors`, `suggest`), reported all at once, and leave the function as it
+//! An attribute is read (`args`, `values`, `duration`), its function taken apart (`function`, `desugared`) and
+//! looked at (`check`), the key template resolved against the function's arguments (`template`, `format`), and
+//! the parts put together (`expand`, `lock`, `options`, `output`, `capture`). Mistakes are collected (`errors`, `suggest`), reported all at once, and leave the function as it
 //! was. The generated code calls `dblock::__private` and nothing else.
 
 mod args;
 mod capture;
+mod check;
 mod desugared;
 mod duration;
 mod errors;
 mod expand;
+mod format;
 mod function;
+mod lock;
+mod options;
+mod output;
 mod suggest;
 mod template;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use proc_macro::TokenStream;
 

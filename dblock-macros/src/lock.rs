@@ -1,0 +1,171 @@
+//! The code that takes one lock around a body.
+
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{Expr, LitStr, Path};
+
+use crate::args::{Args, Key};
+use crate::errors::Errors;
+use crate::function::{Function, Scope, in_braces_of};
+use crate::options::options;
+use crate::output::{Output, ends};
+use crate::template;
+
+/// A key in generated code.
+pub(crate) struct KeyCode {
+    /// An expression of type `String`.
+    pub(crate) value: TokenStream,
+    /// A mistake that the compiler will find in `value` and can point at better than a macro can. It counts
+    /// only if `value` is never compiled.
+    pub(crate) explained: Option<syn::Error>,
+}
+
+pub(crate) fn key(key: &Key, krate: &Path, scope: &Scope, errors: &mut Errors) -> KeyCode {
+    let formatted = |format: &LitStr, values: &[Expr]| {
+        quote_spanned! {format.span()=>
+            #krate::__private::format(#krate::__private::format_args!(#format #(, #values)*))
+        }
+    };
+    let literal = match key {
+        Key::Expr(value) => {
+            let value = borrowed(value);
+            return KeyCode {
+                value: quote!(#krate::__private::key(#value)),
+                explained: None,
+            };
+        }
+        Key::Template(literal) => literal,
+    };
+    match template::parse(literal, scope) {
+        Ok(template) => KeyCode {
+            value: formatted(&template.format, &template.values),
+            explained: None,
+        },
+        Err(refused) if refused.compiler_points_inside => KeyCode {
+            value: formatted(literal, &[]),
+            explained: Some(refused.error),
+        },
+        Err(refused) => {
+            errors.push(refused.error);
+            KeyCode {
+                value: TokenStream::new(),
+                explained: None,
+            }
+        }
+    }
+}
+
+/// `&(expression)`, with the place of the expression.
+fn borrowed(value: &Expr) -> TokenStream {
+    let tokens = value.to_token_stream();
+    let (start, end) = ends(&tokens).unwrap_or_else(|| (Span::call_site(), Span::call_site()));
+    let reference = quote_spanned!(start=> &);
+    let mut group = Group::new(Delimiter::Parenthesis, tokens);
+    group.set_span(end);
+    quote!(#reference #group)
+}
+
+/// Wraps a body in one lock.
+///
+/// What the attribute computes before the body is in statements of its own, so that no temporary of it lives
+/// across the await.
+pub(crate) fn under_lock(
+    lock: &Args,
+    key: &TokenStream,
+    function: &Function,
+    output: &Output,
+    body: &TokenStream,
+) -> TokenStream {
+    let krate = &lock.krate;
+    let private = quote!(#krate::__private);
+    let locals = Locals::new();
+    let Locals {
+        key: key_name,
+        manager: manager_name,
+        options: options_name,
+        ..
+    } = &locals;
+    let options = options(lock, &private, function);
+    let (manager, given) = match &lock.manager {
+        Some(manager) => {
+            let manager = borrowed(manager);
+            (
+                quote!(let #manager_name = #private::manager(#manager);),
+                quote!(#private::Some(&#manager_name)),
+            )
+        }
+        None => (TokenStream::new(), quote!(#private::None)),
+    };
+    let block = in_braces_of(&function.body, body.clone());
+    let future = quote_spanned!(function.body.span()=> async move);
+    let result = quote!(#private::run(#given, #key_name, #options_name, #future #block).await);
+    let result = returned(lock, &private, output, &locals, &result);
+    quote! {
+        let #key_name = #key;
+        #manager
+        let #options_name = #options;
+        #result
+    }
+}
+
+/// Turns the result of the lock into the function's return value.
+fn returned(
+    lock: &Args,
+    private: &TokenStream,
+    output: &Output,
+    locals: &Locals,
+    result: &TokenStream,
+) -> TokenStream {
+    let Locals {
+        output: value, error, ..
+    } = locals;
+    let busy = lock
+        .on_busy
+        .as_ref()
+        .map(|on_busy| quote!(#private::Err(#error) if #error.is_busy() => #on_busy,));
+    let ty = &output.ty;
+    match (&lock.on_error, busy) {
+        (Some(on_error), busy) => quote! {
+            match #result {
+                #private::Ok(#value) => #value,
+                #busy
+                #private::Err(#error) => #private::on_error::<#ty>(#on_error, #error),
+            }
+        },
+        (None, Some(busy)) => {
+            let convert = output.or_error(private);
+            quote! {
+                match #result {
+                    #busy
+                    #value => #convert(#value),
+                }
+            }
+        }
+        (None, None) => {
+            let convert = output.or_error(private);
+            quote!(#convert(#result))
+        }
+    }
+}
+
+/// Names of the generated code. The user's code can neither see them nor hide them.
+struct Locals {
+    key: Ident,
+    manager: Ident,
+    options: Ident,
+    output: Ident,
+    error: Ident,
+}
+
+impl Locals {
+    fn new() -> Self {
+        let name = |name| Ident::new(name, Span::mixed_site());
+        Self {
+            key: name("key"),
+            manager: name("manager"),
+            options: name("options"),
+            output: name("output"),
+            error: name("error"),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The `LockOptions` of an attribute, as code that builds them.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::Ident;
+use syn::ext::IdentExt;
+
+use crate::args::{Args, Length, OnLost, Wait};
+use crate::function::Function;
+
+/// `LockOptions::new()` and a call for each argument that was given.
+pub(crate) fn options(lock: &Args, private: &TokenStream, function: &Function) -> TokenStream {
+    let name = format!("::{}", function.sig.ident.unraw());
+    let length = |length: &Length| match length {
+        Length::Known(duration) => {
+            let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+            quote!(#private::Duration::from_millis(#millis))
+        }
+        Length::Expr(value) => value.to_token_stream(),
+    };
+    let mut options = quote!(#private::LockOptions::new());
+    let mut set = |method: &str, value: TokenStream| {
+        let method = Ident::new(method, Span::call_site());
+        options.extend(quote!(.#method(#value)));
+    };
+    if let Some(ttl) = &lock.ttl {
+        set("ttl", length(ttl));
+    }
+    match &lock.wait {
+        Some(Wait::For(wait)) => set("wait", length(wait)),
+        Some(Wait::Forever) => set("wait_forever", TokenStream::new()),
+        None => {}
+    }
+    if let Some(renew) = &lock.renew {
+        set("renew", renew.to_token_stream());
+    }
+    match &lock.on_lost {
+        Some(OnLost::Signal) => set("on_lost", quote!(#private::OnLost::Signal)),
+        Some(OnLost::Cancel) | None => {}
+    }
+    if let Some(max_hold) = &lock.max_hold {
+        set("max_hold", length(max_hold));
+    }
+    if let Some(hold_min) = &lock.hold_min {
+        set("hold_min", length(hold_min));
+    }
+    set(
+        "function",
+        quote!(#private::concat!(#private::module_path!(), #name)),
+    );
+    options
+}

@@ -1,0 +1,151 @@
+//! Reads the value of each argument, and says what it should be where it is something else.
+
+use syn::{Expr, ExprLit, Ident, Lit, LitStr, Path};
+
+use crate::args::{Key, Length, OnLost, Wait};
+use crate::{duration, suggest};
+
+/// The literal that an expression is, if it is one. Literals that pass through a `macro_rules!` macro
+/// arrive in an invisible group.
+fn literal(value: &Expr) -> Option<&Lit> {
+    match value {
+        Expr::Lit(ExprLit { lit, .. }) => Some(lit),
+        Expr::Group(group) => literal(&group.expr),
+        _ => None,
+    }
+}
+
+fn text(value: &Expr) -> Option<&LitStr> {
+    match literal(value) {
+        Some(Lit::Str(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// The single name that an expression is, if it is one.
+fn word(value: &Expr) -> Option<&Ident> {
+    match value {
+        Expr::Path(path) => path.path.get_ident(),
+        _ => None,
+    }
+}
+
+pub(crate) fn no_literal(value: &Expr, wanted: &str) -> syn::Result<Expr> {
+    match literal(value) {
+        Some(literal) => Err(syn::Error::new(
+            literal.span(),
+            format!("expected {wanted}, found a literal"),
+        )),
+        None => Ok(value.clone()),
+    }
+}
+
+pub(crate) fn key(value: &Expr) -> syn::Result<Key> {
+    match literal(value) {
+        Some(Lit::Str(text)) => Ok(Key::Template(text.clone())),
+        Some(Lit::Int(number)) => Err(syn::Error::new(
+            number.span(),
+            format!("a key is text: write `key = \"{}\"`", number.base10_digits()),
+        )),
+        Some(other) => Err(syn::Error::new(
+            other.span(),
+            "a key is text: write a string such as \"order:{order_id}\", or an expression that is one",
+        )),
+        None => Ok(Key::Expr(value.clone())),
+    }
+}
+
+pub(crate) fn length(name: &str, value: &Expr) -> syn::Result<Length> {
+    match literal(value) {
+        Some(Lit::Str(text)) => match duration::parse(name, &text.value()) {
+            Ok(duration) => Ok(Length::Known(duration)),
+            Err(message) => Err(syn::Error::new(text.span(), message)),
+        },
+        Some(Lit::Int(number)) => Err(syn::Error::new(
+            number.span(),
+            format!(
+                "the unit is missing: write `{name} = \"{}s\"`",
+                number.base10_digits()
+            ),
+        )),
+        Some(other) => Err(syn::Error::new(
+            other.span(),
+            format!("`{name}` is a string such as \"30s\" or an expression of type `Duration`"),
+        )),
+        None => Ok(Length::Expr(value.clone())),
+    }
+}
+
+pub(crate) fn wait(value: &Expr) -> syn::Result<Wait> {
+    let Some(text) = text(value) else {
+        if let Some(word) = word(value).filter(|word| *word == "forever") {
+            return Err(syn::Error::new(
+                word.span(),
+                "write it as a string: `wait = \"forever\"`",
+            ));
+        }
+        return length("wait", value).map(Wait::For);
+    };
+    let written = text.value();
+    if written == "forever" {
+        return Ok(Wait::Forever);
+    }
+    if written.starts_with(char::is_alphabetic) {
+        let hint = if suggest::closest(&written, ["forever"]).is_some() {
+            "Did you mean \"forever\"? "
+        } else {
+            ""
+        };
+        return Err(syn::Error::new(
+            text.span(),
+            format!("unknown wait \"{written}\". {hint}Expected a duration such as \"5s\", or \"forever\""),
+        ));
+    }
+    length("wait", value).map(Wait::For)
+}
+
+pub(crate) fn renew(value: &Expr) -> syn::Result<Expr> {
+    match literal(value) {
+        Some(Lit::Bool(_)) | None => Ok(value.clone()),
+        Some(other) => Err(syn::Error::new(other.span(), "`renew` is `true` or `false`")),
+    }
+}
+
+pub(crate) fn on_lost(value: &Expr) -> syn::Result<OnLost> {
+    const ACCEPTED: &str =
+        "Expected \"cancel\" (the body is dropped) or \"signal\" (the body goes on and is told)";
+    let written = text(value)
+        .map(LitStr::value)
+        .or_else(|| word(value).map(ToString::to_string));
+    match (written.as_deref(), text(value)) {
+        (Some("cancel"), Some(_)) => Ok(OnLost::Cancel),
+        (Some("signal"), Some(_)) => Ok(OnLost::Signal),
+        (Some(word @ ("cancel" | "signal")), None) => Err(syn::Error::new_spanned(
+            value,
+            format!("write it as a string: `on_lost = \"{word}\"`"),
+        )),
+        (Some(other), Some(_)) => {
+            let hint = suggest::closest(other, ["cancel", "signal"])
+                .map(|near| format!("Did you mean \"{near}\"? "))
+                .unwrap_or_default();
+            Err(syn::Error::new_spanned(
+                value,
+                format!("unknown on_lost \"{other}\". {hint}{ACCEPTED}"),
+            ))
+        }
+        _ => Err(syn::Error::new_spanned(
+            value,
+            format!("`on_lost` is a string. {ACCEPTED}"),
+        )),
+    }
+}
+
+pub(crate) fn krate(value: &Expr) -> syn::Result<Path> {
+    match value {
+        Expr::Path(path) if path.qself.is_none() => Ok(path.path.clone()),
+        _ => Err(syn::Error::new_spanned(
+            value,
+            "`crate` is the path of dblock, such as `crate = my_framework::dblock`",
+        )),
+    }
+}
