@@ -2,4 +2,25 @@
 
 use std::future::Future;
 
-use crate::{LockError, LockOptions};
+use crate::{LockError, LockManager, LockOptions};
+
+/// Takes the lock, runs the body under it, releases.
+///
+/// # Errors
+/// As [`LockManager::with`], and [`LockError::NoManager`] without a manager.
+pub async fn run<T>(
+    manager: Option<&LockManager>,
+    key: String,
+    options: LockOptions,
+    body: impl Future<Output = T>,
+) -> Result<T, LockError> {
+    let default;
+    let manager = match manager {
+        Some(manager) => manager,
+        None => {
+            default = LockManager::default_manager()?;
+            &default
+        }
+    };
+    manager.with(key, options, body).await
+}
