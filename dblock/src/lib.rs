@@ -1,5 +1,7 @@
 //! dblock
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod error;
 pub mod key;
 pub mod options;
