@@ -3,6 +3,8 @@
 mod body;
 mod builder;
 mod chain;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod current;
 mod engine;
 pub mod error;

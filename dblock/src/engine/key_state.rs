@@ -15,7 +15,7 @@ use super::queue::Queue;
 use super::waiter::{AcquireCall, Syncer, Waiter};
 use crate::error::LostReason;
 use crate::key::Key;
-use crate::store::{Action, Occupant, Outcome, Request, StoreError};
+use crate::store::{Action, Outcome, Request, StoreError};
 
 #[derive(Debug)]
 pub(super) struct KeyState {
@@ -225,12 +225,6 @@ impl KeyState {
             holding.lease.end(reason);
         }
         self.queue.refuse_for_shutdown(true);
-    }
-
-    /// Who holds the lock here, for messages.
-    #[cfg(test)]
-    pub(super) fn occupant(&self) -> Option<Occupant> {
-        self.lease().map(|lease| lease.occupant())
     }
 }
 

@@ -80,10 +80,12 @@ impl Queue {
         self.waiters.remove(at)
     }
 
-    fn take_if(&mut self, mut test: impl FnMut(&Waiter) -> bool) -> impl Iterator<Item = Waiter> {
-        let (taken, kept) = std::mem::take(&mut self.waiters).into_iter().partition(|waiter| test(waiter));
+    fn take_if(&mut self, mut test: impl FnMut(&Waiter) -> bool) -> impl Iterator<Item = Waiter> + use<> {
+        let (mut taken, mut kept) = (Vec::new(), VecDeque::with_capacity(self.waiters.len()));
+        for waiter in self.waiters.drain(..) {
+            if test(&waiter) { taken.push(waiter) } else { kept.push_back(waiter) }
+        }
         self.waiters = kept;
-        let taken: VecDeque<Waiter> = taken;
         taken.into_iter()
     }
 
