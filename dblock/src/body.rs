@@ -49,7 +49,11 @@ pub(crate) async fn supervise<T>(
     leases: &[Arc<Lease>],
     body: impl Future<Output = T>,
 ) -> Result<T, (Arc<Lease>, LostReason)> {
-    let stopping = || leases.iter().filter(|lease| lease.terms.on_lost == OnLost::Cancel);
+    let stopping = || {
+        leases
+            .iter()
+            .filter(|lease| lease.terms.on_lost == OnLost::Cancel)
+    };
     let lost = || stopping().find_map(|lease| lease.lost_reason().map(|reason| (Arc::clone(lease), reason)));
     let mut losses: Vec<_> = stopping().map(|lease| Box::pin(lease.ended())).collect();
     let mut body = pin!(body);
@@ -61,7 +65,9 @@ pub(crate) async fn supervise<T>(
         if let Some(lost) = lost() {
             return Poll::Ready(Err(lost));
         }
-        body.as_mut().poll(context).map(|value| lost().map_or(Ok(value), Err))
+        body.as_mut()
+            .poll(context)
+            .map(|value| lost().map_or(Ok(value), Err))
     })
     .await
 }

@@ -23,7 +23,12 @@ pub struct LockManagerBuilder {
 impl LockManagerBuilder {
     pub(crate) fn new(source: StoreSource) -> Self {
         let auto_migrate = source.is_sqlite_url;
-        Self { source, namespace: None, table: DEFAULT_TABLE.into(), auto_migrate }
+        Self {
+            source,
+            namespace: None,
+            table: DEFAULT_TABLE.into(),
+            auto_migrate,
+        }
     }
 
     /// Puts `namespace:` before every key, so that services can share a table. Not empty, at most 100 bytes,
@@ -100,7 +105,10 @@ enum Kind {
 impl StoreSource {
     /// Reads a URL. Its scheme picks the store. No message repeats the URL: it may hold a password.
     pub(crate) fn from_url(url: &str) -> Result<Self, LockError> {
-        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+        let scheme = url
+            .split_once(':')
+            .map_or("", |(scheme, _)| scheme)
+            .to_ascii_lowercase();
         match scheme.as_str() {
             "postgres" | "postgresql" => Self::postgres_url(url),
             "mysql" | "mariadb" => Self::mysql_url(url),
@@ -142,7 +150,10 @@ impl StoreSource {
         if !url.contains("mode=") {
             options = options.create_if_missing(true);
         }
-        Ok(Self { kind: Kind::Sqlite(options), is_sqlite_url: true })
+        Ok(Self {
+            kind: Kind::Sqlite(options),
+            is_sqlite_url: true,
+        })
     }
 
     #[cfg(not(feature = "sqlite"))]
@@ -158,7 +169,7 @@ impl StoreSource {
             Kind::MySql(options) => Arc::new(crate::store::mysql::MySqlStore::new(options, table)),
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(options) => {
-                crate::store::sqlite::SqliteStore::check_options(&options)?;
+                crate::store::sqlite::SqliteStore::check_options(&options, &table)?;
                 Arc::new(crate::store::sqlite::SqliteStore::new(options, table))
             }
             Kind::Ready(store) => {
@@ -171,7 +182,8 @@ impl StoreSource {
 
 #[cfg(feature = "sql")]
 fn parsed<O: std::str::FromStr<Err = sqlx::Error>>(store: &str, url: &str) -> Result<O, LockError> {
-    url.parse().map_err(|error| LockError::invalid(format!("the {store} URL cannot be read: {error}")))
+    url.parse()
+        .map_err(|error| LockError::invalid(format!("the {store} URL cannot be read: {error}")))
 }
 
 #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
@@ -197,7 +209,10 @@ impl fmt::Debug for StoreSource {
 
 impl From<Kind> for StoreSource {
     fn from(kind: Kind) -> Self {
-        Self { kind, is_sqlite_url: false }
+        Self {
+            kind,
+            is_sqlite_url: false,
+        }
     }
 }
 

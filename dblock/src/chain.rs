@@ -33,7 +33,11 @@ impl Link {
 
     /// Puts a lock inside of the running code's.
     pub(crate) fn inside_current(lease: &Arc<Lease>, engine: &EngineHandle) -> Self {
-        let node = Node { lease: Arc::clone(lease), engine: engine.clone(), around: Self::current() };
+        let node = Node {
+            lease: Arc::clone(lease),
+            engine: engine.clone(),
+            around: Self::current(),
+        };
         Self(Arc::new(node))
     }
 
@@ -50,7 +54,8 @@ impl Link {
 
     /// The lease on `key` that the chain holds from this engine.
     pub(crate) fn find(&self, engine: &EngineHandle, key: &Key) -> Option<&Arc<Lease>> {
-        let same = |found: &(&Arc<Lease>, &EngineHandle)| found.1.id() == engine.id() && found.0.terms.key == *key;
+        let same =
+            |found: &(&Arc<Lease>, &EngineHandle)| found.1.id() == engine.id() && found.0.terms.key == *key;
         self.iter().find(same).map(|(lease, _)| lease)
     }
 

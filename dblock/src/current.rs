@@ -82,7 +82,10 @@ impl CurrentLock {
     /// # Cancel safety
     /// The statement runs on your transaction: when dropped, roll the transaction back.
     #[cfg(feature = "sql")]
-    pub async fn verify_in<C: crate::fence::FenceConnection>(&self, transaction: &mut C) -> Result<(), LockError> {
+    pub async fn verify_in<C: crate::fence::FenceConnection>(
+        &self,
+        transaction: &mut C,
+    ) -> Result<(), LockError> {
         crate::fence::verify(self.lease(), self.link.engine(), transaction).await
     }
 }

@@ -14,7 +14,10 @@ use crate::store::{Database, FenceSource, StoreError, StoreErrorKind, StoreFutur
 /// [`sqlx::Transaction`] and the connections of the compiled-in databases; nobody else can implement it.
 pub trait FenceConnection: Send + sealed::Sealed {
     #[doc(hidden)]
-    fn verify<'a>(&'a mut self, check: &'a FenceCheck<'a>) -> StoreFuture<'a, Result<Option<Duration>, StoreError>>;
+    fn verify<'a>(
+        &'a mut self,
+        check: &'a FenceCheck<'a>,
+    ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>>;
 }
 
 /// What is checked.
@@ -44,7 +47,12 @@ macro_rules! fence_connection {
             ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>> {
                 Box::pin(async move {
                     check.expect(Database::$database)?;
-                    let FenceCheck { source, key, lease_id, fence_token } = *check;
+                    let FenceCheck {
+                        source,
+                        key,
+                        lease_id,
+                        fence_token,
+                    } = *check;
                     crate::store::$module::verify(self, &source.table, key, lease_id, fence_token).await
                 })
             }
@@ -93,15 +101,30 @@ pub(crate) async fn verify<C: FenceConnection>(
 ) -> Result<(), LockError> {
     lease.check()?;
     let terms = &lease.terms;
-    let failed = |source| LockError::Store { key: Some(terms.key.clone()), waited: Duration::ZERO, source };
+    let failed = |source| LockError::Store {
+        key: Some(terms.key.clone()),
+        waited: Duration::ZERO,
+        source,
+    };
     let source = engine.fence_source().ok_or_else(|| {
-        failed(StoreError::new(StoreErrorKind::Unsupported, "this store has no transactions to check a fence token in"))
+        failed(StoreError::new(
+            StoreErrorKind::Unsupported,
+            "this store has no transactions to check a fence token in",
+        ))
     })?;
-    let check =
-        FenceCheck { source, key: &terms.key, lease_id: terms.lease_id, fence_token: terms.fence_token };
+    let check = FenceCheck {
+        source,
+        key: &terms.key,
+        lease_id: terms.lease_id,
+        fence_token: terms.fence_token,
+    };
     if transaction.verify(&check).await.map_err(failed)?.is_some() {
         return lease.check();
     }
-    lease.end(if lease.is_revoked() { LostReason::Revoked } else { LostReason::Gone });
+    lease.end(if lease.is_revoked() {
+        LostReason::Revoked
+    } else {
+        LostReason::Gone
+    });
     lease.check()
 }

@@ -105,7 +105,10 @@ impl LockGuard {
                 key: Some(lease.terms.key.clone()),
                 waited: lease.held(),
                 source: trouble.unwrap_or_else(|| {
-                    StoreError::new(StoreErrorKind::Interrupted, "the release was not confirmed in time")
+                    StoreError::new(
+                        StoreErrorKind::Interrupted,
+                        "the release was not confirmed in time",
+                    )
                 }),
             }),
             Some(Left::Lost(reason)) => Err(lease.lost(reason)),
@@ -122,7 +125,10 @@ impl LockGuard {
     /// # Cancel safety
     /// As there.
     #[cfg(feature = "sql")]
-    pub async fn verify_in<C: crate::fence::FenceConnection>(&self, transaction: &mut C) -> Result<(), LockError> {
+    pub async fn verify_in<C: crate::fence::FenceConnection>(
+        &self,
+        transaction: &mut C,
+    ) -> Result<(), LockError> {
         crate::fence::verify(self.hold.lease(), self.hold.engine(), transaction).await
     }
 }

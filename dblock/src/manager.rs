@@ -84,7 +84,15 @@ impl LockManager {
         let engine = crate::engine::start(store, Arc::clone(&health))?;
         let host = gethostname::gethostname();
         let process = format!("{}/{}", host.to_string_lossy(), std::process::id());
-        Ok(Self { shared: Arc::new(Shared { engine, capabilities, namespace, process, health }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                engine,
+                capabilities,
+                namespace,
+                process,
+                health,
+            }),
+        })
     }
 
     /// Takes the lock on `key` by hand. With the macro, or [`with`](Self::with), the lock cannot outlive
@@ -121,7 +129,9 @@ impl LockManager {
         options: LockOptions,
     ) -> Result<Option<LockGuard>, LockError> {
         if options.wait != Wait::No {
-            return Err(LockError::invalid("try_acquire does not wait: leave `wait` out, or call `acquire`"));
+            return Err(LockError::invalid(
+                "try_acquire does not wait: leave `wait` out, or call `acquire`",
+            ));
         }
         match self.hold(key.as_ref(), &options).await {
             Ok(hold) => Ok(Some(LockGuard::new(hold))),
@@ -188,10 +198,19 @@ impl LockManager {
                  each other for good; give a wait"
             )));
         }
-        let owner = chain.as_ref().map_or_else(Uuid::now_v7, |chain| chain.lease().terms.owner);
+        let owner = chain
+            .as_ref()
+            .map_or_else(Uuid::now_v7, |chain| chain.lease().terms.owner);
         let holder = self.holder(options.function);
         engine
-            .acquire(AcquireCall { key, owner, holder, options: options.clone(), nested: chain.is_some(), since })
+            .acquire(AcquireCall {
+                key,
+                owner,
+                holder,
+                options: options.clone(),
+                nested: chain.is_some(),
+                since,
+            })
             .await
     }
 
@@ -220,11 +239,16 @@ impl LockManager {
     /// Dropping the future does not stop the migration.
     pub async fn migrate(&self) -> Result<(), LockError> {
         let migrate = |store: Arc<dyn Store>| async move { store.migrate().await };
-        self.shared.engine.run(MIGRATION_PATIENCE, migrate).await.map_err(LockError::store)
+        self.shared
+            .engine
+            .run(MIGRATION_PATIENCE, migrate)
+            .await
+            .map_err(LockError::store)
     }
 
     pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
-        self.errand(|store| async move { store.check_schema().await }).await
+        self.errand(|store| async move { store.check_schema().await })
+            .await
     }
 
     /// The rows of the lock table, ordered by key. Only keys of this manager's namespace.
@@ -238,7 +262,8 @@ impl LockManager {
         if let Some(namespace) = &self.shared.namespace {
             filter.prefix = format!("{namespace}:{}", filter.prefix);
         }
-        self.errand(|store| async move { store.inspect(&filter).await }).await
+        self.errand(|store| async move { store.inspect(&filter).await })
+            .await
     }
 
     /// Asks for a lock back: its lease is no longer renewed, and its holder is told at the next renewal.
@@ -269,7 +294,8 @@ impl LockManager {
     pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.key(key.as_ref())?;
         tracing::warn!(%key, "freeing a lock by force");
-        self.errand(|store| async move { store.force_release(&key).await }).await
+        self.errand(|store| async move { store.force_release(&key).await })
+            .await
     }
 
     async fn errand<T, W, F>(&self, work: W) -> Result<T, LockError>
@@ -278,7 +304,11 @@ impl LockManager {
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.shared.engine.run(ERRAND_PATIENCE, work).await.map_err(LockError::store)
+        self.shared
+            .engine
+            .run(ERRAND_PATIENCE, work)
+            .await
+            .map_err(LockError::store)
     }
 
     /// How the manager is doing. Asks nobody; costs next to nothing.
@@ -309,7 +339,11 @@ impl LockManager {
 
     /// The innermost [`scope`](Self::scope)'s manager, else the [`install`]ed one.
     pub(crate) fn default_manager() -> Result<Self, LockError> {
-        SCOPE.try_with(Clone::clone).ok().or_else(|| INSTALLED.get().cloned()).ok_or(LockError::NoManager)
+        SCOPE
+            .try_with(Clone::clone)
+            .ok()
+            .or_else(|| INSTALLED.get().cloned())
+            .ok_or(LockError::NoManager)
     }
 }
 
@@ -334,6 +368,8 @@ static INSTALLED: OnceLock<LockManager> = OnceLock::new();
 /// [`LockError::Invalid`] when one was installed before.
 pub fn install(manager: LockManager) -> Result<(), LockError> {
     INSTALLED.set(manager).map_err(|_| {
-        LockError::invalid("a lock manager is installed already; use `manager = …` or `LockManager::scope` for a second")
+        LockError::invalid(
+            "a lock manager is installed already; use `manager = …` or `LockManager::scope` for a second",
+        )
     })
 }

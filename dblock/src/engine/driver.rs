@@ -40,7 +40,11 @@ pub(super) async fn drive(
     engine: WeakEngine,
     health: Arc<HealthBoard>,
 ) {
-    let lanes = if store.capabilities().concurrency >= LANES { LANES } else { 1 };
+    let lanes = if store.capabilities().concurrency >= LANES {
+        LANES
+    } else {
+        1
+    };
     let mut driver = Driver {
         store,
         engine,
@@ -119,16 +123,27 @@ struct Batch {
 enum Stop {
     No,
     /// No new outermost locks; what is held at `end_at` is ended.
-    Grace { end_at: Instant, done: Vec<oneshot::Sender<()>> },
+    Grace {
+        end_at: Instant,
+        done: Vec<oneshot::Sender<()>>,
+    },
     /// Everything has been ended; releases may go on until `give_up_at`.
-    Farewell { give_up_at: Instant, done: Vec<oneshot::Sender<()>> },
+    Farewell {
+        give_up_at: Instant,
+        done: Vec<oneshot::Sender<()>>,
+    },
 }
 
 impl Stop {
     fn begin(&mut self, grace: Duration, asker: Option<oneshot::Sender<()>>) {
         let sooner = Instant::now() + grace;
         match self {
-            Self::No => *self = Self::Grace { end_at: sooner, done: asker.into_iter().collect() },
+            Self::No => {
+                *self = Self::Grace {
+                    end_at: sooner,
+                    done: asker.into_iter().collect(),
+                }
+            }
             Self::Grace { end_at, done } => {
                 *end_at = sooner.min(*end_at);
                 done.extend(asker);
@@ -175,9 +190,11 @@ impl Driver {
     }
 
     fn entry(&mut self, key: &Key, now: Instant) -> &mut Entry {
-        self.keys
-            .entry(key.clone())
-            .or_insert_with(|| Entry { state: KeyState::new(key.clone(), now), look_at: None, pending: false })
+        self.keys.entry(key.clone()).or_insert_with(|| Entry {
+            state: KeyState::new(key.clone(), now),
+            look_at: None,
+            pending: false,
+        })
     }
 
     fn each_key(&mut self, mut act: impl FnMut(&mut KeyState)) {
@@ -194,7 +211,9 @@ impl Driver {
     /// Something about the key has changed, or its time has come: looks at it, lists it if it has
     /// something to send, and notes when to look again.
     fn touch(&mut self, key: &Key, now: Instant) {
-        let Some(entry) = self.keys.get_mut(key) else { return };
+        let Some(entry) = self.keys.get_mut(key) else {
+            return;
+        };
         entry.state.look(now);
         if !entry.state.listed
             && let Some(action) = entry.state.next_action(now)
@@ -205,7 +224,11 @@ impl Driver {
         }
         let pending = entry.state.has_release_pending();
         if pending != mem::replace(&mut entry.pending, pending) {
-            self.pending = if pending { self.pending + 1 } else { self.pending - 1 };
+            self.pending = if pending {
+                self.pending + 1
+            } else {
+                self.pending - 1
+            };
             self.health.set_pending_releases(self.pending);
         }
         let look_at = entry.state.next_look(now);
@@ -247,7 +270,11 @@ impl Driver {
                 let store = Arc::clone(&self.store);
                 self.batches.spawn(async move {
                     let answers = apply(&*store, &requests).await;
-                    Batch { lane, requests, answers }
+                    Batch {
+                        lane,
+                        requests,
+                        answers,
+                    }
                 });
             }
         }
@@ -260,10 +287,16 @@ impl Driver {
         while requests.len() < MAX_BATCH
             && let Some(key) = self.ready[lane].pop_front()
         {
-            let Some(entry) = self.keys.get_mut(&key) else { continue };
+            let Some(entry) = self.keys.get_mut(&key) else {
+                continue;
+            };
             entry.state.listed = false;
             // What the key needs may have changed since it was listed.
-            if entry.state.next_action(now).is_some_and(|action| lane_of(&action, lanes) == lane) {
+            if entry
+                .state
+                .next_action(now)
+                .is_some_and(|action| lane_of(&action, lanes) == lane)
+            {
                 requests.extend(entry.state.take_request(now));
             }
             self.touch(&key, now);
@@ -272,7 +305,11 @@ impl Driver {
     }
 
     fn settle(&mut self, batch: Result<Batch, tokio::task::JoinError>) {
-        let Batch { lane, requests, answers } = match batch {
+        let Batch {
+            lane,
+            requests,
+            answers,
+        } = match batch {
             Ok(batch) => batch,
             // `apply` catches what the store does; only an abort ends up here.
             Err(error) => return tracing::error!(%error, "a batch was lost"),
@@ -296,7 +333,10 @@ impl Driver {
                 return false;
             }
             let done = mem::take(done);
-            self.stop = Stop::Farewell { give_up_at: now + FAREWELL, done };
+            self.stop = Stop::Farewell {
+                give_up_at: now + FAREWELL,
+                done,
+            };
             self.each_key(|state| state.end(LostReason::Shutdown));
         }
         match self.stop {
@@ -346,12 +386,16 @@ async fn apply(store: &dyn Store, requests: &[Request]) -> Vec<Result<Outcome, S
         vec![Err(error); requests.len()]
     };
     let patience = patience(requests);
-    let answers = std::panic::AssertUnwindSafe(timeout(patience, store.apply(requests))).catch_unwind().await;
+    let answers = std::panic::AssertUnwindSafe(timeout(patience, store.apply(requests)))
+        .catch_unwind()
+        .await;
     match answers {
         Ok(Ok(answers)) if answers.len() == requests.len() => answers,
-        Ok(Ok(answers)) => {
-            everyone(format!("the store gave {} answers to {} requests", answers.len(), requests.len()))
-        }
+        Ok(Ok(answers)) => everyone(format!(
+            "the store gave {} answers to {} requests",
+            answers.len(),
+            requests.len()
+        )),
         Ok(Err(_)) => everyone(format!("the database has not answered within {patience:?}")),
         Err(_) => everyone("the store panicked".into()),
     }
@@ -362,5 +406,8 @@ fn patience(requests: &[Request]) -> Duration {
         Action::Acquire { ttl, .. } | Action::Extend { ttl, .. } => Some(ttl / 3),
         Action::Release => None,
     });
-    shortest.min().unwrap_or(LONGEST_PATIENCE).clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE)
+    shortest
+        .min()
+        .unwrap_or(LONGEST_PATIENCE)
+        .clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE)
 }

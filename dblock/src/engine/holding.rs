@@ -82,7 +82,9 @@ impl Holding {
         let ended = self.lease.lost_reason().is_some();
         let key = &self.lease.terms.key;
         for list in [&mut self.waiting, &mut self.sent] {
-            for syncer in list.extract_if(.., |syncer| (ended && self.lease.holds() > 0) || syncer.deadline() <= now) {
+            for syncer in list.extract_if(.., |syncer| {
+                (ended && self.lease.holds() > 0) || syncer.deadline() <= now
+            }) {
                 if ended {
                     syncer.lost(&self.lease);
                 } else {
@@ -128,7 +130,10 @@ impl Holding {
         let due = !self.waiting.is_empty()
             || self.row_count != holds
             || self.renew_at.is_some_and(|renew_at| renew_at <= now);
-        (due && !ended).then_some(Action::Extend { count: holds, ttl: self.lease.terms.ttl })
+        (due && !ended).then_some(Action::Extend {
+            count: holds,
+            ttl: self.lease.terms.ttl,
+        })
     }
 
     /// The action of [`next_action`](Self::next_action) is on its way.
@@ -140,13 +145,18 @@ impl Holding {
     /// When to look again without an event. `asked`: a request is on its way or about to be sent.
     pub(super) fn next_look(&self, now: Instant, asked: bool) -> Instant {
         let deadlines = self.waiting.iter().chain(&self.sent).map(Syncer::deadline);
-        let end = if self.lease.lost_reason().is_some() { self.lease.store_end() } else { self.lease.deadline() };
+        let end = if self.lease.lost_reason().is_some() {
+            self.lease.store_end()
+        } else {
+            self.lease.deadline()
+        };
         let send_at = if asked {
             None
         } else if self.lease.holds() == 0 {
             self.lingers_until(now).into_iter().chain(self.retry_at).min()
         } else {
-            self.retry_at.or(self.renew_at.filter(|_| self.lease.lost_reason().is_none()))
+            self.retry_at
+                .or(self.renew_at.filter(|_| self.lease.lost_reason().is_none()))
         };
         deadlines.chain(send_at).fold(end, Instant::min)
     }
@@ -160,7 +170,9 @@ impl Holding {
         now: Instant,
     ) -> Settled {
         match answer {
-            Ok(Outcome::Extended { remaining, revoked, .. }) => {
+            Ok(Outcome::Extended {
+                remaining, revoked, ..
+            }) => {
                 self.extended(action, sent_at, remaining, revoked);
                 Settled::Held
             }
@@ -173,7 +185,11 @@ impl Holding {
                 Settled::Over { wanted: true }
             }
             Ok(Outcome::Lost) => {
-                self.lease.end(if self.lease.is_revoked() { LostReason::Revoked } else { LostReason::Gone });
+                self.lease.end(if self.lease.is_revoked() {
+                    LostReason::Revoked
+                } else {
+                    LostReason::Gone
+                });
                 if matches!(action, Action::Release) {
                     let terms = &self.lease.terms;
                     tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
@@ -241,13 +257,19 @@ impl Holding {
         let terms = &self.lease.terms;
         tracing::debug!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
             held = ?self.lease.held(), "lock released");
-        self.sent.drain(..).chain(self.waiting.drain(..)).for_each(Syncer::done);
+        self.sent
+            .drain(..)
+            .chain(self.waiting.drain(..))
+            .for_each(Syncer::done);
     }
 
     /// The lease is over: nobody will get what they wait for.
     pub(super) fn give_everyone_up(&mut self) {
         let lease = &self.lease;
-        self.sent.drain(..).chain(self.waiting.drain(..)).for_each(|syncer| syncer.lost(lease));
+        self.sent
+            .drain(..)
+            .chain(self.waiting.drain(..))
+            .for_each(|syncer| syncer.lost(lease));
     }
 
     /// The request was not carried out, or nobody knows: its callers wait for the next one.

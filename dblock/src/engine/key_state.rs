@@ -46,7 +46,14 @@ enum ForWhom {
 
 impl KeyState {
     pub(super) fn new(key: Key, now: Instant) -> Self {
-        Self { key, holding: None, queue: Queue::new(now), orphans: Vec::new(), in_flight: None, listed: false }
+        Self {
+            key,
+            holding: None,
+            queue: Queue::new(now),
+            orphans: Vec::new(),
+            in_flight: None,
+            listed: false,
+        }
     }
 
     /// Nothing is held, wanted or on its way: the key can be forgotten.
@@ -56,7 +63,11 @@ impl KeyState {
 
     /// A release must still be written to the row.
     pub(super) fn has_release_pending(&self) -> bool {
-        !self.orphans.is_empty() || self.holding.as_ref().is_some_and(|holding| holding.lease.holds() == 0)
+        !self.orphans.is_empty()
+            || self
+                .holding
+                .as_ref()
+                .is_some_and(|holding| holding.lease.holds() == 0)
     }
 
     pub(super) fn lease(&self) -> Option<&Arc<Lease>> {
@@ -94,7 +105,10 @@ impl KeyState {
                 self.queue.released(former, true, now);
             }
         }
-        let held_here = self.lease().filter(|lease| lease.lost_reason().is_none()).map(|lease| lease.occupant());
+        let held_here = self
+            .lease()
+            .filter(|lease| lease.lost_reason().is_none())
+            .map(|lease| lease.occupant());
         self.queue.expire(now, held_here.as_ref());
     }
 
@@ -130,14 +144,27 @@ impl KeyState {
         if let (ForWhom::Holding, Some(holding)) = (for_whom, &mut self.holding) {
             holding.sent();
         }
-        self.in_flight = Some(InFlight { lease_id, action: action.clone(), for_whom, sent_at: now });
-        Some(Request { key: self.key.clone(), lease_id, action })
+        self.in_flight = Some(InFlight {
+            lease_id,
+            action: action.clone(),
+            for_whom,
+            sent_at: now,
+        });
+        Some(Request {
+            key: self.key.clone(),
+            lease_id,
+            action,
+        })
     }
 
     /// When to look again without an event.
     pub(super) fn next_look(&self, now: Instant) -> Option<Instant> {
         let asked = self.in_flight.is_some() || self.listed;
-        let orphans = self.orphans.iter().map(|orphan| orphan.retry_at).filter(|_| !asked);
+        let orphans = self
+            .orphans
+            .iter()
+            .map(|orphan| orphan.retry_at)
+            .filter(|_| !asked);
         let holding = self.holding.as_ref().map(|holding| holding.next_look(now, asked));
         let queue = self.queue.next_look(asked || self.holding.is_some());
         orphans.chain(holding).chain(queue).min()
@@ -150,16 +177,20 @@ impl KeyState {
             return;
         };
         match sent.for_whom {
-            ForWhom::Orphan => self.orphans.retain_mut(|orphan| {
-                orphan.lease_id != sent.lease_id || !orphan.settle(&answer, now)
-            }),
+            ForWhom::Orphan => self
+                .orphans
+                .retain_mut(|orphan| orphan.lease_id != sent.lease_id || !orphan.settle(&answer, now)),
             ForWhom::Holding => self.settle_holding(&sent, answer, now),
             ForWhom::Waiter(id) => self.settle_acquire(id, &sent, answer, engine, now),
         }
     }
 
     fn settle_holding(&mut self, sent: &InFlight, answer: Result<Outcome, StoreError>, now: Instant) {
-        let Some(holding) = self.holding.as_mut().filter(|h| h.lease.terms.lease_id == sent.lease_id) else {
+        let Some(holding) = self
+            .holding
+            .as_mut()
+            .filter(|h| h.lease.terms.lease_id == sent.lease_id)
+        else {
             return;
         };
         if let Settled::Over { wanted } = holding.settle(&sent.action, sent.sent_at, answer, now) {
@@ -182,7 +213,12 @@ impl KeyState {
             _ => Duration::ZERO,
         };
         match answer {
-            Ok(Outcome::Granted { fence_token, remaining, taken_over, .. }) => {
+            Ok(Outcome::Granted {
+                fence_token,
+                remaining,
+                taken_over,
+                ..
+            }) => {
                 if let Some(former) = &taken_over {
                     tracing::warn!(key = %self.key, fence_token, former_owner = %former.owner,
                         former_holder = former.holder, "lock taken over from an expired lease");

@@ -58,7 +58,11 @@ impl Lease {
         let store_end = terms.since + remaining;
         Arc::new(Self {
             terms,
-            state: Mutex::new(State { holds: 1, store_end, reason: None }),
+            state: Mutex::new(State {
+                holds: 1,
+                store_end,
+                reason: None,
+            }),
             ended: CancellationToken::new(),
             revoked: CancellationToken::new(),
         })
@@ -124,7 +128,11 @@ impl Lease {
         if self.terms.max_hold_until.is_some_and(|end| now >= end) {
             self.end(LostReason::MaxHold);
         } else if now >= self.renewable_until() {
-            self.end(if self.revoked.is_cancelled() { LostReason::Revoked } else { LostReason::Expired });
+            self.end(if self.revoked.is_cancelled() {
+                LostReason::Revoked
+            } else {
+                LostReason::Expired
+            });
         }
         self.state().reason
     }
@@ -222,13 +230,21 @@ pub(crate) enum Left {
 impl Hold {
     /// The hold that a grant comes with.
     pub(super) fn granted(lease: Arc<Lease>, engine: EngineHandle) -> Self {
-        Self { lease, engine, left: false }
+        Self {
+            lease,
+            engine,
+            left: false,
+        }
     }
 
     /// One more hold of a lease that is held, in memory only. Fails when it has ended.
     pub(crate) fn enter(lease: &Arc<Lease>, engine: &EngineHandle) -> Result<Self, LockError> {
         lease.enter()?;
-        Ok(Self { lease: Arc::clone(lease), engine: engine.clone(), left: false })
+        Ok(Self {
+            lease: Arc::clone(lease),
+            engine: engine.clone(),
+            left: false,
+        })
     }
 
     pub(crate) fn lease(&self) -> &Arc<Lease> {
@@ -249,7 +265,9 @@ impl Hold {
     pub(crate) async fn leave(mut self, limit: Duration) -> Left {
         self.left = true;
         self.lease.leave();
-        self.engine.confirm_left(&self.lease, Instant::now() + limit).await
+        self.engine
+            .confirm_left(&self.lease, Instant::now() + limit)
+            .await
     }
 }
 

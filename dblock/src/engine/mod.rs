@@ -43,7 +43,10 @@ enum Command {
     /// Work on the store outside the lock protocol: migration, inspection, an operator's orders.
     Run(Box<dyn FnOnce(Arc<dyn Store>) -> StoreFuture<'static, ()> + Send>),
     /// Refuse new outermost acquires, end what is left after the grace, then stop.
-    Shutdown { grace: Duration, done: oneshot::Sender<()> },
+    Shutdown {
+        grace: Duration,
+        done: oneshot::Sender<()>,
+    },
 }
 
 /// A line to the engine. The engine stops when the last one is gone and everything is released.
@@ -75,7 +78,10 @@ struct WeakEngine {
 
 impl WeakEngine {
     fn upgrade(&self) -> Option<EngineHandle> {
-        self.commands.upgrade().map(|commands| EngineHandle { about: Arc::clone(&self.about), commands })
+        self.commands.upgrade().map(|commands| EngineHandle {
+            about: Arc::clone(&self.about),
+            commands,
+        })
     }
 }
 
@@ -86,22 +92,37 @@ pub(crate) fn start(store: Arc<dyn Store>, health: Arc<HealthBoard>) -> Result<E
     static NEXT_ID: AtomicU64 = AtomicU64::new(1);
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let (commands, inbox) = mpsc::unbounded_channel();
-    let about = Arc::new(About { id, fence_source: store.fence_source() });
-    let weak = WeakEngine { about: Arc::clone(&about), commands: commands.downgrade() };
+    let about = Arc::new(About {
+        id,
+        fence_source: store.fence_source(),
+    });
+    let weak = WeakEngine {
+        about: Arc::clone(&about),
+        commands: commands.downgrade(),
+    };
     let on_callers_runtime = store.capabilities().callers_runtime;
     let engine = driver::drive(store, inbox, weak, health);
     if on_callers_runtime {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
-            LockError::invalid("this store runs on the caller's runtime: build the manager inside a tokio runtime")
+            LockError::invalid(
+                "this store runs on the caller's runtime: build the manager inside a tokio runtime",
+            )
         })?;
         runtime.spawn(engine);
     } else {
         let failed = |error: std::io::Error| {
             LockError::store(
-                StoreError::new(StoreErrorKind::Other, "the lock engine's thread cannot be started").with_source(error),
+                StoreError::new(
+                    StoreErrorKind::Other,
+                    "the lock engine's thread cannot be started",
+                )
+                .with_source(error),
             )
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
         std::thread::Builder::new()
             .name("dblock-engine".into())
             .spawn(move || runtime.block_on(engine))
@@ -130,7 +151,10 @@ impl EngineHandle {
         let (reply, answer) = oneshot::channel();
         let waiter = Waiter::new(NEXT_WAITER.fetch_add(1, Ordering::Relaxed), call, reply);
         // `answer` is dropped before `gone`, so that the engine finds the caller gone when it looks.
-        let mut gone = TellAbandoned { engine: self, key: Some(key.clone()) };
+        let mut gone = TellAbandoned {
+            engine: self,
+            key: Some(key.clone()),
+        };
         let answer = answer;
         self.send(Command::Acquire(Box::new(waiter)));
         let result = answer.await;
@@ -139,16 +163,31 @@ impl EngineHandle {
     }
 
     /// Waits until the row counts a hold that was entered, and the store says that the lease still holds.
-    pub(crate) async fn confirm_entered(&self, lease: &Arc<Lease>, deadline: Instant) -> Result<(), LockError> {
+    pub(crate) async fn confirm_entered(
+        &self,
+        lease: &Arc<Lease>,
+        deadline: Instant,
+    ) -> Result<(), LockError> {
         let (reply, answer) = oneshot::channel();
-        let syncer = Syncer::Entering { since: Instant::now(), deadline, reply };
+        let syncer = Syncer::Entering {
+            since: Instant::now(),
+            deadline,
+            reply,
+        };
         self.send(Command::Holds(Arc::clone(lease), Some(syncer)));
-        answer.await.unwrap_or_else(|_| Err(LockError::Shutdown { key: Some(lease.terms.key.clone()) }))
+        answer.await.unwrap_or_else(|_| {
+            Err(LockError::Shutdown {
+                key: Some(lease.terms.key.clone()),
+            })
+        })
     }
 
     async fn confirm_left(&self, lease: &Arc<Lease>, deadline: Instant) -> Left {
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Holds(Arc::clone(lease), Some(Syncer::Leaving { deadline, reply })));
+        self.send(Command::Holds(
+            Arc::clone(lease),
+            Some(Syncer::Leaving { deadline, reply }),
+        ));
         answer.await.unwrap_or(Left::Unconfirmed(None))
     }
 
@@ -166,14 +205,21 @@ impl EngineHandle {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Run(Box::new(move |store| {
             Box::pin(async move {
-                let result = tokio::time::timeout(limit, work(store)).await.unwrap_or_else(|_| {
-                    let message = format!("the database has not answered within {limit:?}");
-                    Err(StoreError::new(StoreErrorKind::Interrupted, message))
-                });
+                let result = tokio::time::timeout(limit, work(store))
+                    .await
+                    .unwrap_or_else(|_| {
+                        let message = format!("the database has not answered within {limit:?}");
+                        Err(StoreError::new(StoreErrorKind::Interrupted, message))
+                    });
                 let _ = reply.send(result);
             })
         })));
-        answer.await.unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::Other, "the lock manager is shut down")))
+        answer.await.unwrap_or_else(|_| {
+            Err(StoreError::new(
+                StoreErrorKind::Other,
+                "the lock manager is shut down",
+            ))
+        })
     }
 
     pub(crate) async fn shutdown(&self, grace: Duration) {

@@ -23,7 +23,12 @@ pub(super) struct Orphan {
 
 impl Orphan {
     pub(super) fn new(lease_id: Uuid, ttl: Duration, now: Instant) -> Self {
-        Self { lease_id, retry_at: now, until: now + ttl, pause: FIRST_RETRY }
+        Self {
+            lease_id,
+            retry_at: now,
+            until: now + ttl,
+            pause: FIRST_RETRY,
+        }
     }
 
     /// Takes the answer to a release. Returns whether the orphan is settled.

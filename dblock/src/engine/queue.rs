@@ -80,10 +80,14 @@ impl Queue {
         self.waiters.remove(at)
     }
 
-    fn take_if(&mut self, mut test: impl FnMut(&Waiter) -> bool) -> impl Iterator<Item = Waiter> + use<> {
+    fn take_if(&mut self, mut test: impl FnMut(&Waiter) -> bool) -> std::vec::IntoIter<Waiter> {
         let (mut taken, mut kept) = (Vec::new(), VecDeque::with_capacity(self.waiters.len()));
         for waiter in self.waiters.drain(..) {
-            if test(&waiter) { taken.push(waiter) } else { kept.push_back(waiter) }
+            if test(&waiter) {
+                taken.push(waiter)
+            } else {
+                kept.push_back(waiter)
+            }
         }
         self.waiters = kept;
         taken.into_iter()
@@ -94,7 +98,11 @@ impl Queue {
     pub(super) fn expire(&mut self, now: Instant, held_here: Option<&Occupant>) {
         let is_over =
             |waiter: &Waiter| waiter.is_gone() || waiter.deadline.is_some_and(|deadline| deadline <= now);
-        if !self.waiters.iter().any(|waiter| is_over(waiter) || (held_here.is_some() && waiter.is_impatient())) {
+        if !self
+            .waiters
+            .iter()
+            .any(|waiter| is_over(waiter) || (held_here.is_some() && waiter.is_impatient()))
+        {
             return;
         }
         if let Some(occupant) = held_here {
@@ -111,11 +119,13 @@ impl Queue {
     }
 
     fn refuse_impatient(&mut self, occupant: Option<&Occupant>) {
-        self.take_if(Waiter::is_impatient).for_each(|waiter| waiter.refuse_busy(occupant.cloned()));
+        self.take_if(Waiter::is_impatient)
+            .for_each(|waiter| waiter.refuse_busy(occupant.cloned()));
     }
 
     pub(super) fn refuse_for_shutdown(&mut self, nested_too: bool) {
-        self.take_if(|waiter| nested_too || !waiter.call.nested).for_each(Waiter::refuse_shutdown);
+        self.take_if(|waiter| nested_too || !waiter.call.nested)
+            .for_each(Waiter::refuse_shutdown);
     }
 
     /// The caller to ask for now, if any, and how long the row should say that somebody waits.
@@ -128,7 +138,9 @@ impl Queue {
     /// When to look again without an event. `asked`: a request is on its way, or the lock is held here.
     pub(super) fn next_look(&self, asked: bool) -> Option<Instant> {
         let deadlines = self.waiters.iter().filter_map(|waiter| waiter.deadline);
-        deadlines.chain((!asked && !self.waiters.is_empty()).then_some(self.ask_at)).min()
+        deadlines
+            .chain((!asked && !self.waiters.is_empty()).then_some(self.ask_at))
+            .min()
     }
 
     /// Somebody else holds the lock.

@@ -45,7 +45,12 @@ impl Waiter {
             Wait::For(wait) => Some(call.since + wait),
             Wait::Forever => None,
         };
-        Self { id, call, deadline, reply }
+        Self {
+            id,
+            call,
+            deadline,
+            reply,
+        }
     }
 
     /// Busy is an answer for this caller.
@@ -72,9 +77,17 @@ impl Waiter {
         tracing::debug!(%key, owner = %self.call.owner, ?waited,
             holder = occupant.as_ref().map(|o| o.holder.as_str()), "lock busy");
         let error = if self.is_impatient() {
-            LockError::Busy { key, occupant, waited }
+            LockError::Busy {
+                key,
+                occupant,
+                waited,
+            }
         } else {
-            LockError::Timeout { key, occupant, waited }
+            LockError::Timeout {
+                key,
+                occupant,
+                waited,
+            }
         };
         let _ = self.reply.send(Err(error));
     }
@@ -83,14 +96,23 @@ impl Waiter {
     pub(super) fn refuse_store(self, source: Option<StoreError>) {
         let waited = self.call.since.elapsed();
         let source = source.unwrap_or_else(|| {
-            StoreError::new(StoreErrorKind::Unreachable, "the database has not answered in the time given")
+            StoreError::new(
+                StoreErrorKind::Unreachable,
+                "the database has not answered in the time given",
+            )
         });
         tracing::warn!(key = %self.call.key, owner = %self.call.owner, ?waited, error = %source, "lock store failed");
-        let _ = self.reply.send(Err(LockError::Store { key: Some(self.call.key), waited, source }));
+        let _ = self.reply.send(Err(LockError::Store {
+            key: Some(self.call.key),
+            waited,
+            source,
+        }));
     }
 
     pub(super) fn refuse_shutdown(self) {
-        let _ = self.reply.send(Err(LockError::Shutdown { key: Some(self.call.key) }));
+        let _ = self.reply.send(Err(LockError::Shutdown {
+            key: Some(self.call.key),
+        }));
     }
 }
 
@@ -98,9 +120,16 @@ impl Waiter {
 #[derive(Debug)]
 pub(super) enum Syncer {
     /// A re-entry: goes in when the store says that the lease still holds.
-    Entering { since: Instant, deadline: Instant, reply: oneshot::Sender<Result<(), LockError>> },
+    Entering {
+        since: Instant,
+        deadline: Instant,
+        reply: oneshot::Sender<Result<(), LockError>>,
+    },
     /// The end of a hold.
-    Leaving { deadline: Instant, reply: oneshot::Sender<Left> },
+    Leaving {
+        deadline: Instant,
+        reply: oneshot::Sender<Left>,
+    },
 }
 
 impl Syncer {
@@ -132,9 +161,16 @@ impl Syncer {
         match self {
             Self::Entering { since, reply, .. } => {
                 let source = trouble.unwrap_or_else(|| {
-                    StoreError::new(StoreErrorKind::Unreachable, "the database has not answered in the time given")
+                    StoreError::new(
+                        StoreErrorKind::Unreachable,
+                        "the database has not answered in the time given",
+                    )
                 });
-                let error = LockError::Store { key: Some(key.clone()), waited: since.elapsed(), source };
+                let error = LockError::Store {
+                    key: Some(key.clone()),
+                    waited: since.elapsed(),
+                    source,
+                };
                 drop(reply.send(Err(error)));
             }
             Self::Leaving { reply, .. } => drop(reply.send(Left::Unconfirmed(trouble))),

@@ -38,7 +38,11 @@ impl StoreError {
     /// A failure with its message, which names the remedy where there is one. It must not contain a
     /// password: a database URL is never part of it.
     pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+        }
     }
 
     /// Adds the cause.

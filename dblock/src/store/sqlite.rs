@@ -24,7 +24,10 @@ use super::{
 };
 use crate::key::Key;
 
-#[cfg_attr(not(feature = "conformance"), allow(unused_imports, reason = "the guard calls it"))]
+#[cfg_attr(
+    not(feature = "conformance"),
+    allow(unused_imports, reason = "the guard calls it")
+)]
 pub(crate) use self::verify::verify;
 
 /// Rows in a SQLite file.
