@@ -227,7 +227,7 @@ async fn racing_sessions_get_one_grant_at_a_time() {
             let store = bench.store();
             let mut grants = 0;
             let mut former: Option<Request> = None;
-            for _ in 0..1500 {
+            for _ in 0..700 {
                 let request = acquire("hot");
                 // Half of the racers use the multi-row statements.
                 let outcome = if racer % 2 == 0 {
@@ -265,7 +265,7 @@ async fn racing_sessions_get_one_grant_at_a_time() {
     });
     let grants: Vec<i32> = join_all(racers).await.into_iter().map(Result::unwrap).collect();
     eprintln!("grants of each racer: {grants:?}");
-    assert!(grants.iter().sum::<i32>() > 500, "{grants:?}");
+    assert!(grants.iter().sum::<i32>() > 200, "{grants:?}");
 }
 
 /// Fresh keys: of many first acquires at once, exactly one inserts the row.
