@@ -3,6 +3,8 @@
 //! `DBLOCK_TEST_MYSQL_URL` names a throw-away server by address and a superuser of it. Without it these
 //! tests are left out, loudly, or fail when `DBLOCK_TEST_REQUIRE_SERVERS=1`.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -248,7 +250,6 @@ async fn batches_in_mixed_order_meet_no_error_and_no_deadlock() {
                     let answers = store.apply(&mixed).await;
                     for (request, answer) in mixed.iter().zip(answers) {
                         match answer.unwrap() {
-                            Outcome::Released { freed: true, .. } | Outcome::Extended { .. } => {}
                             Outcome::Skipped if request.action == Action::Release => {
                                 let freed = settled(&store, request.clone()).await;
                                 assert!(
@@ -256,7 +257,9 @@ async fn batches_in_mixed_order_meet_no_error_and_no_deadlock() {
                                     "{freed:?}"
                                 );
                             }
-                            Outcome::Skipped => {}
+                            Outcome::Released { freed: true, .. }
+                            | Outcome::Extended { .. }
+                            | Outcome::Skipped => {}
                             other => panic!("{other:?}"),
                         }
                     }
@@ -528,10 +531,7 @@ async fn the_fence_check_is_right_in_any_session() {
             .await
             .unwrap();
         let left = left.expect("the lease holds");
-        assert!(
-            left <= TTL && left > TTL - Duration::from_secs(10),
-            "{settings}: {left:?}"
-        );
+        assert!(left <= TTL && left > TTL / 2, "{settings}: {left:?}");
         for (lease, token) in [(Uuid::now_v7(), token), (request.lease_id, token + 1)] {
             assert_eq!(
                 store

@@ -12,7 +12,7 @@ use crate::store::{StoreError, StoreErrorKind};
 const SCRIPT: &str = include_str!("../../../migrations/mysql/0001_distributed_lock.sql");
 
 /// How long a node waits for another one that migrates.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What stands in the version table; `None` when it or the lock table is not there.
 pub(super) async fn found(
