@@ -40,7 +40,7 @@ async fn main() -> ExitCode {
     match run(Cli::parse().task).await {
         Ok(code) => code,
         Err(error) => {
-            anstream::eprintln!("\x1b[1;31merror\x1b[0m: {error:?}");
+            anstream::eprintln!("\x1b[1;31merror\x1b[0m: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -51,7 +51,7 @@ async fn run_one(step: Step, extra: &[String]) -> Done {
         Ok(Outcome::Passed(_)) => anstream::eprintln!("\x1b[1;32m── {step}: passed in {time:.1} s\x1b[0m"),
         Ok(Outcome::Skipped(why)) => anstream::eprintln!("\x1b[1;33m── {step}: SKIPPED: {why}\x1b[0m"),
         Err(error) => {
-            anstream::eprintln!("{error:?}\n\x1b[1;31m── {step}: FAILED after {time:.1} s\x1b[0m");
+            anstream::eprintln!("{error:#}\n\x1b[1;31m── {step}: FAILED after {time:.1} s\x1b[0m");
         }
     }
     Done { step, outcome }
