@@ -29,6 +29,9 @@ pub use manager::{LockManager, install};
 pub use options::{LockOptions, OnLost};
 pub use store::{InspectFilter, LockRow};
 
+#[cfg(feature = "macros")]
+pub use dblock_macros::distributed_lock;
+
 #[doc(hidden)]
 #[path = "private.rs"]
 pub mod __private;
