@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 
-use super::rules::{Grant, decide, decide_absent, judge_locked};
+use super::rules::{decide, decide_absent, judge_locked};
 use super::{MySqlStore, error, row, text};
 use crate::store::{LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
@@ -172,7 +172,7 @@ struct Run<'a> {
     members: &'a [usize],
 }
 
-impl<'a> Run<'a> {
+impl Run<'_> {
     async fn on(
         self,
         connection: &mut MySqlConnection,
@@ -190,15 +190,13 @@ impl<'a> Run<'a> {
 
         let mut seen = vec![false; members.len()];
         let mut outcomes = Vec::with_capacity(members.len());
-        let mut sql = String::new();
+        let mut changes = Vec::new();
         for row in &rows {
             let Some(place) = self.place(row) else { continue };
             seen[place] = true;
             let request = &requests[members[place]];
             let (outcome, change) = decide(request, row);
-            if let Some(change) = change {
-                text::push_update(&mut sql, &store.table_sql, request, row, &change);
-            }
+            changes.extend(change);
             outcomes.push((members[place], outcome));
         }
 
@@ -210,6 +208,11 @@ impl<'a> Run<'a> {
             .collect();
         let inserts = self.look_at_missing(connection, &missing, &mut outcomes).await?;
 
+        let mut sql = String::new();
+        if !changes.is_empty() {
+            sql = text::rewrite(&store.table_sql, changes.iter());
+            sql.push(';');
+        }
         sql.push_str("COMMIT");
         self.write(connection, sql).await?;
         for (member, outcome) in outcomes {
@@ -217,9 +220,7 @@ impl<'a> Run<'a> {
         }
 
         if !inserts.is_empty() {
-            let rows = inserts
-                .iter()
-                .map(|(member, _, grant)| (&requests[*member], grant));
+            let rows = inserts.iter().map(|(_, _, row)| row);
             self.write(connection, text::insert(&store.table_sql, rows))
                 .await?;
             for (member, outcome, _) in inserts {
@@ -236,7 +237,7 @@ impl<'a> Run<'a> {
         connection: &mut MySqlConnection,
         missing: &[usize],
         outcomes: &mut Vec<(usize, Outcome)>,
-    ) -> Result<Vec<(usize, Outcome, Grant<'a>)>, Failure> {
+    ) -> Result<Vec<(usize, Outcome, LockRow)>, Failure> {
         let mut inserts = Vec::new();
         if missing.is_empty() {
             return Ok(inserts);
@@ -252,7 +253,7 @@ impl<'a> Run<'a> {
                 continue;
             }
             match decide_absent(request, now) {
-                (outcome, Some(grant)) => inserts.push((member, outcome, grant)),
+                (outcome, Some(row)) => inserts.push((member, outcome, row)),
                 (outcome, None) => outcomes.push((member, outcome)),
             }
         }

@@ -7,31 +7,9 @@ use uuid::Uuid;
 use crate::store::clock::{micros, until};
 use crate::store::{Action, LockRow, Occupant, Outcome, Request};
 
-/// What is to be written into an existing row.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Change<'a> {
-    /// The row becomes held by the request's lease.
-    Hold(Grant<'a>),
-    /// The lease goes on with these values.
-    Extend { count: u32, expire_at: i64 },
-    /// The count becomes 0.
-    Free,
-    /// Somebody waits until then.
-    Want { until: i64 },
-}
-
-/// A new lease.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Grant<'a> {
-    pub(super) owner: Uuid,
-    pub(super) holder: &'a str,
-    pub(super) fence_token: i64,
-    pub(super) acquired_at: i64,
-    pub(super) expire_at: i64,
-}
-
-/// What a request does to a row that nobody else can change meanwhile.
-pub(super) fn decide<'a>(request: &'a Request, row: &LockRow) -> (Outcome, Option<Change<'a>>) {
+/// What a request does to a row that nobody else can change meanwhile: the outcome, and the row as it is to
+/// be written, if it changes.
+pub(super) fn decide(request: &Request, row: &LockRow) -> (Outcome, Option<LockRow>) {
     let same = row.lease_id == request.lease_id;
     let ours = same && row.is_held();
     let now = row.now;
@@ -46,53 +24,74 @@ pub(super) fn decide<'a>(request: &'a Request, row: &LockRow) -> (Outcome, Optio
                 taken_over: None,
                 wanted,
             };
-            let change = Change::Extend {
-                count: 1,
-                expire_at: row.expire_at,
-            };
-            (granted, (row.reentrant_count != 1).then_some(change))
+            (
+                granted,
+                (row.reentrant_count != 1).then(|| LockRow {
+                    reentrant_count: 1,
+                    ..row.clone()
+                }),
+            )
         }
         Action::Acquire { .. } if same => (Outcome::Lost, None),
         Action::Acquire { wanted_for, .. } if row.is_held() => {
-            let want = wanted_for.and_then(|length| want(row.wanted_until, now, length));
-            (Outcome::Busy(occupant(row)), want)
+            let wanted_until = wanted_for.and_then(|length| want(row.wanted_until, now, length));
+            let change = wanted_until.map(|wanted_until| LockRow {
+                wanted_until,
+                ..row.clone()
+            });
+            (Outcome::Busy(occupant(row)), change)
         }
         Action::Acquire {
             owner, ttl, holder, ..
         } => {
-            let grant = Grant {
-                owner: *owner,
-                holder,
-                fence_token: row.fence_ceiling.saturating_add(1).max(now),
-                acquired_at: now,
-                expire_at: now.saturating_add(micros(*ttl)),
-            };
+            let fence_token = row.fence_ceiling.saturating_add(1).max(now);
+            let taken_over = (row.reentrant_count > 0).then(|| occupant(row));
             let granted = Outcome::Granted {
-                fence_token: grant.fence_token,
+                fence_token,
                 remaining: *ttl,
-                taken_over: (row.reentrant_count > 0).then(|| occupant(row)),
+                taken_over,
                 wanted,
             };
-            (granted, Some(Change::Hold(grant)))
+            let change = LockRow {
+                key: row.key.clone(),
+                owner: *owner,
+                reentrant_count: 1,
+                expire_at: now.saturating_add(micros(*ttl)),
+                lease_id: request.lease_id,
+                fence_token,
+                fence_ceiling: fence_token,
+                wanted_until: row.wanted_until,
+                acquired_at: now,
+                holder: holder.to_string(),
+                revoked: false,
+                now,
+            };
+            (granted, Some(change))
         }
         Action::Extend { count, ttl } if ours => {
             let longer = row.expire_at.max(now.saturating_add(micros(*ttl)));
             let expire_at = if row.revoked { row.expire_at } else { longer };
-            let remaining = until(expire_at, now);
             let extended = Outcome::Extended {
-                remaining,
+                remaining: until(expire_at, now),
                 revoked: row.revoked,
                 wanted,
             };
             (
                 extended,
-                Some(Change::Extend {
-                    count: *count,
+                Some(LockRow {
+                    reentrant_count: *count,
                     expire_at,
+                    ..row.clone()
                 }),
             )
         }
-        Action::Release if ours => (Outcome::Released { freed: true, wanted }, Some(Change::Free)),
+        Action::Release if ours => {
+            let change = LockRow {
+                reentrant_count: 0,
+                ..row.clone()
+            };
+            (Outcome::Released { freed: true, wanted }, Some(change))
+        }
         Action::Release if same && row.reentrant_count == 0 => {
             (Outcome::Released { freed: false, wanted }, None)
         }
@@ -101,30 +100,26 @@ pub(super) fn decide<'a>(request: &'a Request, row: &LockRow) -> (Outcome, Optio
 }
 
 /// What a request does to an absent row: the outcome, and the row that an acquire inserts.
-pub(super) fn decide_absent(request: &Request, now: i64) -> (Outcome, Option<Grant<'_>>) {
-    let Action::Acquire {
-        owner, ttl, holder, ..
-    } = &request.action
-    else {
-        return (Outcome::Lost, None);
+pub(super) fn decide_absent(request: &Request, now: i64) -> (Outcome, Option<LockRow>) {
+    // Like a free row whose lease is nobody's, and that never gave a token.
+    let nothing = LockRow {
+        key: request.key.clone(),
+        owner: Uuid::nil(),
+        reentrant_count: 0,
+        expire_at: 0,
+        lease_id: Uuid::nil(),
+        fence_token: 0,
+        fence_ceiling: 0,
+        wanted_until: 0,
+        acquired_at: 0,
+        holder: String::new(),
+        revoked: false,
+        now,
     };
-    let expire_at = now.saturating_add(micros(*ttl));
-    let grant = Grant {
-        owner: *owner,
-        holder,
-        fence_token: now,
-        acquired_at: now,
-        expire_at,
-    };
-    (
-        Outcome::Granted {
-            fence_token: now,
-            remaining: *ttl,
-            taken_over: None,
-            wanted: false,
-        },
-        Some(grant),
-    )
+    match &request.action {
+        Action::Acquire { .. } => decide(request, &nothing),
+        Action::Extend { .. } | Action::Release => (Outcome::Lost, None),
+    }
 }
 
 /// What can be said of a row that somebody else has locked, from its last committed state: an acquire
@@ -138,14 +133,12 @@ pub(super) fn judge_locked(request: &Request, row: &LockRow) -> Outcome {
     }
 }
 
-/// The write that says that somebody waits. It is spared while at least half of the time is still ahead,
+/// The `wanted_until` that says that somebody waits. The write is spared while at least half of the time is still ahead,
 /// so that many waiters don't cost a commit each.
-fn want<'a>(wanted_until: i64, now: i64, length: Duration) -> Option<Change<'a>> {
+fn want(wanted_until: i64, now: i64, length: Duration) -> Option<i64> {
     let length = micros(length);
     let ahead = wanted_until.saturating_sub(now);
-    (ahead < length / 2).then(|| Change::Want {
-        until: now.saturating_add(length),
-    })
+    (ahead < length / 2).then(|| now.saturating_add(length))
 }
 
 fn occupant(row: &LockRow) -> Occupant {
@@ -212,7 +205,7 @@ mod tests {
             ),
             "{outcome:?}"
         );
-        assert!(matches!(change, Some(Change::Hold(_))), "{change:?}");
+        assert_eq!(change.map(|row| row.lease_id), Some(mine));
         let extend = Request {
             action: Action::Extend {
                 count: 1,
@@ -234,10 +227,11 @@ mod tests {
         let mut free = row(Uuid::now_v7(), 0, 0);
         free.fence_ceiling = NOW + SECOND;
         let (_, change) = decide(&request, &free);
-        let Some(Change::Hold(grant)) = change else {
-            panic!("{change:?}")
-        };
-        assert_eq!(grant.fence_token, NOW + SECOND + 1);
+        let row = change.unwrap();
+        assert_eq!(
+            (row.fence_token, row.fence_ceiling),
+            (NOW + SECOND + 1, NOW + SECOND + 1)
+        );
     }
 
     #[test]
@@ -254,10 +248,8 @@ mod tests {
             let (outcome, change) = decide(&request, &held);
             assert!(matches!(outcome, Outcome::Busy(_)));
             assert_eq!(
-                change,
-                written.then_some(Change::Want {
-                    until: NOW + 4 * SECOND
-                }),
+                change.map(|row| row.wanted_until),
+                written.then_some(NOW + 4 * SECOND),
                 "{ahead}"
             );
         }
@@ -278,11 +270,8 @@ mod tests {
         let (outcome, change) = decide(&extend, &held);
         assert!(matches!(outcome, Outcome::Extended { revoked: true, .. }));
         assert_eq!(
-            change,
-            Some(Change::Extend {
-                count: 2,
-                expire_at: NOW + SECOND
-            })
+            change.map(|row| (row.reentrant_count, row.expire_at)),
+            Some((2, NOW + SECOND))
         );
     }
 

@@ -7,9 +7,8 @@
 
 use std::fmt::Write as _;
 
-use super::rules::{Change, Grant};
 use crate::Key;
-use crate::store::{LockRow, Request};
+use crate::store::LockRow;
 
 /// The columns in the order in which rows are read.
 pub(super) const COLUMNS: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
@@ -39,62 +38,42 @@ pub(super) fn read_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) ->
     format!("SELECT {COLUMNS} FROM {table} WHERE lock_key IN ({keys});SELECT {CLOCK}")
 }
 
-/// Appends the update of one locked row. All values are known, so the order of the assignments, which
-/// MySQL carries out from left to right, does not matter. The condition on `lease_id` is always true of
-/// a locked row; it stands there because no write may depend on that.
-pub(super) fn push_update(
-    sql: &mut String,
-    table: &str,
-    request: &Request,
-    row: &LockRow,
-    change: &Change<'_>,
-) {
-    let key = hex(request.key.as_str().as_bytes());
-    let was = hex(row.lease_id.as_bytes());
-    let set = match change {
-        Change::Hold(Grant {
-            owner,
-            holder,
-            fence_token,
-            acquired_at,
-            expire_at,
-        }) => format!(
-            "lock_owner = {}, reentrant_count = 1, expire_at = {expire_at}, lease_id = {}, \
-             fence_token = {fence_token}, fence_ceiling = {fence_token}, acquired_at = {acquired_at}, \
-             holder = _utf8mb4 {}, revoked = FALSE",
-            hex(owner.as_bytes()),
-            hex(request.lease_id.as_bytes()),
-            hex(holder.as_bytes()),
-        ),
-        Change::Extend { count, expire_at } => format!("reentrant_count = {count}, expire_at = {expire_at}"),
-        Change::Free => "reentrant_count = 0".to_owned(),
-        Change::Want { until } => format!("wanted_until = {until}"),
-    };
-    let _ = write!(
-        sql,
-        "UPDATE {table} SET {set} WHERE lock_key = {key} AND lease_id = {was};"
-    );
+/// Writes rows that this transaction has locked, whatever changed in each of them.
+///
+/// Every row exists and is locked by us, so none is inserted and nothing is waited for. That is what makes
+/// `ON DUPLICATE KEY UPDATE` sound here: its deadlocks come from gaps, which absent rows lie in. A
+/// multi-row `UPDATE` cannot do it: joined with a list of values it scans the table.
+pub(super) fn rewrite<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -> String {
+    let mut sql = insert(table, rows);
+    sql.push_str(" ON DUPLICATE KEY UPDATE ");
+    // MySQL's newer form of VALUES(…) is unknown to MariaDB. No value depends on another column, so the
+    // order of the assignments, which are made from left to right, does not matter.
+    for (index, column) in COLUMNS.split(", ").skip(1).enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        let _ = write!(sql, "{comma}{column} = VALUES({column})");
+    }
+    sql
 }
 
-/// One plain insert. `ON DUPLICATE KEY UPDATE` would lock gaps and end in deadlocks.
-pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = (&'a Request, &'a Grant<'a>)>) -> String {
+/// Inserts rows that were absent. Plain: it fails when one of them is there by now.
+pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -> String {
     let mut sql = format!("INSERT INTO {table} ({COLUMNS}) VALUES ");
-    for (index, (request, grant)) in rows.enumerate() {
-        let Grant {
-            owner,
-            holder,
-            fence_token,
-            acquired_at,
-            expire_at,
-        } = grant;
+    for (index, row) in rows.enumerate() {
         let _ = write!(
             sql,
-            "{}({}, {}, 1, {expire_at}, {}, {fence_token}, {fence_token}, 0, {acquired_at}, _utf8mb4 {}, FALSE)",
+            "{}({}, {}, {}, {}, {}, {}, {}, {}, {}, _utf8mb4 {}, {})",
             if index == 0 { "" } else { ", " },
-            hex(request.key.as_str().as_bytes()),
-            hex(owner.as_bytes()),
-            hex(request.lease_id.as_bytes()),
-            hex(holder.as_bytes()),
+            hex(row.key.as_str().as_bytes()),
+            hex(row.owner.as_bytes()),
+            row.reentrant_count,
+            row.expire_at,
+            hex(row.lease_id.as_bytes()),
+            row.fence_token,
+            row.fence_ceiling,
+            row.wanted_until,
+            row.acquired_at,
+            hex(row.holder.as_bytes()),
+            i32::from(row.revoked),
         );
     }
     sql
