@@ -113,12 +113,18 @@ impl std::fmt::Display for LostReason {
 
 impl LockError {
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::Invalid { message: message.into() }
+        Self::Invalid {
+            message: message.into(),
+        }
     }
 
     /// A store error that no key is involved in.
     pub(crate) fn store(source: StoreError) -> Self {
-        Self::Store { key: None, waited: Duration::ZERO, source }
+        Self::Store {
+            key: None,
+            waited: Duration::ZERO,
+            source,
+        }
     }
 
     /// Someone else holds the lock: [`Busy`](Self::Busy) or [`Timeout`](Self::Timeout). A web service
@@ -162,7 +168,9 @@ impl LockError {
 }
 
 fn held_by(occupant: Option<&Occupant>) -> String {
-    occupant.map(|o| format!(", held by {} for at most {:?} more", o.holder, o.remaining)).unwrap_or_default()
+    occupant
+        .map(|o| format!(", held by {} for at most {:?} more", o.holder, o.remaining))
+        .unwrap_or_default()
 }
 
 fn about(key: Option<&Key>, waited: Duration) -> String {

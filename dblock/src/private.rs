@@ -1,5 +1,118 @@
 //! What the code that the attribute generates may call: the macro's whole contract. Not for people.
+//!
+//! The attribute writes, with every name behind `::dblock::__private`:
+//!
+//! ```text
+//! {
+//!     let key = format(format_args!("order:{}", order.id));
+//!     let manager = manager(&self.locks);
+//!     let options = LockOptions::new().ttl(Duration::from_millis(30000)).function("module::settle");
+//!     let result = run(Some(&manager), key, options, async move {
+//!         if false { return declared::<Result<Receipt, OrderError>>((&order, &self)); }
+//!         /* the body */
+//!     }).await;
+//!     <Result<Receipt, OrderError> as Fallible>::or_error(result)
+//! }
+//! ```
 
+use std::fmt;
 use std::future::Future;
 
-use crate::{LockError, LockOptions};
+pub use std::concat;
+pub use std::format_args;
+pub use std::module_path;
+pub use std::option::Option::{None, Some};
+pub use std::result::Result::{Err, Ok};
+pub use std::time::Duration;
+
+pub use crate::{LockError, LockManager, LockOptions, OnLost};
+
+/// The key of a template. A plain `String`, because `fmt::Arguments` may not live across an await of a
+/// future that is `Send`.
+pub fn format(template: fmt::Arguments<'_>) -> String {
+    fmt::format(template)
+}
+
+/// The key that an expression gives. It is borrowed, so that the body can still use it.
+pub fn key(key: &(impl KeyText + ?Sized)) -> String {
+    key.text().to_owned()
+}
+
+/// What `key = expression` takes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a lock key",
+    label = "expected a `String`, a `&str` or another type that is `AsRef<str>`",
+    note = "to format a value, write a template such as `key = \"order:{{order.id}}\"` or `key = format!(…)`"
+)]
+pub trait KeyText {
+    /// The key's text.
+    fn text(&self) -> &str;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: AsRef<str> + ?Sized> KeyText for T {
+    fn text(&self) -> &str {
+        self.as_ref()
+    }
+}
+
+/// The manager that `manager = …` names: a `LockManager`, or whatever derefs to one. It is cloned, which is
+/// cheap, so that the body can move what it was borrowed from.
+pub fn manager(manager: &LockManager) -> LockManager {
+    manager.clone()
+}
+
+/// Never called. It gives a `return` its type and mentions what the body captures.
+pub fn declared<T>(_captured: impl Sized) -> T {
+    unreachable!("stands behind `if false`")
+}
+
+/// The handler of `on_error`, called with the error. The bound tells the compiler the closure's argument.
+pub fn on_error<T>(handler: impl FnOnce(LockError) -> T, error: LockError) -> T {
+    handler(error)
+}
+
+/// A return type that can say that the lock failed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot say that the lock failed",
+    label = "expected `Result<_, E>` where `E: From<dblock::LockError>`",
+    note = "one of these ways out:\n\
+            1. implement `From<dblock::LockError>` for the error type, such as with `#[from]` of thiserror\n\
+            2. turn every failure into a return value: `on_error = |error| …`\n\
+            3. for a lock that is busy, return a value of your own with `on_busy = …`; \
+            the other failures still need 1 or 2"
+)]
+pub trait Fallible: Sized {
+    /// The body's result, or the failure as this type.
+    fn or_error(result: Result<Self, LockError>) -> Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T, E: From<LockError>> Fallible for Result<T, E> {
+    fn or_error(result: Result<Self, LockError>) -> Self {
+        result.unwrap_or_else(|error| Err(error.into()))
+    }
+}
+
+/// Takes the lock, runs the body under it, and releases.
+///
+/// Without a manager the innermost scope's counts, else the installed one.
+///
+/// # Errors
+/// Whatever kept the body from running to its end under the lock.
+pub async fn run<T>(
+    manager: Option<&LockManager>,
+    key: String,
+    options: LockOptions,
+    body: impl Future<Output = T>,
+) -> Result<T, LockError> {
+    let default;
+    let manager = match manager {
+        Some(manager) => manager,
+        None => {
+            default = LockManager::default_manager()?;
+            &default
+        }
+    };
+    manager.with(key, options, body).await
+}

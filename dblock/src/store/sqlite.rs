@@ -1,1 +1,346 @@
-//! Rows in a SQLite file.
+//! Rows in a SQLite file, shared by the processes of one host.
+//!
+//! SQLite has one writer at a time, so one connection does everything and a batch is one transaction.
+
+mod failure;
+mod migrate;
+mod open;
+mod statements;
+mod verify;
+
+use std::sync::Arc;
+
+use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow};
+use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+use uuid::Uuid;
+
+use self::statements::{BEGIN, COMMIT, Statements, Text};
+use super::clock::{micros, until};
+use super::connections::{Borrowed, Connections};
+use super::table::TableName;
+use super::{
+    Action, Capabilities, Database, FenceSource, InspectFilter, LockRow, Occupant, Outcome, Request, Store,
+    StoreError, StoreErrorKind, StoreFuture,
+};
+use crate::key::Key;
+
+#[cfg_attr(
+    not(feature = "conformance"),
+    allow(unused_imports, reason = "the guard calls it")
+)]
+pub(crate) use self::verify::verify;
+
+/// Rows in a SQLite file.
+#[derive(Debug)]
+pub struct SqliteStore {
+    connections: Connections<SqliteConnection>,
+    table: TableName,
+    statements: Statements,
+}
+
+impl SqliteStore {
+    /// A store in the file of `options`. Opens nothing yet.
+    pub(crate) fn new(options: SqliteConnectOptions, table: TableName) -> Self {
+        let options = open::settings(options);
+        let statements = Statements::new(&table);
+        let connections = Connections::new(1, move || open::open(options.clone()));
+        Self {
+            connections,
+            table,
+            statements,
+        }
+    }
+
+    /// Carries out one request as a transaction of its own.
+    async fn alone(&self, request: &Request) -> Result<Outcome, StoreError> {
+        let mut connection = self.connections.take().await?;
+        let answer = self.run(&mut connection, request, |text| &text.alone).await;
+        connection.settle(answer)
+    }
+
+    /// Carries out the requests in one transaction, or none of them.
+    async fn together(&self, requests: &[Request]) -> Result<Vec<Outcome>, Undone> {
+        let mut connection = self.connections.take().await.map_err(Undone::all)?;
+        let answer = async {
+            self.control(&mut connection, BEGIN).await.map_err(Undone::all)?;
+            let mut outcomes = Vec::with_capacity(requests.len());
+            for request in requests {
+                let outcome = self.run(&mut connection, request, |text| &text.inside).await;
+                outcomes.push(outcome.map_err(Undone::one)?);
+            }
+            self.control(&mut connection, COMMIT).await.map_err(Undone::all)?;
+            Ok(outcomes)
+        }
+        .await;
+        // Closing the connection of a failed batch rolls it back.
+        if answer.is_ok() {
+            connection.keep();
+        }
+        answer
+    }
+
+    async fn run(
+        &self,
+        connection: &mut SqliteConnection,
+        request: &Request,
+        form: impl Fn(&Text) -> &Arc<str>,
+    ) -> Result<Outcome, StoreError> {
+        let Request {
+            key,
+            lease_id,
+            action,
+        } = request;
+        let texts = &self.statements;
+        match action {
+            Action::Acquire {
+                owner,
+                ttl,
+                holder,
+                wanted_for,
+            } => {
+                let query = query(form(&texts.acquire), key)
+                    .bind(lease_id)
+                    .bind(owner)
+                    .bind(micros(*ttl));
+                let query = query.bind(&**holder).bind(wanted_for.map(micros));
+                acquired(&self.rows(connection, query).await?)
+            }
+            Action::Extend { count, ttl } => {
+                let query = query(form(&texts.extend), key)
+                    .bind(lease_id)
+                    .bind(count)
+                    .bind(micros(*ttl));
+                extended(&self.rows(connection, query).await?)
+            }
+            Action::Release => {
+                let query = query(form(&texts.release), key).bind(lease_id);
+                released(&self.rows(connection, query).await?)
+            }
+        }
+    }
+
+    async fn rows(
+        &self,
+        connection: &mut SqliteConnection,
+        query: Query<'_>,
+    ) -> Result<Vec<SqliteRow>, StoreError> {
+        query
+            .fetch_all(connection)
+            .await
+            .map_err(|error| failure::of_statement(error, &self.table))
+    }
+
+    async fn control(&self, connection: &mut SqliteConnection, text: &'static str) -> Result<(), StoreError> {
+        self.rows(connection, sqlx::query(text)).await.map(drop)
+    }
+
+    /// For statements by hand: runs one on the own connection.
+    async fn ask(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
+        let mut connection: Borrowed<'_, _> = self.connections.take().await?;
+        let answer = self.rows(&mut connection, query).await;
+        connection.settle(answer)
+    }
+}
+
+impl Store for SqliteStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            verify_in: true,
+            ..Capabilities::new("sqlite")
+        }
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        Box::pin(async move {
+            if requests.len() > 1 {
+                match self.together(requests).await {
+                    Ok(outcomes) => return outcomes.into_iter().map(Ok).collect(),
+                    Err(Undone { error, of_one: false }) => return for_each(&error, requests),
+                    // One request spoils the batch: find out which, and the others never notice.
+                    Err(Undone { of_one: true, .. }) => {}
+                }
+            }
+            let mut outcomes = Vec::with_capacity(requests.len());
+            for request in requests {
+                outcomes.push(self.alone(request).await);
+            }
+            outcomes
+        })
+    }
+
+    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.check_version())
+    }
+
+    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.create_or_upgrade())
+    }
+
+    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
+        Box::pin(async move {
+            let query = sqlx::query(AssertSqlSafe(Arc::clone(&self.statements.inspect)))
+                .bind(filter.key_prefix())
+                .bind(filter.is_held_only())
+                .bind(filter.max_rows());
+            self.ask(query).await?.iter().map(|row| lock_row(row)).collect()
+        })
+    }
+
+    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let rows = self.ask(query(&self.statements.revoke.alone, key)).await?;
+            Ok(!rows.is_empty())
+        })
+    }
+
+    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let rows = self
+                .ask(query(&self.statements.force_release.alone, key).bind(Uuid::now_v7()))
+                .await?;
+            Ok(!rows.is_empty())
+        })
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { self.connections.close() })
+    }
+
+    fn fence_source(&self) -> Option<FenceSource> {
+        Some(FenceSource {
+            database: Database::Sqlite,
+            table: self.table.quoted('"').into(),
+        })
+    }
+}
+
+/// Why no request of a batch was carried out, and whether it is the fault of one of them.
+struct Undone {
+    error: StoreError,
+    of_one: bool,
+}
+
+impl Undone {
+    fn all(error: StoreError) -> Self {
+        Self { error, of_one: false }
+    }
+
+    fn one(error: StoreError) -> Self {
+        Self { error, of_one: true }
+    }
+}
+
+fn for_each(error: &StoreError, requests: &[Request]) -> Vec<Result<Outcome, StoreError>> {
+    requests
+        .iter()
+        .map(|_| Err(StoreError::new(error.kind(), error.to_string())))
+        .collect()
+}
+
+type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, SqliteArguments>;
+
+/// A statement about one row; further parameters follow the key.
+fn query<'q>(text: &Arc<str>, key: &'q Key) -> Query<'q> {
+    sqlx::query(AssertSqlSafe(Arc::clone(text))).bind(key.as_str())
+}
+
+fn acquired(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
+    let mut before = None;
+    let mut grant = None;
+    for row in rows {
+        if get(row, 0)? {
+            grant = Some(row)
+        } else {
+            before = Some(row)
+        }
+    }
+    let occupant = |row| {
+        Ok(Occupant {
+            owner: get(row, 3)?,
+            holder: get(row, 4)?,
+            fence_token: get(row, 5)?,
+            remaining: until(get(row, 6)?, 0),
+        })
+    };
+    match (grant, before) {
+        (Some(grant), before) => {
+            let mut taken_over = None;
+            if let Some(before) = before {
+                let (same_lease, was_taken): (bool, bool) = (get(before, 1)?, get(before, 2)?);
+                if was_taken && !same_lease {
+                    taken_over = Some(Occupant {
+                        remaining: std::time::Duration::ZERO,
+                        ..occupant(before)?
+                    });
+                }
+            }
+            Ok(Outcome::Granted {
+                fence_token: get(grant, 1)?,
+                remaining: until(get(grant, 2)?, 0),
+                taken_over,
+                wanted: get(grant, 3)?,
+            })
+        }
+        (None, Some(before)) if get(before, 1)? => Ok(Outcome::Lost),
+        (None, Some(before)) => occupant(before).map(Outcome::Busy),
+        (None, None) => Err(StoreError::new(
+            StoreErrorKind::Other,
+            "the lock table took no row",
+        )),
+    }
+}
+
+fn extended(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
+    let Some(row) = rows.first() else {
+        return Ok(Outcome::Lost);
+    };
+    Ok(Outcome::Extended {
+        remaining: until(get(row, 0)?, 0),
+        revoked: get(row, 1)?,
+        wanted: get(row, 2)?,
+    })
+}
+
+fn released(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
+    let Some(row) = rows.first() else {
+        return Ok(Outcome::Lost);
+    };
+    Ok(Outcome::Released {
+        freed: get(row, 0)?,
+        wanted: get(row, 1)?,
+    })
+}
+
+fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
+    let key: String = get(row, 0)?;
+    let key = Key::new(None, &key).map_err(|error| {
+        StoreError::new(StoreErrorKind::Other, "the lock table holds an impossible key").with_source(error)
+    })?;
+    Ok(LockRow {
+        key,
+        owner: get(row, 1)?,
+        reentrant_count: get(row, 2)?,
+        expire_at: get(row, 3)?,
+        lease_id: get(row, 4)?,
+        fence_token: get(row, 5)?,
+        fence_ceiling: get(row, 6)?,
+        wanted_until: get(row, 7)?,
+        acquired_at: get(row, 8)?,
+        holder: get(row, 9)?,
+        revoked: get(row, 10)?,
+        now: get(row, 11)?,
+    })
+}
+
+fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T, StoreError>
+where
+    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+{
+    row.try_get(column).map_err(|error| {
+        StoreError::new(
+            StoreErrorKind::Other,
+            format!("the lock table holds an unexpected value: {error}"),
+        )
+        .with_source(error)
+    })
+}

@@ -1,0 +1,404 @@
+//! Reads the arguments of the attribute. Knows nothing of the function below it.
+
+use std::time::Duration;
+
+use proc_macro2::{Span, TokenStream};
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::{Expr, ExprLit, Ident, Lit, LitStr, Path, Token, parse_quote};
+
+use crate::duration;
+use crate::errors::Errors;
+use crate::suggest;
+
+/// Every argument, in the order of the reference.
+const NAMES: [&str; 11] = [
+    "key", "ttl", "wait", "manager", "renew", "max_hold", "hold_min", "on_lost", "on_busy", "on_error",
+    "crate",
+];
+
+/// The arguments of one attribute.
+pub(crate) struct Args {
+    /// None only where it is missing, which is a mistake.
+    pub(crate) key: Option<Key>,
+    pub(crate) ttl: Option<Length>,
+    pub(crate) wait: Option<Wait>,
+    pub(crate) manager: Option<Expr>,
+    pub(crate) renew: Option<Expr>,
+    pub(crate) max_hold: Option<Length>,
+    pub(crate) hold_min: Option<Length>,
+    pub(crate) on_lost: Option<OnLost>,
+    pub(crate) on_busy: Option<Expr>,
+    pub(crate) on_error: Option<Expr>,
+    pub(crate) krate: Path,
+}
+
+/// How the key is given.
+pub(crate) enum Key {
+    Template(LitStr),
+    Expr(Expr),
+}
+
+/// A duration.
+pub(crate) enum Length {
+    /// A string, checked.
+    Known(Duration),
+    /// Any other expression; it must be a `Duration`.
+    Expr(Expr),
+}
+
+/// What `wait` says.
+pub(crate) enum Wait {
+    For(Length),
+    Forever,
+}
+
+/// What `on_lost` says.
+pub(crate) enum OnLost {
+    Cancel,
+    Signal,
+}
+
+/// One `name = value`.
+struct Pair {
+    name: Ident,
+    value: Expr,
+}
+
+impl Args {
+    /// Reads what stands between the parentheses of the attribute. `attribute` is where a missing
+    /// argument is reported.
+    pub(crate) fn parse(tokens: TokenStream, attribute: Span, errors: &mut Errors) -> Self {
+        let mut args = Self {
+            key: None,
+            ttl: None,
+            wait: None,
+            manager: None,
+            renew: None,
+            max_hold: None,
+            hold_min: None,
+            on_lost: None,
+            on_busy: None,
+            on_error: None,
+            krate: parse_quote!(::dblock),
+        };
+        let mut seen: Vec<Pair> = Vec::new();
+        let mut key_seen = false;
+        for pair in pairs(tokens, errors) {
+            match pair {
+                Entry::Pair(pair) => {
+                    key_seen |= pair.name == "key";
+                    if let Some(first) = seen.iter().find(|other| other.name == pair.name) {
+                        errors.push(duplicate(first, &pair));
+                        continue;
+                    }
+                    let result = args.set(&pair);
+                    errors.take(result);
+                    seen.push(pair);
+                }
+                Entry::Broken(name) => key_seen |= name.is_none_or(|name| name == "key"),
+            }
+        }
+        if !key_seen {
+            errors.push(syn::Error::new(
+                attribute,
+                "`key` is missing; name the resource to lock, such as `key = \"order:{order_id}\"`",
+            ));
+        }
+        args
+    }
+
+    fn set(&mut self, Pair { name, value }: &Pair) -> syn::Result<()> {
+        match name.unraw().to_string().as_str() {
+            "key" => self.key = Some(key(value)?),
+            "ttl" => self.ttl = Some(length("ttl", value)?),
+            "wait" => self.wait = Some(wait(value)?),
+            "manager" => {
+                self.manager = Some(no_literal(
+                    value,
+                    "a `LockManager`, such as `manager = self.locks`",
+                )?)
+            }
+            "renew" => self.renew = Some(renew(value)?),
+            "max_hold" => self.max_hold = Some(length("max_hold", value)?),
+            "hold_min" => self.hold_min = Some(length("hold_min", value)?),
+            "on_lost" => self.on_lost = Some(on_lost(value)?),
+            "on_busy" => self.on_busy = Some(value.clone()),
+            "on_error" => {
+                self.on_error = Some(no_literal(
+                    value,
+                    "a closure, such as `on_error = |error| Err(error.into())`",
+                )?);
+            }
+            "crate" => self.krate = krate(value)?,
+            other => return Err(unknown(name, other)),
+        }
+        Ok(())
+    }
+}
+
+/// What could be read of an argument.
+enum Entry {
+    Pair(Pair),
+    /// Not readable and already reported; its name where it has one.
+    Broken(Option<Ident>),
+}
+
+/// Splits the arguments. After a mistake it goes on behind the next comma.
+fn pairs(tokens: TokenStream, errors: &mut Errors) -> Vec<Entry> {
+    let parser = |input: ParseStream<'_>| {
+        let mut entries = Vec::new();
+        while !input.is_empty() {
+            let name = if input.peek(Ident::peek_any) {
+                Some(input.fork().call(Ident::parse_any)?)
+            } else {
+                None
+            };
+            match pair(input) {
+                Ok(pair) => entries.push(Entry::Pair(pair)),
+                Err(error) => {
+                    errors.push(error);
+                    entries.push(Entry::Broken(name));
+                    skip(input)?;
+                }
+            }
+            if !input.is_empty() && input.parse::<Option<Token![,]>>()?.is_none() {
+                errors.push(input.error("expected `,` between two arguments"));
+                skip(input)?;
+                input.parse::<Option<Token![,]>>()?;
+            }
+        }
+        Ok(entries)
+    };
+    // The parser above turns every mistake into an entry, so this cannot fail halfway.
+    let result = parser.parse2(tokens);
+    errors.take(result).unwrap_or_default()
+}
+
+/// Skips to the next comma that an argument seems to follow, or to the end.
+fn skip(input: ParseStream<'_>) -> syn::Result<()> {
+    while !input.is_empty() {
+        if input.peek(Token![,])
+            && (input.peek2(Ident::peek_any) && input.peek3(Token![=]) || input.peek2(syn::parse::End))
+        {
+            break;
+        }
+        input.parse::<proc_macro2::TokenTree>()?;
+    }
+    Ok(())
+}
+
+fn pair(input: ParseStream<'_>) -> syn::Result<Pair> {
+    if let Some(text) = input.fork().parse::<Option<LitStr>>()? {
+        return Err(syn::Error::new(
+            text.span(),
+            format!("write `key = \"{}\"`; every argument has a name", text.value()),
+        ));
+    }
+    let name = input
+        .call(Ident::parse_any)
+        .map_err(|error| syn::Error::new(error.span(), "expected an argument, such as `ttl = \"30s\"`"))?;
+    if input.peek(Token![=]) && !input.peek(Token![==]) {
+        input.parse::<Token![=]>()?;
+    } else {
+        let known = NAMES.iter().any(|known| name == known);
+        return Err(if known {
+            syn::Error::new(
+                name.span(),
+                format!("`{name}` takes a value: write `{}`", example(&name)),
+            )
+        } else {
+            unknown(&name, &name.unraw().to_string())
+        });
+    }
+    if input.is_empty() || input.peek(Token![,]) {
+        return Err(syn::Error::new(
+            name.span(),
+            format!("the value is missing: write `{}`", example(&name)),
+        ));
+    }
+    Ok(Pair {
+        name,
+        value: input.parse()?,
+    })
+}
+
+fn example(name: &Ident) -> &'static str {
+    match name.to_string().as_str() {
+        "key" => "key = \"order:{order_id}\"",
+        "ttl" => "ttl = \"30s\"",
+        "wait" => "wait = \"5s\"",
+        "manager" => "manager = self.locks",
+        "renew" => "renew = false",
+        "max_hold" => "max_hold = \"10m\"",
+        "hold_min" => "hold_min = \"1s\"",
+        "on_lost" => "on_lost = \"signal\"",
+        "on_busy" => "on_busy = Ok(())",
+        "on_error" => "on_error = |error| Err(error.into())",
+        "crate" => "crate = my_framework::dblock",
+        _ => "name = value",
+    }
+}
+
+fn unknown(name: &Ident, text: &str) -> syn::Error {
+    let hint = match suggest::closest(text, NAMES) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("expected {}", suggest::list(&NAMES, "or")),
+    };
+    syn::Error::new(name.span(), format!("unknown argument `{text}`; {hint}"))
+}
+
+fn duplicate(first: &Pair, second: &Pair) -> syn::Error {
+    let name = &second.name;
+    let value = &first.value;
+    let given = quote::quote!(#value).to_string();
+    syn::Error::new(
+        name.span(),
+        format!("`{name}` is given twice; the first is `{name} = {given}`"),
+    )
+}
+
+/// The literal that an expression is, if it is one. Literals that pass through a `macro_rules!` macro
+/// arrive in an invisible group.
+fn literal(value: &Expr) -> Option<&Lit> {
+    match value {
+        Expr::Lit(ExprLit { lit, .. }) => Some(lit),
+        Expr::Group(group) => literal(&group.expr),
+        _ => None,
+    }
+}
+
+fn text(value: &Expr) -> Option<&LitStr> {
+    match literal(value) {
+        Some(Lit::Str(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// The single name that an expression is, if it is one.
+fn word(value: &Expr) -> Option<&Ident> {
+    match value {
+        Expr::Path(path) => path.path.get_ident(),
+        _ => None,
+    }
+}
+
+fn no_literal(value: &Expr, wanted: &str) -> syn::Result<Expr> {
+    match literal(value) {
+        Some(literal) => Err(syn::Error::new(
+            literal.span(),
+            format!("expected {wanted}, found a literal"),
+        )),
+        None => Ok(value.clone()),
+    }
+}
+
+fn key(value: &Expr) -> syn::Result<Key> {
+    match literal(value) {
+        Some(Lit::Str(text)) => Ok(Key::Template(text.clone())),
+        Some(Lit::Int(number)) => Err(syn::Error::new(
+            number.span(),
+            format!("a key is text: write `key = \"{}\"`", number.base10_digits()),
+        )),
+        Some(other) => Err(syn::Error::new(
+            other.span(),
+            "a key is text: write a string such as \"order:{order_id}\", or an expression that is one",
+        )),
+        None => Ok(Key::Expr(value.clone())),
+    }
+}
+
+fn length(name: &str, value: &Expr) -> syn::Result<Length> {
+    match literal(value) {
+        Some(Lit::Str(text)) => match duration::parse(name, &text.value()) {
+            Ok(duration) => Ok(Length::Known(duration)),
+            Err(message) => Err(syn::Error::new(text.span(), message)),
+        },
+        Some(Lit::Int(number)) => Err(syn::Error::new(
+            number.span(),
+            format!(
+                "the unit is missing: write `{name} = \"{}s\"`",
+                number.base10_digits()
+            ),
+        )),
+        Some(other) => Err(syn::Error::new(
+            other.span(),
+            format!("`{name}` is a string such as \"30s\" or an expression of type `Duration`"),
+        )),
+        None => Ok(Length::Expr(value.clone())),
+    }
+}
+
+fn wait(value: &Expr) -> syn::Result<Wait> {
+    let Some(text) = text(value) else {
+        if let Some(word) = word(value).filter(|word| *word == "forever") {
+            return Err(syn::Error::new(
+                word.span(),
+                "write it as a string: `wait = \"forever\"`",
+            ));
+        }
+        return length("wait", value).map(Wait::For);
+    };
+    let written = text.value();
+    if written == "forever" {
+        return Ok(Wait::Forever);
+    }
+    if written.starts_with(char::is_alphabetic) {
+        let hint = if suggest::closest(&written, ["forever"]).is_some() {
+            "did you mean \"forever\"? "
+        } else {
+            ""
+        };
+        return Err(syn::Error::new(
+            text.span(),
+            format!("unknown wait \"{written}\"; {hint}Expected a duration such as \"5s\", or \"forever\""),
+        ));
+    }
+    length("wait", value).map(Wait::For)
+}
+
+fn renew(value: &Expr) -> syn::Result<Expr> {
+    match literal(value) {
+        Some(Lit::Bool(_)) | None => Ok(value.clone()),
+        Some(other) => Err(syn::Error::new(other.span(), "`renew` is `true` or `false`")),
+    }
+}
+
+fn on_lost(value: &Expr) -> syn::Result<OnLost> {
+    const ACCEPTED: &str =
+        "expected \"cancel\" (the body is dropped) or \"signal\" (the body goes on and is told)";
+    let written = text(value)
+        .map(LitStr::value)
+        .or_else(|| word(value).map(ToString::to_string));
+    match (written.as_deref(), text(value)) {
+        (Some("cancel"), Some(_)) => Ok(OnLost::Cancel),
+        (Some("signal"), Some(_)) => Ok(OnLost::Signal),
+        (Some(word @ ("cancel" | "signal")), None) => Err(syn::Error::new_spanned(
+            value,
+            format!("write it as a string: `on_lost = \"{word}\"`"),
+        )),
+        (Some(other), Some(_)) => {
+            let hint = suggest::closest(other, ["cancel", "signal"])
+                .map(|near| format!("did you mean \"{near}\"? "))
+                .unwrap_or_default();
+            Err(syn::Error::new_spanned(
+                value,
+                format!("unknown on_lost \"{other}\"; {hint}{ACCEPTED}"),
+            ))
+        }
+        _ => Err(syn::Error::new_spanned(
+            value,
+            format!("`on_lost` is a string: {ACCEPTED}"),
+        )),
+    }
+}
+
+fn krate(value: &Expr) -> syn::Result<Path> {
+    match value {
+        Expr::Path(path) if path.qself.is_none() => Ok(path.path.clone()),
+        _ => Err(syn::Error::new_spanned(
+            value,
+            "`crate` is the path of dblock, such as `crate = my_framework::dblock`",
+        )),
+    }
+}

@@ -1,0 +1,134 @@
+//! Which arguments the body moves into the future under the lock, and in which order.
+//!
+//! An async block captures what it names, in the order in which it names it, and from a struct only the
+//! fields that it uses; it drops its captures in that order. A function drops its arguments whole and
+//! from the last to the first. So the block names the arguments that the body uses once more, whole and
+//! from the last to the first, in code that never runs.
+//!
+//! An argument that the body does not use is not named: that would silence `unused_variables`.
+
+use proc_macro2::{Spacing, TokenStream, TokenTree};
+use syn::ext::IdentExt;
+use syn::{FnArg, Ident, Signature};
+
+use crate::function::Scope;
+
+/// The arguments that the body uses, from the last to the first.
+pub(crate) fn used(sig: &Signature, scope: &Scope, body: &TokenStream) -> Vec<Ident> {
+    // Whether such an argument exists is not known yet.
+    let conditional = |input: &FnArg| {
+        let attrs = match input {
+            FnArg::Receiver(receiver) => &receiver.attrs,
+            FnArg::Typed(argument) => &argument.attrs,
+        };
+        attrs
+            .iter()
+            .any(|attr| attr.path().is_ident("cfg") || attr.path().is_ident("cfg_attr"))
+    };
+    if sig.inputs.iter().any(conditional) {
+        return Vec::new();
+    }
+    let receiver = scope.receiver.map(|span| Ident::new("self", span));
+    let mut used: Vec<Ident> = receiver
+        .into_iter()
+        .chain(scope.arguments.iter().cloned())
+        .filter(|argument| first_mention(body, &argument.unraw().to_string()) == Some(Mention::Use))
+        .collect();
+    used.reverse();
+    used
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mention {
+    Use,
+    /// A pattern that binds the name anew.
+    Binding,
+}
+
+/// How `name` is mentioned first. Tokens are enough for this, so half-typed bodies are fine; what cannot be
+/// told is taken for a binding, and then the block captures the argument where it uses it.
+fn first_mention(tokens: &TokenStream, name: &str) -> Option<Mention> {
+    let mut tokens = tokens.clone().into_iter().peekable();
+    let mut before = String::new();
+    let mut before_that = String::new();
+    while let Some(token) = tokens.next() {
+        let text = match &token {
+            TokenTree::Ident(ident) if ident.unraw() == name => {
+                let field = before == "." && before_that != ".";
+                let named = matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == ':' && next.spacing() == Spacing::Alone);
+                let lifetime = before == "'";
+                if matches!(before.as_str(), "let" | "mut" | "ref" | "|" | "for" | "fn") && before_that != "&"
+                {
+                    return Some(Mention::Binding);
+                }
+                if !field && !named && !lifetime {
+                    return Some(Mention::Use);
+                }
+                ident.to_string()
+            }
+            TokenTree::Group(group) => {
+                if let Some(mention) = first_mention(&group.stream(), name) {
+                    return Some(mention);
+                }
+                String::new()
+            }
+            TokenTree::Literal(literal) => {
+                if in_format_string(&literal.to_string(), name) {
+                    return Some(Mention::Use);
+                }
+                String::new()
+            }
+            other => other.to_string(),
+        };
+        before_that = std::mem::replace(&mut before, text);
+    }
+    None
+}
+
+/// `"{name}"` or `"{name:?}"` in what may be a format string.
+fn in_format_string(literal: &str, name: &str) -> bool {
+    literal.starts_with(['"', 'r'])
+        && literal.match_indices(&format!("{{{name}")).any(|(at, found)| {
+            literal[at + found.len()..].starts_with(['}', ':']) && !literal[..at].ends_with('{')
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(body: &str) -> Vec<String> {
+        let sig: Signature = syn::parse_str("async fn f(&self, a: A, (b, c): (B, C), r#type: u8)").unwrap();
+        let body: TokenStream = body.parse().unwrap();
+        used(&sig, &Scope::new(&sig), &body)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn used_arguments_come_from_the_last_to_the_first() {
+        assert_eq!(names("self.go(a); c + b"), ["c", "b", "a", "self"]);
+        assert_eq!(names("r#type"), ["r#type"]);
+        assert_eq!(names("if x { loop { a } }"), ["a"]);
+        assert_eq!(names("0..a"), ["a"]);
+        assert_eq!(names("Point { a: 1, b }"), ["b"]);
+        assert_eq!(names("g(&mut a, b as u8)"), ["b", "a"]);
+        assert_eq!(names(r#"println!("{a} {b:?} {{c}}")"#), ["b", "a"]);
+    }
+
+    #[test]
+    fn unused_and_shadowed_arguments_are_left_alone() {
+        assert!(names("").is_empty());
+        assert!(names("x.a; y.b()").is_empty());
+        assert!(names("let a = 1; a + 1").is_empty());
+        assert!(names("v.map(|a| a + 1)").is_empty());
+        assert!(names("for a in v {}").is_empty());
+    }
+
+    #[test]
+    fn conditional_arguments_are_left_alone() {
+        let sig: Signature = syn::parse_str("async fn f(#[cfg(unix)] a: A, b: B)").unwrap();
+        assert!(used(&sig, &Scope::new(&sig), &"a; b".parse().unwrap()).is_empty());
+    }
+}
