@@ -116,7 +116,9 @@ async fn apt(arguments: &[&str]) -> anyhow::Result<()> {
         // stopped by the terminal for being in the background.
         .args(["-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Use-Pty=0"])
         .args(arguments)
-        .env("DEBIAN_FRONTEND", "noninteractive");
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        // Progress is for people; our own stdout is for the servers' URLs.
+        .stdout(std::io::stderr());
     eprintln!("$ {}", shown(&command));
     let status = Process::start(&mut command, APT_STOP)?.wait().await?;
     if !status.success() {
