@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::{Outcome, Request, StoreError};
+use crate::store::{Outcome, StoreError};
 
 /// How a manager is doing. From [`LockManager::health`](crate::LockManager::health).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,9 @@ pub struct Health {
     pub failing_for: Option<Duration>,
     /// The store's last error, while it is failing.
     pub last_error: Option<String>,
+    /// How far behind its plan the last renewal was: about one round trip when all is well. A lease is
+    /// lost when this reaches two thirds of its ttl.
+    pub renewal_lag: Duration,
     /// Keys whose release is still to be written.
     pub pending_releases: usize,
 }
@@ -31,6 +34,7 @@ pub(crate) struct HealthBoard(Mutex<Board>);
 struct Board {
     last_success: Option<Instant>,
     failing: Option<(Instant, String)>,
+    renewal_lag: Duration,
     pending_releases: usize,
 }
 
@@ -39,7 +43,7 @@ impl HealthBoard {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn note(&self, _requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
+    pub(crate) fn note(&self, answers: &[Result<Outcome, StoreError>]) {
         let mut board = self.board();
         let now = Instant::now();
         for answer in answers {
@@ -56,6 +60,10 @@ impl HealthBoard {
         }
     }
 
+    pub(crate) fn set_renewal_lag(&self, lag: Duration) {
+        self.board().renewal_lag = lag;
+    }
+
     pub(crate) fn set_pending_releases(&self, count: usize) {
         self.board().pending_releases = count;
     }
@@ -66,6 +74,7 @@ impl HealthBoard {
             last_success: board.last_success.map(|at| at.elapsed()),
             failing_for: board.failing.as_ref().map(|(since, _)| since.elapsed()),
             last_error: board.failing.as_ref().map(|(_, error)| error.clone()),
+            renewal_lag: board.renewal_lag,
             pending_releases: board.pending_releases,
         }
     }

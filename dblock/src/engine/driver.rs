@@ -31,6 +31,9 @@ const LONGEST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a stopping engine waits for releases to go through.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// No key is looked at again sooner than this without an event.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+
 /// A lane carries one batch at a time.
 const LANES: usize = 3;
 
@@ -231,26 +234,27 @@ impl Driver {
             };
             self.health.set_pending_releases(self.pending);
         }
-        let look_at = entry.state.next_look(now);
+        // A look in the past would be taken at once, again and again.
+        let look_at = entry.state.next_look(now).map(|at| at.max(now + SHORTEST_LOOK));
         if look_at != entry.look_at {
             if let Some(at) = mem::replace(&mut entry.look_at, look_at) {
                 self.looks.remove(&(at, key.clone()));
             }
             self.looks.extend(look_at.map(|at| (at, key.clone())));
         }
-        if entry.state.is_idle() && !entry.state.listed {
-            debug_assert!(entry.look_at.is_none(), "an idle key has nothing to wait for");
+        if entry.state.is_idle(now) && !entry.state.listed {
+            if let Some(at) = entry.look_at {
+                self.looks.remove(&(at, key.clone()));
+            }
             self.keys.remove(key);
         }
     }
 
     fn look_at_due(&mut self) {
         let now = Instant::now();
-        while let Some((at, key)) = self.looks.pop_first() {
-            if at > now {
-                self.looks.insert((at, key));
-                break;
-            }
+        while self.looks.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, key)) = self.looks.pop_first()
+        {
             if let Some(entry) = self.keys.get_mut(&key) {
                 entry.look_at = None;
             }
@@ -316,10 +320,10 @@ impl Driver {
         };
         let now = Instant::now();
         self.busy[lane] = false;
-        self.health.note(&requests, &answers);
+        self.health.note(&answers);
         for (request, answer) in requests.iter().zip(answers) {
             if let Some(entry) = self.keys.get_mut(&request.key) {
-                entry.state.settle(answer, &self.engine, now);
+                entry.state.settle(answer, &self.engine, &self.health, now);
             }
             self.touch(&request.key, now);
         }
@@ -329,7 +333,7 @@ impl Driver {
     fn may_stop(&mut self) -> bool {
         let now = Instant::now();
         if let Stop::Grace { end_at, done } = &mut self.stop {
-            if now < *end_at && !self.keys.is_empty() {
+            if now < *end_at && self.keys.values().any(|entry| entry.state.is_busy()) {
                 return false;
             }
             let done = mem::take(done);
@@ -337,11 +341,12 @@ impl Driver {
                 give_up_at: now + FAREWELL,
                 done,
             };
-            self.each_key(|state| state.end(LostReason::Shutdown));
+            self.each_key(|state| state.end(LostReason::Shutdown, now));
         }
         match self.stop {
             Stop::Farewell { give_up_at, .. } => {
-                (self.keys.is_empty() && self.errands.is_empty()) || now >= give_up_at
+                let busy = self.keys.values().any(|entry| entry.state.is_busy()) || !self.errands.is_empty();
+                !busy || now >= give_up_at
             }
             _ => false,
         }
@@ -362,8 +367,9 @@ impl Driver {
 impl Drop for Driver {
     /// However the engine ends, nobody goes on believing in a lease that is no longer renewed.
     fn drop(&mut self) {
+        let now = Instant::now();
         for entry in self.keys.values_mut() {
-            entry.state.end(LostReason::Shutdown);
+            entry.state.end(LostReason::Shutdown, now);
         }
     }
 }

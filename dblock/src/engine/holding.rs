@@ -99,6 +99,25 @@ impl Holding {
         self.lease.lost_reason().is_some() && now >= self.lease.store_end()
     }
 
+    /// A request whose outcome nobody knows may have extended the row.
+    pub(super) fn is_unsure(&self) -> bool {
+        self.trouble.as_ref().is_some_and(StoreError::is_outcome_unknown)
+    }
+
+    /// How far the renewal that is due is behind its plan.
+    pub(super) fn renewal_lag(&self, now: Instant) -> Option<Duration> {
+        self.renew_at
+            .and_then(|planned| now.checked_duration_since(planned))
+    }
+
+    /// Everyone has left, and `hold_min` keeps the row busy.
+    pub(super) fn lingers(&self, now: Instant) -> bool {
+        self.lease.holds() == 0
+            && self
+                .lingers_until(now)
+                .is_some_and(|until| until <= self.lease.store_end())
+    }
+
     /// `hold_min` keeps the row busy although everyone has left.
     fn lingers_until(&self, now: Instant) -> Option<Instant> {
         let until = self.lease.terms.hold_min_until?;

@@ -14,6 +14,7 @@ use super::orphan::Orphan;
 use super::queue::Queue;
 use super::waiter::{AcquireCall, Syncer, Waiter};
 use crate::error::LostReason;
+use crate::health::HealthBoard;
 use crate::key::Key;
 use crate::store::{Action, Outcome, Request, StoreError};
 
@@ -57,8 +58,13 @@ impl KeyState {
     }
 
     /// Nothing is held, wanted or on its way: the key can be forgotten.
-    pub(super) fn is_idle(&self) -> bool {
-        self.holding.is_none() && self.queue.is_empty() && self.orphans.is_empty() && self.in_flight.is_none()
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        !self.is_busy() && self.queue.is_idle(now)
+    }
+
+    /// Something is held, owed to the store or on its way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.holding.is_some() || !self.orphans.is_empty() || self.in_flight.is_some()
     }
 
     /// A release must still be written to the row.
@@ -99,17 +105,29 @@ impl KeyState {
         if let Some(holding) = &mut self.holding {
             holding.expire(now);
             if holding.is_past(now) {
-                holding.give_everyone_up();
-                let former = holding.lease.occupant();
-                self.holding = None;
-                self.queue.released(former, true, now);
+                self.drop_past_lease(now);
             }
         }
-        let held_here = self
-            .lease()
-            .filter(|lease| lease.lost_reason().is_none())
-            .map(|lease| lease.occupant());
+        let held_here = self.lease().map(|lease| lease.occupant());
         self.queue.expire(now, held_here.as_ref());
+    }
+
+    /// The lease has run out in the store, unless a request of unknown outcome has extended the row: then
+    /// nobody would hold it for one more ttl.
+    fn drop_past_lease(&mut self, now: Instant) {
+        let Some(mut holding) = self.holding.take() else {
+            return;
+        };
+        holding.give_everyone_up();
+        let terms = &holding.lease.terms;
+        let on_its_way = self
+            .in_flight
+            .as_ref()
+            .is_some_and(|sent| sent.for_whom == ForWhom::Holding);
+        if on_its_way || holding.is_unsure() {
+            self.orphans.push(Orphan::new(terms.lease_id, terms.ttl, now));
+        }
+        self.queue.released(holding.lease.occupant(), true, now);
     }
 
     /// What to send now, if anything.
@@ -166,12 +184,18 @@ impl KeyState {
             .map(|orphan| orphan.retry_at)
             .filter(|_| !asked);
         let holding = self.holding.as_ref().map(|holding| holding.next_look(now, asked));
-        let queue = self.queue.next_look(asked || self.holding.is_some());
+        let queue = self.queue.next_look(now, asked || self.holding.is_some());
         orphans.chain(holding).chain(queue).min()
     }
 
     /// Takes the answer to the request on its way.
-    pub(super) fn settle(&mut self, answer: Result<Outcome, StoreError>, engine: &WeakEngine, now: Instant) {
+    pub(super) fn settle(
+        &mut self,
+        answer: Result<Outcome, StoreError>,
+        engine: &WeakEngine,
+        health: &HealthBoard,
+        now: Instant,
+    ) {
         let Some(sent) = self.in_flight.take() else {
             debug_assert!(false, "an answer for {:?} that nobody asked for", self.key);
             return;
@@ -180,12 +204,18 @@ impl KeyState {
             ForWhom::Orphan => self
                 .orphans
                 .retain_mut(|orphan| orphan.lease_id != sent.lease_id || !orphan.settle(&answer, now)),
-            ForWhom::Holding => self.settle_holding(&sent, answer, now),
+            ForWhom::Holding => self.settle_holding(&sent, answer, health, now),
             ForWhom::Waiter(id) => self.settle_acquire(id, &sent, answer, engine, now),
         }
     }
 
-    fn settle_holding(&mut self, sent: &InFlight, answer: Result<Outcome, StoreError>, now: Instant) {
+    fn settle_holding(
+        &mut self,
+        sent: &InFlight,
+        answer: Result<Outcome, StoreError>,
+        health: &HealthBoard,
+        now: Instant,
+    ) {
         let Some(holding) = self
             .holding
             .as_mut()
@@ -193,6 +223,9 @@ impl KeyState {
         else {
             return;
         };
+        if let (Ok(Outcome::Extended { .. }), Some(lag)) = (&answer, holding.renewal_lag(now)) {
+            health.set_renewal_lag(lag);
+        }
         if let Settled::Over { wanted } = holding.settle(&sent.action, sent.sent_at, answer, now) {
             let former = holding.lease.occupant();
             self.holding = None;
@@ -255,9 +288,13 @@ impl KeyState {
         }
     }
 
-    /// Ends what is held and refuses who waits: the engine stops.
-    pub(super) fn end(&mut self, reason: LostReason) {
-        if let Some(holding) = &mut self.holding {
+    /// Ends what is held and refuses who waits: the engine stops. A row that `hold_min` keeps busy is left
+    /// to expire.
+    pub(super) fn end(&mut self, reason: LostReason, now: Instant) {
+        if let Some(holding) = self.holding.take_if(|holding| holding.lingers(now)) {
+            tracing::debug!(key = %self.key, remaining = ?holding.lease.remaining(), "left busy for hold_min");
+        }
+        if let Some(holding) = &self.holding {
             holding.lease.end(reason);
         }
         self.queue.refuse_for_shutdown(true);

@@ -34,9 +34,11 @@ pub(super) struct Queue {
     ask_at: Instant,
     pause: Duration,
     last: LastAnswer,
-    /// Grants in a row to this process while others wanted the key, and since when.
+    /// Leases in a row of this process while others wanted the key, and since when.
     streak: u32,
     streak_since: Instant,
+    /// Callers that wait are not asked for before this, so that another process gets in.
+    stand_back_until: Instant,
 }
 
 /// What the store said last, for callers whose time is over.
@@ -56,16 +58,28 @@ impl Queue {
             last: LastAnswer::None,
             streak: 0,
             streak_since: now,
+            stand_back_until: now,
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+    /// Nobody waits, and nothing need be remembered for those who come next.
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.waiters.is_empty() && self.remembers_until() <= now
+    }
+
+    /// A streak goes on when the next caller comes soon, and standing back holds for it too.
+    fn remembers_until(&self) -> Instant {
+        let streak_end = self.streak_since + LONGEST_STREAK_TIME;
+        if self.streak > 0 {
+            self.stand_back_until.max(streak_end)
+        } else {
+            self.stand_back_until
+        }
     }
 
     pub(super) fn push(&mut self, waiter: Waiter, now: Instant) {
         if waiter.is_impatient() || self.waiters.is_empty() {
-            self.ask_at = self.ask_at.min(now);
+            self.ask_at = now;
         }
         self.waiters.push_back(waiter);
     }
@@ -130,17 +144,26 @@ impl Queue {
 
     /// The caller to ask for now, if any, and how long the row should say that somebody waits.
     pub(super) fn next_ask(&self, now: Instant) -> Option<(u64, &AcquireCall, Option<Duration>)> {
-        let first = self.waiters.front().filter(|_| self.ask_at <= now)?;
+        let first = self.waiters.front().filter(|_| self.may_ask_at() <= now)?;
         let somebody_waits = self.waiters.iter().any(|waiter| !waiter.is_impatient());
         Some((first.id, &first.call, somebody_waits.then_some(WANTED_FOR)))
     }
 
+    fn may_ask_at(&self) -> Instant {
+        if self.waiters.iter().any(Waiter::is_impatient) {
+            self.ask_at
+        } else {
+            self.ask_at.max(self.stand_back_until)
+        }
+    }
+
     /// When to look again without an event. `asked`: a request is on its way, or the lock is held here.
-    pub(super) fn next_look(&self, asked: bool) -> Option<Instant> {
+    pub(super) fn next_look(&self, now: Instant, asked: bool) -> Option<Instant> {
+        if self.waiters.is_empty() {
+            return Some(self.remembers_until()).filter(|until| *until > now);
+        }
         let deadlines = self.waiters.iter().filter_map(|waiter| waiter.deadline);
-        deadlines
-            .chain((!asked && !self.waiters.is_empty()).then_some(self.ask_at))
-            .min()
+        deadlines.chain((!asked).then(|| self.may_ask_at())).min()
     }
 
     /// Somebody else holds the lock.
@@ -199,7 +222,7 @@ impl Queue {
         self.streak += 1;
         if self.streak >= LONGEST_STREAK || now - self.streak_since >= LONGEST_STREAK_TIME {
             self.streak = 0;
-            self.ask_at = now + STAND_BACK;
+            self.stand_back_until = now + STAND_BACK;
         }
     }
 }
