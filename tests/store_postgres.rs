@@ -39,7 +39,10 @@ struct Bench {
 impl Bench {
     /// `None` without a server. The table is not there yet.
     async fn empty(name: &str) -> Option<Self> {
-        let bench = Self { url: server()?, table: format!("test_{name}") };
+        let bench = Self {
+            url: server()?,
+            table: format!("test_{name}"),
+        };
         let mut user = bench.user().await;
         let drop = format!("DROP TABLE IF EXISTS {0}, {0}_version", bench.table);
         sqlx::query(AssertSqlSafe(drop)).execute(&mut user).await.unwrap();
@@ -68,12 +71,21 @@ impl Bench {
 
     /// A connection of the user's.
     async fn user(&self) -> PgConnection {
-        self.url.parse::<PgConnectOptions>().unwrap().disable_statement_logging().connect().await.unwrap()
+        self.url
+            .parse::<PgConnectOptions>()
+            .unwrap()
+            .disable_statement_logging()
+            .connect()
+            .await
+            .unwrap()
     }
 
     async fn run(&self, sql: &str) {
         let sql = sql.replace("{t}", &self.table);
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.user().await).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(&mut self.user().await)
+            .await
+            .unwrap();
     }
 }
 
@@ -82,8 +94,17 @@ fn key(name: impl AsRef<str>) -> Key {
 }
 
 fn acquire(name: impl AsRef<str>) -> Request {
-    let action = Action::Acquire { owner: Uuid::now_v7(), ttl: TTL, holder: "host/1 test".into(), wanted_for: None };
-    Request { key: key(name), lease_id: Uuid::now_v7(), action }
+    let action = Action::Acquire {
+        owner: Uuid::now_v7(),
+        ttl: TTL,
+        holder: "host/1 test".into(),
+        wanted_for: None,
+    };
+    Request {
+        key: key(name),
+        lease_id: Uuid::now_v7(),
+        action,
+    }
 }
 
 fn waiting(name: impl AsRef<str>, wish: Duration) -> Request {
@@ -95,11 +116,17 @@ fn waiting(name: impl AsRef<str>, wish: Duration) -> Request {
 }
 
 fn extend(of: &Request, count: u32) -> Request {
-    Request { action: Action::Extend { count, ttl: TTL }, ..of.clone() }
+    Request {
+        action: Action::Extend { count, ttl: TTL },
+        ..of.clone()
+    }
 }
 
 fn release(of: &Request) -> Request {
-    Request { action: Action::Release, ..of.clone() }
+    Request {
+        action: Action::Release,
+        ..of.clone()
+    }
 }
 
 async fn one(store: &PostgresStore, request: &Request) -> Result<Outcome, StoreError> {
@@ -130,7 +157,9 @@ fn token(outcome: &Outcome) -> i64 {
 /// The state of a lease, as the table of rules has it, in one row and in a batch.
 #[tokio::test]
 async fn the_rules_hold_for_one_row_and_for_many() {
-    let Some(bench) = Bench::new("rules").await else { return };
+    let Some(bench) = Bench::new("rules").await else {
+        return;
+    };
     let store = bench.store();
     for round in ["alone", "in a batch"] {
         // In a batch, another request of the same kind makes the statement a multi-row one.
@@ -138,15 +167,31 @@ async fn the_rules_hold_for_one_row_and_for_many() {
             if round == "alone" {
                 return ask(&store, request).await;
             }
-            let other = Request { key: key(format!("{round} other {}", Uuid::now_v7())), ..request.clone() };
+            let other = Request {
+                key: key(format!("{round} other {}", Uuid::now_v7())),
+                ..request.clone()
+            };
             let mut answers = store.apply(&[other, request.clone()]).await;
             answers.pop().unwrap().unwrap()
         };
         let first = acquire(round);
         let granted = ask(&first).await;
         let fence = token(&granted);
-        assert!(matches!(granted, Outcome::Granted { taken_over: None, wanted: false, .. }), "{granted:?}");
-        assert!(matches!(ask(&extend(&first, 3)).await, Outcome::Extended { revoked: false, .. }));
+        assert!(
+            matches!(
+                granted,
+                Outcome::Granted {
+                    taken_over: None,
+                    wanted: false,
+                    ..
+                }
+            ),
+            "{granted:?}"
+        );
+        assert!(matches!(
+            ask(&extend(&first, 3)).await,
+            Outcome::Extended { revoked: false, .. }
+        ));
         // A repeated acquire gives the same grant with count 1.
         assert_eq!(token(&ask(&first).await), fence);
         let rows = store.inspect(&InspectFilter::new().prefix(round)).await.unwrap();
@@ -155,26 +200,67 @@ async fn the_rules_hold_for_one_row_and_for_many() {
 
         let second = waiting(round, Duration::from_secs(10));
         let busy = ask(&second).await;
-        let Outcome::Busy(occupant) = &busy else { panic!("{busy:?}") };
+        let Outcome::Busy(occupant) = &busy else {
+            panic!("{busy:?}")
+        };
         assert_eq!((occupant.fence_token, &*occupant.holder), (fence, "host/1 test"));
-        assert!(occupant.remaining > TTL / 2 && occupant.remaining <= TTL, "{occupant:?}");
-        assert!(matches!(ask(&extend(&first, 1)).await, Outcome::Extended { wanted: true, .. }));
+        assert!(
+            occupant.remaining > TTL / 2 && occupant.remaining <= TTL,
+            "{occupant:?}"
+        );
+        assert!(matches!(
+            ask(&extend(&first, 1)).await,
+            Outcome::Extended { wanted: true, .. }
+        ));
         assert_eq!(ask(&release(&second)).await, Outcome::Lost);
-        assert_eq!(ask(&release(&first)).await, Outcome::Released { freed: true, wanted: true });
-        assert_eq!(ask(&release(&first)).await, Outcome::Released { freed: false, wanted: true });
+        assert_eq!(
+            ask(&release(&first)).await,
+            Outcome::Released {
+                freed: true,
+                wanted: true
+            }
+        );
+        assert_eq!(
+            ask(&release(&first)).await,
+            Outcome::Released {
+                freed: false,
+                wanted: true
+            }
+        );
         assert_eq!(ask(&extend(&first, 1)).await, Outcome::Lost);
         assert_eq!(ask(&first).await, Outcome::Lost);
 
         let again = ask(&second).await;
         assert!(token(&again) > fence);
-        assert!(matches!(again, Outcome::Granted { wanted: true, taken_over: None, .. }), "{again:?}");
+        assert!(
+            matches!(
+                again,
+                Outcome::Granted {
+                    wanted: true,
+                    taken_over: None,
+                    ..
+                }
+            ),
+            "{again:?}"
+        );
         let fence = token(&again);
-        bench.run(&format!("UPDATE {{t}} SET expire_at = acquired_at WHERE lock_key = '{round}'")).await;
+        bench
+            .run(&format!(
+                "UPDATE {{t}} SET expire_at = acquired_at WHERE lock_key = '{round}'"
+            ))
+            .await;
         assert_eq!(ask(&second).await, Outcome::Lost);
         assert_eq!(ask(&extend(&second, 1)).await, Outcome::Lost);
         assert_eq!(ask(&release(&second)).await, Outcome::Lost);
         let third = ask(&acquire(round)).await;
-        let Outcome::Granted { taken_over: Some(former), fence_token, .. } = third else { panic!("{third:?}") };
+        let Outcome::Granted {
+            taken_over: Some(former),
+            fence_token,
+            ..
+        } = third
+        else {
+            panic!("{third:?}")
+        };
         assert!(fence_token > fence);
         assert_eq!((former.fence_token, former.remaining), (fence, Duration::ZERO));
         for absent in [extend(&acquire("absent"), 1), release(&acquire("absent"))] {
@@ -186,7 +272,9 @@ async fn the_rules_hold_for_one_row_and_for_many() {
 /// The token stays above a ceiling that is ahead of the clock.
 #[tokio::test]
 async fn a_token_is_above_the_ceiling() {
-    let Some(bench) = Bench::new("ceiling").await else { return };
+    let Some(bench) = Bench::new("ceiling").await else {
+        return;
+    };
     let store = bench.store();
     let first = acquire("a");
     ask(&store, &first).await;
@@ -198,7 +286,9 @@ async fn a_token_is_above_the_ceiling() {
 /// A poller writes its wish only when half of the last one is over.
 #[tokio::test]
 async fn a_wish_is_not_written_with_each_poll() {
-    let Some(bench) = Bench::new("wish").await else { return };
+    let Some(bench) = Bench::new("wish").await else {
+        return;
+    };
     let store = bench.store();
     ask(&store, &acquire("a")).await;
     let wanted_until = async || store.inspect(&InspectFilter::new()).await.unwrap()[0].wanted_until;
@@ -216,7 +306,9 @@ async fn a_wish_is_not_written_with_each_poll() {
 /// the key for itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn racing_sessions_get_one_grant_at_a_time() {
-    let Some(bench) = Bench::new("race").await else { return };
+    let Some(bench) = Bench::new("race").await else {
+        return;
+    };
     let bench = Arc::new(bench);
     let inside = Arc::new(std::sync::atomic::AtomicI64::new(0));
     let newest = Arc::new(std::sync::atomic::AtomicI64::new(0));
@@ -238,11 +330,22 @@ async fn racing_sessions_get_one_grant_at_a_time() {
                     insist(&store, &release(&mine)).await;
                     answers.swap_remove(0).unwrap()
                 };
-                if let Outcome::Granted { fence_token, taken_over, .. } = &outcome {
+                if let Outcome::Granted {
+                    fence_token,
+                    taken_over,
+                    ..
+                } = &outcome
+                {
                     assert_eq!(inside.fetch_add(1, SeqCst), 0, "two grants at once");
-                    assert!(newest.swap(*fence_token, SeqCst) < *fence_token, "a token did not grow");
+                    assert!(
+                        newest.swap(*fence_token, SeqCst) < *fence_token,
+                        "a token did not grow"
+                    );
                     assert_eq!(*taken_over, None);
-                    assert!(matches!(insist(&store, &extend(&request, 2)).await, Outcome::Extended { .. }));
+                    assert!(matches!(
+                        insist(&store, &extend(&request, 2)).await,
+                        Outcome::Extended { .. }
+                    ));
                     assert_eq!(inside.fetch_sub(1, SeqCst), 1);
                     assert!(matches!(
                         insist(&store, &release(&request)).await,
@@ -252,10 +355,17 @@ async fn racing_sessions_get_one_grant_at_a_time() {
                     former = Some(request);
                 } else if let Some(former) = &former {
                     // A late request of a former lease must change nothing.
-                    let late = if grants % 2 == 0 { release(former) } else { extend(former, 1) };
+                    let late = if grants % 2 == 0 {
+                        release(former)
+                    } else {
+                        extend(former, 1)
+                    };
                     let outcome = ask(&store, &late).await;
                     assert!(
-                        matches!(outcome, Outcome::Lost | Outcome::Skipped | Outcome::Released { freed: false, .. }),
+                        matches!(
+                            outcome,
+                            Outcome::Lost | Outcome::Skipped | Outcome::Released { freed: false, .. }
+                        ),
                         "{outcome:?}"
                     );
                 }
@@ -271,13 +381,24 @@ async fn racing_sessions_get_one_grant_at_a_time() {
 /// Fresh keys: of many first acquires at once, exactly one inserts the row.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fresh_key_is_granted_once() {
-    let Some(bench) = Bench::new("fresh").await else { return };
+    let Some(bench) = Bench::new("fresh").await else {
+        return;
+    };
     let stores: Vec<_> = (0..4).map(|_| bench.store()).collect();
     for round in 0..300 {
         let name = format!("k{round}");
         let requests: Vec<_> = stores.iter().map(|_| acquire(&name)).collect();
-        let outcomes = join_all(stores.iter().zip(&requests).map(|(store, request)| ask(store, request))).await;
-        let granted = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Granted { .. })).count();
+        let outcomes = join_all(
+            stores
+                .iter()
+                .zip(&requests)
+                .map(|(store, request)| ask(store, request)),
+        )
+        .await;
+        let granted = outcomes
+            .iter()
+            .filter(|outcome| matches!(outcome, Outcome::Granted { .. }))
+            .count();
         assert_eq!(granted, 1, "{outcomes:?}");
     }
 }
@@ -285,11 +406,19 @@ async fn a_fresh_key_is_granted_once() {
 /// Two connections work on the same 100 keys in opposite orders: no deadlock, and no key granted twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_in_opposite_orders_do_not_deadlock() {
-    let Some(bench) = Bench::new("orders").await else { return };
+    let Some(bench) = Bench::new("orders").await else {
+        return;
+    };
     let (a, b) = (bench.store(), bench.store());
     for round in 0..40 {
         // A part of the keys is new in each round, so that inserts meet too.
-        let name = |i: usize| if i % 2 == 0 { format!("k{i}") } else { format!("k{i} of {round}") };
+        let name = |i: usize| {
+            if i % 2 == 0 {
+                format!("k{i}")
+            } else {
+                format!("k{i} of {round}")
+            }
+        };
         let forward: Vec<_> = (0..100).map(|i| acquire(name(i))).collect();
         let backward: Vec<_> = (0..100).rev().map(|i| acquire(name(i))).collect();
         let (of_a, of_b) = tokio::join!(a.apply(&forward), b.apply(&backward));
@@ -303,7 +432,10 @@ async fn batches_in_opposite_orders_do_not_deadlock() {
                 }
             }
         }
-        assert!(granted.values().all(|grants| *grants == 1), "a key was granted twice");
+        assert!(
+            granted.values().all(|grants| *grants == 1),
+            "a key was granted twice"
+        );
         let (of_a, of_b) = tokio::join!(a.apply(&releases[0]), b.apply(&releases[1]));
         for answer in of_a.into_iter().chain(of_b) {
             assert!(matches!(answer.unwrap(), Outcome::Released { freed: true, .. }));
@@ -314,17 +446,32 @@ async fn batches_in_opposite_orders_do_not_deadlock() {
 /// A user's transaction holds one row: the others are answered at once, and it is not waited for.
 #[tokio::test]
 async fn a_users_lock_stalls_nobody() {
-    let Some(bench) = Bench::new("user").await else { return };
+    let Some(bench) = Bench::new("user").await else {
+        return;
+    };
     let store = bench.store();
     let held: Vec<_> = ["a", "b", "c"].map(acquire).into();
-    let tokens: Vec<_> = store.apply(&held).await.into_iter().map(|answer| token(&answer.unwrap())).collect();
+    let tokens: Vec<_> = store
+        .apply(&held)
+        .await
+        .into_iter()
+        .map(|answer| token(&answer.unwrap()))
+        .collect();
     let mut user = bench.user().await;
     let mut transaction = user.begin().await.unwrap();
-    let left = store.verify_in(&mut transaction, &held[1].key, held[1].lease_id, tokens[1]).await.unwrap();
+    let left = store
+        .verify_in(&mut transaction, &held[1].key, held[1].lease_id, tokens[1])
+        .await
+        .unwrap();
     assert!(left.is_some_and(|left| left > TTL / 2));
 
     let renewals: Vec<_> = held.iter().map(|request| extend(request, 1)).collect();
-    let outcomes: Vec<_> = store.apply(&renewals).await.into_iter().map(Result::unwrap).collect();
+    let outcomes: Vec<_> = store
+        .apply(&renewals)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     assert!(matches!(outcomes[0], Outcome::Extended { .. }), "{outcomes:?}");
     assert_eq!(outcomes[1], Outcome::Skipped);
     assert!(matches!(outcomes[2], Outcome::Extended { .. }), "{outcomes:?}");
@@ -337,13 +484,21 @@ async fn a_users_lock_stalls_nobody() {
     assert_eq!(revoked.kind(), StoreErrorKind::Conflict, "{revoked}");
     transaction.commit().await.unwrap();
     assert!(matches!(ask(&store, &waiting("b", TTL)).await, Outcome::Busy(_)));
-    assert!(matches!(ask(&store, &release(&held[1])).await, Outcome::Released { freed: true, wanted: true }));
+    assert!(matches!(
+        ask(&store, &release(&held[1])).await,
+        Outcome::Released {
+            freed: true,
+            wanted: true
+        }
+    ));
 }
 
 /// A lease that runs out during the fence check's transaction cannot be taken over before its end.
 #[tokio::test]
 async fn a_takeover_waits_for_the_fence_check() {
-    let Some(bench) = Bench::new("fence").await else { return };
+    let Some(bench) = Bench::new("fence").await else {
+        return;
+    };
     let store = bench.store();
     let mut first = acquire("a");
     if let Action::Acquire { ttl, .. } = &mut first.action {
@@ -352,22 +507,48 @@ async fn a_takeover_waits_for_the_fence_check() {
     let fence = token(&ask(&store, &first).await);
     let mut user = bench.user().await;
     let mut transaction = user.begin().await.unwrap();
-    let verify = async |on: &mut PgConnection, lease_id, fence| store.verify_in(on, &key("a"), lease_id, fence).await;
-    assert!(verify(&mut transaction, first.lease_id, fence).await.unwrap().is_some());
-    assert_eq!(verify(&mut transaction, first.lease_id, fence + 1).await.unwrap(), None);
-    assert_eq!(verify(&mut transaction, Uuid::now_v7(), fence).await.unwrap(), None);
+    let verify =
+        async |on: &mut PgConnection, lease_id, fence| store.verify_in(on, &key("a"), lease_id, fence).await;
+    assert!(
+        verify(&mut transaction, first.lease_id, fence)
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert_eq!(
+        verify(&mut transaction, first.lease_id, fence + 1).await.unwrap(),
+        None
+    );
+    assert_eq!(
+        verify(&mut transaction, Uuid::now_v7(), fence).await.unwrap(),
+        None
+    );
     // Ended by the server's clock, not by ours.
-    sqlx::query("SELECT pg_sleep(0.35)").execute(&mut *transaction).await.unwrap();
-    assert_eq!(verify(&mut transaction, first.lease_id, fence).await.unwrap(), None);
+    sqlx::query("SELECT pg_sleep(0.35)")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    assert_eq!(
+        verify(&mut transaction, first.lease_id, fence).await.unwrap(),
+        None
+    );
     assert_eq!(ask(&store, &acquire("a")).await, Outcome::Skipped);
     transaction.commit().await.unwrap();
-    assert!(matches!(ask(&store, &acquire("a")).await, Outcome::Granted { taken_over: Some(_), .. }));
+    assert!(matches!(
+        ask(&store, &acquire("a")).await,
+        Outcome::Granted {
+            taken_over: Some(_),
+            ..
+        }
+    ));
 }
 
 /// A renewal since the transaction's snapshot: seen under READ COMMITTED, retryable under stricter levels.
 #[tokio::test]
 async fn a_fence_check_after_a_renewal() {
-    let Some(bench) = Bench::new("levels").await else { return };
+    let Some(bench) = Bench::new("levels").await else {
+        return;
+    };
     let store = bench.store();
     let request = acquire("a");
     let fence = token(&ask(&store, &request).await);
@@ -376,8 +557,13 @@ async fn a_fence_check_after_a_renewal() {
         let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
         let mut transaction = user.begin_with(begin).await.unwrap();
         sqlx::query("SELECT 1").execute(&mut *transaction).await.unwrap();
-        assert!(matches!(ask(&store, &extend(&request, 1)).await, Outcome::Extended { .. }));
-        let answer = store.verify_in(&mut transaction, &request.key, request.lease_id, fence).await;
+        assert!(matches!(
+            ask(&store, &extend(&request, 1)).await,
+            Outcome::Extended { .. }
+        ));
+        let answer = store
+            .verify_in(&mut transaction, &request.key, request.lease_id, fence)
+            .await;
         if level == "READ COMMITTED" {
             assert!(answer.unwrap().is_some());
         } else {
@@ -390,7 +576,9 @@ async fn a_fence_check_after_a_renewal() {
 /// One bad row fails alone.
 #[tokio::test]
 async fn a_batch_that_fails_for_one_row_is_split() {
-    let Some(bench) = Bench::new("split").await else { return };
+    let Some(bench) = Bench::new("split").await else {
+        return;
+    };
     let store = bench.store();
     let mut batch: Vec<_> = ["a", "b", "c"].map(acquire).into();
     if let Action::Acquire { holder, .. } = &mut batch[1].action {
@@ -398,14 +586,19 @@ async fn a_batch_that_fails_for_one_row_is_split() {
     }
     let answers = store.apply(&batch).await;
     assert!(matches!(answers[0], Ok(Outcome::Granted { .. })), "{answers:?}");
-    assert!(matches!(&answers[1], Err(error) if error.kind() == StoreErrorKind::Other), "{answers:?}");
+    assert!(
+        matches!(&answers[1], Err(error) if error.kind() == StoreErrorKind::Other),
+        "{answers:?}"
+    );
     assert!(matches!(answers[2], Ok(Outcome::Granted { .. })), "{answers:?}");
 }
 
 /// Somebody inserts a row by hand and does not commit: only that key waits, for as long as `lock_timeout`.
 #[tokio::test]
 async fn an_insert_by_hand_stalls_only_its_key() {
-    let Some(bench) = Bench::new("insert").await else { return };
+    let Some(bench) = Bench::new("insert").await else {
+        return;
+    };
     let store = bench.store();
     let mut user = bench.user().await;
     let mut transaction = user.begin().await.unwrap();
@@ -413,19 +606,30 @@ async fn an_insert_by_hand_stalls_only_its_key() {
         "INSERT INTO {} VALUES ('b', gen_random_uuid(), 0, 0, gen_random_uuid(), 0, 0, 0, 0, '', false)",
         bench.table
     );
-    sqlx::query(AssertSqlSafe(insert)).execute(&mut *transaction).await.unwrap();
+    sqlx::query(AssertSqlSafe(insert))
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
     let answers = store.apply(&["a", "b", "c"].map(acquire)).await;
     assert!(matches!(answers[0], Ok(Outcome::Granted { .. })), "{answers:?}");
-    assert!(matches!(&answers[1], Err(error) if error.kind() == StoreErrorKind::Conflict), "{answers:?}");
+    assert!(
+        matches!(&answers[1], Err(error) if error.kind() == StoreErrorKind::Conflict),
+        "{answers:?}"
+    );
     assert!(matches!(answers[2], Ok(Outcome::Granted { .. })), "{answers:?}");
     transaction.commit().await.unwrap();
-    assert!(matches!(ask(&store, &acquire("b")).await, Outcome::Granted { taken_over: None, .. }));
+    assert!(matches!(
+        ask(&store, &acquire("b")).await,
+        Outcome::Granted { taken_over: None, .. }
+    ));
 }
 
 /// The server ends the session: the outcome is unknown, and the next request has a new connection.
 #[tokio::test]
 async fn a_terminated_session_is_an_unknown_outcome() {
-    let Some(bench) = Bench::new("terminated").await else { return };
+    let Some(bench) = Bench::new("terminated").await else {
+        return;
+    };
     let store = bench.store();
     let request = acquire("a");
     ask(&store, &request).await;
@@ -433,7 +637,10 @@ async fn a_terminated_session_is_an_unknown_outcome() {
     let mut user = bench.user().await;
     let mut transaction = user.begin().await.unwrap();
     let lock = format!("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", bench.table);
-    sqlx::query(AssertSqlSafe(lock)).execute(&mut *transaction).await.unwrap();
+    sqlx::query(AssertSqlSafe(lock))
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
     let terminate = async {
         let sql = format!(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
@@ -442,7 +649,10 @@ async fn a_terminated_session_is_an_unknown_outcome() {
         );
         let mut admin = bench.user().await;
         loop {
-            let row = sqlx::query(AssertSqlSafe(sql.clone())).fetch_one(&mut admin).await.unwrap();
+            let row = sqlx::query(AssertSqlSafe(sql.clone()))
+                .fetch_one(&mut admin)
+                .await
+                .unwrap();
             if row.get::<i64, _>(0) > 0 {
                 return;
             }
@@ -454,12 +664,17 @@ async fn a_terminated_session_is_an_unknown_outcome() {
     let error = answer.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
     transaction.rollback().await.unwrap();
-    assert!(matches!(ask(&store, &extend(&request, 1)).await, Outcome::Extended { .. }));
+    assert!(matches!(
+        ask(&store, &extend(&request, 1)).await,
+        Outcome::Extended { .. }
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_migrations_at_once() {
-    let Some(bench) = Bench::empty("migrations").await else { return };
+    let Some(bench) = Bench::empty("migrations").await else {
+        return;
+    };
     let missing = bench.store().check_schema().await.unwrap_err();
     assert_eq!(missing.kind(), StoreErrorKind::Schema);
     assert!(missing.to_string().contains("migrate"), "{missing}");
@@ -474,37 +689,67 @@ async fn ten_migrations_at_once() {
     // By hand, with rows in it.
     token(&ask(&bench.store(), &acquire("a")).await);
     bench.store().migrate().await.unwrap();
-    assert_eq!(bench.store().inspect(&InspectFilter::new()).await.unwrap().len(), 1);
+    assert_eq!(
+        bench.store().inspect(&InspectFilter::new()).await.unwrap().len(),
+        1
+    );
 }
 
 #[tokio::test]
 async fn a_schema_of_another_version() {
-    let Some(bench) = Bench::new("versions").await else { return };
+    let Some(bench) = Bench::new("versions").await else {
+        return;
+    };
     let store = bench.store();
-    bench.run("UPDATE {t}_version SET version = 0, min_client = 0").await;
-    assert!(store.check_schema().await.unwrap_err().to_string().contains("older"));
+    bench
+        .run("UPDATE {t}_version SET version = 0, min_client = 0")
+        .await;
+    assert!(
+        store
+            .check_schema()
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("older")
+    );
     bench.store().migrate().await.unwrap();
     store.check_schema().await.unwrap();
     bench.run("UPDATE {t}_version SET version = 9").await;
     store.check_schema().await.unwrap();
     store.migrate().await.unwrap();
     bench.run("UPDATE {t}_version SET min_client = 9").await;
-    for error in [store.check_schema().await.unwrap_err(), store.migrate().await.unwrap_err()] {
+    for error in [
+        store.check_schema().await.unwrap_err(),
+        store.migrate().await.unwrap_err(),
+    ] {
         assert_eq!(error.kind(), StoreErrorKind::Schema);
         assert!(error.to_string().contains("upgrade the dblock crate"), "{error}");
     }
     bench.run("DROP TABLE {t}").await;
-    assert!(store.check_schema().await.unwrap_err().to_string().contains("not there"));
+    assert!(
+        store
+            .check_schema()
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("not there")
+    );
 }
 
 /// A table in a schema that is not there yet.
 #[tokio::test]
 async fn a_migration_makes_the_schema() {
     let Some(url) = server() else { return };
-    let bench = Bench { url, table: "test_ops.locks".into() };
+    let bench = Bench {
+        url,
+        table: "test_ops.locks".into(),
+    };
     bench.run("DROP SCHEMA IF EXISTS test_ops CASCADE").await;
     let store = bench.store();
-    assert_eq!(store.check_schema().await.unwrap_err().kind(), StoreErrorKind::Schema);
+    assert_eq!(
+        store.check_schema().await.unwrap_err().kind(),
+        StoreErrorKind::Schema
+    );
     store.migrate().await.unwrap();
     token(&ask(&store, &acquire("a")).await);
 }
@@ -515,17 +760,24 @@ async fn the_script_runs_by_hand() {
     let Some(url) = server() else { return };
     let script = include_str!("../migrations/postgres/0001_distributed_lock.sql");
     let mut user = url.parse::<PgConnectOptions>().unwrap().connect().await.unwrap();
-    let set = "DROP SCHEMA IF EXISTS test_hand CASCADE; CREATE SCHEMA test_hand; SET search_path TO test_hand";
+    let set =
+        "DROP SCHEMA IF EXISTS test_hand CASCADE; CREATE SCHEMA test_hand; SET search_path TO test_hand";
     sqlx::raw_sql(set).execute(&mut user).await.unwrap();
     for _ in 0..2 {
         sqlx::raw_sql(script).execute(&mut user).await.unwrap();
     }
-    PostgresStore::open(&url, "test_hand.distributed_lock").unwrap().check_schema().await.unwrap();
+    PostgresStore::open(&url, "test_hand.distributed_lock")
+        .unwrap()
+        .check_schema()
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_read_only_session_is_refused_with_a_remedy() {
-    let Some(bench) = Bench::new("readonly").await else { return };
+    let Some(bench) = Bench::new("readonly").await else {
+        return;
+    };
     let store = bench.store_with(|url| url.push_str("options=-c%20default_transaction_read_only%3Don"));
     let error = one(&store, &acquire("a")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
@@ -534,7 +786,9 @@ async fn a_read_only_session_is_refused_with_a_remedy() {
 
 #[tokio::test]
 async fn a_wrong_password_is_refused_without_showing_it() {
-    let Some(bench) = Bench::new("password").await else { return };
+    let Some(bench) = Bench::new("password").await else {
+        return;
+    };
     let store = bench.store_with(|url| url.push_str("password=hunter2"));
     let error = one(&store, &acquire("a")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
@@ -548,7 +802,9 @@ async fn a_wrong_password_is_refused_without_showing_it() {
 /// The rights that the migration's script names are enough, and one less is refused with a remedy.
 #[tokio::test]
 async fn a_role_with_rights_on_the_tables_only() {
-    let Some(bench) = Bench::new("rights").await else { return };
+    let Some(bench) = Bench::new("rights").await else {
+        return;
+    };
     bench
         .run(
             "DO $$ BEGIN CREATE ROLE dblock_limited LOGIN PASSWORD 'limited'; \
@@ -563,7 +819,10 @@ async fn a_role_with_rights_on_the_tables_only() {
     store.migrate().await.unwrap();
     let request = acquire("a");
     token(&ask(&store, &request).await);
-    assert!(matches!(ask(&store, &extend(&request, 1)).await, Outcome::Extended { .. }));
+    assert!(matches!(
+        ask(&store, &extend(&request, 1)).await,
+        Outcome::Extended { .. }
+    ));
     assert!(store.revoke(&request.key).await.unwrap());
     assert!(store.force_release(&request.key).await.unwrap());
     assert_eq!(ask(&store, &release(&request)).await, Outcome::Lost);
@@ -579,7 +838,9 @@ async fn a_role_with_rights_on_the_tables_only() {
 /// `%`, `_` and letter case mean nothing special in a prefix.
 #[tokio::test]
 async fn a_prefix_is_compared_byte_by_byte() {
-    let Some(bench) = Bench::new("prefix").await else { return };
+    let Some(bench) = Bench::new("prefix").await else {
+        return;
+    };
     let store = bench.store();
     let names = ["a%b", "a_b", "axb", "A%b", "a%", "é1", "e1"];
     let requests: Vec<_> = names.iter().map(acquire).collect();
@@ -587,22 +848,36 @@ async fn a_prefix_is_compared_byte_by_byte() {
         answer.unwrap();
     }
     let with = async |filter: InspectFilter| -> Vec<String> {
-        store.inspect(&filter).await.unwrap().into_iter().map(|row| row.key.to_string()).collect()
+        store
+            .inspect(&filter)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|row| row.key.to_string())
+            .collect()
     };
     assert_eq!(with(InspectFilter::new().prefix("a%")).await, ["a%", "a%b"]);
     assert_eq!(with(InspectFilter::new().prefix("a_")).await, ["a_b"]);
     assert_eq!(with(InspectFilter::new().prefix("é")).await, ["é1"]);
-    assert_eq!(with(InspectFilter::new()).await, ["A%b", "a%", "a%b", "a_b", "axb", "e1", "é1"]);
+    assert_eq!(
+        with(InspectFilter::new()).await,
+        ["A%b", "a%", "a%b", "a_b", "axb", "e1", "é1"]
+    );
     assert_eq!(with(InspectFilter::new().limit(2)).await, ["A%b", "a%"]);
     ask(&store, &release(&requests[0])).await;
     assert_eq!(with(InspectFilter::new().prefix("a%")).await, ["a%"]);
-    assert_eq!(with(InspectFilter::new().prefix("a%").include_free()).await, ["a%", "a%b"]);
+    assert_eq!(
+        with(InspectFilter::new().prefix("a%").include_free()).await,
+        ["a%", "a%b"]
+    );
 }
 
 /// A revoked lease is not extended; a forced release leaves nothing to its former holder.
 #[tokio::test]
 async fn what_operators_do() {
-    let Some(bench) = Bench::new("operators").await else { return };
+    let Some(bench) = Bench::new("operators").await else {
+        return;
+    };
     let store = bench.store();
     let request = acquire("a");
     assert!(!store.revoke(&request.key).await.unwrap());
@@ -610,13 +885,22 @@ async fn what_operators_do() {
     let fence = token(&ask(&store, &request).await);
     assert!(store.revoke(&request.key).await.unwrap());
     let before = store.inspect(&InspectFilter::new()).await.unwrap()[0].expire_at;
-    assert!(matches!(ask(&store, &extend(&request, 2)).await, Outcome::Extended { revoked: true, .. }));
+    assert!(matches!(
+        ask(&store, &extend(&request, 2)).await,
+        Outcome::Extended { revoked: true, .. }
+    ));
     let row = store.inspect(&InspectFilter::new()).await.unwrap().remove(0);
-    assert_eq!((row.expire_at, row.reentrant_count, row.revoked), (before, 2, true));
+    assert_eq!(
+        (row.expire_at, row.reentrant_count, row.revoked),
+        (before, 2, true)
+    );
     assert!(store.force_release(&request.key).await.unwrap());
     assert_eq!(ask(&store, &extend(&request, 1)).await, Outcome::Lost);
     assert_eq!(ask(&store, &release(&request)).await, Outcome::Lost);
     let next = acquire("a");
     assert!(token(&ask(&store, &next).await) > fence);
-    assert!(matches!(ask(&store, &extend(&next, 1)).await, Outcome::Extended { revoked: false, .. }));
+    assert!(matches!(
+        ask(&store, &extend(&next, 1)).await,
+        Outcome::Extended { revoked: false, .. }
+    ));
 }

@@ -21,7 +21,9 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 
 /// An error of the fence check, in a transaction of the user's.
 pub(super) fn of_users_statement(error: sqlx::Error) -> StoreError {
-    sql_error::of_statement(error, |answer| meaning(answer).or_else(|| ends_the_session(answer)))
+    sql_error::of_statement(error, |answer| {
+        meaning(answer).or_else(|| ends_the_session(answer))
+    })
 }
 
 /// An error of opening a connection: nothing was sent, so nothing can have been carried out.

@@ -23,10 +23,13 @@ use crate::store::table::TableName;
 /// µs since the Unix epoch. `now()` would be the start of the transaction.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// An action for one row, with plain parameters, and the same for many, with arrays.
+/// The statements of an action.
 #[derive(Debug)]
 pub(super) struct Pair {
+    /// One row with plain parameters, in the state that it usually has. It answers and changes nothing
+    /// when the row is in another one; `many` is asked then. Half the work of `many` for the server.
     pub(super) one: Arc<str>,
+    /// Any number of rows, with arrays, in every state.
     pub(super) many: Arc<str>,
 }
 
@@ -46,27 +49,36 @@ impl Sql {
     pub(super) fn new(table: &TableName) -> Self {
         let (version_table, table) = (table.quoted_version('"'), table.quoted('"'));
         Self {
-            acquire: pair(
-                &[
-                    ("lock_key", "text"),
-                    ("lease_id", "uuid"),
-                    ("lock_owner", "uuid"),
-                    ("ttl", "bigint"),
-                    ("holder", "text"),
-                    ("wanted_for", "bigint"),
-                ],
-                &acquire(&table),
-            ),
-            extend: pair(
-                &[
-                    ("lock_key", "text"),
-                    ("lease_id", "uuid"),
-                    ("count", "integer"),
-                    ("ttl", "bigint"),
-                ],
-                &extend(&table),
-            ),
-            release: pair(&[("lock_key", "text"), ("lease_id", "uuid")], &release(&table)),
+            acquire: Pair {
+                one: acquire_one(&table).into(),
+                many: many(
+                    &[
+                        ("lock_key", "text"),
+                        ("lease_id", "uuid"),
+                        ("lock_owner", "uuid"),
+                        ("ttl", "bigint"),
+                        ("holder", "text"),
+                        ("wanted_for", "bigint"),
+                    ],
+                    &acquire(&table),
+                ),
+            },
+            extend: Pair {
+                one: extend_one(&table).into(),
+                many: many(
+                    &[
+                        ("lock_key", "text"),
+                        ("lease_id", "uuid"),
+                        ("count", "integer"),
+                        ("ttl", "bigint"),
+                    ],
+                    &extend(&table),
+                ),
+            },
+            release: Pair {
+                one: release_one(&table).into(),
+                many: many(&[("lock_key", "text"), ("lease_id", "uuid")], &release(&table)),
+            },
             inspect: inspect(&table).into(),
             revoke: revoke(&table).into(),
             force_release: force_release(&table).into(),
@@ -80,24 +92,84 @@ impl Sql {
     }
 }
 
-/// Puts a CTE `requests` before `body`: one row of `columns` per request.
-fn pair(columns: &[(&str, &str)], body: &str) -> Pair {
-    let list = |each: &dyn Fn(usize, &str, &str) -> String| {
-        let items: Vec<_> = columns
-            .iter()
-            .enumerate()
-            .map(|(i, (name, kind))| each(i + 1, name, kind))
-            .collect();
-        items.join(", ")
-    };
-    let plain = list(&|i, name, kind| format!("${i}::{kind} AS {name}"));
-    let arrays = list(&|i, _, kind| format!("${i}::{kind}[]"));
-    let names = list(&|_, name, _| name.to_owned());
-    Pair {
-        one: format!("WITH requests AS NOT MATERIALIZED (SELECT {plain}), {body}").into(),
-        many: format!("WITH requests AS MATERIALIZED (SELECT * FROM unnest({arrays}) u({names})), {body}")
-            .into(),
-    }
+/// Puts a CTE `requests` before `body`: one row of `columns` per request, from arrays.
+fn many(columns: &[(&str, &str)], body: &str) -> Arc<str> {
+    let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
+    let arrays: Vec<_> = columns
+        .iter()
+        .zip(1..)
+        .map(|((_, kind), i)| format!("${i}::{kind}[]"))
+        .collect();
+    let (names, arrays) = (names.join(", "), arrays.join(", "));
+    format!("WITH requests AS MATERIALIZED (SELECT * FROM unnest({arrays}) u({names})), {body}").into()
+}
+
+/// A row that is absent, free or expired. Parameters: key, lease, owner, ttl, holder. Answers as [`acquire`].
+fn acquire_one(table: &str) -> String {
+    format!(
+        r#"
+WITH timed AS MATERIALIZED (
+    SELECT *, {NOW} AS now FROM (
+        SELECT lease_id, reentrant_count, expire_at, fence_token, fence_ceiling, lock_owner, holder
+        FROM {table} WHERE lock_key = $1 FOR UPDATE SKIP LOCKED
+    ) locked
+), written AS (
+    UPDATE {table} t SET lock_owner = $3, lease_id = $2, holder = $5, reentrant_count = 1,
+        fence_token = greatest(l.fence_ceiling + 1, l.now), fence_ceiling = greatest(l.fence_ceiling + 1, l.now),
+        acquired_at = l.now, expire_at = l.now + $4, revoked = false
+    FROM timed l
+    WHERE t.lock_key = $1 AND l.lease_id <> $2 AND NOT (l.reentrant_count > 0 AND l.expire_at > l.now)
+    RETURNING t.lock_key, CASE WHEN l.reentrant_count > 0 THEN 'taken over' ELSE 'granted' END,
+        t.fence_token, t.expire_at - l.now, t.wanted_until > l.now, l.lock_owner, l.holder, l.fence_token
+), inserted AS (
+    INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
+        fence_ceiling, wanted_until, acquired_at, holder, revoked)
+    SELECT $1, $3, 1, now + $4, $2, now, now, 0, now, $5, false FROM (SELECT {NOW} AS now) clock
+    WHERE NOT EXISTS (SELECT FROM {table} WHERE lock_key = $1)
+    ON CONFLICT (lock_key) DO NOTHING
+    RETURNING lock_key, fence_token, expire_at - acquired_at AS remaining
+)
+SELECT * FROM written
+UNION ALL
+SELECT lock_key, 'granted', fence_token, remaining, false, NULL, NULL, NULL FROM inserted"#
+    )
+}
+
+/// A row that the lease holds, locked, and then the clock.
+fn locked_one(table: &str) -> String {
+    format!(
+        r#"
+WITH timed AS MATERIALIZED (
+    SELECT *, {NOW} AS now FROM (
+        SELECT expire_at FROM {table} WHERE lock_key = $1 AND lease_id = $2 AND reentrant_count > 0
+        FOR UPDATE SKIP LOCKED
+    ) locked
+)"#
+    )
+}
+
+/// A row that the lease holds. Parameters: key, lease, count, ttl. Answers as [`extend`].
+fn extend_one(table: &str) -> String {
+    let locked = locked_one(table);
+    format!(
+        r#"{locked}
+UPDATE {table} t SET
+    reentrant_count = $3,
+    expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(t.expire_at, l.now + $4) END
+FROM timed l WHERE t.lock_key = $1 AND l.expire_at > l.now
+RETURNING t.lock_key, 'extended', t.expire_at - l.now, t.revoked, t.wanted_until > l.now"#
+    )
+}
+
+/// A row that the lease holds. Parameters: key, lease. Answers as [`release`].
+fn release_one(table: &str) -> String {
+    let locked = locked_one(table);
+    format!(
+        r#"{locked}
+UPDATE {table} t SET reentrant_count = 0
+FROM timed l WHERE t.lock_key = $1 AND l.expire_at > l.now
+RETURNING t.lock_key, 'freed', t.wanted_until > l.now"#
+    )
 }
 
 /// Answers: key, outcome, fence token, remaining, wanted, and owner, holder and token of the occupant.
