@@ -3,6 +3,8 @@
 //! Needs a throw-away server: `DBLOCK_TEST_POSTGRES_URL` is the URL of a superuser on it. Each test has a
 //! table of its own.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -107,7 +107,7 @@ fn many(columns: &[(&str, &str)], body: &str) -> Arc<str> {
 /// A row that is absent, free or expired. Parameters: key, lease, owner, ttl, holder. Answers as [`acquire`].
 fn acquire_one(table: &str) -> String {
     format!(
-        r#"
+        "
 WITH timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM (
         SELECT lease_id, reentrant_count, expire_at, fence_token, fence_ceiling, lock_owner, holder
@@ -131,20 +131,20 @@ WITH timed AS MATERIALIZED (
 )
 SELECT * FROM written
 UNION ALL
-SELECT lock_key, 'granted', fence_token, remaining, false, NULL, NULL, NULL FROM inserted"#
+SELECT lock_key, 'granted', fence_token, remaining, false, NULL, NULL, NULL FROM inserted"
     )
 }
 
 /// A row that the lease holds, locked, and then the clock.
 fn locked_one(table: &str) -> String {
     format!(
-        r#"
+        "
 WITH timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM (
         SELECT expire_at FROM {table} WHERE lock_key = $1 AND lease_id = $2 AND reentrant_count > 0
         FOR UPDATE SKIP LOCKED
     ) locked
-)"#
+)"
     )
 }
 
@@ -152,12 +152,12 @@ WITH timed AS MATERIALIZED (
 fn extend_one(table: &str) -> String {
     let locked = locked_one(table);
     format!(
-        r#"{locked}
+        "{locked}
 UPDATE {table} t SET
     reentrant_count = $3,
     expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(t.expire_at, l.now + $4) END
 FROM timed l WHERE t.lock_key = $1 AND l.expire_at > l.now
-RETURNING t.lock_key, 'extended', t.expire_at - l.now, t.revoked, t.wanted_until > l.now"#
+RETURNING t.lock_key, 'extended', t.expire_at - l.now, t.revoked, t.wanted_until > l.now"
     )
 }
 
@@ -165,10 +165,10 @@ RETURNING t.lock_key, 'extended', t.expire_at - l.now, t.revoked, t.wanted_until
 fn release_one(table: &str) -> String {
     let locked = locked_one(table);
     format!(
-        r#"{locked}
+        "{locked}
 UPDATE {table} t SET reentrant_count = 0
 FROM timed l WHERE t.lock_key = $1 AND l.expire_at > l.now
-RETURNING t.lock_key, 'freed', t.wanted_until > l.now"#
+RETURNING t.lock_key, 'freed', t.wanted_until > l.now"
     )
 }
 
@@ -247,14 +247,14 @@ WHERE expire_at > now AND coalesce(wanted_until >= now + wanted_for / 2, true)"#
 /// The part that extend and release share: the rows of the leases, locked, and then the clock.
 fn locked(table: &str, columns: &str) -> String {
     format!(
-        r#"
+        "
 locked AS MATERIALIZED (
     SELECT r.*, t.lease_id = r.lease_id AS mine, t.reentrant_count, t.expire_at, t.wanted_until{columns}
     FROM requests r JOIN {table} t ON t.lock_key = r.lock_key
     ORDER BY t.lock_key FOR UPDATE OF t SKIP LOCKED
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
-)"#
+)"
     )
 }
 
@@ -262,7 +262,7 @@ locked AS MATERIALIZED (
 fn extend(table: &str) -> String {
     let locked = locked(table, ", t.revoked");
     format!(
-        r#"{locked}, written AS (
+        "{locked}, written AS (
     UPDATE {table} t SET
         reentrant_count = l.count,
         expire_at = CASE WHEN l.revoked THEN t.expire_at ELSE greatest(t.expire_at, l.now + l.ttl) END
@@ -276,7 +276,7 @@ SELECT lock_key, 'lost', 0, false, false FROM timed
 WHERE NOT (mine AND reentrant_count > 0 AND expire_at > now)
 UNION ALL
 SELECT r.lock_key, 'lost', 0, false, false FROM requests r
-WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"#
+WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"
     )
 }
 
@@ -284,7 +284,7 @@ WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"#
 fn release(table: &str) -> String {
     let locked = locked(table, "");
     format!(
-        r#"{locked}, written AS (
+        "{locked}, written AS (
     UPDATE {table} t SET reentrant_count = 0
     FROM timed l
     WHERE t.lock_key = l.lock_key AND l.mine AND l.reentrant_count > 0 AND l.expire_at > l.now
@@ -296,7 +296,7 @@ SELECT lock_key, CASE WHEN mine AND reentrant_count = 0 THEN 'free' ELSE 'lost' 
 WHERE NOT (mine AND reentrant_count > 0 AND expire_at > now)
 UNION ALL
 SELECT r.lock_key, 'lost', false FROM requests r
-WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"#
+WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"
     )
 }
 
