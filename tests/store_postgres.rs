@@ -485,7 +485,7 @@ async fn a_users_lock_stalls_nobody() {
     // The snapshot shows who holds it. A wish cannot be written, so a waiter must ask again.
     assert!(matches!(ask(&store, &acquire("b")).await, Outcome::Busy(_)));
     assert_eq!(ask(&store, &waiting("b", TTL)).await, Outcome::Skipped);
-    // An expired lease is not taken over before the user's transaction ends.
+    // An operator's request waits for the row, but not for long.
     let revoked = store.revoke(&key("b")).await.unwrap_err();
     assert_eq!(revoked.kind(), StoreErrorKind::Conflict, "{revoked}");
     transaction.commit().await.unwrap();

@@ -8,6 +8,7 @@ mod admin;
 mod apply;
 mod errors;
 mod sql;
+mod sql_one;
 
 use std::fmt;
 use std::sync::Arc;

@@ -18,10 +18,11 @@
 
 use std::sync::Arc;
 
+use super::sql_one;
 use crate::store::table::TableName;
 
 /// µs since the Unix epoch. `now()` would be the start of the transaction.
-const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// The statements of an action.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl Sql {
         let (version_table, table) = (table.quoted_version('"'), table.quoted('"'));
         Self {
             acquire: Pair {
-                one: acquire_one(&table).into(),
+                one: sql_one::acquire(&table).into(),
                 many: many(
                     &[
                         ("lock_key", "text"),
@@ -64,7 +65,7 @@ impl Sql {
                 ),
             },
             extend: Pair {
-                one: extend_one(&table).into(),
+                one: sql_one::extend(&table).into(),
                 many: many(
                     &[
                         ("lock_key", "text"),
@@ -76,7 +77,7 @@ impl Sql {
                 ),
             },
             release: Pair {
-                one: release_one(&table).into(),
+                one: sql_one::release(&table).into(),
                 many: many(&[("lock_key", "text"), ("lease_id", "uuid")], &release(&table)),
             },
             inspect: inspect(&table).into(),
@@ -102,74 +103,6 @@ fn many(columns: &[(&str, &str)], body: &str) -> Arc<str> {
         .collect();
     let (names, arrays) = (names.join(", "), arrays.join(", "));
     format!("WITH requests AS MATERIALIZED (SELECT * FROM unnest({arrays}) u({names})), {body}").into()
-}
-
-/// A row that is absent, free or expired. Parameters: key, lease, owner, ttl, holder. Answers as [`acquire`].
-fn acquire_one(table: &str) -> String {
-    format!(
-        "
-WITH timed AS MATERIALIZED (
-    SELECT *, {NOW} AS now FROM (
-        SELECT lease_id, reentrant_count, expire_at, fence_token, fence_ceiling, lock_owner, holder
-        FROM {table} WHERE lock_key = $1 FOR UPDATE SKIP LOCKED
-    ) locked
-), written AS (
-    UPDATE {table} t SET lock_owner = $3, lease_id = $2, holder = $5, reentrant_count = 1,
-        fence_token = greatest(l.fence_ceiling + 1, l.now), fence_ceiling = greatest(l.fence_ceiling + 1, l.now),
-        acquired_at = l.now, expire_at = l.now + $4, revoked = false
-    FROM timed l
-    WHERE t.lock_key = $1 AND l.lease_id <> $2 AND NOT (l.reentrant_count > 0 AND l.expire_at > l.now)
-    RETURNING t.lock_key, CASE WHEN l.reentrant_count > 0 THEN 'taken over' ELSE 'granted' END,
-        t.fence_token, t.expire_at - l.now, t.wanted_until > l.now, l.lock_owner, l.holder, l.fence_token
-), inserted AS (
-    INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
-        fence_ceiling, wanted_until, acquired_at, holder, revoked)
-    SELECT $1, $3, 1, now + $4, $2, now, now, 0, now, $5, false FROM (SELECT {NOW} AS now) clock
-    WHERE NOT EXISTS (SELECT FROM {table} WHERE lock_key = $1)
-    ON CONFLICT (lock_key) DO NOTHING
-    RETURNING lock_key, fence_token, expire_at - acquired_at AS remaining
-)
-SELECT * FROM written
-UNION ALL
-SELECT lock_key, 'granted', fence_token, remaining, false, NULL, NULL, NULL FROM inserted"
-    )
-}
-
-/// A row that the lease holds, locked, and then the clock.
-fn locked_one(table: &str) -> String {
-    format!(
-        "
-WITH timed AS MATERIALIZED (
-    SELECT *, {NOW} AS now FROM (
-        SELECT expire_at FROM {table} WHERE lock_key = $1 AND lease_id = $2 AND reentrant_count > 0
-        FOR UPDATE SKIP LOCKED
-    ) locked
-)"
-    )
-}
-
-/// A row that the lease holds. Parameters: key, lease, count, ttl. Answers as [`extend`].
-fn extend_one(table: &str) -> String {
-    let locked = locked_one(table);
-    format!(
-        "{locked}
-UPDATE {table} t SET
-    reentrant_count = $3,
-    expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(t.expire_at, l.now + $4) END
-FROM timed l WHERE t.lock_key = $1 AND l.expire_at > l.now
-RETURNING t.lock_key, 'extended', t.expire_at - l.now, t.revoked, t.wanted_until > l.now"
-    )
-}
-
-/// A row that the lease holds. Parameters: key, lease. Answers as [`release`].
-fn release_one(table: &str) -> String {
-    let locked = locked_one(table);
-    format!(
-        "{locked}
-UPDATE {table} t SET reentrant_count = 0
-FROM timed l WHERE t.lock_key = $1 AND l.expire_at > l.now
-RETURNING t.lock_key, 'freed', t.wanted_until > l.now"
-    )
 }
 
 /// Answers: key, outcome, fence token, remaining, wanted, and owner, holder and token of the occupant.
