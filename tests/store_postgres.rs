@@ -10,6 +10,7 @@
 )]
 
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +32,11 @@ fn server() -> Option<String> {
             std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").as_deref() != Ok("1"),
             "DBLOCK_TEST_REQUIRE_SERVERS=1, but DBLOCK_TEST_POSTGRES_URL is not set"
         );
-        eprintln!("LEFT OUT: a PostgreSQL test, because DBLOCK_TEST_POSTGRES_URL is not set");
+        // Not `eprintln`, which the test runner hides while a test passes.
+        let _ = writeln!(
+            std::io::stderr(),
+            "LEFT OUT: a PostgreSQL test (DBLOCK_TEST_POSTGRES_URL is not set)"
+        );
     }
     url
 }
