@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Encode, Postgres, Row as _, Type};
+use sqlx::{AssertSqlSafe, Postgres, Row as _};
 use uuid::Uuid;
 
+use super::sql::Pair;
 use super::{PostgresStore, errors};
 use crate::store::clock::{micros, until};
 use crate::store::error::{StoreError, StoreErrorKind};
@@ -99,56 +100,70 @@ fn repeated(error: &StoreError) -> StoreError {
     StoreError::new(error.kind(), error.to_string())
 }
 
-/// One statement; outcomes in the order of `part`, which is sorted by key.
+/// Outcomes in the order of `part`, which is sorted by key.
 async fn execute(store: &PostgresStore, kind: Kind, part: &[Placed<'_>]) -> Result<Vec<Outcome>, StoreError> {
-    let pair = match kind {
-        Kind::Extend => &store.sql.extend,
-        Kind::Release => &store.sql.release,
-        Kind::Acquire => &store.sql.acquire,
-    };
-    let text = Arc::clone(if part.len() == 1 { &pair.one } else { &pair.many });
-    let query = sqlx::query(AssertSqlSafe(text));
-    let query = bind(query, part, |request| request.key.as_str());
-    let query = bind(query, part, |request| request.lease_id);
-    let query = match kind {
-        Kind::Extend => bind(bind(query, part, count), part, ttl),
-        Kind::Release => query,
-        Kind::Acquire => bind(
-            bind(bind(bind(query, part, owner), part, ttl), part, holder),
-            part,
-            wanted_for,
-        ),
-    };
+    let failed = |error| errors::of_statement(error, &store.table);
     let mut connection = store.connections.take().await?;
-    let rows = query
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(|error| errors::of_statement(error, &store.table));
+    let rows = async {
+        if let [(_, request)] = part {
+            let rows = one(store, kind, request).fetch_all(&mut *connection).await?;
+            if !rows.is_empty() {
+                return Ok(rows);
+            }
+        }
+        many(store, kind, part).fetch_all(&mut *connection).await
+    };
+    let rows = rows.await.map_err(failed);
     let rows = connection.settle(rows)?;
 
     // What the statement leaves out is a row that was locked, or that came or went meanwhile.
     let mut outcomes = vec![Outcome::Skipped; part.len()];
     for row in rows {
-        let (place, outcome) =
-            answer(kind, part, &row).map_err(|error| errors::of_statement(error, &store.table))?;
+        let (place, outcome) = answer(kind, part, &row).map_err(failed)?;
         outcomes[place] = outcome;
     }
     Ok(outcomes)
 }
 
-/// Binds one value for the single-row statement, and an array for the other.
-fn bind<'q, T>(
-    query: Query<'q, Postgres, PgArguments>,
-    part: &[Placed<'q>],
-    value: impl Fn(&'q Request) -> T,
-) -> Query<'q, Postgres, PgArguments>
-where
-    T: Encode<'q, Postgres> + Type<Postgres> + 'q,
-    Vec<T>: Encode<'q, Postgres> + Type<Postgres>,
-{
-    match part {
-        [(_, request)] => query.bind(value(request)),
-        many => query.bind(many.iter().map(|(_, request)| value(request)).collect::<Vec<T>>()),
+type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
+
+fn pair(store: &PostgresStore, kind: Kind) -> &Pair {
+    match kind {
+        Kind::Extend => &store.sql.extend,
+        Kind::Release => &store.sql.release,
+        Kind::Acquire => &store.sql.acquire,
+    }
+}
+
+fn one<'q>(store: &PostgresStore, kind: Kind, request: &'q Request) -> PgQuery<'q> {
+    let query = sqlx::query(AssertSqlSafe(Arc::clone(&pair(store, kind).one)));
+    let query = query.bind(request.key.as_str()).bind(request.lease_id);
+    match kind {
+        Kind::Extend => query.bind(count(request)).bind(ttl(request)),
+        Kind::Release => query,
+        Kind::Acquire => query
+            .bind(owner(request))
+            .bind(ttl(request))
+            .bind(holder(request)),
+    }
+}
+
+fn many<'q>(store: &PostgresStore, kind: Kind, part: &[Placed<'q>]) -> PgQuery<'q> {
+    fn column<'q, T>(part: &[Placed<'q>], value: impl Fn(&'q Request) -> T) -> Vec<T> {
+        part.iter().map(|(_, request)| value(request)).collect()
+    }
+    let query = sqlx::query(AssertSqlSafe(Arc::clone(&pair(store, kind).many)));
+    let query = query
+        .bind(column(part, |request| request.key.as_str()))
+        .bind(column(part, |request| request.lease_id));
+    match kind {
+        Kind::Extend => query.bind(column(part, count)).bind(column(part, ttl)),
+        Kind::Release => query,
+        Kind::Acquire => query
+            .bind(column(part, owner))
+            .bind(column(part, ttl))
+            .bind(column(part, holder))
+            .bind(column(part, wanted_for)),
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
     has_code(error, "42P01") || has_code(error, "3F000")
 }
 
-/// A pooler such as PgBouncer does not pass our session settings on.
+/// A pooler such as `PgBouncer` does not pass our session settings on.
 pub(super) fn is_refused_startup(error: &sqlx::Error) -> bool {
     has_code(error, "08P01")
         && error

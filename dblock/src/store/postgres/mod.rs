@@ -1,13 +1,14 @@
 //! Rows in PostgreSQL 12 or later.
 //!
 //! Each action is one autocommit statement, so a lock that nobody else wants costs one round trip to
-//! acquire and one to release. Rows are locked with `SKIP LOCKED`: a transaction of the user's that holds
+//! acquire and one to release; only a row in an unusual state costs a second one. Rows are locked with `SKIP LOCKED`: a transaction of the user's that holds
 //! a row stalls nobody. [`sql`] explains why the statements are right.
 
 mod admin;
 mod apply;
 mod errors;
 mod sql;
+mod sql_one;
 
 use std::fmt;
 use std::sync::Arc;

@@ -18,15 +18,19 @@
 
 use std::sync::Arc;
 
+use super::sql_one;
 use crate::store::table::TableName;
 
 /// µs since the Unix epoch. `now()` would be the start of the transaction.
-const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// An action for one row, with plain parameters, and the same for many, with arrays.
+/// The statements of an action.
 #[derive(Debug)]
 pub(super) struct Pair {
+    /// One row with plain parameters, in the state that it usually has. It answers and changes nothing
+    /// when the row is in another one; `many` is asked then. Half the work of `many` for the server.
     pub(super) one: Arc<str>,
+    /// Any number of rows, with arrays, in every state.
     pub(super) many: Arc<str>,
 }
 
@@ -46,27 +50,36 @@ impl Sql {
     pub(super) fn new(table: &TableName) -> Self {
         let (version_table, table) = (table.quoted_version('"'), table.quoted('"'));
         Self {
-            acquire: pair(
-                &[
-                    ("lock_key", "text"),
-                    ("lease_id", "uuid"),
-                    ("lock_owner", "uuid"),
-                    ("ttl", "bigint"),
-                    ("holder", "text"),
-                    ("wanted_for", "bigint"),
-                ],
-                &acquire(&table),
-            ),
-            extend: pair(
-                &[
-                    ("lock_key", "text"),
-                    ("lease_id", "uuid"),
-                    ("count", "integer"),
-                    ("ttl", "bigint"),
-                ],
-                &extend(&table),
-            ),
-            release: pair(&[("lock_key", "text"), ("lease_id", "uuid")], &release(&table)),
+            acquire: Pair {
+                one: sql_one::acquire(&table).into(),
+                many: many(
+                    &[
+                        ("lock_key", "text"),
+                        ("lease_id", "uuid"),
+                        ("lock_owner", "uuid"),
+                        ("ttl", "bigint"),
+                        ("holder", "text"),
+                        ("wanted_for", "bigint"),
+                    ],
+                    &acquire(&table),
+                ),
+            },
+            extend: Pair {
+                one: sql_one::extend(&table).into(),
+                many: many(
+                    &[
+                        ("lock_key", "text"),
+                        ("lease_id", "uuid"),
+                        ("count", "integer"),
+                        ("ttl", "bigint"),
+                    ],
+                    &extend(&table),
+                ),
+            },
+            release: Pair {
+                one: sql_one::release(&table).into(),
+                many: many(&[("lock_key", "text"), ("lease_id", "uuid")], &release(&table)),
+            },
             inspect: inspect(&table).into(),
             revoke: revoke(&table).into(),
             force_release: force_release(&table).into(),
@@ -80,24 +93,16 @@ impl Sql {
     }
 }
 
-/// Puts a CTE `requests` before `body`: one row of `columns` per request.
-fn pair(columns: &[(&str, &str)], body: &str) -> Pair {
-    let list = |each: &dyn Fn(usize, &str, &str) -> String| {
-        let items: Vec<_> = columns
-            .iter()
-            .enumerate()
-            .map(|(i, (name, kind))| each(i + 1, name, kind))
-            .collect();
-        items.join(", ")
-    };
-    let plain = list(&|i, name, kind| format!("${i}::{kind} AS {name}"));
-    let arrays = list(&|i, _, kind| format!("${i}::{kind}[]"));
-    let names = list(&|_, name, _| name.to_owned());
-    Pair {
-        one: format!("WITH requests AS NOT MATERIALIZED (SELECT {plain}), {body}").into(),
-        many: format!("WITH requests AS MATERIALIZED (SELECT * FROM unnest({arrays}) u({names})), {body}")
-            .into(),
-    }
+/// Puts a CTE `requests` before `body`: one row of `columns` per request, from arrays.
+fn many(columns: &[(&str, &str)], body: &str) -> Arc<str> {
+    let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
+    let arrays: Vec<_> = columns
+        .iter()
+        .zip(1..)
+        .map(|((_, kind), i)| format!("${i}::{kind}[]"))
+        .collect();
+    let (names, arrays) = (names.join(", "), arrays.join(", "));
+    format!("WITH requests AS MATERIALIZED (SELECT * FROM unnest({arrays}) u({names})), {body}").into()
 }
 
 /// Answers: key, outcome, fence token, remaining, wanted, and owner, holder and token of the occupant.
@@ -175,14 +180,14 @@ WHERE expire_at > now AND coalesce(wanted_until >= now + wanted_for / 2, true)"#
 /// The part that extend and release share: the rows of the leases, locked, and then the clock.
 fn locked(table: &str, columns: &str) -> String {
     format!(
-        r#"
+        "
 locked AS MATERIALIZED (
     SELECT r.*, t.lease_id = r.lease_id AS mine, t.reentrant_count, t.expire_at, t.wanted_until{columns}
     FROM requests r JOIN {table} t ON t.lock_key = r.lock_key
     ORDER BY t.lock_key FOR UPDATE OF t SKIP LOCKED
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
-)"#
+)"
     )
 }
 
@@ -190,7 +195,7 @@ locked AS MATERIALIZED (
 fn extend(table: &str) -> String {
     let locked = locked(table, ", t.revoked");
     format!(
-        r#"{locked}, written AS (
+        "{locked}, written AS (
     UPDATE {table} t SET
         reentrant_count = l.count,
         expire_at = CASE WHEN l.revoked THEN t.expire_at ELSE greatest(t.expire_at, l.now + l.ttl) END
@@ -204,7 +209,7 @@ SELECT lock_key, 'lost', 0, false, false FROM timed
 WHERE NOT (mine AND reentrant_count > 0 AND expire_at > now)
 UNION ALL
 SELECT r.lock_key, 'lost', 0, false, false FROM requests r
-WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"#
+WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"
     )
 }
 
@@ -212,7 +217,7 @@ WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"#
 fn release(table: &str) -> String {
     let locked = locked(table, "");
     format!(
-        r#"{locked}, written AS (
+        "{locked}, written AS (
     UPDATE {table} t SET reentrant_count = 0
     FROM timed l
     WHERE t.lock_key = l.lock_key AND l.mine AND l.reentrant_count > 0 AND l.expire_at > l.now
@@ -224,7 +229,7 @@ SELECT lock_key, CASE WHEN mine AND reentrant_count = 0 THEN 'free' ELSE 'lost' 
 WHERE NOT (mine AND reentrant_count > 0 AND expire_at > now)
 UNION ALL
 SELECT r.lock_key, 'lost', false FROM requests r
-WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"#
+WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"
     )
 }
 
