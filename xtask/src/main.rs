@@ -6,6 +6,7 @@
 mod process;
 mod servers;
 mod signals;
+mod stale;
 mod steps;
 mod test;
 

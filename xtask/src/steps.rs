@@ -1,7 +1,7 @@
 //! What each step of `cargo xtask test` runs.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use tokio::process::Command;
 
 use crate::process::{Process, Stop, Target, shown};
 use crate::servers::Servers;
+use crate::stale;
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
@@ -91,6 +92,7 @@ impl Step {
                 run(&mut cargo(["run", "--example", "quickstart"])).await?;
             }
             Self::Package => {
+                stale::forget(&cargo_home()?, &target_folder().await?)?;
                 // With the stores, whose migrations have to be in the package.
                 let mut command = cargo(["package", "-p", "dblock-macros", "-p", "dblock", "--allow-dirty"]);
                 run(command.args(["--features", "dblock/mysql,dblock/postgres,dblock/sqlite"])).await?;
@@ -170,8 +172,7 @@ fn test_arguments(extra: &[String]) -> Vec<&str> {
 }
 
 async fn example_exists(name: &str) -> anyhow::Result<bool> {
-    let metadata = output(&mut cargo(["metadata", "--no-deps", "--format-version", "1"])).await?;
-    let metadata: serde_json::Value = serde_json::from_str(&metadata).context("cargo metadata is JSON")?;
+    let metadata = metadata().await?;
     let packages = metadata["packages"]
         .as_array()
         .context("cargo metadata lists packages")?;
@@ -180,6 +181,26 @@ async fn example_exists(name: &str) -> anyhow::Result<bool> {
         .filter_map(|package| package["targets"].as_array())
         .flatten();
     Ok(targets.any(|target| target["name"] == name && target["kind"][0] == "example"))
+}
+
+async fn target_folder() -> anyhow::Result<PathBuf> {
+    let metadata = metadata().await?;
+    metadata["target_directory"]
+        .as_str()
+        .map(PathBuf::from)
+        .context("cargo metadata names the target folder")
+}
+
+async fn metadata() -> anyhow::Result<serde_json::Value> {
+    let metadata = output(&mut cargo(["metadata", "--no-deps", "--format-version", "1"])).await?;
+    serde_json::from_str(&metadata).context("cargo metadata is JSON")
+}
+
+fn cargo_home() -> anyhow::Result<PathBuf> {
+    let given = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    given
+        .or_else(|| Some(std::env::home_dir()?.join(".cargo")))
+        .context("there is no home folder")
 }
 
 /// Cargo, the one that runs us, at the top of the workspace.
