@@ -1,4 +1,4 @@
-//! Revoke and force_release: what an operator may do.
+//! Revoke and force-release: what an operator may do.
 
 use super::Fixture;
 use super::scene::{
@@ -84,7 +84,7 @@ pub async fn revoke_finds_only_held_rows(fixture: &impl Fixture) {
     assert!(!existing(&*store, &asker.key).await.revoked);
 }
 
-/// Force_release frees the key, and the former holder's requests find nothing.
+/// Force-release frees the key, and the former holder's requests find nothing.
 pub async fn force_release_frees_at_once(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (former, next) = (Asker::new("force"), Asker::new("force"));
@@ -129,7 +129,7 @@ pub async fn force_release_frees_at_once(fixture: &impl Fixture) {
     assert_eq!(changes_nothing(&*store, former.release()).await, Outcome::Lost);
 }
 
-/// Force_release of an absent, free or expired row: false.
+/// Force-release of an absent, free or expired row: false.
 pub async fn force_release_finds_only_held_rows(fixture: &impl Fixture) {
     let store = fixture.store().await;
     assert!(

@@ -131,7 +131,9 @@ pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
                         }
                     }
                     tokio::task::yield_now().await;
-                    inside.iter().for_each(|(n, _)| rooms[*n].leave());
+                    for (n, _) in &inside {
+                        rooms[*n].leave();
+                    }
                     let releases: Vec<_> = inside.iter().map(|(_, asker)| asker.release()).collect();
                     for outcome in batch(&*store, &releases).await {
                         assert_eq!(
@@ -151,7 +153,9 @@ pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
         });
     }
     finish(tasks).await;
-    rooms.iter().for_each(|room| room.assert_entered(4 * ROUNDS));
+    for room in &*rooms {
+        room.assert_entered(4 * ROUNDS);
+    }
 }
 
 /// The same acquire arrives over two handles at once: one grant, told twice.

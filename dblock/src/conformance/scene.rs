@@ -9,16 +9,16 @@ use crate::Key;
 use crate::store::{Action, InspectFilter, LockRow, Occupant, Outcome, Request, Store};
 
 /// No check waits longer than this for anything.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A ttl that does not end during a check.
-pub(super) const LONG: Duration = Duration::from_secs(300);
+pub(super) const LONG: Duration = Duration::from_mins(5);
 
 /// A ttl that a check waits for.
 pub(super) const SHORT: Duration = Duration::from_millis(60);
 
 /// By how much two readings of the clock within one check may differ.
-pub(super) const SLACK: Duration = Duration::from_secs(60);
+pub(super) const SLACK: Duration = Duration::from_mins(1);
 
 pub(super) fn key(key: &str) -> Key {
     Key::new(None, key).expect("the suite's keys are valid")
@@ -198,17 +198,14 @@ pub(super) async fn until(store: &dyn Store, key: &Key, what: &str, wished: impl
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
-        panic!("waited {PATIENCE:?} for {what}; last seen: {last:?}");
-    }
+    let in_time = tokio::time::timeout(PATIENCE, waiting).await.is_ok();
+    assert!(in_time, "waited {PATIENCE:?} for {what}; last seen: {last:?}");
 }
 
 /// Bounds a wait.
 pub(super) async fn within<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, wait).await {
-        Ok(value) => value,
-        Err(_) => panic!("waited {PATIENCE:?} for {what}"),
-    }
+    let ended = tokio::time::timeout(PATIENCE, wait).await;
+    ended.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
 }
 
 /// Sees that a time left is `ttl`, less what the check has taken so far.

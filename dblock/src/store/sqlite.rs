@@ -2,6 +2,7 @@
 //!
 //! SQLite has one writer at a time, so one connection does everything and a batch is one transaction.
 
+mod answers;
 mod failure;
 mod migrate;
 mod open;
@@ -11,20 +12,24 @@ mod verify;
 use std::sync::Arc;
 
 use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow};
-use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
+use self::answers::{acquired, extended, lock_row, released};
 use self::statements::{BEGIN, COMMIT, Statements, Text};
-use super::clock::{micros, until};
+use super::clock::micros;
 use super::connections::{Borrowed, Connections};
 use super::table::TableName;
 use super::{
-    Action, Capabilities, Database, FenceSource, InspectFilter, LockRow, Occupant, Outcome, Request, Store,
-    StoreError, StoreErrorKind, StoreFuture,
+    Action, Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Request, Store, StoreError,
+    StoreFuture,
 };
 use crate::key::Key;
 
-#[cfg_attr(not(feature = "conformance"), allow(unused_imports, reason = "the guard calls it"))]
+#[cfg_attr(
+    not(feature = "conformance"),
+    allow(unused_imports, reason = "the guard calls it")
+)]
 pub(crate) use self::verify::verify;
 
 /// Rows in a SQLite file.
@@ -179,7 +184,7 @@ impl Store for SqliteStore {
                 .bind(filter.key_prefix())
                 .bind(filter.is_held_only())
                 .bind(filter.max_rows());
-            self.ask(query).await?.iter().map(|row| lock_row(row)).collect()
+            self.ask(query).await?.iter().map(lock_row).collect()
         })
     }
 
@@ -239,105 +244,4 @@ type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, SqliteArguments>;
 /// A statement about one row; further parameters follow the key.
 fn query<'q>(text: &Arc<str>, key: &'q Key) -> Query<'q> {
     sqlx::query(AssertSqlSafe(Arc::clone(text))).bind(key.as_str())
-}
-
-fn acquired(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
-    let mut before = None;
-    let mut grant = None;
-    for row in rows {
-        if get(row, 0)? {
-            grant = Some(row)
-        } else {
-            before = Some(row)
-        }
-    }
-    let occupant = |row| {
-        Ok(Occupant {
-            owner: get(row, 3)?,
-            holder: get(row, 4)?,
-            fence_token: get(row, 5)?,
-            remaining: until(get(row, 6)?, 0),
-        })
-    };
-    match (grant, before) {
-        (Some(grant), before) => {
-            let mut taken_over = None;
-            if let Some(before) = before {
-                let (same_lease, was_taken): (bool, bool) = (get(before, 1)?, get(before, 2)?);
-                if was_taken && !same_lease {
-                    taken_over = Some(Occupant {
-                        remaining: std::time::Duration::ZERO,
-                        ..occupant(before)?
-                    });
-                }
-            }
-            Ok(Outcome::Granted {
-                fence_token: get(grant, 1)?,
-                remaining: until(get(grant, 2)?, 0),
-                taken_over,
-                wanted: get(grant, 3)?,
-            })
-        }
-        (None, Some(before)) if get(before, 1)? => Ok(Outcome::Lost),
-        (None, Some(before)) => occupant(before).map(Outcome::Busy),
-        (None, None) => Err(StoreError::new(
-            StoreErrorKind::Other,
-            "the lock table took no row",
-        )),
-    }
-}
-
-fn extended(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
-    let Some(row) = rows.first() else {
-        return Ok(Outcome::Lost);
-    };
-    Ok(Outcome::Extended {
-        remaining: until(get(row, 0)?, 0),
-        revoked: get(row, 1)?,
-        wanted: get(row, 2)?,
-    })
-}
-
-fn released(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
-    let Some(row) = rows.first() else {
-        return Ok(Outcome::Lost);
-    };
-    Ok(Outcome::Released {
-        freed: get(row, 0)?,
-        wanted: get(row, 1)?,
-    })
-}
-
-fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
-    let key: String = get(row, 0)?;
-    let key = Key::new(None, &key).map_err(|error| {
-        StoreError::new(StoreErrorKind::Other, "the lock table holds an impossible key").with_source(error)
-    })?;
-    Ok(LockRow {
-        key,
-        owner: get(row, 1)?,
-        reentrant_count: get(row, 2)?,
-        expire_at: get(row, 3)?,
-        lease_id: get(row, 4)?,
-        fence_token: get(row, 5)?,
-        fence_ceiling: get(row, 6)?,
-        wanted_until: get(row, 7)?,
-        acquired_at: get(row, 8)?,
-        holder: get(row, 9)?,
-        revoked: get(row, 10)?,
-        now: get(row, 11)?,
-    })
-}
-
-fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T, StoreError>
-where
-    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
-{
-    row.try_get(column).map_err(|error| {
-        StoreError::new(
-            StoreErrorKind::Other,
-            format!("the lock table holds an unexpected value: {error}"),
-        )
-        .with_source(error)
-    })
 }
