@@ -15,7 +15,7 @@ use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
-use self::answers::{acquired, extended, lock_row, released};
+use self::answers::{lock_row, outcome};
 use self::statements::{BEGIN, COMMIT, Statements, Text};
 use super::clock::micros;
 use super::connections::{Borrowed, Connections};
@@ -56,7 +56,19 @@ impl SqliteStore {
     /// Carries out one request as a transaction of its own.
     async fn alone(&self, request: &Request) -> Result<Outcome, StoreError> {
         let mut connection = self.connections.take().await?;
-        let answer = self.run(&mut connection, request, |text| &text.alone).await;
+        let answer = async {
+            if let Some(usual) = &self.text(request).usual {
+                let rows = self.run(&mut connection, request, usual).await?;
+                if !rows.is_empty() {
+                    return outcome(request, &rows);
+                }
+            }
+            let rows = self
+                .run(&mut connection, request, &self.text(request).alone)
+                .await?;
+            outcome(request, &rows)
+        }
+        .await;
         connection.settle(answer)
     }
 
@@ -67,8 +79,12 @@ impl SqliteStore {
             self.control(&mut connection, BEGIN).await.map_err(Undone::all)?;
             let mut outcomes = Vec::with_capacity(requests.len());
             for request in requests {
-                let outcome = self.run(&mut connection, request, |text| &text.inside).await;
-                outcomes.push(outcome.map_err(Undone::one)?);
+                let text = &self.text(request).inside;
+                let rows = self
+                    .run(&mut connection, request, text)
+                    .await
+                    .map_err(Undone::one)?;
+                outcomes.push(outcome(request, &rows).map_err(Undone::one)?);
             }
             self.control(&mut connection, COMMIT).await.map_err(Undone::all)?;
             Ok(outcomes)
@@ -81,44 +97,36 @@ impl SqliteStore {
         answer
     }
 
+    fn text(&self, request: &Request) -> &Text {
+        match request.action {
+            Action::Acquire { .. } => &self.statements.acquire,
+            Action::Extend { .. } => &self.statements.extend,
+            Action::Release => &self.statements.release,
+        }
+    }
+
     async fn run(
         &self,
         connection: &mut SqliteConnection,
         request: &Request,
-        form: impl Fn(&Text) -> &Arc<str>,
-    ) -> Result<Outcome, StoreError> {
-        let Request {
-            key,
-            lease_id,
-            action,
-        } = request;
-        let texts = &self.statements;
-        match action {
+        text: &Arc<str>,
+    ) -> Result<Vec<SqliteRow>, StoreError> {
+        let query = query(text, &request.key).bind(request.lease_id);
+        let query = match &request.action {
             Action::Acquire {
                 owner,
                 ttl,
                 holder,
                 wanted_for,
-            } => {
-                let query = query(form(&texts.acquire), key)
-                    .bind(lease_id)
-                    .bind(owner)
-                    .bind(micros(*ttl));
-                let query = query.bind(&**holder).bind(wanted_for.map(micros));
-                acquired(&self.rows(connection, query).await?)
-            }
-            Action::Extend { count, ttl } => {
-                let query = query(form(&texts.extend), key)
-                    .bind(lease_id)
-                    .bind(count)
-                    .bind(micros(*ttl));
-                extended(&self.rows(connection, query).await?)
-            }
-            Action::Release => {
-                let query = query(form(&texts.release), key).bind(lease_id);
-                released(&self.rows(connection, query).await?)
-            }
-        }
+            } => query
+                .bind(owner)
+                .bind(micros(*ttl))
+                .bind(&**holder)
+                .bind(wanted_for.map(micros)),
+            Action::Extend { count, ttl } => query.bind(count).bind(micros(*ttl)),
+            Action::Release => query,
+        };
+        self.rows(connection, query).await
     }
 
     async fn rows(

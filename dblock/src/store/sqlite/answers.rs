@@ -7,9 +7,18 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::key::Key;
 use crate::store::clock::until;
-use crate::store::{LockRow, Occupant, Outcome, StoreError, StoreErrorKind};
+use crate::store::{Action, LockRow, Occupant, Outcome, Request, StoreError, StoreErrorKind};
 
-pub(super) fn acquired(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
+/// The answer that the rows of a request's statements give.
+pub(super) fn outcome(request: &Request, rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
+    match request.action {
+        Action::Acquire { .. } => acquired(rows),
+        Action::Extend { .. } => extended(rows),
+        Action::Release => released(rows),
+    }
+}
+
+fn acquired(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
     let mut before = None;
     let mut grant = None;
     for row in rows {
@@ -55,7 +64,7 @@ pub(super) fn acquired(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
     }
 }
 
-pub(super) fn extended(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
+fn extended(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
     let Some(row) = rows.first() else {
         return Ok(Outcome::Lost);
     };
@@ -66,7 +75,7 @@ pub(super) fn extended(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
     })
 }
 
-pub(super) fn released(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
+fn released(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
     let Some(row) = rows.first() else {
         return Ok(Outcome::Lost);
     };
