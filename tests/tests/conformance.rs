@@ -1,5 +1,7 @@
 //! Every store keeps the contract.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod memory {
     use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! What only the SQLite store can get wrong: the file, its one writer, and its clock.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
