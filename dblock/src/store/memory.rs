@@ -1,20 +1,16 @@
 //! Rows in the memory of this process, for unit tests and for programs of a single process.
-//!
-//! This is also the reference for the rules of [`Store::apply`]: each function below is one action of that
-//! table, in plain Rust.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+mod rules;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::clock::{micros, until};
-use super::{
-    Action, Capabilities, InspectFilter, LockRow, Occupant, Outcome, Request, Store, StoreError, StoreFuture,
-};
+use self::rules::Table;
+use super::clock::micros;
+use super::{Capabilities, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreFuture};
 use crate::key::Key;
 
 /// Rows in the memory of this process.
@@ -36,13 +32,6 @@ struct Shared {
     /// The wall clock when the store was made, in µs, and tokio's clock at the same instant.
     origin: (i64, Instant),
     table: Mutex<Table>,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    rows: BTreeMap<Key, LockRow>,
-    /// The clock's last reading, so that it never falls, not even between runtimes.
-    now: i64,
 }
 
 impl MemoryStore {
@@ -140,187 +129,12 @@ impl Store for MemoryStore {
     }
 }
 
-impl Table {
-    fn apply(&mut self, request: &Request) -> Outcome {
-        let Request {
-            key,
-            lease_id,
-            action,
-        } = request;
-        match action {
-            Action::Acquire {
-                owner,
-                ttl,
-                holder,
-                wanted_for,
-            } => {
-                let grant = Grant {
-                    lease_id: *lease_id,
-                    owner: *owner,
-                    ttl: *ttl,
-                    holder,
-                };
-                self.acquire(key, &grant, *wanted_for)
-            }
-            Action::Extend { count, ttl } => self.extend(key, *lease_id, *count, *ttl),
-            Action::Release => self.release(key, *lease_id),
-        }
-    }
-
-    fn acquire(&mut self, key: &Key, grant: &Grant<'_>, wanted_for: Option<Duration>) -> Outcome {
-        let now = self.now;
-        let row = match self.rows.entry(key.clone()) {
-            Entry::Vacant(place) => {
-                let row = place.insert(grant.first_row(key, now));
-                return granted(row, now, None);
-            }
-            Entry::Occupied(place) => place.into_mut(),
-        };
-        let same = row.lease_id == grant.lease_id;
-        match State::of(row, now) {
-            // A repeated request, whose first reply was lost.
-            State::Held if same => {
-                row.reentrant_count = 1;
-                granted(row, now, None)
-            }
-            // A late request of a lease that is over: it must not come to life again.
-            State::Free | State::Expired if same => Outcome::Lost,
-            State::Held => {
-                if let Some(wanted_for) = wanted_for {
-                    row.wanted_until = row.wanted_until.max(now.saturating_add(micros(wanted_for)));
-                }
-                Outcome::Busy(occupant(row, now))
-            }
-            State::Free => {
-                grant.give(row, now);
-                granted(row, now, None)
-            }
-            State::Expired => {
-                let former = occupant(row, now);
-                grant.give(row, now);
-                granted(row, now, Some(former))
-            }
-        }
-    }
-
-    fn extend(&mut self, key: &Key, lease_id: Uuid, count: u32, ttl: Duration) -> Outcome {
-        let now = self.now;
-        let Some(row) = self.held(key).filter(|row| row.lease_id == lease_id) else {
-            return Outcome::Lost;
-        };
-        row.reentrant_count = count;
-        if !row.revoked {
-            row.expire_at = row.expire_at.max(now.saturating_add(micros(ttl)));
-        }
-        Outcome::Extended {
-            remaining: until(row.expire_at, now),
-            revoked: row.revoked,
-            wanted: row.wanted_until > now,
-        }
-    }
-
-    fn release(&mut self, key: &Key, lease_id: Uuid) -> Outcome {
-        let now = self.now;
-        let Some(row) = self.rows.get_mut(key).filter(|row| row.lease_id == lease_id) else {
-            return Outcome::Lost;
-        };
-        let freed = match State::of(row, now) {
-            State::Held => true,
-            State::Free => false,
-            State::Expired => return Outcome::Lost,
-        };
-        row.reentrant_count = 0;
-        Outcome::Released {
-            freed,
-            wanted: row.wanted_until > now,
-        }
-    }
-
-    fn held(&mut self, key: &Key) -> Option<&mut LockRow> {
-        let now = self.now;
-        self.rows
-            .get_mut(key)
-            .filter(|row| State::of(row, now) == State::Held)
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum State {
-    Free,
-    Held,
-    Expired,
-}
-
-impl State {
-    fn of(row: &LockRow, now: i64) -> Self {
-        match row.reentrant_count {
-            0 => Self::Free,
-            _ if row.expire_at > now => Self::Held,
-            _ => Self::Expired,
-        }
-    }
-}
-
-/// What an acquire writes into the row when it may have it.
-struct Grant<'a> {
-    lease_id: Uuid,
-    owner: Uuid,
-    ttl: Duration,
-    holder: &'a str,
-}
-
-impl Grant<'_> {
-    /// The row becomes held by this grant; `wanted_until` stays.
-    fn give(&self, row: &mut LockRow, now: i64) {
-        let fence_token = row.fence_ceiling.saturating_add(1).max(now);
-        let wanted_until = row.wanted_until;
-        *row = LockRow {
-            fence_token,
-            fence_ceiling: fence_token,
-            wanted_until,
-            ..self.first_row(&row.key, now)
-        };
-    }
-
-    fn first_row(&self, key: &Key, now: i64) -> LockRow {
-        LockRow {
-            key: key.clone(),
-            owner: self.owner,
-            reentrant_count: 1,
-            expire_at: now.saturating_add(micros(self.ttl)),
-            lease_id: self.lease_id,
-            fence_token: now.max(1),
-            fence_ceiling: now.max(1),
-            wanted_until: 0,
-            acquired_at: now,
-            holder: self.holder.to_owned(),
-            revoked: false,
-            now,
-        }
-    }
-}
-
-fn granted(row: &LockRow, now: i64, taken_over: Option<Occupant>) -> Outcome {
-    Outcome::Granted {
-        fence_token: row.fence_token,
-        remaining: until(row.expire_at, now),
-        taken_over,
-        wanted: row.wanted_until > now,
-    }
-}
-
-fn occupant(row: &LockRow, now: i64) -> Occupant {
-    Occupant {
-        owner: row.owner,
-        holder: row.holder.clone(),
-        fence_token: row.fence_token,
-        remaining: until(row.expire_at, now),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::store::Action;
 
     fn request(lease_id: Uuid, action: Action) -> Request {
         Request {
@@ -352,7 +166,7 @@ mod tests {
             Outcome::Granted { .. }
         ));
 
-        tokio::time::advance(ttl - Duration::from_millis(1)).await;
+        tokio::time::advance(Duration::from_millis(29_999)).await;
         let busy = one(&store.clone(), request(Uuid::now_v7(), acquire(ttl))).await;
         assert!(matches!(busy, Outcome::Busy(occupant) if occupant.remaining == Duration::from_millis(1)));
 
@@ -367,6 +181,28 @@ mod tests {
                 }
             ),
             "{taken:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_next_token_is_above_the_ceiling() {
+        let store = MemoryStore::new();
+        let first = request(Uuid::now_v7(), acquire(Duration::from_secs(30)));
+        one(&store, first.clone()).await;
+        one(
+            &store,
+            Request {
+                action: Action::Release,
+                ..first.clone()
+            },
+        )
+        .await;
+        let ceiling = store.table().now + 3_600_000_000;
+        store.table().rows.get_mut(&first.key).unwrap().fence_ceiling = ceiling;
+        let next = one(&store, request(Uuid::now_v7(), acquire(Duration::from_secs(30)))).await;
+        assert!(
+            matches!(next, Outcome::Granted { fence_token, .. } if fence_token == ceiling + 1),
+            "{next:?}"
         );
     }
 

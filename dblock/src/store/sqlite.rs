@@ -2,6 +2,7 @@
 //!
 //! SQLite has one writer at a time, so one connection does everything and a batch is one transaction.
 
+mod answers;
 mod failure;
 mod migrate;
 mod open;
@@ -11,16 +12,17 @@ mod verify;
 use std::sync::Arc;
 
 use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow};
-use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
+use self::answers::{lock_row, outcome};
 use self::statements::{BEGIN, COMMIT, Statements, Text};
-use super::clock::{micros, until};
+use super::clock::micros;
 use super::connections::{Borrowed, Connections};
 use super::table::TableName;
 use super::{
-    Action, Capabilities, Database, FenceSource, InspectFilter, LockRow, Occupant, Outcome, Request, Store,
-    StoreError, StoreErrorKind, StoreFuture,
+    Action, Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Request, Store, StoreError,
+    StoreFuture,
 };
 use crate::key::Key;
 
@@ -54,7 +56,19 @@ impl SqliteStore {
     /// Carries out one request as a transaction of its own.
     async fn alone(&self, request: &Request) -> Result<Outcome, StoreError> {
         let mut connection = self.connections.take().await?;
-        let answer = self.run(&mut connection, request, |text| &text.alone).await;
+        let answer = async {
+            if let Some(usual) = &self.text(request).usual {
+                let rows = self.run(&mut connection, request, usual).await?;
+                if !rows.is_empty() {
+                    return outcome(request, &rows);
+                }
+            }
+            let rows = self
+                .run(&mut connection, request, &self.text(request).alone)
+                .await?;
+            outcome(request, &rows)
+        }
+        .await;
         connection.settle(answer)
     }
 
@@ -65,8 +79,12 @@ impl SqliteStore {
             self.control(&mut connection, BEGIN).await.map_err(Undone::all)?;
             let mut outcomes = Vec::with_capacity(requests.len());
             for request in requests {
-                let outcome = self.run(&mut connection, request, |text| &text.inside).await;
-                outcomes.push(outcome.map_err(Undone::one)?);
+                let text = &self.text(request).inside;
+                let rows = self
+                    .run(&mut connection, request, text)
+                    .await
+                    .map_err(Undone::one)?;
+                outcomes.push(outcome(request, &rows).map_err(Undone::one)?);
             }
             self.control(&mut connection, COMMIT).await.map_err(Undone::all)?;
             Ok(outcomes)
@@ -79,44 +97,36 @@ impl SqliteStore {
         answer
     }
 
+    fn text(&self, request: &Request) -> &Text {
+        match request.action {
+            Action::Acquire { .. } => &self.statements.acquire,
+            Action::Extend { .. } => &self.statements.extend,
+            Action::Release => &self.statements.release,
+        }
+    }
+
     async fn run(
         &self,
         connection: &mut SqliteConnection,
         request: &Request,
-        form: impl Fn(&Text) -> &Arc<str>,
-    ) -> Result<Outcome, StoreError> {
-        let Request {
-            key,
-            lease_id,
-            action,
-        } = request;
-        let texts = &self.statements;
-        match action {
+        text: &Arc<str>,
+    ) -> Result<Vec<SqliteRow>, StoreError> {
+        let query = query(text, &request.key).bind(request.lease_id);
+        let query = match &request.action {
             Action::Acquire {
                 owner,
                 ttl,
                 holder,
                 wanted_for,
-            } => {
-                let query = query(form(&texts.acquire), key)
-                    .bind(lease_id)
-                    .bind(owner)
-                    .bind(micros(*ttl));
-                let query = query.bind(&**holder).bind(wanted_for.map(micros));
-                acquired(&self.rows(connection, query).await?)
-            }
-            Action::Extend { count, ttl } => {
-                let query = query(form(&texts.extend), key)
-                    .bind(lease_id)
-                    .bind(count)
-                    .bind(micros(*ttl));
-                extended(&self.rows(connection, query).await?)
-            }
-            Action::Release => {
-                let query = query(form(&texts.release), key).bind(lease_id);
-                released(&self.rows(connection, query).await?)
-            }
-        }
+            } => query
+                .bind(owner)
+                .bind(micros(*ttl))
+                .bind(&**holder)
+                .bind(wanted_for.map(micros)),
+            Action::Extend { count, ttl } => query.bind(count).bind(micros(*ttl)),
+            Action::Release => query,
+        };
+        self.rows(connection, query).await
     }
 
     async fn rows(
@@ -182,7 +192,7 @@ impl Store for SqliteStore {
                 .bind(filter.key_prefix())
                 .bind(filter.is_held_only())
                 .bind(filter.max_rows());
-            self.ask(query).await?.iter().map(|row| lock_row(row)).collect()
+            self.ask(query).await?.iter().map(lock_row).collect()
         })
     }
 
@@ -242,105 +252,4 @@ type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, SqliteArguments>;
 /// A statement about one row; further parameters follow the key.
 fn query<'q>(text: &Arc<str>, key: &'q Key) -> Query<'q> {
     sqlx::query(AssertSqlSafe(Arc::clone(text))).bind(key.as_str())
-}
-
-fn acquired(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
-    let mut before = None;
-    let mut grant = None;
-    for row in rows {
-        if get(row, 0)? {
-            grant = Some(row)
-        } else {
-            before = Some(row)
-        }
-    }
-    let occupant = |row| {
-        Ok(Occupant {
-            owner: get(row, 3)?,
-            holder: get(row, 4)?,
-            fence_token: get(row, 5)?,
-            remaining: until(get(row, 6)?, 0),
-        })
-    };
-    match (grant, before) {
-        (Some(grant), before) => {
-            let mut taken_over = None;
-            if let Some(before) = before {
-                let (same_lease, was_taken): (bool, bool) = (get(before, 1)?, get(before, 2)?);
-                if was_taken && !same_lease {
-                    taken_over = Some(Occupant {
-                        remaining: std::time::Duration::ZERO,
-                        ..occupant(before)?
-                    });
-                }
-            }
-            Ok(Outcome::Granted {
-                fence_token: get(grant, 1)?,
-                remaining: until(get(grant, 2)?, 0),
-                taken_over,
-                wanted: get(grant, 3)?,
-            })
-        }
-        (None, Some(before)) if get(before, 1)? => Ok(Outcome::Lost),
-        (None, Some(before)) => occupant(before).map(Outcome::Busy),
-        (None, None) => Err(StoreError::new(
-            StoreErrorKind::Other,
-            "the lock table took no row",
-        )),
-    }
-}
-
-fn extended(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
-    let Some(row) = rows.first() else {
-        return Ok(Outcome::Lost);
-    };
-    Ok(Outcome::Extended {
-        remaining: until(get(row, 0)?, 0),
-        revoked: get(row, 1)?,
-        wanted: get(row, 2)?,
-    })
-}
-
-fn released(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
-    let Some(row) = rows.first() else {
-        return Ok(Outcome::Lost);
-    };
-    Ok(Outcome::Released {
-        freed: get(row, 0)?,
-        wanted: get(row, 1)?,
-    })
-}
-
-fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
-    let key: String = get(row, 0)?;
-    let key = Key::new(None, &key).map_err(|error| {
-        StoreError::new(StoreErrorKind::Other, "the lock table holds an impossible key").with_source(error)
-    })?;
-    Ok(LockRow {
-        key,
-        owner: get(row, 1)?,
-        reentrant_count: get(row, 2)?,
-        expire_at: get(row, 3)?,
-        lease_id: get(row, 4)?,
-        fence_token: get(row, 5)?,
-        fence_ceiling: get(row, 6)?,
-        wanted_until: get(row, 7)?,
-        acquired_at: get(row, 8)?,
-        holder: get(row, 9)?,
-        revoked: get(row, 10)?,
-        now: get(row, 11)?,
-    })
-}
-
-fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T, StoreError>
-where
-    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
-{
-    row.try_get(column).map_err(|error| {
-        StoreError::new(
-            StoreErrorKind::Other,
-            format!("the lock table holds an unexpected value: {error}"),
-        )
-        .with_source(error)
-    })
 }

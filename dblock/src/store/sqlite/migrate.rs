@@ -1,12 +1,14 @@
 //! The tables: whether they fit, and how they are made.
 
-use sqlx::{AssertSqlSafe, SqliteConnection};
 use std::sync::Arc;
 use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, SqliteConnection};
 use tokio::time::Instant;
 
+use super::answers::get;
 use super::statements::{BEGIN, COMMIT};
-use super::{SqliteStore, get};
+use super::{SqliteStore, failure};
 use crate::store::schema::{self, SchemaVersion};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -29,14 +31,18 @@ impl SqliteStore {
     pub(super) async fn create_or_upgrade(&self) -> Result<(), StoreError> {
         let start = Instant::now();
         loop {
-            let mut connection = self.connections.take().await?;
-            let answer = self.upgrade(&mut connection).await;
-            match connection.settle(answer) {
+            match self.attempt().await {
                 Err(error) if error.kind() == StoreErrorKind::Conflict && start.elapsed() < PATIENCE => {}
                 Err(error) => return Err(error),
                 Ok(found) => return schema::check(found, &self.table),
             }
         }
+    }
+
+    async fn attempt(&self) -> Result<Option<SchemaVersion>, StoreError> {
+        let mut connection = self.connections.take().await?;
+        let answer = self.upgrade(&mut connection).await;
+        connection.settle(answer)
     }
 
     /// Runs the scripts that are missing, all or none. What is there afterwards.
@@ -54,7 +60,7 @@ impl SqliteStore {
             sqlx::raw_sql(AssertSqlSafe(script))
                 .execute(&mut *connection)
                 .await
-                .map_err(|error| super::failure::of_statement(error, &self.table))?;
+                .map_err(|error| failure::of_statement(error, &self.table))?;
         }
         self.control(connection, COMMIT).await?;
         self.version(connection).await

@@ -18,12 +18,12 @@ impl SqliteStore {
     /// Refuses what would look like a lock but not be one: rows that only one connection sees.
     pub(crate) fn check_options(options: &SqliteConnectOptions, table: &TableName) -> Result<(), LockError> {
         let file = options.get_filename().to_string_lossy();
+        // The options show their mode only as a URL, and not every file name makes one.
+        let mode = options.clone().filename("any").to_url_lossy();
         let in_memory = file.is_empty()
             || file.contains(":memory:")
-            || file.contains("sqlx-in-memory")
             || file.starts_with("file:") && file.contains("mode=memory")
-            || options
-                .to_url_lossy()
+            || mode
                 .query_pairs()
                 .any(|(name, value)| name == "mode" && value == "memory");
         if in_memory {

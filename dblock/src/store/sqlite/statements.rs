@@ -3,8 +3,9 @@
 //! Parameters are `$N`, not `?N`: a text has several statements that share them, and where one leaves out
 //! a `?N`, sqlx fills the gap by position and counts the later ones wrongly.
 //!
-//! Every statement runs inside `BEGIN IMMEDIATE`, so that it reads the clock after the wait for the write
-//! lock, and nobody else writes between two of them.
+//! Texts of several statements run inside `BEGIN IMMEDIATE`, so that nobody else writes between two of them.
+//! Every statement reads the clock after the wait for the write lock, also one without a transaction around
+//! it: SQLite begins the write before it computes anything.
 
 use std::sync::Arc;
 
@@ -17,20 +18,33 @@ const NOW: &str = "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)";
 pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
 pub(super) const COMMIT: &str = "COMMIT";
 
-/// One action: as part of an open transaction, and as a transaction of its own. The latter crosses to
-/// sqlx's worker thread once instead of three times.
+/// One action. What counts alone is how often and how much sqlx's worker thread is talked to.
 #[derive(Debug)]
 pub(super) struct Text {
-    pub(super) inside: Arc<str>,
+    /// The usual case in one statement; it gives no row, and changes nothing, in any other case.
+    pub(super) usual: Option<Arc<str>>,
+    /// Every case, as a transaction of its own.
     pub(super) alone: Arc<str>,
+    /// Every case, as part of an open transaction.
+    pub(super) inside: Arc<str>,
 }
 
 impl Text {
-    fn new(statements: String) -> Self {
+    fn one(statement: String) -> Self {
+        let text: Arc<str> = statement.into();
+        Self {
+            usual: None,
+            alone: Arc::clone(&text),
+            inside: text,
+        }
+    }
+
+    fn many(usual: String, statements: String) -> Self {
         let alone = format!("{BEGIN}; {statements}; {COMMIT}").into();
         Self {
-            inside: statements.into(),
+            usual: Some(usual.into()),
             alone,
+            inside: statements.into(),
         }
     }
 }
@@ -51,14 +65,14 @@ impl Statements {
         let version = table.quoted_version('"');
         let table = &table.quoted('"');
         Self {
-            acquire: Text::new(acquire(table)),
-            extend: Text::new(extend(table)),
-            release: Text::new(release(table)),
-            revoke: Text::new(format!(
+            acquire: Text::many(grant(table, "reentrant_count = 0"), acquire(table)),
+            extend: Text::one(extend(table)),
+            release: Text::many(free(table), release(table)),
+            revoke: Text::one(format!(
                 "UPDATE {table} SET revoked = 1 WHERE lock_key = $1 AND {held} RETURNING 1",
                 held = held()
             )),
-            force_release: Text::new(format!(
+            force_release: Text::one(format!(
                 "UPDATE {table} SET reentrant_count = 0, lease_id = $2 WHERE lock_key = $1 AND {held} RETURNING 1",
                 held = held()
             )),
@@ -84,18 +98,26 @@ fn acquire(table: &str) -> String {
          UPDATE {table} SET reentrant_count = 1 WHERE lock_key = $1 AND lease_id = $2 AND {held} \
          RETURNING 1, fence_token, expire_at - {NOW}, wanted_until > {NOW}; \
          \
-         INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
+         {grant}; \
+         \
+         UPDATE {table} SET wanted_until = max(wanted_until, {NOW} + $6) \
+         WHERE $6 IS NOT NULL AND lock_key = $1 AND lease_id <> $2 AND {held}",
+        grant = grant(table, &format!("NOT ({held})"))
+    )
+}
+
+/// The part of an acquire that takes the lock, if the row is absent or `available`.
+fn grant(table: &str, available: &str) -> String {
+    format!(
+        "INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
              fence_ceiling, wanted_until, acquired_at, holder, revoked) \
          VALUES ($1, $3, 1, {NOW} + $4, $2, {NOW}, {NOW}, 0, {NOW}, $5, 0) \
          ON CONFLICT (lock_key) DO UPDATE SET lock_owner = excluded.lock_owner, reentrant_count = 1, \
              expire_at = excluded.expire_at, lease_id = excluded.lease_id, \
              fence_token = max(fence_ceiling + 1, {NOW}), fence_ceiling = max(fence_ceiling + 1, {NOW}), \
              acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = 0 \
-         WHERE lease_id <> excluded.lease_id AND NOT ({held}) \
-         RETURNING 1, fence_token, expire_at - {NOW}, wanted_until > {NOW}; \
-         \
-         UPDATE {table} SET wanted_until = max(wanted_until, {NOW} + $6) \
-         WHERE $6 IS NOT NULL AND lock_key = $1 AND lease_id <> $2 AND {held}"
+         WHERE lease_id <> excluded.lease_id AND {available} \
+         RETURNING 1, fence_token, expire_at - {NOW}, wanted_until > {NOW}"
     )
 }
 
@@ -113,11 +135,19 @@ fn extend(table: &str) -> String {
 /// $1 key, $2 lease. The first row tells: whether it was held until now, whether it is wanted.
 fn release(table: &str) -> String {
     format!(
-        "UPDATE {table} SET reentrant_count = 0 WHERE lock_key = $1 AND lease_id = $2 AND {held} \
-         RETURNING 1, wanted_until > {NOW}; \
+        "{free}; \
          \
          SELECT 0, wanted_until > {NOW} FROM {table} \
          WHERE lock_key = $1 AND lease_id = $2 AND reentrant_count = 0",
+        free = free(table)
+    )
+}
+
+/// The part of a release that frees the row.
+fn free(table: &str) -> String {
+    format!(
+        "UPDATE {table} SET reentrant_count = 0 WHERE lock_key = $1 AND lease_id = $2 AND {held} \
+         RETURNING 1, wanted_until > {NOW}",
         held = held()
     )
 }

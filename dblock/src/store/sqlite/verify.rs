@@ -5,6 +5,7 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
+use super::answers::get;
 use super::{failure, statements};
 use crate::key::Key;
 use crate::store::StoreError;
@@ -30,6 +31,6 @@ pub(crate) async fn verify(
         .await
         .map_err(failure::of_fence_check)?;
     rows.first()
-        .map(|row| super::get(row, 0).map(|left| until(left, 0)))
+        .map(|row| get(row, 0).map(|left| until(left, 0)))
         .transpose()
 }
