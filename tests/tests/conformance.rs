@@ -43,3 +43,39 @@ mod sqlite {
 
     dblock::store_conformance!(Some(Sqlite(tempfile::tempdir().unwrap())));
 }
+
+/// A store on a server: each fixture has a table of its own.
+macro_rules! server_conformance {
+    ($store:ident, $url:path) => {
+        mod $store {
+            use std::sync::Arc;
+
+            use dblock::conformance::{Fixture, open};
+            use dblock::store::Store;
+
+            struct Server {
+                url: String,
+                table: String,
+            }
+
+            impl Fixture for Server {
+                async fn store(&self) -> Arc<dyn Store> {
+                    let options = self.url.parse().unwrap();
+                    let store = open::$store::open(options, &self.table).unwrap();
+                    store.migrate().await.unwrap();
+                    store
+                }
+            }
+
+            fn server() -> Option<Server> {
+                let table = format!("locks_{}", uuid::Uuid::now_v7().simple());
+                $url().map(|url| Server { url, table })
+            }
+
+            dblock::store_conformance!(server());
+        }
+    };
+}
+
+server_conformance!(postgres, dblock_tests::postgres_url);
+server_conformance!(mysql, dblock_tests::mysql_url);

@@ -43,3 +43,41 @@ pub mod sqlite {
         crate::store::sqlite::verify(connection, &source.table, key, lease_id, fence_token).await
     }
 }
+
+/// The PostgreSQL store.
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    use std::sync::Arc;
+
+    use crate::LockError;
+    use crate::store::Store;
+    use crate::store::postgres::PostgresStore;
+    use crate::store::table::TableName;
+
+    /// A store in the database of `options`. Opens nothing yet.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a table name that is not allowed.
+    pub fn open(options: sqlx::postgres::PgConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
+        Ok(Arc::new(PostgresStore::new(options, TableName::parse(table)?)))
+    }
+}
+
+/// The MySQL and MariaDB store.
+#[cfg(feature = "mysql")]
+pub mod mysql {
+    use std::sync::Arc;
+
+    use crate::LockError;
+    use crate::store::Store;
+    use crate::store::mysql::MySqlStore;
+    use crate::store::table::TableName;
+
+    /// A store in the database of `options`. Opens nothing yet.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a table name that is not allowed.
+    pub fn open(options: sqlx::mysql::MySqlConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
+        Ok(Arc::new(MySqlStore::new(options, TableName::parse(table)?)))
+    }
+}
