@@ -1,5 +1,6 @@
 //! What can go wrong, told apart: busy, timeout, lost, store, shutdown and bad input are never mixed up.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use crate::key::Key;
@@ -176,7 +177,7 @@ fn held_by(occupant: Option<&Occupant>) -> String {
 fn about(key: Option<&Key>, waited: Duration) -> String {
     let mut text = key.map(|key| format!(" for {key:?}")).unwrap_or_default();
     if !waited.is_zero() {
-        text.push_str(&format!(" after {waited:?}"));
+        let _ = write!(text, " after {waited:?}");
     }
     text
 }

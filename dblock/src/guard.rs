@@ -100,7 +100,7 @@ impl LockGuard {
     pub async fn release(self) -> Result<(), LockError> {
         let lease = Arc::clone(self.hold.lease());
         match body::leave(self.hold).await {
-            None => Ok(()),
+            None | Some(Left::Confirmed) => Ok(()),
             Some(Left::Unconfirmed(trouble)) => Err(LockError::Store {
                 key: Some(lease.terms.key.clone()),
                 waited: lease.held(),
@@ -112,7 +112,6 @@ impl LockGuard {
                 }),
             }),
             Some(Left::Lost(reason)) => Err(lease.lost(reason)),
-            Some(Left::Confirmed) => Ok(()),
         }
     }
 

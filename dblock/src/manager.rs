@@ -24,7 +24,7 @@ use crate::store::{Capabilities, InspectFilter, LockRow, Store, StoreError};
 const ERRAND_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a migration may take, waiting for other nodes' included.
-const MIGRATION_PATIENCE: Duration = Duration::from_secs(60);
+const MIGRATION_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Takes locks in one store. One per process and store, cheap to clone.
 ///

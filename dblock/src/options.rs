@@ -8,7 +8,7 @@ use crate::error::LockError;
 pub const MIN_TTL: Duration = Duration::from_secs(1);
 
 /// The longest ttl, wait, `max_hold` or `hold_min`: 30 days. A longer one is taken for a mistake.
-pub const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub const MAX_DURATION: Duration = Duration::from_hours(30 * 24);
 
 /// The ttl where none is given.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);

@@ -107,12 +107,11 @@ pub async fn run<T>(
     body: impl Future<Output = T>,
 ) -> Result<T, LockError> {
     let default;
-    let manager = match manager {
-        Some(manager) => manager,
-        None => {
-            default = LockManager::default_manager()?;
-            &default
-        }
+    let manager = if let Some(manager) = manager {
+        manager
+    } else {
+        default = LockManager::default_manager()?;
+        &default
     };
     manager.with(key, options, body).await
 }

@@ -769,7 +769,7 @@ async fn a_migration_makes_the_schema() {
 #[tokio::test]
 async fn the_script_runs_by_hand() {
     let Some(url) = server() else { return };
-    let script = include_str!("../migrations/postgres/0001_distributed_lock.sql");
+    let script = include_str!("../../migrations/postgres/0001_distributed_lock.sql");
     let mut user = url.parse::<PgConnectOptions>().unwrap().connect().await.unwrap();
     let set =
         "DROP SCHEMA IF EXISTS test_hand CASCADE; CREATE SCHEMA test_hand; SET search_path TO test_hand";

@@ -98,9 +98,9 @@ impl Queue {
         let (mut taken, mut kept) = (Vec::new(), VecDeque::with_capacity(self.waiters.len()));
         for waiter in self.waiters.drain(..) {
             if test(&waiter) {
-                taken.push(waiter)
+                taken.push(waiter);
             } else {
-                kept.push_back(waiter)
+                kept.push_back(waiter);
             }
         }
         self.waiters = kept;
