@@ -117,7 +117,7 @@ impl Args {
                 self.manager = Some(no_literal(
                     value,
                     "a `LockManager`, such as `manager = self.locks`",
-                )?)
+                )?);
             }
             "renew" => self.renew = Some(renew(value)?),
             "max_hold" => self.max_hold = Some(length("max_hold", value)?),
@@ -241,7 +241,15 @@ fn example(name: &Ident) -> &'static str {
 }
 
 fn unknown(name: &Ident, text: &str) -> syn::Error {
-    let hint = match suggest::closest(text, NAMES) {
+    // What other libraries call it.
+    let elsewhere = match text {
+        "timeout" | "wait_for" | "acquire_timeout" => Some("wait"),
+        "lease" | "duration" | "expire" | "expires" | "expiry" => Some("ttl"),
+        "name" | "lock" | "resource" | "id" => Some("key"),
+        "store" | "locks" | "pool" | "client" => Some("manager"),
+        _ => None,
+    };
+    let hint = match elsewhere.or_else(|| suggest::closest(text, NAMES)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("expected {}", suggest::list(&NAMES, "or")),
     };
@@ -345,13 +353,13 @@ fn wait(value: &Expr) -> syn::Result<Wait> {
     }
     if written.starts_with(char::is_alphabetic) {
         let hint = if suggest::closest(&written, ["forever"]).is_some() {
-            "did you mean \"forever\"? "
+            "Did you mean \"forever\"? "
         } else {
             ""
         };
         return Err(syn::Error::new(
             text.span(),
-            format!("unknown wait \"{written}\"; {hint}Expected a duration such as \"5s\", or \"forever\""),
+            format!("unknown wait \"{written}\". {hint}Expected a duration such as \"5s\", or \"forever\""),
         ));
     }
     length("wait", value).map(Wait::For)
@@ -366,7 +374,7 @@ fn renew(value: &Expr) -> syn::Result<Expr> {
 
 fn on_lost(value: &Expr) -> syn::Result<OnLost> {
     const ACCEPTED: &str =
-        "expected \"cancel\" (the body is dropped) or \"signal\" (the body goes on and is told)";
+        "Expected \"cancel\" (the body is dropped) or \"signal\" (the body goes on and is told)";
     let written = text(value)
         .map(LitStr::value)
         .or_else(|| word(value).map(ToString::to_string));
@@ -379,16 +387,16 @@ fn on_lost(value: &Expr) -> syn::Result<OnLost> {
         )),
         (Some(other), Some(_)) => {
             let hint = suggest::closest(other, ["cancel", "signal"])
-                .map(|near| format!("did you mean \"{near}\"? "))
+                .map(|near| format!("Did you mean \"{near}\"? "))
                 .unwrap_or_default();
             Err(syn::Error::new_spanned(
                 value,
-                format!("unknown on_lost \"{other}\"; {hint}{ACCEPTED}"),
+                format!("unknown on_lost \"{other}\". {hint}{ACCEPTED}"),
             ))
         }
         _ => Err(syn::Error::new_spanned(
             value,
-            format!("`on_lost` is a string: {ACCEPTED}"),
+            format!("`on_lost` is a string. {ACCEPTED}"),
         )),
     }
 }

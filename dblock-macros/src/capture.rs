@@ -48,41 +48,58 @@ enum Mention {
 /// How `name` is mentioned first. Tokens are enough for this, so half-typed bodies are fine; what cannot be
 /// told is taken for a binding, and then the block captures the argument where it uses it.
 fn first_mention(tokens: &TokenStream, name: &str) -> Option<Mention> {
-    let mut tokens = tokens.clone().into_iter().peekable();
-    let mut before = String::new();
-    let mut before_that = String::new();
-    while let Some(token) = tokens.next() {
-        let text = match &token {
-            TokenTree::Ident(ident) if ident.unraw() == name => {
-                let field = before == "." && before_that != ".";
-                let named = matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == ':' && next.spacing() == Spacing::Alone);
-                let lifetime = before == "'";
-                if matches!(before.as_str(), "let" | "mut" | "ref" | "|" | "for" | "fn") && before_that != "&"
-                {
-                    return Some(Mention::Binding);
-                }
-                if !field && !named && !lifetime {
-                    return Some(Mention::Use);
-                }
-                ident.to_string()
-            }
-            TokenTree::Group(group) => {
-                if let Some(mention) = first_mention(&group.stream(), name) {
-                    return Some(mention);
-                }
-                String::new()
-            }
+    let tokens: Vec<TokenTree> = tokens.clone().into_iter().collect();
+    for (at, token) in tokens.iter().enumerate() {
+        let mention = match token {
+            TokenTree::Ident(ident) if ident.unraw() == name => mention(&tokens[..at], &tokens[at + 1..]),
+            TokenTree::Group(group) => first_mention(&group.stream(), name),
             TokenTree::Literal(literal) => {
-                if in_format_string(&literal.to_string(), name) {
-                    return Some(Mention::Use);
-                }
-                String::new()
+                in_format_string(&literal.to_string(), name).then_some(Mention::Use)
             }
-            other => other.to_string(),
+            _ => None,
         };
-        before_that = std::mem::replace(&mut before, text);
+        if mention.is_some() {
+            return mention;
+        }
     }
     None
+}
+
+/// What a name is between these tokens; nothing if it is a field, a label or a lifetime.
+fn mention(before: &[TokenTree], after: &[TokenTree]) -> Option<Mention> {
+    let is = |token: Option<&TokenTree>, text: &str| token.is_some_and(|token| token.to_string() == text);
+    let previous = |back: usize| before.len().checked_sub(back).map(|at| &before[at]);
+    let field = is(previous(1), ".") && !is(previous(2), ".");
+    let named = match after {
+        [TokenTree::Punct(next), ..] => next.as_char() == ':' && next.spacing() == Spacing::Alone,
+        _ => false,
+    };
+    if field || named || is(previous(1), "'") {
+        return None;
+    }
+    let binding = ["let", "mut", "ref", "|", "for", "fn"]
+        .into_iter()
+        .any(|word| is(previous(1), word));
+    if (binding && !is(previous(2), "&")) || is_assigned(after) {
+        return Some(Mention::Binding);
+    }
+    Some(Mention::Use)
+}
+
+/// `= value`, `+= value`: whoever only assigns is told so by a lint, which another mention would confuse.
+fn is_assigned(after: &[TokenTree]) -> bool {
+    let mut operator = String::new();
+    for token in after {
+        let TokenTree::Punct(punct) = token else { break };
+        operator.push(punct.as_char());
+        if punct.spacing() == Spacing::Alone {
+            break;
+        }
+    }
+    matches!(
+        operator.as_str(),
+        "=" | "+=" | "-=" | "*=" | "/=" | "%=" | "&=" | "|=" | "^=" | "<<=" | ">>="
+    )
 }
 
 /// `"{name}"` or `"{name:?}"` in what may be a format string.
@@ -124,6 +141,8 @@ mod tests {
         assert!(names("let a = 1; a + 1").is_empty());
         assert!(names("v.map(|a| a + 1)").is_empty());
         assert!(names("for a in v {}").is_empty());
+        assert!(names("a = A; b += 1").is_empty());
+        assert_eq!(names("a == A"), ["a"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The shortest ttl.
 pub(crate) const MIN_TTL: Duration = Duration::from_secs(1);
 /// The longest duration of any kind.
-pub(crate) const MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub(crate) const MAX: Duration = Duration::from_hours(30 * 24);
 
 /// Reads the duration that stands as a string behind the argument `name`.
 ///

@@ -4,10 +4,11 @@ use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::visit_mut::{self, VisitMut};
-use syn::{Attribute, ReturnType, Type, parse_quote};
+use syn::{Attribute, Expr, ReturnType, Type, parse_quote};
 
 use crate::args::{Args, Key, Length, OnLost, Wait};
 use crate::capture;
+use crate::desugared::Desugared;
 use crate::errors::Errors;
 use crate::function::{Function, Scope};
 use crate::template;
@@ -33,7 +34,7 @@ fn without_lock(item: TokenStream) -> TokenStream {
     if function.sig.asyncness.is_some() {
         function.sig.constness = None;
         function.sig.abi = None;
-    } else if contains_await(function.body.stream()) {
+    } else if contains(function.body.stream(), "await") {
         function.sig.asyncness = Some(parse_quote!(async));
         function.sig.constness = None;
     }
@@ -45,10 +46,10 @@ fn without_lock(item: TokenStream) -> TokenStream {
     function.with_body(&body)
 }
 
-fn contains_await(tokens: TokenStream) -> bool {
+fn contains(tokens: TokenStream, word: &str) -> bool {
     tokens.into_iter().any(|token| match token {
-        TokenTree::Ident(ident) => ident == "await",
-        TokenTree::Group(group) => contains_await(group.stream()),
+        TokenTree::Ident(ident) => ident == word,
+        TokenTree::Group(group) => contains(group.stream(), word),
         _ => false,
     })
 }
@@ -70,28 +71,40 @@ pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
     for attr in function.take_stacked() {
         locks.push(stacked(&attr, &mut errors));
     }
-    check_signature(&function, &mut errors);
-    check_return_type(&function, &locks, &mut errors);
+    let desugared = Desugared::of(&function);
+    if desugared.is_none() {
+        check_signature(&function, &mut errors);
+        check_return_type(&function, &locks, &mut errors);
+    }
 
-    let scope = Scope::new(&function.sig);
+    let mut scope = Scope::new(&function.sig);
+    if let Some(desugared) = &desugared {
+        scope.unpack(&desugared.unpacked_names);
+    }
     let keys: Vec<_> = locks
         .iter()
         .filter_map(|lock| Some(key(lock.key.as_ref()?, &lock.krate, &scope, &mut errors)))
         .collect();
-    let malformed = keys.iter().filter_map(|key| key.as_ref().err());
     if !errors.is_empty() {
-        malformed.for_each(|refused| errors.push(refused.1.clone()));
+        keys.iter()
+            .filter_map(|key| key.explained.clone())
+            .for_each(|error| errors.push(error));
     }
     errors.finish()?;
 
-    let output = Output::new(&function);
+    let output = Output::new(&function, desugared.as_ref());
+    let body = match &desugared {
+        Some(desugared) => desugared.body.clone(),
+        None => function.body.stream(),
+    };
+    let declared = declare(&function, &scope, &output, &locks[0], &body);
     // From the inside out; the topmost attribute is the outermost lock.
-    let declared = declare(&function, &scope, &output, &locks[0]);
-    let body = function.body.stream();
     let mut body = quote!(#declared #body);
     for (lock, key) in locks.iter().zip(&keys).rev() {
-        let (Ok(key) | Err((key, _))) = key;
-        body = under_lock(lock, key, &function, &output, &body);
+        body = under_lock(lock, &key.value, &function, &output, &body);
+    }
+    if let Some(desugared) = desugared {
+        body = desugared.with_body(body);
     }
     Ok(function.with_body(&body))
 }
@@ -118,14 +131,18 @@ fn check_signature(function: &Function, errors: &mut Errors) {
             "an `extern` function cannot wait for a lock; remove the `extern`",
         ));
     }
-    if sig.asyncness.is_none() {
-        errors.push(syn::Error::new(
-            sig.fn_token.span,
+    if sig.asyncness.is_none() && sig.constness.is_none() && sig.abi.is_none() {
+        // Such as #[tokio::main], which leaves `block_on` behind.
+        let message = if contains(function.body.stream(), "block_on") {
+            "another attribute has made this function synchronous already; put `#[distributed_lock]` above it"
+                .into()
+        } else {
             format!(
                 "taking a lock needs an async function: write `async fn {}`",
                 sig.ident
-            ),
-        ));
+            )
+        };
+        errors.push(syn::Error::new(sig.fn_token.span, message));
     }
 }
 
@@ -149,14 +166,14 @@ struct Output {
 }
 
 impl Output {
-    fn new(function: &Function) -> Self {
-        let mut ty = match &function.sig.output {
-            ReturnType::Default => parse_quote!(()),
-            ReturnType::Type(_, ty) => (**ty).clone(),
+    fn new(function: &Function, desugared: Option<&Desugared>) -> Self {
+        let mut ty = match (&function.sig.output, desugared) {
+            (_, Some(desugared)) => desugared.output.clone(),
+            (ReturnType::Default, None) => parse_quote!(()),
+            (ReturnType::Type(_, ty), None) => (**ty).clone(),
         };
-        let mut spans = ty.to_token_stream().into_iter().map(|token| token.span());
-        let start = spans.next().unwrap_or_else(|| function.sig.ident.span());
-        let end = spans.last().unwrap_or(start);
+        let name = function.sig.ident.span();
+        let (start, end) = ends(&ty.to_token_stream()).unwrap_or((name, name));
         EraseImplTrait.visit_type_mut(&mut ty);
         Self { ty, start, end }
     }
@@ -186,44 +203,87 @@ impl VisitMut for EraseImplTrait {
 
 /// Tells the compiler the return type before it sees the body, so that a type error in the body points at
 /// the user's line, and names what the block captures.
-fn declare(function: &Function, scope: &Scope, output: &Output, lock: &Args) -> TokenStream {
+fn declare(
+    function: &Function,
+    scope: &Scope,
+    output: &Output,
+    lock: &Args,
+    body: &TokenStream,
+) -> TokenStream {
     let krate = &lock.krate;
     let ty = &output.ty;
-    let captured = capture::used(&function.sig, scope, &function.body.stream());
-    let captured = captured.into_iter().map(|mut name| {
-        // Not the user's own mention: lints that look at those must not see it.
-        name.set_span(Span::call_site().located_at(name.span()));
-        name
-    });
-    let value = quote_spanned!(output.start=> #krate::__private::declared::<#ty>((#(&#captured,)*)));
+    let captured = capture::used(&function.sig, scope, body);
+    let value = quote_spanned!(output.start=> #krate::__private::declared::<#ty>());
+    // Behind the `return` the captures are seen by the capture analysis alone, and by no lint.
     quote! {
+        #[allow(unreachable_code, path_statements, unused_must_use, clippy::needless_return, clippy::used_underscore_binding)]
         if false {
-            #[allow(clippy::needless_return)]
             return #value;
+            #(#captured;)*
         }
     }
 }
 
-/// The key as an expression of type `String`; where the compiler explains a mistake better, that mistake and
-/// our own words for it.
-fn key(
-    key: &Key,
-    krate: &syn::Path,
-    scope: &Scope,
-    errors: &mut Errors,
-) -> Result<TokenStream, (TokenStream, syn::Error)> {
-    let formatted = |format: &syn::LitStr, values: &[syn::Expr]| quote_spanned!(format.span()=> #krate::__private::format(#krate::__private::format_args!(#format #(, #values)*)));
-    match key {
-        Key::Expr(value) => Ok(quote!(#krate::__private::key(&(#value)))),
-        Key::Template(literal) => match template::parse(literal, scope) {
-            Ok(template) => Ok(formatted(&template.format, &template.values)),
-            Err(refused) if refused.compiler_points_inside => Err((formatted(literal, &[]), refused.error)),
-            Err(refused) => {
-                errors.push(refused.error);
-                Ok(TokenStream::new())
-            }
+/// A key in generated code.
+struct KeyCode {
+    /// An expression of type `String`.
+    value: TokenStream,
+    /// A mistake that the compiler will find in `value` and can point at better than a macro can. It counts
+    /// only if `value` is never compiled.
+    explained: Option<syn::Error>,
+}
+
+fn key(key: &Key, krate: &syn::Path, scope: &Scope, errors: &mut Errors) -> KeyCode {
+    let formatted = |format: &syn::LitStr, values: &[Expr]| {
+        quote_spanned! {format.span()=>
+            #krate::__private::format(#krate::__private::format_args!(#format #(, #values)*))
+        }
+    };
+    let literal = match key {
+        Key::Expr(value) => {
+            let value = borrowed(value);
+            return KeyCode {
+                value: quote!(#krate::__private::key(#value)),
+                explained: None,
+            };
+        }
+        Key::Template(literal) => literal,
+    };
+    match template::parse(literal, scope) {
+        Ok(template) => KeyCode {
+            value: formatted(&template.format, &template.values),
+            explained: None,
         },
+        Err(refused) if refused.compiler_points_inside => KeyCode {
+            value: formatted(literal, &[]),
+            explained: Some(refused.error),
+        },
+        Err(refused) => {
+            errors.push(refused.error);
+            KeyCode {
+                value: TokenStream::new(),
+                explained: None,
+            }
+        }
     }
+}
+
+/// `&(expression)`, with the place of the expression.
+fn borrowed(value: &Expr) -> TokenStream {
+    let tokens = value.to_token_stream();
+    let (start, end) = ends(&tokens).unwrap_or_else(|| (Span::call_site(), Span::call_site()));
+    let reference = quote_spanned!(start=> &);
+    let mut group = Group::new(Delimiter::Parenthesis, tokens);
+    group.set_span(end);
+    quote!(#reference #group)
+}
+
+/// The places of the first and the last token. Stable Rust cannot join them, but the compiler does so itself
+/// for code that starts at the one and ends at the other.
+fn ends(tokens: &TokenStream) -> Option<(Span, Span)> {
+    let mut spans = tokens.clone().into_iter().map(|token| token.span());
+    let start = spans.next()?;
+    Some((start, spans.last().unwrap_or(start)))
 }
 
 /// Wraps a body in one lock.
@@ -248,15 +308,19 @@ fn under_lock(
     } = &locals;
     let options = options(lock, &private, function);
     let (manager, given) = match &lock.manager {
-        Some(manager) => (
-            quote!(let #manager_name = #private::manager(&(#manager));),
-            quote!(#private::Some(&#manager_name)),
-        ),
+        Some(manager) => {
+            let manager = borrowed(manager);
+            (
+                quote!(let #manager_name = #private::manager(#manager);),
+                quote!(#private::Some(&#manager_name)),
+            )
+        }
         None => (TokenStream::new(), quote!(#private::None)),
     };
     let mut block = Group::new(Delimiter::Brace, body.clone());
     block.set_span(function.body.span());
-    let result = quote!(#private::run(#given, #key_name, #options_name, async move #block).await);
+    let future = quote_spanned!(function.body.span()=> async move);
+    let result = quote!(#private::run(#given, #key_name, #options_name, #future #block).await);
     let result = returned(lock, &private, output, &locals, &result);
     quote! {
         let #key_name = #key;
@@ -281,12 +345,13 @@ fn returned(
         .on_busy
         .as_ref()
         .map(|on_busy| quote!(#private::Err(#error) if #error.is_busy() => #on_busy,));
+    let ty = &output.ty;
     match (&lock.on_error, busy) {
         (Some(on_error), busy) => quote! {
             match #result {
                 #private::Ok(#value) => #value,
                 #busy
-                #private::Err(#error) => #private::on_error(#on_error, #error),
+                #private::Err(#error) => #private::on_error::<#ty>(#on_error, #error),
             }
         },
         (None, Some(busy)) => {

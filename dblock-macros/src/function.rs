@@ -1,7 +1,7 @@
 //! The annotated function, taken apart as far as the attribute needs. Its body stays a token stream, so
 //! that half-typed code passes through.
 
-use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Span, TokenStream};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream, Parser};
@@ -35,11 +35,14 @@ impl Parse for Function {
         let end = if input.parse::<Option<Token![;]>>()?.is_some() {
             End::Semicolon
         } else {
-            let braces = input.step(|cursor| match cursor.token_tree() {
-                Some((TokenTree::Group(group), rest)) if group.delimiter() == Delimiter::Brace => {
+            // A `$body:block` of a `macro_rules!` macro stands in an invisible group, which this looks through.
+            let braces = input.step(|cursor| match cursor.group(Delimiter::Brace) {
+                Some((inside, span, rest)) => {
+                    let mut group = Group::new(Delimiter::Brace, inside.token_stream());
+                    group.set_span(span.join());
                     Ok((group, rest))
                 }
-                _ => Err(cursor.error("expected the body of the function")),
+                None => Err(cursor.error("expected the body of the function")),
             })?;
             End::Body(braces)
         };
@@ -168,6 +171,13 @@ impl Scope {
         }
     }
 
+    /// Adds names that the body takes from arguments before anything else happens.
+    pub(crate) fn unpack(&mut self, names: &[Ident]) {
+        self.arguments
+            .retain(|argument| !argument.to_string().starts_with("__arg"));
+        self.arguments.extend_from_slice(names);
+    }
+
     pub(crate) fn find(&self, name: &str) -> Option<&Ident> {
         self.arguments.iter().find(|argument| argument.unraw() == name)
     }
@@ -201,7 +211,7 @@ impl Scope {
 }
 
 /// Collects the names that a pattern binds.
-fn bindings(pat: &Pat, names: &mut Vec<Ident>) {
+pub(crate) fn bindings(pat: &Pat, names: &mut Vec<Ident>) {
     match pat {
         Pat::Ident(pat) => {
             names.push(pat.ident.clone());

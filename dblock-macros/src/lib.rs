@@ -2,12 +2,15 @@
 
 mod args;
 mod capture;
+mod desugared;
 mod duration;
 mod errors;
 mod expand;
 mod function;
 mod suggest;
 mod template;
+#[cfg(test)]
+mod tests;
 
 use proc_macro::TokenStream;
 

@@ -15,7 +15,7 @@ use crate::function::Scope;
 use crate::suggest;
 
 /// The longest key in bytes, namespace prefix included.
-const MAX_KEY_BYTES: usize = 255;
+pub(crate) const MAX_KEY_BYTES: usize = 255;
 
 /// A template that can be given to `format_args!`.
 #[derive(Debug)]
@@ -116,6 +116,38 @@ pub(crate) fn parse(literal: &LitStr, scope: &Scope) -> Result<Template, Refused
     })
 }
 
+/// `.*` and `width$` in a format.
+fn counts_arguments(format: &str) -> bool {
+    let named = |(at, _)| format[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+    format.contains(".*") || format.match_indices('$').any(named)
+}
+
+/// `[[fill]align][sign]['#']['0'][width]['.' precision][type]` of `std::fmt`. The compiler would say so as well,
+/// but at a wrong column, since the format string is not the one in the source.
+fn is_format(format: &str) -> bool {
+    let aligned = format.chars().nth(1).is_some_and(|c| "<^>".contains(c));
+    let rest = match format.char_indices().nth(2) {
+        Some((at, _)) if aligned => &format[at..],
+        None if aligned => "",
+        _ => skip(format, &['<', '^', '>']),
+    };
+    let rest = skip(skip(rest, &['+', '-']), &['#']);
+    let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    let rest = match rest.strip_prefix('.') {
+        Some(precision) => precision.trim_start_matches(|c: char| c.is_ascii_digit()),
+        None => rest,
+    };
+    matches!(
+        rest.trim_end(),
+        "" | "?" | "x?" | "X?" | "x" | "X" | "o" | "b" | "e" | "E" | "p"
+    )
+}
+
+/// Without one leading character of a set.
+fn skip<'a>(text: &'a str, set: &[char]) -> &'a str {
+    text.strip_prefix(set).unwrap_or(text)
+}
+
 fn is_name(text: &str) -> bool {
     Ident::parse_any.parse_str(text).is_ok()
 }
@@ -179,10 +211,16 @@ impl Reader<'_> {
                 "`{{{inside}}}` counts arguments; write it with its name, such as `{{{name}}}`"
             )));
         }
-        if format.is_some_and(|format| format.contains(['*', '$'])) {
+        if format.is_some_and(counts_arguments) {
             return Err(self.error(format!(
                 "`{{{inside}}}` takes its width from another argument, which a key template cannot; \
                  write `key = format!(…)`"
+            )));
+        }
+        if let Some(format) = format.filter(|format| !is_format(format)) {
+            return Err(self.error(format!(
+                "`{format}` in `{{{inside}}}` is not a format; `{{{path}:08}}` pads with zeros, `{{{path}:?}}` is Debug, \
+                 `{{{path}:x}}` is hexadecimal"
             )));
         }
         let value = self.value(path)?;
@@ -324,6 +362,12 @@ mod tests {
             ("{type}{r#type}", "{}{}", vec!["r#type", "r#type"]),
             ("{{{order_id}}}", "{{{}}}", vec!["order_id"]),
             ("{REGION}", "{}", vec!["REGION"]),
+            ("{user:*^+#08.3x?}", "{:*^+#08.3x?}", vec!["user"]),
+            (
+                "{user:é>5}{user:<}{user:x}",
+                "{:é>5}{:<}{:x}",
+                vec!["user", "user", "user"],
+            ),
             ("клю́ч:{ order_id }", "клю́ч:{}", vec!["order_id"]),
         ] {
             let values = values.into_iter().map(String::from).collect();
@@ -349,7 +393,10 @@ mod tests {
             ("{order_id + 1}", "is not a placeholder"),
             ("{order_id.max(1)}", "is not a placeholder"),
             ("{std::mem}", "is not a placeholder"),
+            ("{order_id:.*}", "takes its width from another argument"),
             ("{order_id:w$}", "takes its width from another argument"),
+            ("{order_id:zz}", "`zz` in `{order_id:zz}` is not a format"),
+            ("{order_id:08n}", "is not a format"),
             (&"k".repeat(256), "has 256 bytes"),
         ] {
             let message = read(text).unwrap_err();

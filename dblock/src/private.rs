@@ -8,7 +8,7 @@
 //!     let manager = manager(&self.locks);
 //!     let options = LockOptions::new().ttl(Duration::from_millis(30000)).function("module::settle");
 //!     let result = run(Some(&manager), key, options, async move {
-//!         if false { return declared::<Result<Receipt, OrderError>>((&order, &self)); }
+//!         if false { return declared::<Result<Receipt, OrderError>>(); order; self; }
 //!         /* the body */
 //!     }).await;
 //!     <Result<Receipt, OrderError> as Fallible>::or_error(result)
@@ -62,8 +62,8 @@ pub fn manager(manager: &LockManager) -> LockManager {
     manager.clone()
 }
 
-/// Never called. It gives a `return` its type and mentions what the body captures.
-pub fn declared<T>(_captured: impl Sized) -> T {
+/// Never called. It gives a `return` its type.
+pub fn declared<T>() -> T {
     unreachable!("stands behind `if false`")
 }
 

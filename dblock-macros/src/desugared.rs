@@ -1,0 +1,139 @@
+//! Functions that are async in another way: `fn f() -> Pin<Box<dyn Future<Output = T>>> { Box::pin(async move {…}) }`,
+//! which is what `async_trait` leaves behind, and `fn f() -> impl Future<Output = T> { async move {…} }`.
+
+use proc_macro2::TokenStream;
+use quote::ToTokens;
+use syn::parse::Parser;
+use syn::{
+    Block, Expr, ExprAsync, GenericArgument, Ident, Pat, PathArguments, ReturnType, Stmt, Type,
+    TypeParamBound,
+};
+
+use crate::function::{Function, bindings};
+
+/// The parts of such a function.
+pub(crate) struct Desugared {
+    /// What the future gives.
+    pub(crate) output: Type,
+    /// Statements of the async block that take an argument apart, and the names that they bind.
+    pub(crate) unpacked: Vec<Stmt>,
+    pub(crate) unpacked_names: Vec<Ident>,
+    /// The rest of the async block.
+    pub(crate) body: TokenStream,
+    statements: Vec<Stmt>,
+}
+
+impl Desugared {
+    /// The parts, if the function is one of these.
+    pub(crate) fn of(function: &Function) -> Option<Self> {
+        let ReturnType::Type(_, ty) = &function.sig.output else {
+            return None;
+        };
+        if function.sig.asyncness.is_some() {
+            return None;
+        }
+        let output = future_output(ty)?;
+        let mut statements = Block::parse_within.parse2(function.body.stream()).ok()?;
+        let future = future_block(&mut statements)?;
+        let (unpacked, body): (Vec<_>, Vec<_>) = std::mem::take(&mut future.block.stmts)
+            .into_iter()
+            .partition(takes_argument_apart);
+        let mut unpacked_names = Vec::new();
+        for statement in &unpacked {
+            if let Stmt::Local(local) = statement {
+                bindings(&local.pat, &mut unpacked_names);
+            }
+        }
+        let body = body.iter().map(ToTokens::to_token_stream).collect();
+        Some(Self {
+            output,
+            unpacked,
+            unpacked_names,
+            body,
+            statements,
+        })
+    }
+
+    /// The function's body with another async block.
+    pub(crate) fn with_body(mut self, body: TokenStream) -> TokenStream {
+        if let Some(future) = future_block(&mut self.statements) {
+            future.block.stmts = self.unpacked;
+            future.block.stmts.push(Stmt::Expr(Expr::Verbatim(body), None));
+        }
+        self.statements.iter().map(ToTokens::to_token_stream).collect()
+    }
+}
+
+/// The type behind `Output =`.
+fn future_output(ty: &Type) -> Option<Type> {
+    let bounds = match ty {
+        Type::ImplTrait(ty) => &ty.bounds,
+        Type::TraitObject(ty) => &ty.bounds,
+        Type::Paren(ty) => return future_output(&ty.elem),
+        Type::Group(ty) => return future_output(&ty.elem),
+        Type::Path(ty) => {
+            // Pin<Box<…>>
+            let PathArguments::AngleBracketed(arguments) = &ty.path.segments.last()?.arguments else {
+                return None;
+            };
+            return arguments.args.iter().find_map(|argument| match argument {
+                GenericArgument::Type(ty) => future_output(ty),
+                _ => None,
+            });
+        }
+        _ => return None,
+    };
+    bounds.iter().find_map(|bound| {
+        let TypeParamBound::Trait(bound) = bound else {
+            return None;
+        };
+        let segment = bound.path.segments.last()?;
+        let PathArguments::AngleBracketed(arguments) = &segment.arguments else {
+            return None;
+        };
+        arguments.args.iter().find_map(|argument| match argument {
+            GenericArgument::AssocType(assoc) if segment.ident == "Future" && assoc.ident == "Output" => {
+                Some(assoc.ty.clone())
+            }
+            _ => None,
+        })
+    })
+}
+
+/// The async block that the function ends with.
+fn future_block(statements: &mut [Stmt]) -> Option<&mut ExprAsync> {
+    let Some(Stmt::Expr(last, None)) = statements.last_mut() else {
+        return None;
+    };
+    match last {
+        Expr::Async(future) => Some(future),
+        Expr::Call(call) if call.args.len() == 1 && is_pin(&call.func) => match call.args.first_mut() {
+            Some(Expr::Async(future)) => Some(future),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn is_pin(function: &Expr) -> bool {
+    matches!(function, Expr::Path(path) if path.path.segments.last().is_some_and(|segment| segment.ident == "pin"))
+}
+
+/// `let Path(id) = { let __arg1 = __arg1; __arg1 };`, as `async_trait` writes it: the key needs these names.
+fn takes_argument_apart(statement: &Stmt) -> bool {
+    let Stmt::Local(local) = statement else {
+        return false;
+    };
+    let Some(init) = &local.init else { return false };
+    let Expr::Block(block) = &*init.expr else {
+        return false;
+    };
+    let Some(Stmt::Expr(Expr::Path(value), None)) = block.block.stmts.last() else {
+        return false;
+    };
+    !matches!(local.pat, Pat::Ident(_))
+        && value
+            .path
+            .get_ident()
+            .is_some_and(|name| name.to_string().starts_with("__arg"))
+}

@@ -1,0 +1,116 @@
+//! What the attribute writes, as snapshots.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use crate::expand;
+
+/// The expansion as formatted code, inside an `impl` if it is a method.
+fn expanded(args: TokenStream, item: TokenStream) -> String {
+    let expanded = expand::expand(args, item).expect("no mistakes");
+    let is_method = expanded.to_string().contains("self");
+    let file = if is_method {
+        quote!(impl Service { #expanded })
+    } else {
+        expanded
+    };
+    prettyplease::unparse(&syn::parse2(file).expect("an item"))
+}
+
+#[test]
+fn method() {
+    insta::assert_snapshot!(expanded(
+        quote!(
+            key = "order:{order.id}",
+            ttl = "30s",
+            wait = "5s",
+            manager = self.locks
+        ),
+        quote! {
+            /// Documented.
+            pub async fn settle(&self, order: &Order) -> Result<Receipt, OrderError> {
+                let receipt = self.shop.settle(order).await?;
+                Ok(receipt)
+            }
+        },
+    ));
+}
+
+#[test]
+fn smallest() {
+    insta::assert_snapshot!(expanded(
+        quote!(key = "nightly"),
+        quote! {
+            async fn clean_up() -> Result<(), LockError> {
+                Ok(())
+            }
+        },
+    ));
+}
+
+#[test]
+fn everything() {
+    insta::assert_snapshot!(expanded(
+        quote! {
+            key = format!("{id}"), ttl = self.ttl, wait = "forever", manager = self.locks(), renew = false,
+            max_hold = "10m", hold_min = "1s 500ms", on_lost = "signal", on_busy = Ok(0),
+            on_error = |error| Err(error.into()), crate = my::lock
+        },
+        quote! {
+            async fn run(self: Arc<Self>, id: u64) -> Result<impl Iterator<Item = u8>, Error> {
+                #![allow(unused)]
+                todo!()
+            }
+        },
+    ));
+}
+
+#[test]
+fn stacked() {
+    insta::assert_snapshot!(expanded(
+        quote!(key = "from:{from}"),
+        quote! {
+            #[distributed_lock(key = "to:{to}", on_busy = Ok(false))]
+            #[instrument]
+            async fn transfer(from: String, to: String) -> Result<bool, Error> {
+                bank(to, from).await
+            }
+        },
+    ));
+}
+
+#[test]
+fn async_trait() {
+    insta::assert_snapshot!(expanded(
+        quote!(key = "order:{id}:{self.name}", on_error = |_| 0),
+        quote! {
+            fn settle<'life0, 'async_trait>(
+                &'life0 self,
+                __arg1: Path<u64>,
+            ) -> ::core::pin::Pin<Box<dyn ::core::future::Future<Output = u64> + ::core::marker::Send + 'async_trait>>
+            where
+                'life0: 'async_trait,
+            {
+                Box::pin(async move {
+                    let __self = self;
+                    let Path(id) = { let __arg1 = __arg1; __arg1 };
+                    let __ret: u64 = { id + __self.count };
+                    __ret
+                })
+            }
+        },
+    ));
+}
+
+#[test]
+fn a_mistake_leaves_the_function_standing() {
+    let item = quote! {
+        #[distributed_lock(kye = "b")]
+        async fn settle(id: u64) -> Result<(), Error> {
+            Ok(())
+        }
+    };
+    let file: syn::File =
+        syn::parse2(expand::attribute(quote!(key = "{di}", ttl = "5"), item)).expect("items");
+    insta::assert_snapshot!(prettyplease::unparse(&file));
+}

@@ -1,0 +1,224 @@
+//! A function under the attribute behaves as the bare one: drops, panics and size.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+
+use dblock::{LockManager, distributed_lock};
+use dblock_ui_tests::OrderError;
+use tokio::task::yield_now;
+
+/// Where the locks of these tests are.
+fn locks() -> LockManager {
+    LockManager
+}
+
+/// What happened, in order.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<&'static str>>>);
+
+impl Log {
+    fn write(&self, event: &'static str) {
+        self.0.lock().expect("not poisoned").push(event);
+    }
+
+    fn take(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.0.lock().expect("not poisoned"))
+    }
+
+    fn loud(&self, name: &'static str) -> Loud {
+        Loud { name, log: self.clone(), number: 1 }
+    }
+}
+
+/// Tells when it is dropped.
+struct Loud {
+    name: &'static str,
+    log: Log,
+    number: u64,
+}
+
+impl Drop for Loud {
+    fn drop(&mut self) {
+        self.log.write(self.name);
+    }
+}
+
+/// Two of them, so that a body can use one alone.
+struct Pair {
+    left: Loud,
+    right: Loud,
+}
+
+impl Pair {
+    fn new(log: &Log, left: &'static str, right: &'static str) -> Self {
+        Self { left: log.loud(left), right: log.loud(right) }
+    }
+}
+
+/// How a body ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Value,
+    Return,
+    QuestionMark,
+    Panic,
+}
+
+/// The same functions bare and under the lock.
+macro_rules! functions {
+    ($name:ident $(, #[$lock:meta])*) => {
+        mod $name {
+            use super::*;
+
+            $(#[$lock])*
+            pub(super) async fn drops(
+                first: Loud,
+                second: Pair,
+                (third, mut fourth): (Loud, Loud),
+                end: End,
+                log: Log,
+            ) -> Result<u64, OrderError> {
+                log.write("body");
+                let local = log.loud("local");
+                // Named in another order than declared, and of `second` one field alone.
+                fourth.number += 1;
+                let sum = second.right.number + fourth.number + first.number + local.number;
+                yield_now().await;
+                let inner = log.loud("inner");
+                match end {
+                    End::Value => drop(third),
+                    End::Return => return Ok(sum + inner.number),
+                    End::QuestionMark => Err(OrderError::Unknown(third.number))?,
+                    End::Panic => panic!("on purpose"),
+                }
+                Ok(log.loud("temporary").number + sum)
+            }
+        }
+    };
+}
+
+functions!(bare);
+functions!(locked, #[distributed_lock(key = "drops:{first.number}:{second.left.number}", manager = locks())]);
+
+macro_rules! drops_of {
+    ($name:ident, $end:expr) => {{
+        let log = Log::default();
+        let arguments =
+            (log.loud("first"), Pair::new(&log, "left", "right"), (log.loud("third"), log.loud("fourth")));
+        let future = $name::drops(arguments.0, arguments.1, arguments.2, $end, log.clone());
+        let ended = tokio::spawn(future).await;
+        assert_eq!(ended.is_err(), $end == End::Panic);
+        log.take()
+    }};
+}
+
+#[tokio::test]
+async fn everything_is_dropped_in_the_same_order() {
+    for end in [End::Value, End::Return, End::QuestionMark, End::Panic] {
+        let bare = drops_of!(bare, end);
+        assert_eq!(bare.len(), if end == End::Value { 9 } else { 8 }, "{bare:?}");
+        assert_eq!(drops_of!(locked, end), bare);
+    }
+}
+
+/// Polls until the body has begun, at most `polls` times, and then drops the future.
+fn abandoned(future: impl Future, polls: usize, log: &Log) -> Vec<&'static str> {
+    {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..polls {
+            if future.as_mut().poll(&mut context).is_ready() {
+                break;
+            }
+            if log.0.lock().expect("not poisoned").first() == Some(&"body") {
+                break;
+            }
+        }
+    }
+    log.take()
+}
+
+macro_rules! abandoned {
+    ($name:ident, $polls:expr) => {{
+        let log = Log::default();
+        let arguments =
+            (log.loud("first"), Pair::new(&log, "left", "right"), (log.loud("third"), log.loud("fourth")));
+        abandoned($name::drops(arguments.0, arguments.1, arguments.2, End::Value, log.clone()), $polls, &log)
+    }};
+}
+
+#[tokio::test]
+async fn a_dropped_future_drops_its_arguments_in_the_same_order() {
+    let begun = abandoned!(bare, 1);
+    assert_eq!(begun.first(), Some(&"body"), "{begun:?}");
+    assert_eq!(abandoned!(locked, 100), begun);
+    assert_eq!(abandoned!(locked, 0), abandoned!(bare, 0));
+}
+
+/// The one difference: an argument that the body never names is not part of the body, so it is dropped after
+/// the release.
+#[tokio::test]
+async fn an_unused_argument_is_dropped_last() {
+    async fn bare(_used: Loud, _unused: Loud) -> Result<u64, OrderError> {
+        Ok(_used.number)
+    }
+    #[distributed_lock(key = "unused", manager = locks())]
+    async fn locked(_used: Loud, _unused: Loud) -> Result<u64, OrderError> {
+        Ok(_used.number)
+    }
+    let log = Log::default();
+    bare(log.loud("used"), log.loud("unused")).await.expect("no lock");
+    assert_eq!(log.take(), ["unused", "used"]);
+    locked(log.loud("used"), log.loud("unused")).await.expect("the lock is free");
+    assert_eq!(log.take(), ["used", "unused"]);
+}
+
+#[tokio::test]
+async fn a_panic_shows_the_users_line() {
+    #[distributed_lock(key = "panics", manager = locks())]
+    async fn panics() -> Result<(), OrderError> {
+        yield_now().await;
+        panic!("here")
+    }
+    let line = line!() - 2;
+    let seen = Arc::new(Mutex::new(None));
+    let hook_seen = Arc::clone(&seen);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload().downcast_ref::<&str>() == Some(&"here") {
+            let location = panic.location().expect("a location");
+            *hook_seen.lock().expect("not poisoned") = Some((location.file().to_owned(), location.line()));
+        } else {
+            before(panic);
+        }
+    }));
+    assert!(tokio::spawn(panics()).await.is_err());
+    let seen = seen.lock().expect("not poisoned").clone();
+    assert_eq!(seen, Some((file!().to_owned(), line)));
+}
+
+/// Bytes by which the attribute makes a future larger: for a small one, and for one with an argument of 1 KiB.
+#[test]
+fn futures_grow_by_the_lock_and_a_copy_of_the_arguments() {
+    async fn bare<const N: usize>(data: [u8; N]) -> Result<u8, OrderError> {
+        yield_now().await;
+        Ok(data[0])
+    }
+    #[distributed_lock(key = "size", manager = locks())]
+    async fn locked<const N: usize>(data: [u8; N]) -> Result<u8, OrderError> {
+        yield_now().await;
+        Ok(data[0])
+    }
+    let growth = |n: usize, bare: usize, locked: usize| {
+        println!("argument of {n} bytes: {bare} bare, {locked} under the lock");
+        locked - bare
+    };
+    let small = growth(8, size_of_val(&bare([0; 8])), size_of_val(&locked([0; 8])));
+    let large = growth(1024, size_of_val(&bare([0; 1024])), size_of_val(&locked([0; 1024])));
+    // What the lock needs: the key, the options and the acquire's own state.
+    assert!(small <= 1024, "{small}");
+    // The bare future has the argument twice already, as given and as used; the block under the lock is once more.
+    assert!(large - small <= 1024 + 64, "{small} {large}");
+}

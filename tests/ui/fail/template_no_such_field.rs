@@ -1,0 +1,9 @@
+use dblock::distributed_lock;
+use dblock_ui_tests::{Order, OrderError};
+
+#[distributed_lock(key = "order:{order.number}")]
+async fn settle(order: &Order) -> Result<(), OrderError> {
+    Ok(())
+}
+
+fn main() {}

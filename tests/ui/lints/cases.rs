@@ -1,0 +1,211 @@
+//! Functions that set off lints, with and without the attribute; `lints.rs` compares.
+#![warn(unused, clippy::all, clippy::pedantic, clippy::nursery, rust_2018_idioms, missing_docs)]
+#![warn(elided_lifetimes_in_paths, let_underscore_drop, redundant_lifetimes, single_use_lifetimes)]
+#![warn(tail_expr_drop_order, trivial_casts, trivial_numeric_casts, unreachable_pub, unused_lifetimes)]
+#![warn(unused_qualifications, variant_size_differences, unit_bindings, unused_results, unused_extern_crates)]
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::todo)]
+#![warn(clippy::shadow_reuse, clippy::shadow_same, clippy::shadow_unrelated, clippy::print_stdout)]
+#![warn(clippy::let_underscore_untyped, clippy::let_underscore_must_use, clippy::str_to_string)]
+#![warn(clippy::arithmetic_side_effects, clippy::as_conversions, clippy::clone_on_ref_ptr, clippy::dbg_macro)]
+#![warn(clippy::allow_attributes, clippy::single_call_fn, clippy::question_mark_used, clippy::unreachable)]
+
+#[cfg(feature = "locked")]
+use dblock::distributed_lock;
+use dblock_ui_tests::OrderError;
+use tokio::task::yield_now;
+
+pub struct View<'a>(&'a str);
+
+pub struct Service {
+    name: String,
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a", ttl = "10s", wait = "1s"))]
+pub async fn quiet(number: u64, text: &str) -> Result<u64, OrderError> {
+    yield_now().await;
+    if text.is_empty() {
+        return Err(OrderError::Unknown(number));
+    }
+    Ok(number)
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn unused(first: u64, mut second: String, _third: u8, (fourth, fifth): (u8, u8)) -> Result<u8, OrderError> {
+    yield_now().await;
+    let local = 1;
+    let mut number = 1;
+    number = 2;
+    Ok(fifth)
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn shadowed(first: u64, second: u64) -> Result<u64, OrderError> {
+    yield_now().await;
+    let first = 1;
+    let second = second + first;
+    Ok(second)
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn assigned(mut first: u64, mut second: u64) -> Result<(), OrderError> {
+    yield_now().await;
+    first = 1;
+    second += 1;
+    Ok(())
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn ends_with_return(first: u64) -> Result<u64, OrderError> {
+    yield_now().await;
+    return Ok(first);
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn ends_with_binding(first: u64) -> Result<u64, OrderError> {
+    yield_now().await;
+    let result = Ok(first);
+    result
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn question_mark_at_the_end(first: Result<u64, OrderError>) -> Result<u64, OrderError> {
+    yield_now().await;
+    Ok(first?)
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn unreachable_end(first: u64) -> Result<u64, OrderError> {
+    yield_now().await;
+    return Ok(first);
+    yield_now().await;
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn must_use(first: Vec<u64>) -> Result<usize, OrderError> {
+    yield_now().await;
+    first.len();
+    yield_now();
+    let _ = first.clone();
+    Ok(first.iter().map(|n| n).count())
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn style(text: &String, list: &Vec<u8>, flag: bool) -> Result<bool, OrderError> {
+    yield_now().await;
+    let owned = text.to_string();
+    println!("{}", owned);
+    if flag == true {
+        return Ok(false);
+    } else {
+        match list.len() {
+            0 => (),
+            _ => (),
+        }
+    }
+    Ok((flag))
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn panics(list: &[u8]) -> Result<u8, OrderError> {
+    yield_now().await;
+    let first = list.first().unwrap();
+    let second = list.get(1).expect("two");
+    Ok(first + second + list[2])
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn guard_across_await(lock: &std::sync::Mutex<u8>) -> Result<u8, OrderError> {
+    let guard = lock.lock().unwrap();
+    yield_now().await;
+    Ok(*guard)
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn elided_lifetime(view: View<'_>) -> Result<View<'_>, OrderError> {
+    yield_now().await;
+    Ok(view)
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn one_lifetime<'a>(text: &'a str) -> Result<usize, OrderError> {
+    yield_now().await;
+    Ok(text.len() as usize)
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn by_value(text: String, _used: u8) -> Result<usize, OrderError> {
+    yield_now().await;
+    Ok(text.len() + usize::from(_used))
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+async fn dead_code() -> Result<(), OrderError> {
+    yield_now().await;
+    Ok(())
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async unsafe fn unsafe_body(pointer: *const u8) -> Result<u8, OrderError> {
+    yield_now().await;
+    Ok(*pointer)
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn complicated(n: u64, m: u64) -> Result<std::vec::Vec<u64>, OrderError> {
+    #![allow(clippy::needless_range_loop)]
+    yield_now().await;
+    let mut result = Vec::new();
+    for i in 0..n as usize {
+        for j in 0..m as usize {
+            if i == j && i != 3 || (j == 4 && i > 2) {
+                result.push((i * j) as u64);
+            } else if i > 100 {
+                break;
+            }
+        }
+    }
+    loop {
+        if result.len() > 4 {
+            return Ok(result);
+        }
+        result.push(0);
+    }
+}
+
+impl Service {
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub async fn unused_self(&self) -> Result<(), OrderError> {
+        yield_now().await;
+        Ok(())
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub async fn needless_mut(&mut self, text: &mut String) -> Result<usize, OrderError> {
+        yield_now().await;
+        Ok(self.name.len() + text.len())
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub async fn into_name(self: std::sync::Arc<Self>) -> Result<String, OrderError> {
+        yield_now().await;
+        let shared = self.clone();
+        Ok(shared.name.clone())
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub async fn get_number(self: Box<Service>) -> Result<u64, OrderError> {
+        yield_now().await;
+        todo!("later")
+    }
+}
+
+#[deprecated]
+pub fn old() {}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn calls_old() -> Result<(), OrderError> {
+    yield_now().await;
+    Ok(old())
+}
+
+fn main() {}

@@ -1,0 +1,15 @@
+#![deny(warnings)]
+
+use dblock::distributed_lock;
+use dblock_ui_tests::OrderError;
+
+pub struct Kind {
+    pub r#type: u8,
+}
+
+#[distributed_lock(key = "{type}:{r#type}:{r#match.r#type}")]
+pub async fn r#loop(r#type: u8, r#match: Kind) -> Result<u8, OrderError> {
+    Ok(r#type + r#match.r#type)
+}
+
+fn main() {}
