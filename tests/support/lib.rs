@@ -1,1 +1,4 @@
 //! What the tests share.
+
+pub mod faulty_store;
+pub mod proxy;
