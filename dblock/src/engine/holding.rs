@@ -99,6 +99,16 @@ impl Holding {
         self.lease.lost_reason().is_some() && now >= self.lease.store_end()
     }
 
+    /// Somebody is inside, or `hold_min` keeps the row busy.
+    pub(super) fn is_occupied(&self, now: Instant) -> bool {
+        self.lease.lost_reason().is_none() && (self.lease.holds() > 0 || self.lingers_until(now).is_some())
+    }
+
+    /// Why the last request failed, if it did.
+    pub(super) fn trouble(&self) -> Option<&StoreError> {
+        self.trouble.as_ref()
+    }
+
     /// `hold_min` keeps the row busy although everyone has left.
     fn lingers_until(&self, now: Instant) -> Option<Instant> {
         let until = self.lease.terms.hold_min_until?;

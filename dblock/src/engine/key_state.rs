@@ -70,10 +70,6 @@ impl KeyState {
                 .is_some_and(|holding| holding.lease.holds() == 0)
     }
 
-    pub(super) fn lease(&self) -> Option<&Arc<Lease>> {
-        self.holding.as_ref().map(|holding| &holding.lease)
-    }
-
     pub(super) fn wait_for_lock(&mut self, waiter: Waiter, now: Instant) {
         self.queue.push(waiter, now);
     }
@@ -101,14 +97,20 @@ impl KeyState {
             if holding.is_past(now) {
                 holding.give_everyone_up();
                 let former = holding.lease.occupant();
+                let trouble = holding.trouble().cloned();
                 self.holding = None;
                 self.queue.released(former, true, now);
+                self.queue.note_trouble(trouble);
+            } else if holding.lease.holds() == 0 {
+                self.queue.note_trouble(holding.trouble().cloned());
             }
         }
+        // Not while the last release is on its way: nobody is inside, so callers wait for its answer.
         let held_here = self
-            .lease()
-            .filter(|lease| lease.lost_reason().is_none())
-            .map(|lease| lease.occupant());
+            .holding
+            .as_ref()
+            .filter(|holding| holding.is_occupied(now))
+            .map(|holding| holding.lease.occupant());
         self.queue.expire(now, held_here.as_ref());
     }
 
