@@ -10,7 +10,7 @@ use super::lease::Lease;
 use super::waiter::Syncer;
 use crate::error::LostReason;
 use crate::options;
-use crate::store::{Action, Outcome, StoreError};
+use crate::store::{Action, Outcome, StoreError, StoreErrorKind};
 
 /// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(10);
@@ -219,10 +219,9 @@ impl Holding {
                 Settled::Held
             }
             Ok(other) => {
-                debug_assert!(false, "{other:?} is no answer to {action:?}");
-                self.wait_on();
-                self.back_off(now);
-                Settled::Held
+                let message = format!("the store answered {action:?} with {other:?}");
+                let error = StoreError::new(StoreErrorKind::Interrupted, message);
+                self.settle(action, sent_at, Err(error), now)
             }
             Err(error) => {
                 self.release_unsure |= matches!(action, Action::Release) && error.is_outcome_unknown();

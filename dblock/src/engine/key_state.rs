@@ -15,7 +15,7 @@ use super::queue::Queue;
 use super::waiter::{AcquireCall, Syncer, Waiter};
 use crate::error::LostReason;
 use crate::key::Key;
-use crate::store::{Action, Outcome, Request, StoreError};
+use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
 
 #[derive(Debug)]
 pub(super) struct KeyState {
@@ -245,8 +245,11 @@ impl KeyState {
             Ok(Outcome::Busy(occupant)) => self.queue.busy(occupant, now),
             Ok(Outcome::Skipped) => self.queue.skipped(now),
             Ok(other) => {
-                debug_assert!(other == Outcome::Lost, "{other:?} is no answer to an acquire");
-                self.queue.ask_again(now);
+                // The lease_id was fresh, so no store that keeps its contract says that.
+                let message = format!("the store answered an acquire with {other:?}");
+                self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
+                self.queue
+                    .failed(StoreError::new(StoreErrorKind::Interrupted, message), now);
             }
             Err(error) => {
                 if error.is_outcome_unknown() {
