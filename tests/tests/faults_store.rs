@@ -42,7 +42,7 @@ async fn one_bad_answer_is_survived() {
         let wait = options().wait(TTL);
         let body = async {
             locks
-                .with("k", options(), async {})
+                .with("k", options().wait(TTL), async {})
                 .await
                 .map(|()| store.asked_to(Kind::Extend).len())
         };
