@@ -1,5 +1,8 @@
 //! What the tests share.
 
+pub mod faulty_store;
+pub mod proxy;
+
 /// The PostgreSQL server for tests: `DBLOCK_TEST_POSTGRES_URL`.
 ///
 /// # Panics

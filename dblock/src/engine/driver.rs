@@ -392,9 +392,9 @@ async fn apply(store: &dyn Store, requests: &[Request]) -> Vec<Result<Outcome, S
         vec![Err(error); requests.len()]
     };
     let patience = patience(requests);
-    let answers = std::panic::AssertUnwindSafe(timeout(patience, store.apply(requests)))
-        .catch_unwind()
-        .await;
+    // The call is inside the future too: a store may panic before it returns one.
+    let work = async { timeout(patience, store.apply(requests)).await };
+    let answers = std::panic::AssertUnwindSafe(work).catch_unwind().await;
     match answers {
         Ok(Ok(answers)) if answers.len() == requests.len() => answers,
         Ok(Ok(answers)) => everyone(format!(

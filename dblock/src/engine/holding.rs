@@ -10,7 +10,7 @@ use super::lease::Lease;
 use super::waiter::Syncer;
 use crate::error::LostReason;
 use crate::options;
-use crate::store::{Action, Outcome, StoreError};
+use crate::store::{Action, Outcome, StoreError, StoreErrorKind};
 
 /// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(10);
@@ -116,6 +116,16 @@ impl Holding {
             && self
                 .lingers_until(now)
                 .is_some_and(|until| until <= self.lease.store_end())
+    }
+
+    /// Somebody is inside, perhaps still although the lease has ended, or `hold_min` keeps the row busy.
+    pub(super) fn is_occupied(&self, now: Instant) -> bool {
+        self.lease.holds() > 0 || self.lingers_until(now).is_some()
+    }
+
+    /// Why the last request failed, if it did.
+    pub(super) fn trouble(&self) -> Option<&StoreError> {
+        self.trouble.as_ref()
     }
 
     /// `hold_min` keeps the row busy although everyone has left.
@@ -228,10 +238,9 @@ impl Holding {
                 Settled::Held
             }
             Ok(other) => {
-                debug_assert!(false, "{other:?} is no answer to {action:?}");
-                self.wait_on();
-                self.back_off(now);
-                Settled::Held
+                let message = format!("the store answered {action:?} with {other:?}");
+                let error = StoreError::new(StoreErrorKind::Interrupted, message);
+                self.settle(action, sent_at, Err(error), now)
             }
             Err(error) => {
                 self.release_unsure |= matches!(action, Action::Release) && error.is_outcome_unknown();

@@ -16,7 +16,7 @@ use super::waiter::{AcquireCall, Syncer, Waiter};
 use crate::error::LostReason;
 use crate::health::HealthBoard;
 use crate::key::Key;
-use crate::store::{Action, Outcome, Request, StoreError};
+use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
 
 #[derive(Debug)]
 pub(super) struct KeyState {
@@ -76,10 +76,6 @@ impl KeyState {
                 .is_some_and(|holding| holding.lease.holds() == 0)
     }
 
-    pub(super) fn lease(&self) -> Option<&Arc<Lease>> {
-        self.holding.as_ref().map(|holding| &holding.lease)
-    }
-
     pub(super) fn wait_for_lock(&mut self, waiter: Waiter, now: Instant) {
         self.queue.push(waiter, now);
     }
@@ -106,9 +102,16 @@ impl KeyState {
             holding.expire(now);
             if holding.is_past(now) {
                 self.drop_past_lease(now);
+            } else if holding.lease.holds() == 0 {
+                self.queue.note_trouble(holding.trouble().cloned());
             }
         }
-        let held_here = self.lease().map(|lease| lease.occupant());
+        // Not while the last release is on its way: nobody is inside, so callers wait for its answer.
+        let held_here = self
+            .holding
+            .as_ref()
+            .filter(|holding| holding.is_occupied(now))
+            .map(|holding| holding.lease.occupant());
         self.queue.expire(now, held_here.as_ref());
     }
 
@@ -128,6 +131,7 @@ impl KeyState {
             self.orphans.push(Orphan::new(terms.lease_id, terms.ttl, now));
         }
         self.queue.released(holding.lease.occupant(), true, now);
+        self.queue.note_trouble(holding.trouble().cloned());
     }
 
     /// What to send now, if anything.
@@ -276,8 +280,11 @@ impl KeyState {
             Ok(Outcome::Busy(occupant)) => self.queue.busy(occupant, now),
             Ok(Outcome::Skipped) => self.queue.skipped(now),
             Ok(other) => {
-                debug_assert!(other == Outcome::Lost, "{other:?} is no answer to an acquire");
-                self.queue.ask_again(now);
+                // The lease_id was fresh, so no store that keeps its contract says that.
+                let message = format!("the store answered an acquire with {other:?}");
+                self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
+                self.queue
+                    .failed(StoreError::new(StoreErrorKind::Interrupted, message), now);
             }
             Err(error) => {
                 if error.is_outcome_unknown() {

@@ -208,6 +208,14 @@ impl Queue {
         self.pause = FIRST_PAUSE;
     }
 
+    /// The store could not be asked about the lease of this process: callers whose time is over must not
+    /// hear that the key is busy.
+    pub(super) fn note_trouble(&mut self, trouble: Option<StoreError>) {
+        if let Some(error) = trouble {
+            self.last = LastAnswer::Failed(error);
+        }
+    }
+
     /// The lease of this process is over. `wanted`: somebody in another process may wait for the key.
     pub(super) fn released(&mut self, former: Occupant, wanted: bool, now: Instant) {
         self.last = LastAnswer::Busy(Some(former));
