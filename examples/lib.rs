@@ -1,1 +1,1 @@
-//! x
+//! The parts of the examples that tests drive.
