@@ -1,1 +1,3 @@
 //! The parts of the examples that tests drive.
+
+pub mod web;

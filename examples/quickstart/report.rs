@@ -151,9 +151,12 @@ impl Visits {
     }
 }
 
+/// A row's title, and how to fill its cells.
+type Row = (&'static str, fn(&Findings) -> String);
+
 /// The table, and the line that a script looks for.
 pub(crate) fn print(without: &Findings, with: &Findings) {
-    let rows: [(&str, fn(&Findings) -> String); 9] = [
+    let rows: [Row; 9] = [
         ("withdrawals booked", |f| f.booked.to_string()),
         ("updates lost", |f| f.lost.to_string()),
         ("accounts with a wrong balance", |f| f.wrong_accounts.to_string()),

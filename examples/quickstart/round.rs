@@ -21,7 +21,7 @@ const KILLED_AT: u32 = 8;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// No round takes this long unless something hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -104,10 +104,15 @@ pub(crate) async fn play(
 /// Starts this program again as a worker.
 fn start_worker(order: Order) -> anyhow::Result<Worker> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
-    let mut process = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(order.to_arguments())
         .stdin(Stdio::piped())
-        .kill_on_drop(true)
+        .kill_on_drop(true);
+    // Ctrl-C on the terminal is for the parent, which then ends the others.
+    #[cfg(unix)]
+    command.process_group(0);
+    let mut process = command
         .spawn()
         .with_context(|| format!("cannot start {}", order.name))?;
     Ok(Worker {
