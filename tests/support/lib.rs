@@ -6,6 +6,7 @@ pub mod backend;
 pub mod child;
 pub mod poll;
 pub mod run;
+pub mod transaction;
 
 pub use backend::{Backend, Kind, Row};
 

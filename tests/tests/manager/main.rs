@@ -6,10 +6,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod attribute;
+mod errors;
 mod exclusion;
+mod inherit;
 mod loss;
+mod operators;
+mod places;
 mod reentry;
 mod release;
+mod shutdown;
+mod stores;
+mod tokens;
+mod verify;
 
 use std::time::Duration;
 
