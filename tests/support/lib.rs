@@ -1,7 +1,16 @@
 //! What the tests share.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+pub mod backend;
+pub mod child;
 pub mod faulty_store;
+pub mod poll;
 pub mod proxy;
+pub mod run;
+pub mod transaction;
+
+pub use backend::{Backend, Kind, Row};
 
 /// The PostgreSQL server for tests: `DBLOCK_TEST_POSTGRES_URL`.
 ///
