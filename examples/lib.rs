@@ -1,1 +1,3 @@
-//! x
+//! The parts of the examples that tests drive.
+
+pub mod web;

@@ -1,5 +1,6 @@
 //! What can go wrong, told apart: busy, timeout, lost, store, shutdown and bad input are never mixed up.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use crate::key::Key;
@@ -113,12 +114,18 @@ impl std::fmt::Display for LostReason {
 
 impl LockError {
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::Invalid { message: message.into() }
+        Self::Invalid {
+            message: message.into(),
+        }
     }
 
     /// A store error that no key is involved in.
     pub(crate) fn store(source: StoreError) -> Self {
-        Self::Store { key: None, waited: Duration::ZERO, source }
+        Self::Store {
+            key: None,
+            waited: Duration::ZERO,
+            source,
+        }
     }
 
     /// Someone else holds the lock: [`Busy`](Self::Busy) or [`Timeout`](Self::Timeout). A web service
@@ -162,13 +169,15 @@ impl LockError {
 }
 
 fn held_by(occupant: Option<&Occupant>) -> String {
-    occupant.map(|o| format!(", held by {} for at most {:?} more", o.holder, o.remaining)).unwrap_or_default()
+    occupant
+        .map(|o| format!(", held by {} for at most {:?} more", o.holder, o.remaining))
+        .unwrap_or_default()
 }
 
 fn about(key: Option<&Key>, waited: Duration) -> String {
     let mut text = key.map(|key| format!(" for {key:?}")).unwrap_or_default();
     if !waited.is_zero() {
-        text.push_str(&format!(" after {waited:?}"));
+        let _ = write!(text, " after {waited:?}");
     }
     text
 }

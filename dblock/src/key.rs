@@ -28,7 +28,9 @@ impl Key {
     /// its prefix.
     pub fn new(namespace: Option<&str>, key: &str) -> Result<Self, LockError> {
         if key.is_empty() {
-            return Err(LockError::invalid("the lock key is empty; name the resource, such as \"order:42\""));
+            return Err(LockError::invalid(
+                "the lock key is empty; name the resource, such as \"order:42\"",
+            ));
         }
         if key.contains('\0') {
             return Err(LockError::invalid(format!(
@@ -68,7 +70,9 @@ pub(crate) fn check_namespace(namespace: &str) -> Result<(), LockError> {
     } else {
         return Ok(());
     };
-    Err(LockError::invalid(format!("the namespace {namespace:?} {problem}")))
+    Err(LockError::invalid(format!(
+        "the namespace {namespace:?} {problem}"
+    )))
 }
 
 impl fmt::Display for Key {
@@ -89,7 +93,10 @@ mod tests {
 
     #[test]
     fn a_key_carries_its_namespace() {
-        assert_eq!(Key::new(Some("billing"), "order:42").unwrap().as_str(), "billing:order:42");
+        assert_eq!(
+            Key::new(Some("billing"), "order:42").unwrap().as_str(),
+            "billing:order:42"
+        );
         assert_eq!(Key::new(None, " a ").unwrap().as_str(), " a ");
     }
 

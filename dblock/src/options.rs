@@ -8,7 +8,7 @@ use crate::error::LockError;
 pub const MIN_TTL: Duration = Duration::from_secs(1);
 
 /// The longest ttl, wait, `max_hold` or `hold_min`: 30 days. A longer one is taken for a mistake.
-pub const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub const MAX_DURATION: Duration = Duration::from_hours(30 * 24);
 
 /// The ttl where none is given.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -125,17 +125,28 @@ impl LockOptions {
     pub(crate) fn check(&self) -> Result<(), LockError> {
         let named = [
             ("ttl", Some(self.ttl)),
-            ("wait", if let Wait::For(wait) = self.wait { Some(wait) } else { None }),
+            (
+                "wait",
+                if let Wait::For(wait) = self.wait {
+                    Some(wait)
+                } else {
+                    None
+                },
+            ),
             ("max_hold", self.max_hold),
             ("hold_min", self.hold_min),
         ];
         for (name, value) in named {
             let Some(value) = value else { continue };
             if value.is_zero() {
-                return Err(LockError::invalid(format!("{name} is zero; give it a length, such as 30 seconds")));
+                return Err(LockError::invalid(format!(
+                    "{name} is zero; give it a length, such as 30 seconds"
+                )));
             }
             if value > MAX_DURATION {
-                return Err(LockError::invalid(format!("{name} is {value:?}; at most 30 days are allowed")));
+                return Err(LockError::invalid(format!(
+                    "{name} is {value:?}; at most 30 days are allowed"
+                )));
             }
         }
         if self.ttl < MIN_TTL {

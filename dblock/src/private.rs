@@ -25,7 +25,7 @@ pub use std::option::Option::{None, Some};
 pub use std::result::Result::{Err, Ok};
 pub use std::time::Duration;
 
-pub use crate::{LockError, LockOptions, OnLost};
+pub use crate::{LockError, LockManager, LockOptions, OnLost};
 
 /// The key of a template. A plain `String`, because `fmt::Arguments` may not live across an await of a
 /// future that is `Send`.
@@ -94,11 +94,6 @@ impl<T, E: From<LockError>> Fallible for Result<T, E> {
     }
 }
 
-// Stand-in until the manager is here.
-#[derive(Debug, Clone, Default)]
-#[allow(missing_docs)]
-pub struct LockManager;
-
 /// Takes the lock, runs the body under it, and releases.
 ///
 /// Without a manager the innermost scope's counts, else the installed one.
@@ -111,6 +106,12 @@ pub async fn run<T>(
     options: LockOptions,
     body: impl Future<Output = T>,
 ) -> Result<T, LockError> {
-    let _ = (manager, key, options);
-    Ok(body.await)
+    let default;
+    let manager = if let Some(manager) = manager {
+        manager
+    } else {
+        default = LockManager::default_manager()?;
+        &default
+    };
+    manager.with(key, options, body).await
 }

@@ -1,1 +1,51 @@
 //! What the tests share.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+pub mod backend;
+pub mod child;
+pub mod faulty_store;
+pub mod poll;
+pub mod proxy;
+pub mod run;
+pub mod transaction;
+
+pub use backend::{Backend, Kind, Row};
+
+/// The PostgreSQL server for tests: `DBLOCK_TEST_POSTGRES_URL`.
+///
+/// # Panics
+/// When it is not set although `DBLOCK_TEST_REQUIRE_SERVERS` is 1.
+pub fn postgres_url() -> Option<String> {
+    server_url("PostgreSQL", "DBLOCK_TEST_POSTGRES_URL")
+}
+
+/// The MySQL or MariaDB server for tests: `DBLOCK_TEST_MYSQL_URL`.
+///
+/// # Panics
+/// When it is not set although `DBLOCK_TEST_REQUIRE_SERVERS` is 1.
+pub fn mysql_url() -> Option<String> {
+    server_url("MySQL", "DBLOCK_TEST_MYSQL_URL")
+}
+
+/// A test without its server passes, which must be seen: it says so on the process's own stderr, which the
+/// test harness does not swallow.
+fn server_url(server: &str, variable: &str) -> Option<String> {
+    use std::io::Write;
+
+    let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
+    if url.is_none() {
+        let required = std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").is_ok_and(|value| value == "1");
+        assert!(
+            !required,
+            "{variable} is not set, and DBLOCK_TEST_REQUIRE_SERVERS=1 requires it"
+        );
+        let test = std::thread::current();
+        let test = test.name().unwrap_or("a test");
+        let _ = writeln!(
+            std::io::stderr(),
+            "LEFT OUT: {test} needs a {server} server; set {variable}, or run `cargo xtask test`"
+        );
+    }
+    url
+}

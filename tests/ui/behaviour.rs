@@ -28,7 +28,11 @@ impl Log {
     }
 
     fn loud(&self, name: &'static str) -> Loud {
-        Loud { name, log: self.clone(), number: 1 }
+        Loud {
+            name,
+            log: self.clone(),
+            number: 1,
+        }
     }
 }
 
@@ -53,7 +57,10 @@ struct Pair {
 
 impl Pair {
     fn new(log: &Log, left: &'static str, right: &'static str) -> Self {
-        Self { left: log.loud(left), right: log.loud(right) }
+        Self {
+            left: log.loud(left),
+            right: log.loud(right),
+        }
     }
 }
 
@@ -105,8 +112,11 @@ functions!(locked, #[distributed_lock(key = "drops:{first.number}:{second.left.n
 macro_rules! drops_of {
     ($name:ident, $end:expr) => {{
         let log = Log::default();
-        let arguments =
-            (log.loud("first"), Pair::new(&log, "left", "right"), (log.loud("third"), log.loud("fourth")));
+        let arguments = (
+            log.loud("first"),
+            Pair::new(&log, "left", "right"),
+            (log.loud("third"), log.loud("fourth")),
+        );
         let future = $name::drops(arguments.0, arguments.1, arguments.2, $end, log.clone());
         let ended = tokio::spawn(future).await;
         assert_eq!(ended.is_err(), $end == End::Panic);
@@ -143,9 +153,16 @@ fn abandoned(future: impl Future, polls: usize, log: &Log) -> Vec<&'static str> 
 macro_rules! abandoned {
     ($name:ident, $polls:expr) => {{
         let log = Log::default();
-        let arguments =
-            (log.loud("first"), Pair::new(&log, "left", "right"), (log.loud("third"), log.loud("fourth")));
-        abandoned($name::drops(arguments.0, arguments.1, arguments.2, End::Value, log.clone()), $polls, &log)
+        let arguments = (
+            log.loud("first"),
+            Pair::new(&log, "left", "right"),
+            (log.loud("third"), log.loud("fourth")),
+        );
+        abandoned(
+            $name::drops(arguments.0, arguments.1, arguments.2, End::Value, log.clone()),
+            $polls,
+            &log,
+        )
     }};
 }
 
@@ -171,7 +188,9 @@ async fn an_unused_argument_is_dropped_last() {
     let log = Log::default();
     bare(log.loud("used"), log.loud("unused")).await.expect("no lock");
     assert_eq!(log.take(), ["unused", "used"]);
-    locked(log.loud("used"), log.loud("unused")).await.expect("the lock is free");
+    locked(log.loud("used"), log.loud("unused"))
+        .await
+        .expect("the lock is free");
     assert_eq!(log.take(), ["used", "unused"]);
 }
 
@@ -216,7 +235,11 @@ fn futures_grow_by_the_lock_and_a_copy_of_the_arguments() {
         locked - bare
     };
     let small = growth(8, size_of_val(&bare([0; 8])), size_of_val(&locked([0; 8])));
-    let large = growth(1024, size_of_val(&bare([0; 1024])), size_of_val(&locked([0; 1024])));
+    let large = growth(
+        1024,
+        size_of_val(&bare([0; 1024])),
+        size_of_val(&locked([0; 1024])),
+    );
     // What the lock needs: the key, the options and the acquire's own state.
     assert!(small <= 1024, "{small}");
     // The bare future has the argument twice already, as given and as used; the block under the lock is once more.

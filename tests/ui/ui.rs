@@ -34,6 +34,9 @@ fn the_page_of_mistakes_is_true() {
 
 fn toolchain() -> String {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
-    let output = std::process::Command::new(rustc).arg("--version").output().expect("rustc runs");
+    let output = std::process::Command::new(rustc)
+        .arg("--version")
+        .output()
+        .expect("rustc runs");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

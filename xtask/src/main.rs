@@ -1,2 +1,63 @@
-//! Project tasks.
-fn main() {}
+//! The project's tasks: `cargo xtask test` and `cargo xtask servers`. Unix only.
+//!
+//! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
+//! guards of every process and folder that it made; the same happens on an error and on a panic.
+
+mod process;
+mod servers;
+mod signals;
+mod stale;
+mod steps;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use signals::Signals;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Tasks of the dblock project"
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run every check of the project, with throw-away database servers.
+    Test(test::Args),
+    /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
+    Servers,
+}
+
+// One thread: Linux sends the parent-death signal of a child when the thread that started it ends.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match run(Cli::parse().task).await {
+        Ok(code) => code,
+        Err(error) => {
+            anstream::eprintln!("\x1b[1;31merror\x1b[0m: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(task: Task) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::listen()?;
+    match task {
+        Task::Test(args) => tokio::select! {
+            outcome = test::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Servers => tokio::select! {
+            outcome = servers::serve() => outcome,
+            // For this task a signal is the ordinary end.
+            _ = signals.next() => Ok(ExitCode::SUCCESS),
+        },
+    }
+}

@@ -50,14 +50,20 @@ impl<C> Connections<C> {
         let idle = self.idle().pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => tokio::time::timeout(CONNECT_TIMEOUT, (self.open)()).await.unwrap_or_else(|_| {
-                Err(StoreError::new(
-                    StoreErrorKind::Unreachable,
-                    format!("the database did not accept a connection within {CONNECT_TIMEOUT:?}"),
-                ))
-            })?,
+            None => tokio::time::timeout(CONNECT_TIMEOUT, (self.open)())
+                .await
+                .unwrap_or_else(|_| {
+                    Err(StoreError::new(
+                        StoreErrorKind::Unreachable,
+                        format!("the database did not accept a connection within {CONNECT_TIMEOUT:?}"),
+                    ))
+                })?,
         };
-        Ok(Borrowed { connection: Some(connection), home: self, _permit: permit })
+        Ok(Borrowed {
+            connection: Some(connection),
+            home: self,
+            _permit: permit,
+        })
     }
 
     /// Closes the idle connections. Those of a broken server are all broken.
@@ -78,7 +84,9 @@ impl<C> Connections<C> {
 
 impl<C> fmt::Debug for Connections<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connections").field("idle", &self.idle().len()).finish_non_exhaustive()
+        f.debug_struct("Connections")
+            .field("idle", &self.idle().len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -114,12 +122,16 @@ impl<C> Deref for Borrowed<'_, C> {
     type Target = C;
 
     fn deref(&self) -> &C {
-        self.connection.as_ref().expect("the connection is there until `keep` takes self")
+        self.connection
+            .as_ref()
+            .expect("the connection is there until `keep` takes self")
     }
 }
 
 impl<C> DerefMut for Borrowed<'_, C> {
     fn deref_mut(&mut self) -> &mut C {
-        self.connection.as_mut().expect("the connection is there until `keep` takes self")
+        self.connection
+            .as_mut()
+            .expect("the connection is there until `keep` takes self")
     }
 }

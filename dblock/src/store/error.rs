@@ -2,13 +2,14 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 /// A store's failure. [`kind`](Self::kind) says what follows from it; the message says what to do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct StoreError {
     kind: StoreErrorKind,
     message: String,
-    source: Option<Box<dyn Error + Send + Sync>>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 /// What follows from a [`StoreError`].
@@ -37,13 +38,17 @@ impl StoreError {
     /// A failure with its message, which names the remedy where there is one. It must not contain a
     /// password: a database URL is never part of it.
     pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+        }
     }
 
     /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.source = Some(Arc::from(source.into()));
         self
     }
 

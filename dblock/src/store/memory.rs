@@ -1,1 +1,216 @@
-//! Rows in the memory of this process.
+//! Rows in the memory of this process, for unit tests and for programs of a single process.
+
+mod rules;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use self::rules::Table;
+use super::clock::micros;
+use super::{Capabilities, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreFuture};
+use crate::key::Key;
+
+/// Rows in the memory of this process.
+///
+/// Clones share the rows: two managers over two clones exclude each other like two processes over one
+/// database. Its clock follows tokio's, so a test with paused time moves it.
+///
+/// ```
+/// let store = dblock::store::memory::MemoryStore::new();
+/// let same_rows = store.clone();
+/// ```
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// The wall clock when the store was made, in µs, and tokio's clock at the same instant.
+    origin: (i64, Instant),
+    table: Mutex<Table>,
+}
+
+impl MemoryStore {
+    /// A store with no rows.
+    pub fn new() -> Self {
+        let wall = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let origin = (micros(wall), Instant::now());
+        Self {
+            shared: Arc::new(Shared {
+                origin,
+                table: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The table, with its clock set to this instant. The guard must not live across an await.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        let (wall, instant) = self.shared.origin;
+        // A panic inside the lock leaves a whole row behind, so the table is still good.
+        let mut table = self.shared.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.now = table.now.max(wall.saturating_add(micros(instant.elapsed())));
+        table
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store for MemoryStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            callers_runtime: true,
+            concurrency: 3,
+            ..Capabilities::new("memory")
+        }
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        Box::pin(async move {
+            let mut table = self.table();
+            requests.iter().map(|request| Ok(table.apply(request))).collect()
+        })
+    }
+
+    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
+        Box::pin(async move {
+            let table = self.table();
+            let rows = table.rows.values().map(|row| LockRow {
+                now: table.now,
+                ..row.clone()
+            });
+            Ok(rows
+                .filter(|row| row.key.as_str().starts_with(filter.key_prefix()))
+                .filter(|row| row.is_held() || !filter.is_held_only())
+                .take(usize::try_from(filter.max_rows()).unwrap_or(usize::MAX))
+                .collect())
+        })
+    }
+
+    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let mut table = self.table();
+            let held = table.held(key);
+            Ok(held.map(|row| row.revoked = true).is_some())
+        })
+    }
+
+    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let mut table = self.table();
+            let Some(row) = table.held(key) else {
+                return Ok(false);
+            };
+            row.reentrant_count = 0;
+            row.lease_id = Uuid::now_v7();
+            Ok(true)
+        })
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::Action;
+
+    fn request(lease_id: Uuid, action: Action) -> Request {
+        Request {
+            key: Key::new(None, "k").unwrap(),
+            lease_id,
+            action,
+        }
+    }
+
+    fn acquire(ttl: Duration) -> Action {
+        Action::Acquire {
+            owner: Uuid::now_v7(),
+            ttl,
+            holder: "test".into(),
+            wanted_for: None,
+        }
+    }
+
+    async fn one(store: &MemoryStore, request: Request) -> Outcome {
+        store.apply(&[request]).await.remove(0).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn paused_time_moves_the_clock() {
+        let store = MemoryStore::new();
+        let ttl = Duration::from_secs(30);
+        assert!(matches!(
+            one(&store, request(Uuid::now_v7(), acquire(ttl))).await,
+            Outcome::Granted { .. }
+        ));
+
+        tokio::time::advance(Duration::from_millis(29_999)).await;
+        let busy = one(&store.clone(), request(Uuid::now_v7(), acquire(ttl))).await;
+        assert!(matches!(busy, Outcome::Busy(occupant) if occupant.remaining == Duration::from_millis(1)));
+
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let taken = one(&store, request(Uuid::now_v7(), acquire(ttl))).await;
+        assert!(
+            matches!(
+                taken,
+                Outcome::Granted {
+                    taken_over: Some(_),
+                    ..
+                }
+            ),
+            "{taken:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_next_token_is_above_the_ceiling() {
+        let store = MemoryStore::new();
+        let first = request(Uuid::now_v7(), acquire(Duration::from_secs(30)));
+        one(&store, first.clone()).await;
+        one(
+            &store,
+            Request {
+                action: Action::Release,
+                ..first.clone()
+            },
+        )
+        .await;
+        let ceiling = store.table().now + 3_600_000_000;
+        store.table().rows.get_mut(&first.key).unwrap().fence_ceiling = ceiling;
+        let next = one(&store, request(Uuid::now_v7(), acquire(Duration::from_secs(30)))).await;
+        assert!(
+            matches!(next, Outcome::Granted { fence_token, .. } if fence_token == ceiling + 1),
+            "{next:?}"
+        );
+    }
+
+    #[test]
+    fn the_clock_never_falls() {
+        let store = MemoryStore::new();
+        let ahead = store.table().now + 1_000_000_000;
+        store.table().now = ahead;
+        assert_eq!(store.table().now, ahead);
+    }
+}

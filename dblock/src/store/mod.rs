@@ -40,7 +40,6 @@ use uuid::Uuid;
 pub use error::{StoreError, StoreErrorKind};
 pub use row::{InspectFilter, LockRow, Occupant};
 
-
 use crate::key::Key;
 
 /// The future of a store method.
@@ -129,7 +128,12 @@ pub struct Capabilities {
 impl Capabilities {
     /// Capabilities of a store called `name`: own thread, no fence check, one call at a time.
     pub fn new(name: &'static str) -> Self {
-        Self { name, callers_runtime: false, verify_in: false, concurrency: 1 }
+        Self {
+            name,
+            callers_runtime: false,
+            verify_in: false,
+            concurrency: 1,
+        }
     }
 }
 
@@ -210,9 +214,15 @@ pub enum Outcome {
 /// The database and table that a fence check reads.
 #[derive(Debug, Clone)]
 pub struct FenceSource {
-    #[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(dead_code))]
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
+        allow(dead_code)
+    )]
     pub(crate) database: Database,
-    #[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(dead_code))]
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
+        allow(dead_code)
+    )]
     pub(crate) table: Arc<str>,
 }
 

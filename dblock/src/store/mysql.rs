@@ -1,1 +1,201 @@
-//! Rows in MySQL 8 or MariaDB.
+//! Rows in MySQL (8.0.1 or later) or MariaDB (10.6 or later): the first versions with `SKIP LOCKED`.
+//!
+//! Nothing here decides about waiting, and no statement runs on a connection of the user's except the
+//! fence check.
+
+mod batch;
+mod error;
+mod fence;
+mod migrate;
+mod row;
+mod rules;
+mod session;
+mod text;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::AssertSqlSafe;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use uuid::Uuid;
+
+pub(crate) use fence::verify;
+
+use super::connections::{Connections, MAX_CONNECTIONS};
+use super::table::TableName;
+use super::{
+    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Request, Store, StoreError,
+    StoreFuture, schema,
+};
+use crate::error::LockError;
+use crate::key::Key;
+
+/// How many batches may be under way at once. One connection is left for the operator's calls.
+const CONCURRENT_BATCHES: usize = MAX_CONNECTIONS - 1;
+
+/// Locks in one table of MySQL or MariaDB.
+pub struct MySqlStore {
+    connections: Connections<MySqlConnection>,
+    options: MySqlConnectOptions,
+    table: TableName,
+    /// The lock table for SQL text.
+    table_sql: String,
+}
+
+impl MySqlStore {
+    /// A store in `table` of the database that `options` name. Connects when it is first used.
+    pub(crate) fn new(options: MySqlConnectOptions, table: TableName) -> Self {
+        let options = session::options(options);
+        let for_opening = options.clone();
+        Self {
+            connections: Connections::new(MAX_CONNECTIONS, move || session::open(for_opening.clone())),
+            options,
+            table_sql: table.quoted('`'),
+            table,
+        }
+    }
+
+    /// For tests: a store from a URL.
+    #[doc(hidden)]
+    pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
+        let options = MySqlConnectOptions::from_str(url)
+            .map_err(|error| LockError::invalid(format!("the database URL cannot be read: {error}")))?;
+        Ok(Self::new(options, TableName::parse(table)?))
+    }
+
+    /// For tests: the fence check.
+    #[doc(hidden)]
+    pub async fn verify_on(
+        &self,
+        connection: &mut MySqlConnection,
+        key: &Key,
+        lease_id: Uuid,
+        fence_token: i64,
+    ) -> Result<Option<Duration>, StoreError> {
+        verify(connection, &self.qualified_table(), key, lease_id, fence_token).await
+    }
+
+    /// The lock table with its database: a session of the user's may have chosen another one.
+    fn qualified_table(&self) -> String {
+        match (self.table.schema(), self.options.get_database()) {
+            (None, Some(database)) => format!("`{}`.{}", database.replace('`', "``"), self.table_sql),
+            _ => self.table_sql.clone(),
+        }
+    }
+
+    /// Runs one statement for an operator; says how many rows it met.
+    async fn execute(&self, sql: String) -> Result<u64, StoreError> {
+        let mut connection = self.connections.take().await?;
+        let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await;
+        let done = done.map_err(|error| error::of_statement(error, &self.table));
+        // sqlx asks for the rows met, not for those that changed.
+        connection.settle(done).map(|done| done.rows_affected())
+    }
+
+    async fn read(&self, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
+        let (table, columns, clock) = (&self.table_sql, text::COLUMNS, text::CLOCK);
+        let prefix = filter.key_prefix().as_bytes();
+        // Both columns and literals are bytes, so LEFT counts bytes and nothing is a wildcard. The range
+        // makes it start at the first such key.
+        let held = if filter.is_held_only() {
+            "AND reentrant_count > 0 AND expire_at > "
+        } else {
+            ""
+        };
+        let now = if filter.is_held_only() { clock } else { "" };
+        let sql = format!(
+            "SELECT {columns} FROM {table} WHERE lock_key >= {prefix_hex} AND LEFT(lock_key, {length}) = {prefix_hex} \
+             {held}{now} ORDER BY lock_key LIMIT {limit};SELECT {clock}",
+            prefix_hex = text::hex(prefix),
+            length = prefix.len(),
+            limit = filter.max_rows(),
+        );
+        let mut connection = self.connections.take().await?;
+        let rows = row::fetch(&mut connection, sql)
+            .await
+            .map_err(|error| error::of_statement(error, &self.table));
+        let (mut rows, _) = connection.settle(rows)?;
+        if filter.is_held_only() {
+            // The clock was read after the rows: one may have expired in between.
+            rows.retain(LockRow::is_held);
+        }
+        Ok(rows)
+    }
+}
+
+impl fmt::Debug for MySqlStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the options: they have the password.
+        f.debug_struct("MySqlStore")
+            .field("table", &self.table)
+            .field("connections", &self.connections)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for MySqlStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            verify_in: true,
+            concurrency: CONCURRENT_BATCHES,
+            ..Capabilities::new("mysql")
+        }
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        Box::pin(batch::apply(self, requests))
+    }
+
+    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            let mut connection = self.connections.take().await?;
+            let found = migrate::found(self, &mut connection).await;
+            schema::check(connection.settle(found)?, &self.table)
+        })
+    }
+
+    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(migrate::run(self))
+    }
+
+    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
+        Box::pin(self.read(filter))
+    }
+
+    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        // The clock is up to a second old when the row was locked by somebody else. Then a lease that
+        // expired meanwhile is marked, which changes nothing: it is never extended and never revived.
+        let sql = format!(
+            "UPDATE {} SET revoked = TRUE WHERE lock_key = {} AND reentrant_count > 0 AND expire_at > {}",
+            self.table_sql,
+            text::hex(key.as_str().as_bytes()),
+            text::CLOCK,
+        );
+        Box::pin(async move { Ok(self.execute(sql).await? > 0) })
+    }
+
+    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        let sql = format!(
+            "UPDATE {} SET reentrant_count = 0, lease_id = {} WHERE lock_key = {} AND reentrant_count > 0 \
+             AND expire_at > {}",
+            self.table_sql,
+            text::hex(Uuid::now_v7().as_bytes()),
+            text::hex(key.as_str().as_bytes()),
+            text::CLOCK,
+        );
+        Box::pin(async move { Ok(self.execute(sql).await? > 0) })
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move { self.connections.close() })
+    }
+
+    fn fence_source(&self) -> Option<FenceSource> {
+        Some(FenceSource {
+            database: Database::MySql,
+            table: Arc::from(self.qualified_table()),
+        })
+    }
+}

@@ -69,7 +69,11 @@ pub struct InspectFilter {
 impl InspectFilter {
     /// Every held row, at most 1,000.
     pub fn new() -> Self {
-        Self { prefix: String::new(), held_only: true, limit: 1_000 }
+        Self {
+            prefix: String::new(),
+            held_only: true,
+            limit: 1_000,
+        }
     }
 
     /// Only keys that start with `prefix`, byte by byte. From the manager, the namespace is put before it.

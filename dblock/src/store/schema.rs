@@ -59,7 +59,11 @@ mod tests {
         let version = |version, min_client| Some(SchemaVersion { version, min_client });
         assert!(say(None).unwrap_err().contains("migrate"));
         assert!(say(version(0, 0)).unwrap_err().contains("older"));
-        assert!(say(version(9, 9)).unwrap_err().contains("upgrade the dblock crate"));
+        assert!(
+            say(version(9, 9))
+                .unwrap_err()
+                .contains("upgrade the dblock crate")
+        );
         assert_eq!(say(version(9, 1)), Ok(()));
         assert_eq!(say(version(SCHEMA_VERSION, 1)), Ok(()));
     }

@@ -27,8 +27,11 @@ pub(crate) fn of_statement(
             )
             .with_source(error)
         }
-        other => StoreError::new(StoreErrorKind::Other, format!("unexpected answer of the database: {other}"))
-            .with_source(other),
+        other => StoreError::new(
+            StoreErrorKind::Other,
+            format!("unexpected answer of the database: {other}"),
+        )
+        .with_source(other),
     }
 }
 
@@ -46,7 +49,9 @@ pub(crate) fn of_connect(
         .with_source(error),
         other => StoreError::new(
             StoreErrorKind::Unreachable,
-            format!("the database cannot be reached: {other}; is the server running, and is the address right?"),
+            format!(
+                "the database cannot be reached: {other}; is the server running, and is the address right?"
+            ),
         )
         .with_source(other),
     }

@@ -31,13 +31,18 @@ impl TableName {
                 && part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
                 && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         };
-        if !fits(name, MAX_PART_BYTES - VERSION_SUFFIX.len()) || !schema.is_none_or(|s| fits(s, MAX_PART_BYTES)) {
+        if !fits(name, MAX_PART_BYTES - VERSION_SUFFIX.len())
+            || !schema.is_none_or(|s| fits(s, MAX_PART_BYTES))
+        {
             return Err(LockError::invalid(format!(
                 "the table name {text:?} is not allowed: write `table` or `schema.table` with ASCII letters, \
                  digits and `_`, at most 55 bytes for the table and 63 for the schema"
             )));
         }
-        Ok(Self { schema: schema.map(Into::into), name: name.into() })
+        Ok(Self {
+            schema: schema.map(Into::into),
+            name: name.into(),
+        })
     }
 
     pub(crate) fn schema(&self) -> Option<&str> {
@@ -86,12 +91,30 @@ mod tests {
         let table = TableName::parse("ops.distributed_lock").unwrap();
         assert_eq!(table.quoted('"'), r#""ops"."distributed_lock""#);
         assert_eq!(table.quoted_version('`'), "`ops`.`distributed_lock_version`");
-        assert_eq!(TableName::parse(DEFAULT_TABLE).unwrap().quoted('"'), r#""distributed_lock""#);
+        assert_eq!(
+            TableName::parse(DEFAULT_TABLE).unwrap().quoted('"'),
+            r#""distributed_lock""#
+        );
     }
 
     #[test]
     fn what_could_leave_the_quotes_is_refused() {
-        for bad in ["", ".", "a.", ".a", "a.b.c", "1a", "a b", "a\"b", "a`b", "a;b", "å", "a-b", "a\0", &"a".repeat(56)] {
+        for bad in [
+            "",
+            ".",
+            "a.",
+            ".a",
+            "a.b.c",
+            "1a",
+            "a b",
+            "a\"b",
+            "a`b",
+            "a;b",
+            "å",
+            "a-b",
+            "a\0",
+            &"a".repeat(56),
+        ] {
             assert!(TableName::parse(bad).is_err(), "{bad:?}");
         }
     }

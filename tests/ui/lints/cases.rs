@@ -1,13 +1,62 @@
 //! Functions that set off lints, with and without the attribute; `lints.rs` compares.
-#![warn(unused, clippy::all, clippy::pedantic, clippy::nursery, rust_2018_idioms, missing_docs)]
-#![warn(elided_lifetimes_in_paths, let_underscore_drop, redundant_lifetimes, single_use_lifetimes)]
-#![warn(tail_expr_drop_order, trivial_casts, trivial_numeric_casts, unreachable_pub, unused_lifetimes)]
-#![warn(unused_qualifications, variant_size_differences, unit_bindings, unused_results, unused_extern_crates)]
-#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::todo)]
-#![warn(clippy::shadow_reuse, clippy::shadow_same, clippy::shadow_unrelated, clippy::print_stdout)]
-#![warn(clippy::let_underscore_untyped, clippy::let_underscore_must_use, clippy::str_to_string)]
-#![warn(clippy::arithmetic_side_effects, clippy::as_conversions, clippy::clone_on_ref_ptr, clippy::dbg_macro)]
-#![warn(clippy::allow_attributes, clippy::single_call_fn, clippy::question_mark_used, clippy::unreachable)]
+#![warn(
+    unused,
+    clippy::all,
+    clippy::pedantic,
+    clippy::nursery,
+    rust_2018_idioms,
+    missing_docs
+)]
+#![warn(
+    elided_lifetimes_in_paths,
+    let_underscore_drop,
+    redundant_lifetimes,
+    single_use_lifetimes
+)]
+#![warn(
+    tail_expr_drop_order,
+    trivial_casts,
+    trivial_numeric_casts,
+    unreachable_pub,
+    unused_lifetimes
+)]
+#![warn(
+    unused_qualifications,
+    variant_size_differences,
+    unit_bindings,
+    unused_results,
+    unused_extern_crates
+)]
+#![warn(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::todo
+)]
+#![warn(
+    clippy::shadow_reuse,
+    clippy::shadow_same,
+    clippy::shadow_unrelated,
+    clippy::print_stdout
+)]
+#![warn(
+    clippy::let_underscore_untyped,
+    clippy::let_underscore_must_use,
+    clippy::str_to_string
+)]
+#![warn(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::clone_on_ref_ptr,
+    clippy::dbg_macro
+)]
+#![warn(
+    clippy::allow_attributes,
+    clippy::single_call_fn,
+    clippy::question_mark_used,
+    clippy::unreachable
+)]
 
 #[cfg(feature = "locked")]
 use dblock::distributed_lock;
@@ -42,7 +91,12 @@ pub async fn one_expression(number: u64) -> Result<u64, OrderError> { quiet(numb
 pub async fn braces(number: u64) -> Result<u64, OrderError> { { quiet(number, "a").await } }
 
 #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
-pub async fn unused(first: u64, mut second: String, _third: u8, (fourth, fifth): (u8, u8)) -> Result<u8, OrderError> {
+pub async fn unused(
+    first: u64,
+    mut second: String,
+    _third: u8,
+    (fourth, fifth): (u8, u8),
+) -> Result<u8, OrderError> {
     yield_now().await;
     let local = 1;
     let mut number = 1;

@@ -10,26 +10,48 @@ type Warning = (String, u64);
 /// Clippy's warnings about the cases.
 fn warnings(features: &str) -> BTreeSet<Warning> {
     let output = Command::new(env!("CARGO"))
-        .args(["clippy", "--quiet", "--message-format=json", "--package", "dblock-ui-tests"])
+        .args([
+            "clippy",
+            "--quiet",
+            "--message-format=json",
+            "--package",
+            "dblock-ui-tests",
+        ])
         .args(["--example", "lint-cases", "--features", features])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env_remove("RUSTFLAGS")
         .output()
         .expect("cargo clippy runs");
     let text = String::from_utf8(output.stdout).expect("JSON is UTF-8");
-    let messages: Vec<serde_json::Value> =
-        text.lines().map(|line| serde_json::from_str(line).expect("a message of cargo")).collect();
+    let messages: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a message of cargo"))
+        .collect();
     let rendered = |level: &str| -> String {
-        let chosen = messages.iter().map(|message| &message["message"]).filter(|message| message["level"] == level);
-        chosen.filter_map(|message| message["rendered"].as_str()).collect()
+        let chosen = messages
+            .iter()
+            .map(|message| &message["message"])
+            .filter(|message| message["level"] == level);
+        chosen
+            .filter_map(|message| message["rendered"].as_str())
+            .collect()
     };
-    assert!(output.status.success(), "{}{}", rendered("error"), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}{}",
+        rendered("error"),
+        String::from_utf8_lossy(&output.stderr)
+    );
     let mut found = BTreeSet::new();
     for message in &messages {
         let message = &message["message"];
-        let Some(lint) = message["code"]["code"].as_str() else { continue };
+        let Some(lint) = message["code"]["code"].as_str() else {
+            continue;
+        };
         for span in message["spans"].as_array().into_iter().flatten() {
-            let in_cases = span["file_name"].as_str().is_some_and(|file| file.ends_with("cases.rs"));
+            let in_cases = span["file_name"]
+                .as_str()
+                .is_some_and(|file| file.ends_with("cases.rs"));
             if in_cases && span["is_primary"] == true {
                 found.insert((lint.to_owned(), span["line_start"].as_u64().expect("a line")));
             }
@@ -47,5 +69,8 @@ fn no_lint_fires_or_falls_silent() {
     assert!(lints.len() > 30, "the cases set off few lints: {lints:?}");
     let fired: Vec<_> = locked.difference(&bare).collect();
     let silenced: Vec<_> = bare.difference(&locked).collect();
-    assert!(fired.is_empty() && silenced.is_empty(), "fired: {fired:#?}\nsilenced: {silenced:#?}");
+    assert!(
+        fired.is_empty() && silenced.is_empty(),
+        "fired: {fired:#?}\nsilenced: {silenced:#?}"
+    );
 }

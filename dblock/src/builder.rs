@@ -1,0 +1,251 @@
+//! Building a manager: which store, which table, which namespace.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::LockError;
+use crate::key;
+use crate::manager::LockManager;
+use crate::store::Store;
+use crate::store::memory::MemoryStore;
+use crate::store::table::{DEFAULT_TABLE, TableName};
+
+/// Settings of a [`LockManager`]. From [`LockManager::builder`].
+#[derive(Debug)]
+#[must_use = "nothing happens until `build` is awaited"]
+pub struct LockManagerBuilder {
+    source: StoreSource,
+    namespace: Option<String>,
+    table: String,
+    auto_migrate: bool,
+}
+
+impl LockManagerBuilder {
+    pub(crate) fn new(source: StoreSource) -> Self {
+        let auto_migrate = source.is_sqlite_url;
+        Self {
+            source,
+            namespace: None,
+            table: DEFAULT_TABLE.into(),
+            auto_migrate,
+        }
+    }
+
+    /// Puts `namespace:` before every key, so that services can share a table. Not empty, at most 100 bytes,
+    /// without `:`. Default: none.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    /// The lock table, `table` or `schema.table`. The version table has the same name with `_version`
+    /// behind it. Default: `distributed_lock`. A store of your own and the memory store have no table.
+    pub fn table(mut self, table: impl Into<String>) -> Self {
+        self.table = table.into();
+        self
+    }
+
+    /// Whether [`build`](Self::build) creates or upgrades the tables. Default: only for a SQLite URL.
+    pub fn auto_migrate(mut self, auto_migrate: bool) -> Self {
+        self.auto_migrate = auto_migrate;
+        self
+    }
+
+    /// Starts the manager and checks that the database has a fitting table.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a bad setting, [`LockError::Store`] when the database cannot be reached,
+    /// refuses, or has no fitting table (the message has the remedy).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind, except that a migration may be carried out.
+    pub async fn build(self) -> Result<LockManager, LockError> {
+        let manager = self.auto_migrate;
+        let locks = self.start()?;
+        if manager {
+            locks.migrate().await?;
+        } else {
+            locks.check_schema().await?;
+        }
+        Ok(locks)
+    }
+
+    /// Starts the manager without asking the database anything: for programs that must start while it is
+    /// down, or that call [`LockManager::migrate`] themselves. A missing table is then found by the first
+    /// lock.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a bad setting.
+    pub fn start(self) -> Result<LockManager, LockError> {
+        if let Some(namespace) = &self.namespace {
+            key::check_namespace(namespace)?;
+        }
+        let table = TableName::parse(&self.table)?;
+        LockManager::start(self.source.open(table)?, self.namespace)
+    }
+}
+
+/// Where a manager keeps its locks: made from a `PgPool`, `MySqlPool` or `SqlitePool` of sqlx, a
+/// [`MemoryStore`], or an `Arc<dyn Store>`.
+pub struct StoreSource {
+    kind: Kind,
+    is_sqlite_url: bool,
+}
+
+enum Kind {
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::postgres::PgConnectOptions),
+    #[cfg(feature = "mysql")]
+    MySql(sqlx::mysql::MySqlConnectOptions),
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::sqlite::SqliteConnectOptions),
+    Ready(Arc<dyn Store>),
+}
+
+impl StoreSource {
+    /// Reads a URL. Its scheme picks the store. No message repeats the URL: it may hold a password.
+    pub(crate) fn from_url(url: &str) -> Result<Self, LockError> {
+        let scheme = url
+            .split_once(':')
+            .map_or("", |(scheme, _)| scheme)
+            .to_ascii_lowercase();
+        match scheme.as_str() {
+            "postgres" | "postgresql" => Self::postgres_url(url),
+            "mysql" | "mariadb" => Self::mysql_url(url),
+            "sqlite" => Self::sqlite_url(url),
+            "memory" => Ok(MemoryStore::new().into()),
+            "" => Err(LockError::invalid(
+                "the database URL has no scheme; write postgres://…, mysql://…, mariadb://…, sqlite://… or memory:",
+            )),
+            other => Err(LockError::invalid(format!(
+                "no lock store for the URL scheme {other:?}; use postgres, mysql, mariadb, sqlite or memory"
+            ))),
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    fn postgres_url(url: &str) -> Result<Self, LockError> {
+        Ok(Kind::Postgres(parsed("postgres", url)?).into())
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    fn postgres_url(_: &str) -> Result<Self, LockError> {
+        Err(not_compiled_in("postgres"))
+    }
+
+    #[cfg(feature = "mysql")]
+    fn mysql_url(url: &str) -> Result<Self, LockError> {
+        let rest = url.split_once(':').map_or("", |(_, rest)| rest);
+        Ok(Kind::MySql(parsed("mysql", &format!("mysql:{rest}"))?).into())
+    }
+
+    #[cfg(not(feature = "mysql"))]
+    fn mysql_url(_: &str) -> Result<Self, LockError> {
+        Err(not_compiled_in("mysql"))
+    }
+
+    #[cfg(feature = "sqlite")]
+    fn sqlite_url(url: &str) -> Result<Self, LockError> {
+        let mut options: sqlx::sqlite::SqliteConnectOptions = parsed("sqlite", url)?;
+        if !url.contains("mode=") {
+            options = options.create_if_missing(true);
+        }
+        Ok(Self {
+            kind: Kind::Sqlite(options),
+            is_sqlite_url: true,
+        })
+    }
+
+    #[cfg(not(feature = "sqlite"))]
+    fn sqlite_url(_: &str) -> Result<Self, LockError> {
+        Err(not_compiled_in("sqlite"))
+    }
+
+    fn open(self, table: TableName) -> Result<Arc<dyn Store>, LockError> {
+        Ok(match self.kind {
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(options) => Arc::new(crate::store::postgres::PostgresStore::new(options, table)),
+            #[cfg(feature = "mysql")]
+            Kind::MySql(options) => Arc::new(crate::store::mysql::MySqlStore::new(options, table)),
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(options) => {
+                crate::store::sqlite::SqliteStore::check_options(&options, &table)?;
+                Arc::new(crate::store::sqlite::SqliteStore::new(options, table))
+            }
+            Kind::Ready(store) => {
+                drop(table);
+                store
+            }
+        })
+    }
+}
+
+#[cfg(feature = "sql")]
+fn parsed<O: std::str::FromStr<Err = sqlx::Error>>(store: &str, url: &str) -> Result<O, LockError> {
+    url.parse()
+        .map_err(|error| LockError::invalid(format!("the {store} URL cannot be read: {error}")))
+}
+
+#[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+fn not_compiled_in(store: &str) -> LockError {
+    LockError::invalid(format!(
+        "the {store} store is not compiled in; write `dblock = {{ version = \"…\", features = [\"{store}\"] }}` in Cargo.toml"
+    ))
+}
+
+impl fmt::Debug for StoreSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.kind {
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(_) => "StoreSource(postgres)",
+            #[cfg(feature = "mysql")]
+            Kind::MySql(_) => "StoreSource(mysql)",
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(_) => "StoreSource(sqlite)",
+            Kind::Ready(_) => "StoreSource(store)",
+        })
+    }
+}
+
+impl From<Kind> for StoreSource {
+    fn from(kind: Kind) -> Self {
+        Self {
+            kind,
+            is_sqlite_url: false,
+        }
+    }
+}
+
+impl From<Arc<dyn Store>> for StoreSource {
+    fn from(store: Arc<dyn Store>) -> Self {
+        Kind::Ready(store).into()
+    }
+}
+
+impl From<MemoryStore> for StoreSource {
+    fn from(store: MemoryStore) -> Self {
+        Kind::Ready(Arc::new(store)).into()
+    }
+}
+
+macro_rules! from_pool {
+    ($feature:literal, $pool:ty, $kind:ident) => {
+        #[cfg(feature = $feature)]
+        impl From<$pool> for StoreSource {
+            fn from(pool: $pool) -> Self {
+                Self::from(&pool)
+            }
+        }
+
+        #[cfg(feature = $feature)]
+        impl From<&$pool> for StoreSource {
+            fn from(pool: &$pool) -> Self {
+                Kind::$kind(pool.connect_options().as_ref().clone()).into()
+            }
+        }
+    };
+}
+
+from_pool!("postgres", sqlx::PgPool, Postgres);
+from_pool!("mysql", sqlx::MySqlPool, MySql);
+from_pool!("sqlite", sqlx::SqlitePool, Sqlite);

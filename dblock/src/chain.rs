@@ -1,0 +1,69 @@
+//! Call chains: which locks the running code is inside of.
+//!
+//! A chain travels in a tokio task-local around each body, innermost lock first. That is what makes a
+//! nested call find the lease it re-enters; threads, tasks and processes play no part.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use crate::engine::EngineHandle;
+use crate::engine::lease::Lease;
+use crate::key::Key;
+
+tokio::task_local! {
+    static CHAIN: Link;
+}
+
+/// The innermost lock of a chain, with those around it.
+#[derive(Debug, Clone)]
+pub(crate) struct Link(Arc<Node>);
+
+#[derive(Debug)]
+struct Node {
+    lease: Arc<Lease>,
+    engine: EngineHandle,
+    around: Option<Link>,
+}
+
+impl Link {
+    /// The lock that the running code is directly inside of.
+    pub(crate) fn current() -> Option<Self> {
+        CHAIN.try_with(Clone::clone).ok()
+    }
+
+    /// Puts a lock inside of the running code's.
+    pub(crate) fn inside_current(lease: &Arc<Lease>, engine: &EngineHandle) -> Self {
+        let node = Node {
+            lease: Arc::clone(lease),
+            engine: engine.clone(),
+            around: Self::current(),
+        };
+        Self(Arc::new(node))
+    }
+
+    /// Runs `body` inside of this lock.
+    pub(crate) fn scope<F: Future>(self, body: F) -> impl Future<Output = F::Output> {
+        CHAIN.scope(self, body)
+    }
+
+    /// From the innermost lock outwards.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<Lease>, &EngineHandle)> {
+        let links = std::iter::successors(Some(self), |link| link.0.around.as_ref());
+        links.map(|link| (&link.0.lease, &link.0.engine))
+    }
+
+    /// The lease on `key` that the chain holds from this engine.
+    pub(crate) fn find(&self, engine: &EngineHandle, key: &Key) -> Option<&Arc<Lease>> {
+        let same =
+            |found: &(&Arc<Lease>, &EngineHandle)| found.1.id() == engine.id() && found.0.terms.key == *key;
+        self.iter().find(same).map(|(lease, _)| lease)
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.0.lease
+    }
+
+    pub(crate) fn engine(&self) -> &EngineHandle {
+        &self.0.engine
+    }
+}

@@ -1,0 +1,49 @@
+//! Fence tokens only grow.
+
+use super::Fixture;
+use super::scene::{Asker, LONG, SHORT, existing, granted, one, until_not_held};
+
+/// However the lease before ended, the next token is larger.
+pub async fn tokens_grow_over_every_change_of_owner(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let mut last = 0;
+    let mut grown = |token: i64| {
+        assert!(token > last, "token {token} after {last}");
+        last = token;
+    };
+    for _ in 0..2 {
+        let released = Asker::new("token");
+        grown(granted(&*store, released.acquire(LONG)).await.fence_token);
+        one(&*store, released.release()).await;
+
+        let forced = Asker::new("token");
+        grown(granted(&*other, forced.acquire(LONG)).await.fence_token);
+        assert!(
+            store
+                .force_release(&forced.key)
+                .await
+                .expect("force_release works")
+        );
+
+        let expired = Asker::new("token");
+        grown(granted(&*store, expired.acquire(SHORT)).await.fence_token);
+        until_not_held(&*store, &expired.key).await;
+    }
+}
+
+/// Grants that follow each other faster than the clock ticks: the ceiling runs ahead of the clock, and each
+/// token is larger all the same. Holding the key longer does not change the token.
+pub async fn quick_grants_have_different_tokens(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let mut last = 0;
+    for _ in 0..100 {
+        let asker = Asker::new("quick");
+        let token = granted(&*store, asker.acquire(LONG)).await.fence_token;
+        assert!(token > last, "token {token} after {last}");
+        last = token;
+        one(&*store, asker.extend(2, LONG)).await;
+        let row = existing(&*store, &asker.key).await;
+        assert_eq!((row.fence_token, row.fence_ceiling), (token, token));
+        one(&*store, asker.release()).await;
+    }
+}

@@ -1,0 +1,129 @@
+//! The lock that the running code is inside of, and handing it to another task.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::body;
+use crate::chain::Link;
+use crate::engine::lease::{Hold, Lease};
+use crate::error::LockError;
+
+/// The innermost lock that the running code is inside of; `None` outside of any.
+///
+/// A spawned task is not inside of its parent's locks, unless it was wrapped by [`inherit`].
+pub fn current() -> Option<CurrentLock> {
+    Link::current().map(|link| CurrentLock { link })
+}
+
+/// A lock seen from inside its body. It does not keep the lock: after the body it is only a record.
+#[derive(Debug, Clone)]
+pub struct CurrentLock {
+    link: Link,
+}
+
+impl CurrentLock {
+    fn lease(&self) -> &Arc<Lease> {
+        self.link.lease()
+    }
+
+    /// The key with its namespace prefix.
+    pub fn key(&self) -> &str {
+        self.lease().terms.key.as_str()
+    }
+
+    /// The owner: the identity of the call chain.
+    pub fn owner(&self) -> Uuid {
+        self.lease().terms.owner
+    }
+
+    /// The token of this lease: larger than every token given for the key before. Store it beside what you
+    /// write, and refuse smaller ones.
+    pub fn fence_token(&self) -> i64 {
+        self.lease().terms.fence_token
+    }
+
+    /// What is left until the local deadline; zero once the lease is lost.
+    pub fn remaining(&self) -> Duration {
+        self.lease().remaining()
+    }
+
+    /// Completes when the lease is lost. With `on_lost = "signal"` this is how the body hears of it.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again.
+    pub async fn lost(&self) -> LockError {
+        crate::guard::lost(self.lease()).await
+    }
+
+    /// Completes when an operator has revoked the lease: finish soon, it will not be renewed.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again.
+    pub async fn revoked(&self) {
+        self.lease().revoked().await;
+    }
+
+    /// Checks inside a transaction of yours that this lease still holds, and keeps others out until the
+    /// transaction ends: a takeover has to wait for your commit.
+    ///
+    /// Call it early in the transaction and end the transaction within the lease: while it is open the
+    /// lease cannot be renewed. On SQLite this makes the transaction a write transaction, which keeps every
+    /// other writer out of the file: keep it short, and never acquire a lock inside it.
+    ///
+    /// # Errors
+    /// - [`LockError::Lost`] when the lease is gone: roll back.
+    /// - [`LockError::Store`] with [`is_retryable`](LockError::is_retryable) when the lease was renewed after the snapshot
+    ///   of a REPEATABLE READ or stricter transaction was taken: begin the transaction again.
+    /// - [`LockError::Store`] when the database refuses, or the transaction is on another kind of database.
+    ///
+    /// # Cancel safety
+    /// The statement runs on your transaction: when dropped, roll the transaction back.
+    #[cfg(feature = "sql")]
+    pub async fn verify_in<C: crate::fence::FenceConnection>(
+        &self,
+        transaction: &mut C,
+    ) -> Result<(), LockError> {
+        crate::fence::verify(self.lease(), self.link.engine(), transaction).await
+    }
+}
+
+/// Lets another task share the locks that the running code is inside of.
+///
+/// The child's hold counts from this call, before it is spawned: the locks stay held until the child is
+/// done, even when the parent returns first. A lost lease drops the child too. Outside of any lock the
+/// future just runs.
+///
+/// ```no_run
+/// # async fn work() {}
+/// # async fn body() {
+/// tokio::spawn(dblock::inherit(work()));
+/// # }
+/// ```
+///
+/// # Errors
+/// The returned future gives [`LockError::Lost`] when one of the leases has ended or ends before the child.
+///
+/// # Cancel safety
+/// Dropping the returned future drops the child and ends its holds.
+pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, LockError>> {
+    let link = Link::current();
+    let holds: Result<Vec<Hold>, LockError> = link
+        .iter()
+        .flat_map(Link::iter)
+        .map(|(lease, engine)| Hold::enter(lease, engine).inspect(Hold::announce))
+        .collect();
+    async move {
+        let holds = holds?;
+        let Some(link) = link else { return Ok(child.await) };
+        let leases: Vec<_> = holds.iter().map(|hold| Arc::clone(hold.lease())).collect();
+        let result = body::supervise(&leases, link.scope(child)).await;
+        for hold in holds {
+            // The engine has written down what went wrong; the child is done either way.
+            let _ = body::leave(hold).await;
+        }
+        result.map_err(|(lease, reason)| lease.lost(reason))
+    }
+}

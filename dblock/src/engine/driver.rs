@@ -1,0 +1,419 @@
+//! The engine's loop: commands in, batches out, timers.
+//!
+//! Group commit: while a batch is on its way, the next one gathers. A store that takes three calls at once
+//! gets one batch for each kind of request, so that a renewal never waits behind acquires; one that takes
+//! fewer gets mixed batches.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::key_state::KeyState;
+use super::{Command, WeakEngine};
+use crate::error::LostReason;
+use crate::health::HealthBoard;
+use crate::key::Key;
+use crate::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
+
+/// The most requests of one batch.
+const MAX_BATCH: usize = 512;
+
+/// How long a batch may take before its connection is given up: a third of the shortest ttl in it, within
+/// these bounds, so that a renewal can be sent again before its lease ends.
+const SHORTEST_PATIENCE: Duration = Duration::from_millis(500);
+const LONGEST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a stopping engine waits for releases to go through.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// No key is looked at again sooner than this without an event.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+
+/// A lane carries one batch at a time.
+const LANES: usize = 3;
+
+pub(super) async fn drive(
+    store: Arc<dyn Store>,
+    mut inbox: mpsc::UnboundedReceiver<Command>,
+    engine: WeakEngine,
+    health: Arc<HealthBoard>,
+) {
+    let lanes = if store.capabilities().concurrency >= LANES {
+        LANES
+    } else {
+        1
+    };
+    let mut driver = Driver {
+        store,
+        engine,
+        health,
+        keys: HashMap::new(),
+        looks: BTreeSet::new(),
+        ready: (0..lanes).map(|_| VecDeque::new()).collect(),
+        busy: vec![false; lanes],
+        batches: JoinSet::new(),
+        errands: JoinSet::new(),
+        pending: 0,
+        stop: Stop::No,
+    };
+    let mut commands = Vec::new();
+    let mut open = true;
+    loop {
+        let next_look = driver.looks.first().map(|(at, _)| *at);
+        let wake_at = next_look.into_iter().chain(driver.stop.wakes_at()).min();
+        tokio::select! {
+            count = inbox.recv_many(&mut commands, 1024), if open => {
+                if count == 0 {
+                    // Every manager, guard and body is gone: what they held is being released.
+                    open = false;
+                    driver.stop.begin(FAREWELL, None);
+                }
+                for command in commands.drain(..) {
+                    driver.obey(command);
+                }
+            }
+            Some(batch) = driver.batches.join_next() => driver.settle(batch),
+            Some(_) = driver.errands.join_next() => {}
+            () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
+        }
+        driver.look_at_due();
+        if driver.may_stop() {
+            break;
+        }
+        driver.dispatch();
+    }
+    driver.finish().await;
+}
+
+struct Driver {
+    store: Arc<dyn Store>,
+    engine: WeakEngine,
+    health: Arc<HealthBoard>,
+    keys: HashMap<Key, Entry>,
+    /// When to look at which key.
+    looks: BTreeSet<(Instant, Key)>,
+    /// Keys with something to send, by lane.
+    ready: Vec<VecDeque<Key>>,
+    busy: Vec<bool>,
+    batches: JoinSet<Batch>,
+    errands: JoinSet<()>,
+    /// Keys with a release still to be written.
+    pending: usize,
+    stop: Stop,
+}
+
+struct Entry {
+    state: KeyState,
+    /// Its place in `looks`.
+    look_at: Option<Instant>,
+    /// It counts in `pending`.
+    pending: bool,
+}
+
+/// A batch that came back.
+struct Batch {
+    lane: usize,
+    requests: Vec<Request>,
+    answers: Vec<Result<Outcome, StoreError>>,
+}
+
+/// The end of the engine.
+enum Stop {
+    No,
+    /// No new outermost locks; what is held at `end_at` is ended.
+    Grace {
+        end_at: Instant,
+        done: Vec<oneshot::Sender<()>>,
+    },
+    /// Everything has been ended; releases may go on until `give_up_at`.
+    Farewell {
+        give_up_at: Instant,
+        done: Vec<oneshot::Sender<()>>,
+    },
+}
+
+impl Stop {
+    fn begin(&mut self, grace: Duration, asker: Option<oneshot::Sender<()>>) {
+        let sooner = Instant::now() + grace;
+        match self {
+            Self::No => {
+                *self = Self::Grace {
+                    end_at: sooner,
+                    done: asker.into_iter().collect(),
+                }
+            }
+            Self::Grace { end_at, done } => {
+                *end_at = sooner.min(*end_at);
+                done.extend(asker);
+            }
+            Self::Farewell { done, .. } => done.extend(asker),
+        }
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        match self {
+            Self::No => None,
+            Self::Grace { end_at: at, .. } | Self::Farewell { give_up_at: at, .. } => Some(*at),
+        }
+    }
+}
+
+impl Driver {
+    fn obey(&mut self, command: Command) {
+        let now = Instant::now();
+        match command {
+            Command::Acquire(waiter) => {
+                if !matches!(self.stop, Stop::No) && !waiter.call.nested {
+                    return waiter.refuse_shutdown();
+                }
+                let key = waiter.call.key.clone();
+                let state = &mut self.entry(&key, now).state;
+                state.wait_for_lock(*waiter, now);
+                self.touch(&key, now);
+            }
+            Command::Abandoned(key) => self.touch(&key, now),
+            Command::Holds(lease, syncer) => {
+                let key = &lease.terms.key;
+                self.entry(key, now).state.note_holds(&lease, syncer);
+                self.touch(key, now);
+            }
+            Command::Run(work) => {
+                self.errands.spawn(work(Arc::clone(&self.store)));
+            }
+            Command::Shutdown { grace, done } => {
+                self.stop.begin(grace, Some(done));
+                self.each_key(|state| state.refuse_for_shutdown(false));
+            }
+        }
+    }
+
+    fn entry(&mut self, key: &Key, now: Instant) -> &mut Entry {
+        self.keys.entry(key.clone()).or_insert_with(|| Entry {
+            state: KeyState::new(key.clone(), now),
+            look_at: None,
+            pending: false,
+        })
+    }
+
+    fn each_key(&mut self, mut act: impl FnMut(&mut KeyState)) {
+        let now = Instant::now();
+        let keys: Vec<Key> = self.keys.keys().cloned().collect();
+        for key in keys {
+            if let Some(entry) = self.keys.get_mut(&key) {
+                act(&mut entry.state);
+            }
+            self.touch(&key, now);
+        }
+    }
+
+    /// Something about the key has changed, or its time has come: looks at it, lists it if it has
+    /// something to send, and notes when to look again.
+    fn touch(&mut self, key: &Key, now: Instant) {
+        let Some(entry) = self.keys.get_mut(key) else {
+            return;
+        };
+        entry.state.look(now);
+        if !entry.state.listed
+            && let Some(action) = entry.state.next_action(now)
+        {
+            entry.state.listed = true;
+            let lane = lane_of(&action, self.ready.len());
+            self.ready[lane].push_back(key.clone());
+        }
+        let pending = entry.state.has_release_pending();
+        if pending != mem::replace(&mut entry.pending, pending) {
+            self.pending = if pending {
+                self.pending + 1
+            } else {
+                self.pending - 1
+            };
+            self.health.set_pending_releases(self.pending);
+        }
+        // A look in the past would be taken at once, again and again.
+        let look_at = entry.state.next_look(now).map(|at| at.max(now + SHORTEST_LOOK));
+        if look_at != entry.look_at {
+            if let Some(at) = mem::replace(&mut entry.look_at, look_at) {
+                self.looks.remove(&(at, key.clone()));
+            }
+            self.looks.extend(look_at.map(|at| (at, key.clone())));
+        }
+        if entry.state.is_idle(now) && !entry.state.listed {
+            if let Some(at) = entry.look_at {
+                self.looks.remove(&(at, key.clone()));
+            }
+            self.keys.remove(key);
+        }
+    }
+
+    fn look_at_due(&mut self) {
+        let now = Instant::now();
+        while self.looks.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, key)) = self.looks.pop_first()
+        {
+            if let Some(entry) = self.keys.get_mut(&key) {
+                entry.look_at = None;
+            }
+            self.touch(&key, now);
+        }
+    }
+
+    /// Sends what is ready on every free lane.
+    fn dispatch(&mut self) {
+        for lane in 0..self.ready.len() {
+            while !self.busy[lane] && !self.ready[lane].is_empty() {
+                let requests = self.take_batch(lane);
+                if requests.is_empty() {
+                    continue;
+                }
+                self.busy[lane] = true;
+                let store = Arc::clone(&self.store);
+                self.batches.spawn(async move {
+                    let answers = apply(&*store, &requests).await;
+                    Batch {
+                        lane,
+                        requests,
+                        answers,
+                    }
+                });
+            }
+        }
+    }
+
+    fn take_batch(&mut self, lane: usize) -> Vec<Request> {
+        let now = Instant::now();
+        let lanes = self.ready.len();
+        let mut requests = Vec::new();
+        while requests.len() < MAX_BATCH
+            && let Some(key) = self.ready[lane].pop_front()
+        {
+            let Some(entry) = self.keys.get_mut(&key) else {
+                continue;
+            };
+            entry.state.listed = false;
+            // What the key needs may have changed since it was listed.
+            if entry
+                .state
+                .next_action(now)
+                .is_some_and(|action| lane_of(&action, lanes) == lane)
+            {
+                requests.extend(entry.state.take_request(now));
+            }
+            self.touch(&key, now);
+        }
+        requests
+    }
+
+    fn settle(&mut self, batch: Result<Batch, tokio::task::JoinError>) {
+        let Batch {
+            lane,
+            requests,
+            answers,
+        } = match batch {
+            Ok(batch) => batch,
+            // `apply` catches what the store does; only an abort ends up here.
+            Err(error) => return tracing::error!(%error, "a batch was lost"),
+        };
+        let now = Instant::now();
+        self.busy[lane] = false;
+        self.health.note(&answers);
+        for (request, answer) in requests.iter().zip(answers) {
+            if let Some(entry) = self.keys.get_mut(&request.key) {
+                entry.state.settle(answer, &self.engine, &self.health, now);
+            }
+            self.touch(&request.key, now);
+        }
+    }
+
+    /// Moves the stop on. Returns whether the engine is done.
+    fn may_stop(&mut self) -> bool {
+        let now = Instant::now();
+        if let Stop::Grace { end_at, done } = &mut self.stop {
+            if now < *end_at && self.keys.values().any(|entry| entry.state.is_busy()) {
+                return false;
+            }
+            let done = mem::take(done);
+            self.stop = Stop::Farewell {
+                give_up_at: now + FAREWELL,
+                done,
+            };
+            self.each_key(|state| state.end(LostReason::Shutdown, now));
+        }
+        match self.stop {
+            Stop::Farewell { give_up_at, .. } => {
+                let busy = self.keys.values().any(|entry| entry.state.is_busy()) || !self.errands.is_empty();
+                !busy || now >= give_up_at
+            }
+            _ => false,
+        }
+    }
+
+    async fn finish(mut self) {
+        self.batches.shutdown().await;
+        self.errands.shutdown().await;
+        self.store.close().await;
+        if let Stop::Farewell { done, .. } = mem::replace(&mut self.stop, Stop::No) {
+            for asker in done {
+                let _ = asker.send(());
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// However the engine ends, nobody goes on believing in a lease that is no longer renewed.
+    fn drop(&mut self) {
+        let now = Instant::now();
+        for entry in self.keys.values_mut() {
+            entry.state.end(LostReason::Shutdown, now);
+        }
+    }
+}
+
+fn lane_of(action: &Action, lanes: usize) -> usize {
+    let lane = match action {
+        Action::Extend { .. } => 0,
+        Action::Release => 1,
+        Action::Acquire { .. } => 2,
+    };
+    lane.min(lanes - 1)
+}
+
+/// Runs a batch, in bounded time and whatever the store does.
+async fn apply(store: &dyn Store, requests: &[Request]) -> Vec<Result<Outcome, StoreError>> {
+    use futures_util::FutureExt;
+
+    let everyone = |message: String| {
+        let error = StoreError::new(StoreErrorKind::Interrupted, message);
+        vec![Err(error); requests.len()]
+    };
+    let patience = patience(requests);
+    // The call is inside the future too: a store may panic before it returns one.
+    let work = async { timeout(patience, store.apply(requests)).await };
+    let answers = std::panic::AssertUnwindSafe(work).catch_unwind().await;
+    match answers {
+        Ok(Ok(answers)) if answers.len() == requests.len() => answers,
+        Ok(Ok(answers)) => everyone(format!(
+            "the store gave {} answers to {} requests",
+            answers.len(),
+            requests.len()
+        )),
+        Ok(Err(_)) => everyone(format!("the database has not answered within {patience:?}")),
+        Err(_) => everyone("the store panicked".into()),
+    }
+}
+
+fn patience(requests: &[Request]) -> Duration {
+    let shortest = requests.iter().filter_map(|request| match request.action {
+        Action::Acquire { ttl, .. } | Action::Extend { ttl, .. } => Some(ttl / 3),
+        Action::Release => None,
+    });
+    shortest
+        .min()
+        .unwrap_or(LONGEST_PATIENCE)
+        .clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE)
+}

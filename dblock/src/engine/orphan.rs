@@ -1,0 +1,43 @@
+//! Leases that nobody took: acquires whose outcome is unknown, and whose release is resent until the grant
+//! could no longer stand.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::store::{Outcome, StoreError};
+
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+
+/// An acquire of unknown outcome. It may have been carried out, or may still be: a release that finds
+/// nothing proves nothing, so it is repeated until the ttl has passed. A grant that is carried out after
+/// that lives at most one ttl.
+#[derive(Debug)]
+pub(super) struct Orphan {
+    pub(super) lease_id: Uuid,
+    pub(super) retry_at: Instant,
+    until: Instant,
+    pause: Duration,
+}
+
+impl Orphan {
+    pub(super) fn new(lease_id: Uuid, ttl: Duration, now: Instant) -> Self {
+        Self {
+            lease_id,
+            retry_at: now,
+            until: now + ttl,
+            pause: FIRST_RETRY,
+        }
+    }
+
+    /// Takes the answer to a release. Returns whether the orphan is settled.
+    pub(super) fn settle(&mut self, answer: &Result<Outcome, StoreError>, now: Instant) -> bool {
+        if matches!(answer, Ok(Outcome::Released { freed: true, .. })) || now >= self.until {
+            return true;
+        }
+        self.retry_at = (now + self.pause).min(self.until);
+        self.pause *= 2;
+        false
+    }
+}

@@ -1,0 +1,130 @@
+//! The fence check: asking, inside a transaction of the user's, whether a lease still holds.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::engine::EngineHandle;
+use crate::engine::lease::Lease;
+use crate::error::{LockError, LostReason};
+use crate::key::Key;
+use crate::store::{Database, FenceSource, StoreError, StoreErrorKind, StoreFuture};
+
+/// A connection or transaction of sqlx on which a fence check can run. Implemented for
+/// [`sqlx::Transaction`] and the connections of the compiled-in databases; nobody else can implement it.
+pub trait FenceConnection: Send + sealed::Sealed {
+    #[doc(hidden)]
+    fn verify<'a>(
+        &'a mut self,
+        check: &'a FenceCheck<'a>,
+    ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>>;
+}
+
+/// What is checked.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct FenceCheck<'a> {
+    source: &'a FenceSource,
+    key: &'a Key,
+    lease_id: Uuid,
+    fence_token: i64,
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! fence_connection {
+    ($feature:literal, $database:ident, $driver:ty, $connection:ty, $module:ident) => {
+        #[cfg(feature = $feature)]
+        impl sealed::Sealed for $connection {}
+
+        #[cfg(feature = $feature)]
+        impl FenceConnection for $connection {
+            fn verify<'a>(
+                &'a mut self,
+                check: &'a FenceCheck<'a>,
+            ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>> {
+                Box::pin(async move {
+                    check.expect(Database::$database)?;
+                    let FenceCheck {
+                        source,
+                        key,
+                        lease_id,
+                        fence_token,
+                    } = *check;
+                    crate::store::$module::verify(self, &source.table, key, lease_id, fence_token).await
+                })
+            }
+        }
+
+        #[cfg(feature = $feature)]
+        impl sealed::Sealed for sqlx::Transaction<'_, $driver> {}
+
+        #[cfg(feature = $feature)]
+        impl FenceConnection for sqlx::Transaction<'_, $driver> {
+            fn verify<'a>(
+                &'a mut self,
+                check: &'a FenceCheck<'a>,
+            ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>> {
+                <$connection as FenceConnection>::verify(&mut **self, check)
+            }
+        }
+    };
+}
+
+fence_connection!("postgres", Postgres, sqlx::Postgres, sqlx::PgConnection, postgres);
+fence_connection!("mysql", MySql, sqlx::MySql, sqlx::MySqlConnection, mysql);
+fence_connection!("sqlite", Sqlite, sqlx::Sqlite, sqlx::SqliteConnection, sqlite);
+
+impl FenceCheck<'_> {
+    fn expect(&self, database: Database) -> Result<(), StoreError> {
+        if self.source.database == database {
+            return Ok(());
+        }
+        Err(StoreError::new(
+            StoreErrorKind::Unsupported,
+            format!(
+                "the transaction is on {database:?}, but the lock is kept on {:?}; a fence check needs a \
+                 transaction on the database that keeps the lock",
+                self.source.database
+            ),
+        ))
+    }
+}
+
+/// Runs the check for `lease`.
+pub(crate) async fn verify<C: FenceConnection>(
+    lease: &Lease,
+    engine: &EngineHandle,
+    transaction: &mut C,
+) -> Result<(), LockError> {
+    lease.check()?;
+    let terms = &lease.terms;
+    let failed = |source| LockError::Store {
+        key: Some(terms.key.clone()),
+        waited: Duration::ZERO,
+        source,
+    };
+    let source = engine.fence_source().ok_or_else(|| {
+        failed(StoreError::new(
+            StoreErrorKind::Unsupported,
+            "this store has no transactions to check a fence token in",
+        ))
+    })?;
+    let check = FenceCheck {
+        source,
+        key: &terms.key,
+        lease_id: terms.lease_id,
+        fence_token: terms.fence_token,
+    };
+    if transaction.verify(&check).await.map_err(failed)?.is_some() {
+        return lease.check();
+    }
+    lease.end(if lease.is_revoked() {
+        LostReason::Revoked
+    } else {
+        LostReason::Gone
+    });
+    lease.check()
+}

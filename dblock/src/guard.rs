@@ -1,0 +1,139 @@
+//! A lock taken by hand, without the attribute.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::body;
+use crate::chain::Link;
+use crate::engine::lease::{Hold, Left};
+use crate::error::LockError;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// A held lock. Released by [`release`](Self::release), or when dropped.
+///
+/// Dropping is safe everywhere, but the release then happens in the background, a moment later, and
+/// nobody hears of its failure. A program that ends right after may leave the row to expire.
+///
+/// A guard is not in the call chain: a call under it with the same key waits for it. Use
+/// [`enter`](Self::enter) for code that should re-enter.
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct LockGuard {
+    hold: Hold,
+}
+
+impl LockGuard {
+    pub(crate) fn new(hold: Hold) -> Self {
+        Self { hold }
+    }
+
+    /// The key with its namespace prefix.
+    pub fn key(&self) -> &str {
+        self.hold.lease().terms.key.as_str()
+    }
+
+    /// The owner: the identity of the call chain.
+    pub fn owner(&self) -> Uuid {
+        self.hold.lease().terms.owner
+    }
+
+    /// The token of this lease: larger than every token given for the key before. A resource that
+    /// remembers the largest token it saw can refuse writers whose lease is over.
+    pub fn fence_token(&self) -> i64 {
+        self.hold.lease().terms.fence_token
+    }
+
+    /// What is left until the local deadline; zero once the lease is lost.
+    pub fn remaining(&self) -> Duration {
+        self.hold.lease().remaining()
+    }
+
+    /// Whether the lease has ended before the guard.
+    pub fn is_lost(&self) -> bool {
+        self.hold.lease().lost_reason().is_some()
+    }
+
+    /// Completes when the lease is lost.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again.
+    pub async fn lost(&self) -> LockError {
+        lost(self.hold.lease()).await
+    }
+
+    /// Completes when an operator has revoked the lease: finish soon, it will not be renewed.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again.
+    pub async fn revoked(&self) {
+        self.hold.lease().revoked().await;
+    }
+
+    /// Runs `body` inside of the lock: nested calls with the same key re-enter, [`current`](crate::current)
+    /// finds the lock, and the body is stopped when the lease is lost.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] when the lease ended before the body did.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the body. The guard keeps the lock.
+    pub async fn enter<T>(&self, body: impl Future<Output = T>) -> Result<T, LockError> {
+        let lease = self.hold.lease();
+        let link = Link::inside_current(lease, self.hold.engine());
+        body::supervise(std::slice::from_ref(lease), link.scope(body))
+            .await
+            .map_err(|(lease, reason)| lease.lost(reason))
+    }
+
+    /// Releases the lock and waits until the row says so, for at most 2 seconds or what is left of the
+    /// lease.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] when the lease had ended before, [`LockError::Store`] when the store has not
+    /// confirmed in time; the manager then goes on trying until the lease has expired.
+    ///
+    /// # Cancel safety
+    /// Once polled, the lock is released whether or not the future is polled again.
+    pub async fn release(self) -> Result<(), LockError> {
+        let lease = Arc::clone(self.hold.lease());
+        match body::leave(self.hold).await {
+            None | Some(Left::Confirmed) => Ok(()),
+            Some(Left::Unconfirmed(trouble)) => Err(LockError::Store {
+                key: Some(lease.terms.key.clone()),
+                waited: lease.held(),
+                source: trouble.unwrap_or_else(|| {
+                    StoreError::new(
+                        StoreErrorKind::Interrupted,
+                        "the release was not confirmed in time",
+                    )
+                }),
+            }),
+            Some(Left::Lost(reason)) => Err(lease.lost(reason)),
+        }
+    }
+
+    /// Checks inside a transaction of yours that this lease still holds, and keeps others out until the
+    /// transaction ends. See [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    #[cfg(feature = "sql")]
+    pub async fn verify_in<C: crate::fence::FenceConnection>(
+        &self,
+        transaction: &mut C,
+    ) -> Result<(), LockError> {
+        crate::fence::verify(self.hold.lease(), self.hold.engine(), transaction).await
+    }
+}
+
+/// Completes when the lease has ended, with the reason as an error.
+pub(crate) async fn lost(lease: &crate::engine::lease::Lease) -> LockError {
+    lease.ended().await;
+    lease.lost(lease.lost_reason().unwrap_or(crate::LostReason::Gone))
+}

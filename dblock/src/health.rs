@@ -1,0 +1,81 @@
+//! How a manager is doing, for health checks and dashboards.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::store::{Outcome, StoreError};
+
+/// How a manager is doing. From [`LockManager::health`](crate::LockManager::health).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// How long ago the store last answered a lock request; `None` if it never has. An idle manager asks
+    /// nothing, so this grows while nothing is locked.
+    pub last_success: Option<Duration>,
+    /// How long the store has been failing lock requests without one success; `None` when the last one
+    /// succeeded.
+    pub failing_for: Option<Duration>,
+    /// The store's last error, while it is failing.
+    pub last_error: Option<String>,
+    /// How far behind its plan the last renewal was: about one round trip when all is well. A lease is
+    /// lost when this reaches two thirds of its ttl.
+    pub renewal_lag: Duration,
+    /// Keys whose release is still to be written.
+    pub pending_releases: usize,
+}
+
+/// Where the engine writes it down.
+#[derive(Debug, Default)]
+pub(crate) struct HealthBoard(Mutex<Board>);
+
+#[derive(Debug, Default)]
+struct Board {
+    last_success: Option<Instant>,
+    failing: Option<(Instant, String)>,
+    renewal_lag: Duration,
+    pending_releases: usize,
+}
+
+impl HealthBoard {
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note(&self, answers: &[Result<Outcome, StoreError>]) {
+        let mut board = self.board();
+        let now = Instant::now();
+        for answer in answers {
+            match answer {
+                Ok(_) => {
+                    board.last_success = Some(now);
+                    board.failing = None;
+                }
+                Err(error) => {
+                    let since = board.failing.take().map_or(now, |(since, _)| since);
+                    board.failing = Some((since, error.to_string()));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn set_renewal_lag(&self, lag: Duration) {
+        self.board().renewal_lag = lag;
+    }
+
+    pub(crate) fn set_pending_releases(&self, count: usize) {
+        self.board().pending_releases = count;
+    }
+
+    pub(crate) fn read(&self) -> Health {
+        let board = self.board();
+        Health {
+            last_success: board.last_success.map(|at| at.elapsed()),
+            failing_for: board.failing.as_ref().map(|(since, _)| since.elapsed()),
+            last_error: board.failing.as_ref().map(|(_, error)| error.clone()),
+            renewal_lag: board.renewal_lag,
+            pending_releases: board.pending_releases,
+        }
+    }
+}

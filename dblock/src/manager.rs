@@ -1,0 +1,375 @@
+//! The manager: one per process and store, cheap to clone.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::body;
+use crate::builder::{LockManagerBuilder, StoreSource};
+use crate::chain::Link;
+use crate::engine::lease::Hold;
+use crate::engine::{AcquireCall, EngineHandle, STORE_PATIENCE};
+use crate::error::LockError;
+use crate::guard::LockGuard;
+use crate::health::{Health, HealthBoard};
+use crate::key::{Key, MAX_KEY_BYTES};
+use crate::options::{LockOptions, Wait};
+use crate::store::{Capabilities, InspectFilter, LockRow, Store, StoreError};
+
+/// How long an operator's question or order may take.
+const ERRAND_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a migration may take, waiting for other nodes' included.
+const MIGRATION_PATIENCE: Duration = Duration::from_mins(1);
+
+/// Takes locks in one store. One per process and store, cheap to clone.
+///
+/// Two managers of one process over one store exclude each other as two processes do: a nested call does
+/// not re-enter the other's locks.
+#[derive(Clone)]
+pub struct LockManager {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    engine: EngineHandle,
+    capabilities: Capabilities,
+    namespace: Option<String>,
+    /// Host and process.
+    process: String,
+    health: Arc<HealthBoard>,
+}
+
+impl LockManager {
+    /// A manager for a database URL: `postgres://`, `mysql://`, `mariadb://`, `sqlite://`, or `memory:`
+    /// for locks that live in this process only. [`builder`](Self::builder) has the settings.
+    ///
+    /// For SQLite the file and the tables are created when they are missing. For the servers call
+    /// [`migrate`](Self::migrate) once, or build with `auto_migrate(true)`.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in,
+    /// [`LockError::Store`] when the database cannot be reached, refuses, or has no fitting table.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind, except that a migration may be carried out.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let locks = dblock::LockManager::connect("memory:").await?;
+    /// let guard = locks.acquire("order:42", dblock::LockOptions::new()).await?;
+    /// guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn connect(url: &str) -> Result<Self, LockError> {
+        LockManagerBuilder::new(StoreSource::from_url(url)?).build().await
+    }
+
+    /// Settings for a manager over the application's `PgPool`, `MySqlPool` or `SqlitePool`, a
+    /// [`MemoryStore`](crate::store::memory::MemoryStore), or a store of your own. Of a pool only the
+    /// connection options are used: the manager opens at most four connections of its own, so that a full
+    /// pool cannot stop renewals.
+    pub fn builder(source: impl Into<StoreSource>) -> LockManagerBuilder {
+        LockManagerBuilder::new(source.into())
+    }
+
+    /// Starts the engine. What is checked of the database is checked by the builder.
+    pub(crate) fn start(store: Arc<dyn Store>, namespace: Option<String>) -> Result<Self, LockError> {
+        let capabilities = store.capabilities();
+        let health = Arc::new(HealthBoard::default());
+        let engine = crate::engine::start(store, Arc::clone(&health))?;
+        let host = gethostname::gethostname();
+        let process = format!("{}/{}", host.to_string_lossy(), std::process::id());
+        Ok(Self {
+            shared: Arc::new(Shared {
+                engine,
+                capabilities,
+                namespace,
+                process,
+                health,
+            }),
+        })
+    }
+
+    /// Takes the lock on `key` by hand. With the macro, or [`with`](Self::with), the lock cannot outlive
+    /// the work and the work cannot outlive the lease: prefer those.
+    ///
+    /// Inside a chain that holds `key` already, this re-enters.
+    ///
+    /// # Errors
+    /// - [`LockError::Invalid`] for a bad key or option, before anything is sent.
+    /// - [`LockError::Busy`] when somebody else holds it and no `wait` was given,
+    ///   [`LockError::Timeout`] when the wait is over.
+    /// - [`LockError::Store`] when the store could not be asked: at once if that is final or no `wait` was
+    ///   given, else when the wait is over. A store that does not answer is given 5 seconds without `wait`.
+    /// - [`LockError::Lost`] when it would re-enter a lease that has ended.
+    /// - [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind: a grant that is on its way is released at once.
+    pub async fn acquire(&self, key: impl AsRef<str>, options: LockOptions) -> Result<LockGuard, LockError> {
+        self.hold(key.as_ref(), &options).await.map(LockGuard::new)
+    }
+
+    /// Takes the lock if nobody holds it: `None` when somebody does.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), but busy is no error, and options with a `wait` are refused with
+    /// [`LockError::Invalid`].
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(
+        &self,
+        key: impl AsRef<str>,
+        options: LockOptions,
+    ) -> Result<Option<LockGuard>, LockError> {
+        if options.wait != Wait::No {
+            return Err(LockError::invalid(
+                "try_acquire does not wait: leave `wait` out, or call `acquire`",
+            ));
+        }
+        match self.hold(key.as_ref(), &options).await {
+            Ok(hold) => Ok(Some(LockGuard::new(hold))),
+            Err(LockError::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs `body` under the lock on `key`. This is what the attribute expands to.
+    ///
+    /// The body runs when the lock is taken. When it returns or panics, the lock is released and the
+    /// release awaited, for at most 2 seconds or what is left of the lease; then its value is returned or
+    /// its panic goes on. When the lease is lost, the body is dropped at its next await.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lease ended before the body did.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the body first and then releases the lock in the background.
+    ///
+    /// # Panics
+    /// Only if the body does.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let sum = locks.with("account:7", LockOptions::new(), async { 1 + 1 }).await?;
+    /// assert_eq!(sum, 2);
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn with<T>(
+        &self,
+        key: impl AsRef<str>,
+        options: LockOptions,
+        body: impl Future<Output = T>,
+    ) -> Result<T, LockError> {
+        let hold = self.hold(key.as_ref(), &options).await?;
+        body::run(hold, body).await
+    }
+
+    /// Re-enters the lease that the call chain has on the key, or takes the lock.
+    async fn hold(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
+        options.check()?;
+        let key = self.key(key)?;
+        let engine = &self.shared.engine;
+        let chain = Link::current();
+        let since = Instant::now();
+        if let Some(lease) = chain.as_ref().and_then(|chain| chain.find(engine, &key)) {
+            let hold = Hold::enter(lease, engine)?;
+            let patience = match options.wait {
+                Wait::No => STORE_PATIENCE,
+                Wait::For(wait) => wait,
+                Wait::Forever => lease.remaining(),
+            };
+            engine.confirm_entered(lease, since + patience).await?;
+            tracing::debug!(%key, owner = %lease.terms.owner, fence_token = lease.terms.fence_token,
+                waited = ?since.elapsed(), "lock re-entered");
+            return Ok(hold);
+        }
+        if options.wait == Wait::Forever && chain.is_some() {
+            return Err(LockError::invalid(format!(
+                "waiting forever for {key:?} is refused inside of another lock: two call chains could wait for \
+                 each other for good; give a wait"
+            )));
+        }
+        let owner = chain
+            .as_ref()
+            .map_or_else(Uuid::now_v7, |chain| chain.lease().terms.owner);
+        let holder = self.holder(options.function);
+        engine
+            .acquire(AcquireCall {
+                key,
+                owner,
+                holder,
+                options: options.clone(),
+                nested: chain.is_some(),
+                since,
+            })
+            .await
+    }
+
+    /// The `holder` column: for people, and cut to what fits.
+    fn holder(&self, function: Option<&'static str>) -> Arc<str> {
+        let mut text = self.shared.process.clone();
+        if let Some(function) = function {
+            text.push(' ');
+            text.push_str(function);
+        }
+        text.truncate(text.floor_char_boundary(MAX_KEY_BYTES));
+        text.into()
+    }
+
+    fn key(&self, key: &str) -> Result<Key, LockError> {
+        Key::new(self.shared.namespace.as_deref(), key)
+    }
+
+    /// Creates or upgrades the tables. Idempotent, safe from many nodes at once, and without need for more
+    /// than read rights when there is nothing to do.
+    ///
+    /// # Errors
+    /// [`LockError::Store`] when the database cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the migration.
+    pub async fn migrate(&self) -> Result<(), LockError> {
+        let migrate = |store: Arc<dyn Store>| async move { store.migrate().await };
+        self.shared
+            .engine
+            .run(MIGRATION_PATIENCE, migrate)
+            .await
+            .map_err(LockError::store)
+    }
+
+    pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
+        self.errand(|store| async move { store.check_schema().await })
+            .await
+    }
+
+    /// The rows of the lock table, ordered by key. Only keys of this manager's namespace.
+    ///
+    /// # Errors
+    /// [`LockError::Store`] when the store could not be asked.
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn inspect(&self, mut filter: InspectFilter) -> Result<Vec<LockRow>, LockError> {
+        if let Some(namespace) = &self.shared.namespace {
+            filter.prefix = format!("{namespace}:{}", filter.prefix);
+        }
+        self.errand(|store| async move { store.inspect(&filter).await })
+            .await
+    }
+
+    /// Asks for a lock back: its lease is no longer renewed, and its holder is told at the next renewal.
+    /// The key is free when the holder leaves or the lease ends. Returns whether it was held.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the order back.
+    pub async fn revoke(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
+        let key = self.key(key.as_ref())?;
+        tracing::warn!(%key, "revoking a lock");
+        self.errand(|store| async move { store.revoke(&key).await }).await
+    }
+
+    /// Frees a lock at once, whoever holds it. Returns whether it was held.
+    ///
+    /// This is the one way in which two owners can be inside of a key: the former holder goes on until its
+    /// next renewal. Its fence token is smaller than its successor's, so a resource that checks tokens
+    /// refuses it.
+    ///
+    /// # Errors
+    /// As [`revoke`](Self::revoke).
+    ///
+    /// # Cancel safety
+    /// As [`revoke`](Self::revoke).
+    pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
+        let key = self.key(key.as_ref())?;
+        tracing::warn!(%key, "freeing a lock by force");
+        self.errand(|store| async move { store.force_release(&key).await })
+            .await
+    }
+
+    async fn errand<T, W, F>(&self, work: W) -> Result<T, LockError>
+    where
+        T: Send + 'static,
+        W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        self.shared
+            .engine
+            .run(ERRAND_PATIENCE, work)
+            .await
+            .map_err(LockError::store)
+    }
+
+    /// How the manager is doing. Asks nobody; costs next to nothing.
+    pub fn health(&self) -> Health {
+        self.shared.health.read()
+    }
+
+    /// What the store can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.shared.capabilities
+    }
+
+    /// Stops the manager and all its clones: refuses new outermost locks at once, lets what is inside go on,
+    /// re-enter, nest and release for `grace`, then ends the leases that are left (their bodies are dropped
+    /// and return [`LockError::Lost`]) and releases them, for at most 2 seconds more.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the order back.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.shared.engine.shutdown(grace).await;
+    }
+
+    /// Makes this manager the default of attributes without `manager = …` while `body` runs. Spawned tasks
+    /// do not see it.
+    pub async fn scope<F: Future>(&self, body: F) -> F::Output {
+        SCOPE.scope(self.clone(), body).await
+    }
+
+    /// The innermost [`scope`](Self::scope)'s manager, else the [`install`]ed one.
+    pub(crate) fn default_manager() -> Result<Self, LockError> {
+        SCOPE
+            .try_with(Clone::clone)
+            .ok()
+            .or_else(|| INSTALLED.get().cloned())
+            .ok_or(LockError::NoManager)
+    }
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager")
+            .field("store", &self.shared.capabilities.name)
+            .field("namespace", &self.shared.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+tokio::task_local! {
+    static SCOPE: LockManager;
+}
+
+static INSTALLED: OnceLock<LockManager> = OnceLock::new();
+
+/// Makes `manager` the default of every attribute without `manager = …`, for the life of the process.
+///
+/// # Errors
+/// [`LockError::Invalid`] when one was installed before.
+pub fn install(manager: LockManager) -> Result<(), LockError> {
+    INSTALLED.set(manager).map_err(|_| {
+        LockError::invalid(
+            "a lock manager is installed already; use `manager = …` or `LockManager::scope` for a second",
+        )
+    })
+}

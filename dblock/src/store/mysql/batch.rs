@@ -1,0 +1,299 @@
+//! A batch of requests: rows are locked, the rules are applied to them here, and the changes are written.
+//!
+//! Two round trips, whatever the size: the first locks and reads the rows that nobody else has locked,
+//! with the clock; the second writes and commits. One commit, so one flush to disk, for the whole batch.
+//! Between the two the rows are ours, so what is decided here is decided under the row lock.
+//!
+//! Absent rows are inserted afterwards in a statement of their own. An insert is the only statement that
+//! can wait (for another process that inserts the same key), and no row is kept locked while it does.
+
+use std::collections::VecDeque;
+
+use sqlx::AssertSqlSafe;
+use sqlx::mysql::MySqlConnection;
+
+use super::rules::{decide, decide_absent, judge_locked};
+use super::{MySqlStore, error, row, text};
+use crate::store::{LockRow, Outcome, Request, StoreError, StoreErrorKind};
+
+/// How often a batch that collided with others is tried as a whole before it is split.
+const TRIES: u32 = 3;
+
+type Answer = Result<Outcome, StoreError>;
+
+/// Requests by their place in the call, in the order of their keys.
+struct Batch {
+    members: Vec<usize>,
+    tries: u32,
+}
+
+/// Why the unanswered requests of a batch have no answer yet.
+struct Failure {
+    error: StoreError,
+    number: Option<u16>,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing can have been carried out.
+    Read,
+    /// Something was written, or may have been.
+    Write,
+}
+
+/// What to do about a [`Failure`].
+enum Next {
+    Again,
+    Split,
+    Skipped,
+    Fail,
+}
+
+/// [`Store::apply`](crate::store::Store::apply).
+pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answer> {
+    let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
+    let mut members: Vec<usize> = (0..requests.len()).collect();
+    // Everybody inserts in this order, so inserts cannot wait for each other in a circle.
+    members.sort_unstable_by(|a, b| requests[*a].key.cmp(&requests[*b].key));
+    let mut queue = VecDeque::from([Batch { members, tries: 0 }]);
+
+    while let Some(mut batch) = queue.pop_front() {
+        if batch.members.is_empty() {
+            continue;
+        }
+        batch.tries += 1;
+        let Err(failure) = attempt(store, requests, &batch.members, &mut answers).await else {
+            continue;
+        };
+        batch.members.retain(|member| answers[*member].is_none());
+        match next(&failure, &batch) {
+            Next::Again => queue.push_front(batch),
+            Next::Split => {
+                queue.extend(batch.members.into_iter().map(|member| Batch {
+                    members: vec![member],
+                    tries: 0,
+                }));
+            }
+            Next::Skipped => {
+                for member in batch.members {
+                    answers[member] = Some(Ok(Outcome::Skipped));
+                }
+            }
+            Next::Fail => {
+                if failure.error.kind() == StoreErrorKind::Unreachable {
+                    // The rest would only wait for the same refusal.
+                    batch
+                        .members
+                        .extend(queue.drain(..).flat_map(|batch| batch.members));
+                }
+                for member in batch.members {
+                    answers[member] = Some(Err(again(&failure.error)));
+                }
+            }
+        }
+    }
+    let unanswered = || {
+        Err(StoreError::new(
+            StoreErrorKind::Other,
+            "the request was not answered",
+        ))
+    };
+    answers
+        .into_iter()
+        .map(|answer| answer.unwrap_or_else(unanswered))
+        .collect()
+}
+
+fn next(failure: &Failure, batch: &Batch) -> Next {
+    let alone = batch.members.len() <= 1;
+    let kind = failure.error.kind();
+    match failure.number {
+        // Only a table that is being altered makes the first statement wait: that concerns every request.
+        Some(error::LOCK_WAIT_TIMEOUT) if failure.stage == Stage::Read => Next::Fail,
+        Some(error::LOCK_WAIT_TIMEOUT) if alone => Next::Skipped,
+        Some(error::DUPLICATE_KEY) if alone && batch.tries >= TRIES => Next::Skipped,
+        Some(error::DUPLICATE_KEY | error::DEADLOCK | error::RECORD_CHANGED) if batch.tries < TRIES => {
+            Next::Again
+        }
+        // The server closes idle connections after a while, which shows at the next use.
+        _ if kind == StoreErrorKind::Interrupted && failure.stage == Stage::Read && batch.tries < 2 => {
+            Next::Again
+        }
+        _ if matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Other) && !alone => Next::Split,
+        _ => Next::Fail,
+    }
+}
+
+/// Runs the members as one batch on one connection. After a failure some of them may have been answered.
+async fn attempt(
+    store: &MySqlStore,
+    requests: &[Request],
+    members: &[usize],
+    answers: &mut [Option<Answer>],
+) -> Result<(), Failure> {
+    let no_connection = |error| Failure {
+        error,
+        number: None,
+        stage: Stage::Read,
+    };
+    let mut connection = store.connections.take().await.map_err(no_connection)?;
+    let run = Run {
+        store,
+        requests,
+        members,
+    };
+    match run.on(&mut connection, answers).await {
+        Ok(()) => {
+            connection.keep();
+            Ok(())
+        }
+        Err(failure) if failure.error.kind() == StoreErrorKind::Interrupted => {
+            let Failure { error, number, stage } = failure;
+            connection
+                .settle(Err(error))
+                .map_err(|error| Failure { error, number, stage })
+        }
+        Err(failure) => {
+            // The server answered: the row locks end here rather than when it notices the closed socket.
+            if sqlx::raw_sql("ROLLBACK").execute(&mut *connection).await.is_ok() {
+                connection.keep();
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// One try of one batch.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    store: &'a MySqlStore,
+    requests: &'a [Request],
+    members: &'a [usize],
+}
+
+impl Run<'_> {
+    async fn on(
+        self,
+        connection: &mut MySqlConnection,
+        answers: &mut [Option<Answer>],
+    ) -> Result<(), Failure> {
+        let Self {
+            store,
+            requests,
+            members,
+        } = self;
+        let keys = members.iter().map(|member| &requests[*member].key);
+        let (rows, _) = self
+            .read(connection, text::lock_rows(&store.table_sql, keys))
+            .await?;
+
+        let mut seen = vec![false; members.len()];
+        let mut outcomes = Vec::with_capacity(members.len());
+        let mut changes = Vec::new();
+        for row in &rows {
+            let Some(place) = self.place(row) else { continue };
+            seen[place] = true;
+            let request = &requests[members[place]];
+            let (outcome, change) = decide(request, row);
+            changes.extend(change);
+            outcomes.push((members[place], outcome));
+        }
+
+        let missing: Vec<usize> = members
+            .iter()
+            .zip(&seen)
+            .filter(|(_, seen)| !**seen)
+            .map(|(m, _)| *m)
+            .collect();
+        let inserts = self.look_at_missing(connection, &missing, &mut outcomes).await?;
+
+        let mut sql = String::new();
+        if !changes.is_empty() {
+            sql = text::rewrite(&store.table_sql, changes.iter());
+            sql.push(';');
+        }
+        sql.push_str("COMMIT");
+        self.write(connection, sql).await?;
+        for (member, outcome) in outcomes {
+            answers[member] = Some(Ok(outcome));
+        }
+
+        if !inserts.is_empty() {
+            let rows = inserts.iter().map(|(_, _, row)| row);
+            self.write(connection, text::insert(&store.table_sql, rows))
+                .await?;
+            for (member, outcome, _) in inserts {
+                answers[member] = Some(Ok(outcome));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows that the locking read did not return are absent, or locked by somebody else. Returns what is
+    /// to be inserted.
+    async fn look_at_missing(
+        self,
+        connection: &mut MySqlConnection,
+        missing: &[usize],
+        outcomes: &mut Vec<(usize, Outcome)>,
+    ) -> Result<Vec<(usize, Outcome, LockRow)>, Failure> {
+        let mut inserts = Vec::new();
+        if missing.is_empty() {
+            return Ok(inserts);
+        }
+        let keys = missing.iter().map(|member| &self.requests[*member].key);
+        let (locked, now) = self
+            .read(connection, text::read_rows(&self.store.table_sql, keys))
+            .await?;
+        for &member in missing {
+            let request = &self.requests[member];
+            if let Some(row) = locked.iter().find(|row| row.key == request.key) {
+                outcomes.push((member, judge_locked(request, row)));
+                continue;
+            }
+            match decide_absent(request, now) {
+                (outcome, Some(row)) => inserts.push((member, outcome, row)),
+                (outcome, None) => outcomes.push((member, outcome)),
+            }
+        }
+        Ok(inserts)
+    }
+
+    /// The place among the members of the request for a row.
+    fn place(self, row: &LockRow) -> Option<usize> {
+        self.members
+            .binary_search_by(|member| self.requests[*member].key.cmp(&row.key))
+            .ok()
+    }
+
+    async fn read(
+        self,
+        connection: &mut MySqlConnection,
+        sql: String,
+    ) -> Result<(Vec<LockRow>, i64), Failure> {
+        row::fetch(connection, sql)
+            .await
+            .map_err(|error| self.failure(error, Stage::Read))
+    }
+
+    async fn write(self, connection: &mut MySqlConnection, sql: String) -> Result<(), Failure> {
+        let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await;
+        done.map(|_| ())
+            .map_err(|error| self.failure(error, Stage::Write))
+    }
+
+    fn failure(self, error: sqlx::Error, stage: Stage) -> Failure {
+        let number = error::number(&error);
+        Failure {
+            error: error::of_statement(error, &self.store.table),
+            number,
+            stage,
+        }
+    }
+}
+
+/// The same error for another request.
+fn again(error: &StoreError) -> StoreError {
+    StoreError::new(error.kind(), error.to_string())
+}

@@ -1,0 +1,96 @@
+//! What the error numbers of MySQL and MariaDB mean for a lock.
+
+use sqlx::error::DatabaseError;
+use sqlx::mysql::MySqlDatabaseError;
+
+use crate::store::schema;
+use crate::store::sql_error;
+use crate::store::table::TableName;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Another transaction inserted the same key first.
+pub(super) const DUPLICATE_KEY: u16 = 1062;
+/// A row or the table was not free within our time-out.
+pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
+/// The server undid the transaction to end a deadlock; Galera also says so when two nodes collided.
+pub(super) const DEADLOCK: u16 = 1213;
+/// MariaDB with `innodb_snapshot_isolation`: the row changed since the transaction's snapshot.
+pub(super) const RECORD_CHANGED: u16 = 1020;
+/// There is no such table.
+pub(super) const NO_SUCH_TABLE: u16 = 1146;
+
+/// The server's error number, where the server answered.
+pub(super) fn number(error: &sqlx::Error) -> Option<u16> {
+    error.as_database_error().and_then(number_of)
+}
+
+fn number_of(answer: &(dyn DatabaseError + 'static)) -> Option<u16> {
+    answer
+        .try_downcast_ref::<MySqlDatabaseError>()
+        .map(MySqlDatabaseError::number)
+}
+
+/// An error of a statement on the store's own connections.
+pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError {
+    if number(&error) == Some(NO_SUCH_TABLE)
+        && let Err(missing) = schema::check(None, table)
+    {
+        return missing.with_source(error);
+    }
+    sql_error::of_statement(error, meaning)
+}
+
+/// An error of a statement on a connection of the user's.
+pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
+    sql_error::of_statement(error, meaning)
+}
+
+/// An error of opening a connection.
+pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
+    sql_error::of_connect(error, meaning)
+}
+
+fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
+    use StoreErrorKind::{Conflict, Interrupted, Refused, Schema, Unreachable};
+    let number = answer.try_downcast_ref::<MySqlDatabaseError>()?.number();
+    Some(match number {
+        NO_SUCH_TABLE => (
+            Schema,
+            "call `LockManager::migrate`, or name the table with its database",
+        ),
+        // A column is missing or has another type.
+        1054 | 1136 => (
+            Schema,
+            "the lock table is not the one that dblock creates; call `LockManager::migrate`",
+        ),
+        1049 => (Refused, "create the database, or correct its name"),
+        1045 | 1698 | 1251 | 2061 => (
+            Refused,
+            "check the user name, the password and how the user authenticates",
+        ),
+        1129 | 1130 => (Refused, "let this host connect to the server"),
+        1044 | 1142 | 1143 | 1227 | 1370 => (
+            Refused,
+            "grant SELECT, INSERT, UPDATE and DELETE on the lock table and its version table, and CREATE for \
+             `LockManager::migrate`",
+        ),
+        // Read-only server or transaction, read-only mode of InnoDB, group replication without a quorum.
+        1290 | 1792 | 1836 | 3098 | 3100 => (Refused, "point dblock at the primary server"),
+        1665 => (Refused, "set the server's binlog_format to ROW or MIXED"),
+        1046 => (Refused, "name a database in the URL, or in the table's name"),
+        1040 | 1203 | 1226 => (
+            Unreachable,
+            "raise the server's connection limit or use fewer connections",
+        ),
+        // Galera: the node is not part of the primary component.
+        1047 => (Unreachable, ""),
+        // Shutdown, a killed connection or statement, an idle connection that was closed, a commit that
+        // failed half-way: what had been sent before may have been carried out.
+        1053 | 1079 | 1152 | 1158..=1161 | 1180 | 1184 | 1317 | 1927 | 2006 | 2013 | 3169 | 4031 => {
+            (Interrupted, "")
+        }
+        // The last two: max_statement_time (MariaDB) and max_execution_time (MySQL).
+        DUPLICATE_KEY | LOCK_WAIT_TIMEOUT | DEADLOCK | RECORD_CHANGED | 1969 | 3024 => (Conflict, ""),
+        _ => return None,
+    })
+}

@@ -1,0 +1,92 @@
+//! Creating the tables and checking their version.
+
+use std::time::Duration;
+
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
+
+use super::{MySqlStore, error, session};
+use crate::store::schema::{self, SchemaVersion};
+use crate::store::{StoreError, StoreErrorKind};
+
+const SCRIPT: &str = include_str!("../../../migrations/mysql/0001_distributed_lock.sql");
+
+/// How long a node waits for another one that migrates.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// What stands in the version table; `None` when it or the lock table is not there.
+pub(super) async fn found(
+    store: &MySqlStore,
+    connection: &mut MySqlConnection,
+) -> Result<Option<SchemaVersion>, StoreError> {
+    let (lock, version) = (&store.table_sql, store.table.quoted_version('`'));
+    let sql = format!("SELECT version, min_client FROM {version};SELECT lock_key FROM {lock} LIMIT 0");
+    // All of the answer is read, because the error of the second statement comes last.
+    match sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await {
+        Ok(rows) => {
+            let Some(row) = rows.first() else { return Ok(None) };
+            let version = || -> Result<_, sqlx::Error> {
+                Ok(SchemaVersion {
+                    version: row.try_get(0)?,
+                    min_client: row.try_get(1)?,
+                })
+            };
+            version()
+                .map(Some)
+                .map_err(|error| error::of_statement(error, &store.table))
+        }
+        Err(error) if error::number(&error) == Some(error::NO_SUCH_TABLE) => Ok(None),
+        Err(error) => Err(error::of_statement(error, &store.table)),
+    }
+}
+
+/// Creates the tables, one node at a time.
+///
+/// The named lock belongs to a connection of its own that is closed at the end, whatever happens: a lock
+/// that stayed behind on a connection would stop every later migration.
+pub(super) async fn run(store: &MySqlStore) -> Result<(), StoreError> {
+    let mut connection = session::open(store.options.clone()).await?;
+    let done = run_on(store, &mut connection).await;
+    // The answer to the goodbye does not matter; dropping the connection closes it too.
+    let _ = connection.close().await;
+    done
+}
+
+async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
+    // Looked at before the lock too: nothing to do then needs no rights but SELECT.
+    let before = found(store, connection).await?;
+    if before.is_some() {
+        return schema::check(before, &store.table);
+    }
+    take_turn(store, connection).await?;
+    let script = schema::script_for(SCRIPT, &store.table, '`');
+    sqlx::raw_sql(AssertSqlSafe(script))
+        .execute(&mut *connection)
+        .await
+        .map_err(|error| error::of_statement(error, &store.table))?;
+    let after = found(store, connection).await?;
+    schema::check(after, &store.table)
+}
+
+/// Takes the named lock. Its name is a digest because MySQL allows 64 bytes, fewer than a table's name
+/// with its database may have.
+async fn take_turn(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
+    let sql = "SELECT GET_LOCK(CONCAT('dblock.', SHA1(CONCAT(COALESCE(?, DATABASE(), ''), '.', ?))), ?)";
+    let taken: Option<i64> = sqlx::query_scalar(sql)
+        .bind(store.table.schema())
+        .bind(store.table.name())
+        .bind(PATIENCE.as_secs())
+        .fetch_one(connection)
+        .await
+        .map_err(|error| error::of_statement(error, &store.table))?;
+    if taken == Some(1) {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Conflict,
+        format!(
+            "another node has been creating the lock table {} for {PATIENCE:?}; try again",
+            store.table
+        ),
+    ))
+}

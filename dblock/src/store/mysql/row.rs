@@ -1,0 +1,40 @@
+//! Reading rows of the lock table.
+
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::{AssertSqlSafe, Row as _};
+use uuid::Uuid;
+
+use crate::Key;
+use crate::store::LockRow;
+
+/// Runs a text that selects [`COLUMNS`](super::text::COLUMNS) and, as its last statement, the clock.
+pub(super) async fn fetch(
+    connection: &mut MySqlConnection,
+    sql: String,
+) -> Result<(Vec<LockRow>, i64), sqlx::Error> {
+    let mut rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await?;
+    // The rows of all statements come as one list.
+    let now = rows.pop().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+    let rows = rows.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?;
+    Ok((rows, now))
+}
+
+fn read(row: &MySqlRow, now: i64) -> Result<LockRow, sqlx::Error> {
+    let unreadable = |error: Box<dyn std::error::Error + Send + Sync>| sqlx::Error::Decode(error);
+    let key = std::str::from_utf8(row.try_get(0)?).map_err(|error| unreadable(error.into()))?;
+    let count: i32 = row.try_get(2)?;
+    Ok(LockRow {
+        key: Key::new(None, key).map_err(|error| unreadable(error.into()))?,
+        owner: row.try_get::<Uuid, _>(1)?,
+        reentrant_count: u32::try_from(count).map_err(|error| unreadable(error.into()))?,
+        expire_at: row.try_get(3)?,
+        lease_id: row.try_get(4)?,
+        fence_token: row.try_get(5)?,
+        fence_ceiling: row.try_get(6)?,
+        wanted_until: row.try_get(7)?,
+        acquired_at: row.try_get(8)?,
+        holder: row.try_get(9)?,
+        revoked: row.try_get(10)?,
+        now,
+    })
+}

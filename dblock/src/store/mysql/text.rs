@@ -1,0 +1,113 @@
+//! SQL text for batches.
+//!
+//! A batch goes to the server as a few statements in one packet, which the protocol allows for text but
+//! not for prepared statements: two round trips for a batch of any size and any mix of actions. Every
+//! value is written as a number or as hexadecimal digits, so no value can be taken for SQL, whatever
+//! the session's `sql_mode` and character set are.
+
+use std::fmt::Write as _;
+
+use crate::Key;
+use crate::store::LockRow;
+
+/// The columns in the order in which rows are read.
+pub(super) const COLUMNS: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
+                                  fence_ceiling, wanted_until, acquired_at, holder, revoked";
+
+/// µs since the Unix epoch when the statement started. Not `UNIX_TIMESTAMP(NOW(6))`: that one jumps when
+/// daylight saving ends, and follows the session's time zone.
+pub(super) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// Locks the rows that nobody else has locked and reads them, then the clock.
+///
+/// The clock is a statement of its own because `UTC_TIMESTAMP` is the start of its statement: this way
+/// it is read after the locks were had, and an expired lease cannot look alive. READ COMMITTED takes no
+/// gap locks here. The index is forced because in a small table a scan looks cheaper, and a scan would
+/// touch the rows of others.
+pub(super) fn lock_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> String {
+    let keys = key_list(keys);
+    format!(
+        "START TRANSACTION;SELECT {COLUMNS} FROM {table} FORCE INDEX (PRIMARY) WHERE lock_key IN ({keys}) \
+         ORDER BY lock_key FOR UPDATE SKIP LOCKED;SELECT {CLOCK}"
+    )
+}
+
+/// Reads the last committed state of rows, then the clock.
+pub(super) fn read_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> String {
+    let keys = key_list(keys);
+    format!("SELECT {COLUMNS} FROM {table} WHERE lock_key IN ({keys});SELECT {CLOCK}")
+}
+
+/// Writes rows that this transaction has locked, whatever changed in each of them.
+///
+/// Every row exists and is locked by us, so none is inserted and nothing is waited for. That is what makes
+/// `ON DUPLICATE KEY UPDATE` sound here: its deadlocks come from gaps, which absent rows lie in. A
+/// multi-row `UPDATE` cannot do it: joined with a list of values it scans the table.
+pub(super) fn rewrite<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -> String {
+    let mut sql = insert(table, rows);
+    sql.push_str(" ON DUPLICATE KEY UPDATE ");
+    // MySQL's newer form of VALUES(…) is unknown to MariaDB. No value depends on another column, so the
+    // order of the assignments, which are made from left to right, does not matter.
+    for (index, column) in COLUMNS.split(", ").skip(1).enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        let _ = write!(sql, "{comma}{column} = VALUES({column})");
+    }
+    sql
+}
+
+/// Inserts rows that were absent. Plain: it fails when one of them is there by now.
+pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -> String {
+    let mut sql = format!("INSERT INTO {table} ({COLUMNS}) VALUES ");
+    for (index, row) in rows.enumerate() {
+        let _ = write!(
+            sql,
+            "{}({}, {}, {}, {}, {}, {}, {}, {}, {}, _utf8mb4 {}, {})",
+            if index == 0 { "" } else { ", " },
+            hex(row.key.as_str().as_bytes()),
+            hex(row.owner.as_bytes()),
+            row.reentrant_count,
+            row.expire_at,
+            hex(row.lease_id.as_bytes()),
+            row.fence_token,
+            row.fence_ceiling,
+            row.wanted_until,
+            row.acquired_at,
+            hex(row.holder.as_bytes()),
+            i32::from(row.revoked),
+        );
+    }
+    sql
+}
+
+fn key_list<'a>(keys: impl Iterator<Item = &'a Key>) -> String {
+    keys.map(|key| hex(key.as_str().as_bytes()))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// A binary string literal.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: [char; 16] = [
+        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F',
+    ];
+    let mut text = String::with_capacity(bytes.len() * 2 + 3);
+    text.push_str("X'");
+    for byte in bytes {
+        text.push(DIGITS[usize::from(byte >> 4)]);
+        text.push(DIGITS[usize::from(byte & 15)]);
+    }
+    text.push('\'');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_become_digits_only() {
+        assert_eq!(hex(b"a'; --\\"), "X'61273B202D2D5C'");
+        assert_eq!(hex(b""), "X''");
+        assert_eq!(hex(&[0, 255]), "X'00FF'");
+    }
+}

@@ -1,0 +1,163 @@
+//! Schema, and what operators ask for. Unlike a batch, these may wait shortly for a row.
+
+use std::sync::Arc;
+
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
+use uuid::Uuid;
+
+use super::{MIGRATION_SESSION, PostgresStore, errors};
+use crate::key::Key;
+use crate::store::error::StoreError;
+use crate::store::row::{InspectFilter, LockRow};
+use crate::store::schema::{self, SchemaVersion};
+
+const SCRIPT: &str = include_str!("../../../migrations/postgres/0001_distributed_lock.sql");
+
+pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError> {
+    let mut connection = store.connections.take().await?;
+    let found = version(store, &mut connection)
+        .await
+        .map_err(|error| errors::of_statement(error, &store.table));
+    schema::check(connection.settle(found)?, &store.table)
+}
+
+/// What the version table says; `None` where a table or its row is missing.
+async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<SchemaVersion>, sqlx::Error> {
+    let row = match sqlx::query(AssertSqlSafe(Arc::clone(&store.sql.version)))
+        .fetch_optional(on)
+        .await
+    {
+        Err(error) if errors::is_missing_table(&error) => return Ok(None),
+        answer => answer?,
+    };
+    row.map(|row| {
+        Ok(SchemaVersion {
+            version: row.try_get(0)?,
+            min_client: row.try_get(1)?,
+        })
+    })
+    .transpose()
+}
+
+/// Does nothing, and needs no rights to create, when the schema is there already.
+pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
+    let options = store.options.clone().options(MIGRATION_SESSION);
+    let connected = match options.connect().await {
+        Err(error) if errors::is_refused_startup(&error) => store.options.connect().await,
+        answer => answer,
+    };
+    // Closed at the end, however it ends: nothing of it can come back into use.
+    let mut connection = connected.map_err(errors::of_connect)?;
+    let failed = |error| errors::of_statement(error, &store.table);
+    let mut found = version(store, &mut connection).await.map_err(failed)?;
+    if found.is_none_or(|found| found.version < schema::SCHEMA_VERSION) {
+        run_script(store, &mut connection).await.map_err(failed)?;
+        found = version(store, &mut connection).await.map_err(failed)?;
+    }
+    // The work is done; how the session ends makes no difference.
+    drop(connection.close().await);
+    schema::check(found, &store.table)
+}
+
+/// The script in one transaction, one node after the other.
+async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    // Each statement must see what another node has committed while this one waited.
+    let mut transaction = connection
+        .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
+        .await?;
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('dblock migration of ' || $1, 0))")
+        .bind(store.table.to_string())
+        .execute(&mut *transaction)
+        .await?;
+    if let Some(name) = store.table.schema() {
+        let row = sqlx::query("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)")
+            .bind(name)
+            .fetch_one(&mut *transaction)
+            .await?;
+        if !row.try_get::<bool, _>(0)? {
+            sqlx::query(AssertSqlSafe(format!("CREATE SCHEMA \"{name}\"")))
+                .execute(&mut *transaction)
+                .await?;
+        }
+    }
+    let script = schema::script_for(SCRIPT, &store.table, '"');
+    sqlx::raw_sql(AssertSqlSafe(script))
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await
+}
+
+pub(super) async fn inspect(
+    store: &PostgresStore,
+    filter: &InspectFilter,
+) -> Result<Vec<LockRow>, StoreError> {
+    let rows = rows(store, &store.sql.inspect, |query| {
+        query
+            .bind(filter.key_prefix())
+            .bind(filter.is_held_only())
+            .bind(i64::from(filter.max_rows()))
+    });
+    rows.await?
+        .iter()
+        .map(|row| lock_row(row).map_err(|error| errors::of_statement(error, &store.table)))
+        .collect()
+}
+
+fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
+    let key = Key::new(None, row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    Ok(LockRow {
+        key,
+        owner: row.try_get(1)?,
+        // The table's CHECK keeps it from being negative.
+        reentrant_count: u32::try_from(row.try_get::<i32, _>(2)?).unwrap_or(0),
+        expire_at: row.try_get(3)?,
+        lease_id: row.try_get(4)?,
+        fence_token: row.try_get(5)?,
+        fence_ceiling: row.try_get(6)?,
+        wanted_until: row.try_get(7)?,
+        acquired_at: row.try_get(8)?,
+        holder: row.try_get(9)?,
+        revoked: row.try_get(10)?,
+        now: row.try_get(11)?,
+    })
+}
+
+pub(super) async fn revoke(store: &PostgresStore, key: &Key) -> Result<bool, StoreError> {
+    let rows = rows(store, &store.sql.revoke, |query| query.bind(key.as_str())).await?;
+    first_flag(store, &rows)
+}
+
+pub(super) async fn force_release(store: &PostgresStore, key: &Key) -> Result<bool, StoreError> {
+    let fresh = Uuid::now_v7();
+    let rows = rows(store, &store.sql.force_release, |query| {
+        query.bind(key.as_str()).bind(fresh)
+    })
+    .await?;
+    first_flag(store, &rows)
+}
+
+type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+/// Executes one statement on a connection of the store's.
+async fn rows<'q>(
+    store: &PostgresStore,
+    text: &Arc<str>,
+    bind: impl FnOnce(Query<'q>) -> Query<'q>,
+) -> Result<Vec<PgRow>, StoreError> {
+    let query = bind(sqlx::query(AssertSqlSafe(Arc::clone(text))));
+    let mut connection = store.connections.take().await?;
+    let rows = query
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(|error| errors::of_statement(error, &store.table));
+    connection.settle(rows)
+}
+
+/// The flag of the only row; no row means that the key was free.
+fn first_flag(store: &PostgresStore, rows: &[PgRow]) -> Result<bool, StoreError> {
+    let flag = rows.first().map(|row| row.try_get(0)).transpose();
+    Ok(flag
+        .map_err(|error| errors::of_statement(error, &store.table))?
+        .unwrap_or(false))
+}

@@ -1,0 +1,247 @@
+//! Executes a batch: one statement per action, and the requests of a failed one by themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Postgres, Row as _};
+use uuid::Uuid;
+
+use super::sql::Pair;
+use super::{PostgresStore, errors};
+use crate::store::clock::{micros, until};
+use crate::store::error::{StoreError, StoreErrorKind};
+use crate::store::row::Occupant;
+use crate::store::{Action, Outcome, Request};
+
+type Answer = Result<Outcome, StoreError>;
+
+/// A request with its place in the batch.
+type Placed<'a> = (usize, &'a Request);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Extend,
+    Release,
+    Acquire,
+}
+
+/// The order of the statements: what keeps or frees a lease goes first, since only an acquire can be slow.
+const ORDER: [Kind; 3] = [Kind::Extend, Kind::Release, Kind::Acquire];
+
+pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<Answer> {
+    let mut answers: Vec<Answer> = requests.iter().map(|_| Ok(Outcome::Skipped)).collect();
+    // Once no connection can be had, the rest is not tried: each attempt may take seconds.
+    let mut unreachable = None;
+    for kind in ORDER {
+        let mut parts = vec![group(kind, requests)];
+        while let Some(part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            let answer = match &unreachable {
+                None => execute(store, kind, &part).await,
+                Some(error) => Err(repeated(error)),
+            };
+            match answer {
+                Ok(outcomes) => {
+                    for ((place, _), outcome) in part.into_iter().zip(outcomes) {
+                        answers[place] = Ok(outcome);
+                    }
+                }
+                Err(error) if part.len() > 1 && may_be_one_row(error.kind()) => {
+                    parts.extend(part.into_iter().rev().map(|request| vec![request]));
+                }
+                Err(error) => {
+                    if error.kind() == StoreErrorKind::Unreachable {
+                        unreachable = Some(repeated(&error));
+                    }
+                    fill(&mut answers, &part, error);
+                }
+            }
+        }
+    }
+    answers
+}
+
+/// The requests of one kind in the order of their keys' bytes, in which rows are inserted.
+fn group(kind: Kind, requests: &[Request]) -> Vec<Placed<'_>> {
+    let kind_of = |request: &Request| match request.action {
+        Action::Acquire { .. } => Kind::Acquire,
+        Action::Extend { .. } => Kind::Extend,
+        Action::Release => Kind::Release,
+    };
+    let mut group: Vec<_> = requests
+        .iter()
+        .enumerate()
+        .filter(|(_, request)| kind_of(request) == kind)
+        .collect();
+    group.sort_unstable_by(|(_, a), (_, b)| a.key.cmp(&b.key));
+    group
+}
+
+/// Whether the error of a statement may come from one of its rows.
+fn may_be_one_row(kind: StoreErrorKind) -> bool {
+    matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Other)
+}
+
+/// Gives every request of `part` the error, the first one with its cause.
+fn fill(answers: &mut [Answer], part: &[Placed<'_>], error: StoreError) {
+    for (place, _) in part.iter().skip(1) {
+        answers[*place] = Err(repeated(&error));
+    }
+    if let Some((place, _)) = part.first() {
+        answers[*place] = Err(error);
+    }
+}
+
+fn repeated(error: &StoreError) -> StoreError {
+    StoreError::new(error.kind(), error.to_string())
+}
+
+/// Outcomes in the order of `part`, which is sorted by key.
+async fn execute(store: &PostgresStore, kind: Kind, part: &[Placed<'_>]) -> Result<Vec<Outcome>, StoreError> {
+    let failed = |error| errors::of_statement(error, &store.table);
+    let mut connection = store.connections.take().await?;
+    let rows = async {
+        if let [(_, request)] = part {
+            let rows = one(store, kind, request).fetch_all(&mut *connection).await?;
+            if !rows.is_empty() {
+                return Ok(rows);
+            }
+        }
+        many(store, kind, part).fetch_all(&mut *connection).await
+    };
+    let rows = rows.await.map_err(failed);
+    let rows = connection.settle(rows)?;
+
+    // What the statement leaves out is a row that was locked, or that came or went meanwhile.
+    let mut outcomes = vec![Outcome::Skipped; part.len()];
+    for row in rows {
+        let (place, outcome) = answer(kind, part, &row).map_err(failed)?;
+        outcomes[place] = outcome;
+    }
+    Ok(outcomes)
+}
+
+type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
+
+fn pair(store: &PostgresStore, kind: Kind) -> &Pair {
+    match kind {
+        Kind::Extend => &store.sql.extend,
+        Kind::Release => &store.sql.release,
+        Kind::Acquire => &store.sql.acquire,
+    }
+}
+
+fn one<'q>(store: &PostgresStore, kind: Kind, request: &'q Request) -> PgQuery<'q> {
+    let query = sqlx::query(AssertSqlSafe(Arc::clone(&pair(store, kind).one)));
+    let query = query.bind(request.key.as_str()).bind(request.lease_id);
+    match kind {
+        Kind::Extend => query.bind(count(request)).bind(ttl(request)),
+        Kind::Release => query,
+        Kind::Acquire => query
+            .bind(owner(request))
+            .bind(ttl(request))
+            .bind(holder(request)),
+    }
+}
+
+fn many<'q>(store: &PostgresStore, kind: Kind, part: &[Placed<'q>]) -> PgQuery<'q> {
+    fn column<'q, T>(part: &[Placed<'q>], value: impl Fn(&'q Request) -> T) -> Vec<T> {
+        part.iter().map(|(_, request)| value(request)).collect()
+    }
+    let query = sqlx::query(AssertSqlSafe(Arc::clone(&pair(store, kind).many)));
+    let query = query
+        .bind(column(part, |request| request.key.as_str()))
+        .bind(column(part, |request| request.lease_id));
+    match kind {
+        Kind::Extend => query.bind(column(part, count)).bind(column(part, ttl)),
+        Kind::Release => query,
+        Kind::Acquire => query
+            .bind(column(part, owner))
+            .bind(column(part, ttl))
+            .bind(column(part, holder))
+            .bind(column(part, wanted_for)),
+    }
+}
+
+fn count(request: &Request) -> i32 {
+    match request.action {
+        Action::Extend { count, .. } => i32::try_from(count).unwrap_or(i32::MAX),
+        _ => 0,
+    }
+}
+
+fn ttl(request: &Request) -> i64 {
+    match request.action {
+        Action::Acquire { ttl, .. } | Action::Extend { ttl, .. } => micros(ttl),
+        Action::Release => 0,
+    }
+}
+
+fn owner(request: &Request) -> Uuid {
+    match request.action {
+        Action::Acquire { owner, .. } => owner,
+        _ => Uuid::nil(),
+    }
+}
+
+fn holder(request: &Request) -> &str {
+    match &request.action {
+        Action::Acquire { holder, .. } => holder,
+        _ => "",
+    }
+}
+
+fn wanted_for(request: &Request) -> Option<i64> {
+    match request.action {
+        Action::Acquire { wanted_for, .. } => wanted_for.map(micros),
+        _ => None,
+    }
+}
+
+/// Reads one row of an answer: the place in `part`, and the outcome. [`super::sql`] lists the columns.
+fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcome), sqlx::Error> {
+    let key: &str = row.try_get(0)?;
+    let place = part
+        .binary_search_by(|(_, request)| request.key.as_str().cmp(key))
+        .map_err(|_| unexpected("a key that was not asked for"))?;
+    let outcome = match (kind, row.try_get(1)?) {
+        (Kind::Acquire, "busy") => Outcome::Busy(occupant(row, until(row.try_get(3)?, 0))?),
+        (Kind::Acquire, word @ ("granted" | "taken over")) => Outcome::Granted {
+            fence_token: row.try_get(2)?,
+            remaining: until(row.try_get(3)?, 0),
+            taken_over: (word == "taken over")
+                .then(|| occupant(row, Duration::ZERO))
+                .transpose()?,
+            wanted: row.try_get(4)?,
+        },
+        (Kind::Extend, "extended") => Outcome::Extended {
+            remaining: until(row.try_get(2)?, 0),
+            revoked: row.try_get(3)?,
+            wanted: row.try_get(4)?,
+        },
+        (Kind::Release, word @ ("freed" | "free")) => Outcome::Released {
+            freed: word == "freed",
+            wanted: row.try_get(2)?,
+        },
+        (_, "lost") => Outcome::Lost,
+        _ => return Err(unexpected("an unknown outcome")),
+    };
+    Ok((place, outcome))
+}
+
+fn occupant(row: &PgRow, remaining: Duration) -> Result<Occupant, sqlx::Error> {
+    Ok(Occupant {
+        owner: row.try_get(5)?,
+        holder: row.try_get(6)?,
+        fence_token: row.try_get(7)?,
+        remaining,
+    })
+}
+
+fn unexpected(what: &str) -> sqlx::Error {
+    sqlx::Error::Decode(format!("the database answered with {what}").into())
+}

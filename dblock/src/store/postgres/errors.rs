@@ -1,0 +1,99 @@
+//! What PostgreSQL's error codes mean for a lock.
+//! Codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>
+
+use sqlx::error::DatabaseError;
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
+
+use crate::store::error::{StoreError, StoreErrorKind};
+use crate::store::schema;
+use crate::store::sql_error;
+use crate::store::table::TableName;
+
+/// An error of a statement on the lock table.
+pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError {
+    if is_missing_table(&error)
+        && let Err(missing) = schema::check(None, table)
+    {
+        return missing.with_source(error);
+    }
+    of_users_statement(error)
+}
+
+/// An error of the fence check, in a transaction of the user's.
+pub(super) fn of_users_statement(error: sqlx::Error) -> StoreError {
+    sql_error::of_statement(error, |answer| {
+        meaning(answer).or_else(|| ends_the_session(answer))
+    })
+}
+
+/// An error of opening a connection: nothing was sent, so nothing can have been carried out.
+pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
+    sql_error::of_connect(error, |answer| match meaning(answer) {
+        Some((StoreErrorKind::Interrupted, _)) => Some((StoreErrorKind::Unreachable, "")),
+        None => Some((StoreErrorKind::Refused, "")),
+        known => known,
+    })
+}
+
+/// The table or its schema is not there.
+pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
+    has_code(error, "42P01") || has_code(error, "3F000")
+}
+
+/// A pooler such as `PgBouncer` does not pass our session settings on.
+pub(super) fn is_refused_startup(error: &sqlx::Error) -> bool {
+    has_code(error, "08P01")
+        && error
+            .as_database_error()
+            .is_some_and(|answer| answer.message().contains("startup parameter"))
+}
+
+fn has_code(error: &sqlx::Error, code: &str) -> bool {
+    error
+        .as_database_error()
+        .and_then(DatabaseError::code)
+        .is_some_and(|found| found == code)
+}
+
+/// With an error of such severity the server ends the session; whether it had committed is not said.
+fn ends_the_session(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
+    let severity = answer.try_downcast_ref::<PgDatabaseError>()?.severity();
+    matches!(severity, PgSeverity::Fatal | PgSeverity::Panic).then_some((StoreErrorKind::Interrupted, ""))
+}
+
+fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
+    use StoreErrorKind::{Conflict, Interrupted, Refused, Schema, Unreachable};
+    let code = answer.code()?;
+    let known = match &*code {
+        // Deadlock, serialization failure, lock time-out, statement time-out or cancelled.
+        "40P01" | "40001" | "55P03" | "57014" => (Conflict, ""),
+        // Another session's work behind a pooler, or a table that was altered: a new connection knows.
+        "26000" | "0A000" => (Conflict, "the prepared statement is out of date"),
+        "42703" | "42804" => (
+            Schema,
+            "the table has other columns than dblock's migration gives it",
+        ),
+        "42501" => (
+            Refused,
+            "grant USAGE on the schema, SELECT, INSERT, UPDATE and DELETE on the lock table, and SELECT on its \
+             version table; migrations need CREATE on the schema",
+        ),
+        "28P01" | "28000" => (
+            Refused,
+            "check the user and password, and the server's pg_hba.conf",
+        ),
+        "3D000" => (Refused, "check the database's name in the URL, or create it"),
+        "25006" => (
+            Refused,
+            "the server or session is read-only; point dblock at the primary",
+        ),
+        "57P04" => (Refused, "the database was dropped"),
+        "57P03" | "53300" => (Unreachable, ""),
+        "53100" | "53200" | "53400" => (Conflict, "the server is short of resources"),
+        // Shutdown, crash, idle time-outs and the like: the server ends the session.
+        "57P01" | "57P02" | "57P05" | "25P03" => (Interrupted, ""),
+        other if other.starts_with("08") => (Interrupted, ""),
+        _ => return None,
+    };
+    Some(known)
+}

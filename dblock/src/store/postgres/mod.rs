@@ -1,0 +1,204 @@
+//! Rows in PostgreSQL 12 or later.
+//!
+//! Each action is one autocommit statement, so a lock that nobody else wants costs one round trip to
+//! acquire and one to release; only a row in an unusual state costs a second one. Rows are locked with `SKIP LOCKED`: a transaction of the user's that holds
+//! a row stalls nobody. [`sql`] explains why the statements are right.
+
+mod admin;
+mod apply;
+mod errors;
+mod sql;
+mod sql_one;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
+use uuid::Uuid;
+
+use super::connections::{Connections, MAX_CONNECTIONS};
+use super::error::StoreError;
+use super::row::{InspectFilter, LockRow};
+use super::table::TableName;
+use super::{Capabilities, Database, FenceSource, Outcome, Request, Store, StoreFuture, clock};
+use crate::error::LockError;
+use crate::key::Key;
+
+/// Settings of our own sessions only. They are sent while connecting: a `SET` afterwards would reach other
+/// programs' sessions behind a pooler in transaction mode. Nothing but speed and patience depends on them.
+///
+/// The planner's switches keep a plan that was made for an empty table from reading the whole of a large one.
+const SESSION: [(&str, &str); 9] = [
+    ("default_transaction_isolation", "read committed"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("lock_timeout", "1s"),
+    ("statement_timeout", "5s"),
+    ("idle_in_transaction_session_timeout", "10s"),
+    ("client_min_messages", "warning"),
+];
+
+/// The same for a migration, which may wait for those of other nodes.
+const MIGRATION_SESSION: [(&str, &str); 4] = [
+    ("lock_timeout", "60s"),
+    ("statement_timeout", "120s"),
+    ("idle_in_transaction_session_timeout", "60s"),
+    ("client_min_messages", "warning"),
+];
+
+/// A lock table in a PostgreSQL database.
+pub struct PostgresStore {
+    table: TableName,
+    sql: sql::Sql,
+    options: PgConnectOptions,
+    connections: Connections<PgConnection>,
+}
+
+impl PostgresStore {
+    /// Connects when it is first asked something.
+    pub(crate) fn new(options: PgConnectOptions, table: TableName) -> Self {
+        let options = options.application_name("dblock").disable_statement_logging();
+        let with_session = options.clone().options(SESSION);
+        let without_session = options.clone();
+        let pooled = Arc::new(AtomicBool::new(false));
+        let connections = Connections::new(MAX_CONNECTIONS, move || {
+            open(with_session.clone(), without_session.clone(), Arc::clone(&pooled))
+        });
+        Self {
+            sql: sql::Sql::new(&table),
+            table,
+            options,
+            connections,
+        }
+    }
+
+    /// A store of its own, for tests of it. Programs use `LockManager`.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a URL or table name that cannot be read.
+    #[doc(hidden)]
+    pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
+        // sqlx's error may quote a part of the URL, which may have a password in it.
+        let options = url
+            .parse()
+            .map_err(|_: sqlx::Error| LockError::invalid("the database URL cannot be read"))?;
+        Ok(Self::new(options, TableName::parse(table)?))
+    }
+
+    /// [`verify`] for tests.
+    ///
+    /// # Errors
+    /// As [`verify`].
+    #[doc(hidden)]
+    pub async fn verify_in(
+        &self,
+        connection: &mut PgConnection,
+        key: &Key,
+        lease_id: Uuid,
+        fence_token: i64,
+    ) -> Result<Option<Duration>, StoreError> {
+        verify(connection, &self.table.quoted('"'), key, lease_id, fence_token).await
+    }
+}
+
+/// Opens one connection with the session settings, or without them where a pooler refuses them.
+async fn open(
+    with_session: PgConnectOptions,
+    without_session: PgConnectOptions,
+    pooled: Arc<AtomicBool>,
+) -> Result<PgConnection, StoreError> {
+    if !pooled.load(Ordering::Relaxed) {
+        match with_session.connect().await {
+            Err(error) if errors::is_refused_startup(&error) => {
+                tracing::info!("a pooler refuses dblock's session settings; going on without them");
+                pooled.store(true, Ordering::Relaxed);
+            }
+            answer => return answer.map_err(errors::of_connect),
+        }
+    }
+    without_session.connect().await.map_err(errors::of_connect)
+}
+
+/// The fence check in a transaction of the user's: what is left of the lease, or `None` when it is gone.
+/// Until that transaction ends, nobody else can take the key over.
+///
+/// # Errors
+/// [`StoreErrorKind::Conflict`](super::StoreErrorKind::Conflict) under REPEATABLE READ or stricter when the
+/// row was written since the snapshot, such as by a renewal: the transaction can be tried again.
+pub(crate) async fn verify(
+    connection: &mut PgConnection,
+    table_sql: &str,
+    key: &Key,
+    lease_id: Uuid,
+    fence_token: i64,
+) -> Result<Option<Duration>, StoreError> {
+    let answer = sqlx::query(AssertSqlSafe(sql::verify(table_sql)))
+        .bind(key.as_str())
+        .bind(lease_id)
+        .bind(fence_token)
+        .fetch_optional(connection)
+        .await
+        .and_then(|row| row.map(|row| row.try_get(0)).transpose());
+    let remaining: Option<i64> = answer.map_err(errors::of_users_statement)?;
+    Ok(remaining.map(|micros| clock::until(micros, 0)))
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("table", &self.table)
+            .field("connections", &self.connections)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for PostgresStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            verify_in: true,
+            concurrency: 3,
+            ..Capabilities::new("postgres")
+        }
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        Box::pin(apply::apply(self, requests))
+    }
+
+    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(admin::check_schema(self))
+    }
+
+    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(admin::migrate(self))
+    }
+
+    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
+        Box::pin(admin::inspect(self, filter))
+    }
+
+    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(admin::revoke(self, key))
+    }
+
+    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(admin::force_release(self, key))
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        self.connections.close();
+        Box::pin(std::future::ready(()))
+    }
+
+    fn fence_source(&self) -> Option<FenceSource> {
+        Some(FenceSource {
+            database: Database::Postgres,
+            table: self.table.quoted('"').into(),
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! Which files can keep locks, and how the store's own connection is opened.
+
+use std::time::Duration;
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteLockingMode, SqliteSynchronous};
+use sqlx::{ConnectOptions, SqliteConnection};
+use tokio::time::Instant;
+
+use super::{SqliteStore, failure};
+use crate::error::LockError;
+use crate::store::table::TableName;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// How long a statement of ours waits for somebody else's write transaction. The shortest ttl is 1 s.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl SqliteStore {
+    /// Refuses what would look like a lock but not be one: rows that only one connection sees.
+    pub(crate) fn check_options(options: &SqliteConnectOptions, table: &TableName) -> Result<(), LockError> {
+        let file = options.get_filename().to_string_lossy();
+        // The options show their mode only as a URL, and not every file name makes one.
+        let mode = options.clone().filename("any").to_url_lossy();
+        let in_memory = file.is_empty()
+            || file.contains(":memory:")
+            || file.starts_with("file:") && file.contains("mode=memory")
+            || mode
+                .query_pairs()
+                .any(|(name, value)| name == "mode" && value == "memory");
+        if in_memory {
+            return Err(LockError::invalid(
+                "an in-memory SQLite database is private to its connections, so nobody else would see the locks; \
+                 give a file such as \"sqlite://locks.db?mode=rwc\", or use the memory store",
+            ));
+        }
+        if table.schema().is_some_and(|schema| schema != "main") {
+            return Err(LockError::invalid(format!(
+                "the table {table} is not in the SQLite file itself; write the table's name alone"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The given options with the store's own settings.
+///
+/// `synchronous = FULL`, because WAL with less may forget the last commits in a power cut, and a fence
+/// token that somebody has seen must not be given again.
+pub(super) fn settings(options: SqliteConnectOptions) -> SqliteConnectOptions {
+    options
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .locking_mode(SqliteLockingMode::Normal)
+        .shared_cache(false)
+        .busy_timeout(BUSY_TIMEOUT)
+        .statement_cache_capacity(32)
+        .disable_statement_logging()
+}
+
+/// Opens the file. The first change to WAL needs the file for itself and does not heed the busy time-out,
+/// so processes that start together try again.
+pub(super) async fn open(options: SqliteConnectOptions) -> Result<SqliteConnection, StoreError> {
+    let start = Instant::now();
+    loop {
+        match options.connect().await.map_err(failure::of_connect) {
+            Err(error) if error.kind() == StoreErrorKind::Conflict && start.elapsed() < BUSY_TIMEOUT => {
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(2..20))).await;
+            }
+            answer => return answer,
+        }
+    }
+}

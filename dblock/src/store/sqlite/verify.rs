@@ -1,0 +1,36 @@
+//! The fence check in a transaction of the user's.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, SqliteConnection};
+use uuid::Uuid;
+
+use super::answers::get;
+use super::{failure, statements};
+use crate::key::Key;
+use crate::store::StoreError;
+use crate::store::clock::until;
+
+/// What is left of the lease, or `None` when it is gone. `table_sql` is the quoted table.
+///
+/// The check writes (a column to its own value). So it needs SQLite's only write lock: a transaction whose
+/// snapshot is older than the last commit fails as a conflict rather than believe an old row, and until
+/// the user's commit nobody can take the lock over.
+pub(crate) async fn verify(
+    connection: &mut SqliteConnection,
+    table_sql: &str,
+    key: &Key,
+    lease_id: Uuid,
+    fence_token: i64,
+) -> Result<Option<Duration>, StoreError> {
+    let rows = sqlx::query(AssertSqlSafe(statements::verify(table_sql)))
+        .bind(key.as_str())
+        .bind(lease_id)
+        .bind(fence_token)
+        .fetch_all(connection)
+        .await
+        .map_err(failure::of_fence_check)?;
+    rows.first()
+        .map(|row| get(row, 0).map(|left| until(left, 0)))
+        .transpose()
+}

@@ -1,0 +1,185 @@
+//! One round, seen from the parent: start the processes, show progress, kill one, wait for the rest.
+
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use sqlx::SqlitePool;
+use tokio::process::{Child, ChildStdin, Command};
+
+use crate::bank::{self, Event};
+use crate::worker::Order;
+
+pub(crate) const WORKERS: u32 = 4;
+
+/// The victim's n-th booking is its last.
+const KILLED_AT: u32 = 8;
+
+/// How often the parent looks at the file.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// No round takes this long unless something hangs.
+const LIMIT: Duration = Duration::from_mins(1);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    WithoutLock,
+    WithLock,
+}
+
+impl Mode {
+    pub(crate) fn file_name(self) -> &'static str {
+        match self {
+            Self::WithoutLock => "without.db",
+            Self::WithLock => "with.db",
+        }
+    }
+
+    pub(crate) fn from_file_name(name: &str) -> anyhow::Result<Self> {
+        [Self::WithoutLock, Self::WithLock]
+            .into_iter()
+            .find(|mode| mode.file_name() == name)
+            .with_context(|| format!("there is no round {name:?}"))
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::WithoutLock => "1 without lock",
+            Self::WithLock => "2 with #[distributed_lock]",
+        }
+    }
+}
+
+/// A worker process. Dropping it kills the process.
+struct Worker {
+    name: String,
+    process: Child,
+    /// Never written to: it closes when we end, and the worker sees that. `wait` would close it sooner.
+    _lifeline: Option<ChildStdin>,
+}
+
+/// Books everything in `file`. Returns how long that took.
+pub(crate) async fn play(
+    file: &Path,
+    pool: &SqlitePool,
+    withdrawals: usize,
+    mode: Mode,
+) -> anyhow::Result<Duration> {
+    let start = Instant::now();
+    let mut workers = Vec::new();
+    for number in 1..=WORKERS {
+        let is_victim = mode == Mode::WithLock && number == WORKERS;
+        workers.push(start_worker(Order {
+            name: format!("worker {number}"),
+            mode,
+            file: file.to_owned(),
+            stall_at: is_victim.then_some(KILLED_AT),
+        })?);
+    }
+    let bar = progress_bar(withdrawals, mode);
+    let work = async {
+        if mode == Mode::WithLock
+            && let Some(victim) = workers.pop()
+        {
+            tokio::try_join!(wait_for(workers), kill_inside(victim, pool, &bar)).map(|_| ())
+        } else {
+            wait_for(workers).await
+        }
+    };
+    tokio::select! {
+        ended = work => ended?,
+        failed = show_progress(&bar, pool) => failed?,
+        () = tokio::time::sleep(LIMIT) => bail!("{} is not done after {LIMIT:?}", mode.title()),
+    }
+    bar.set_position(bank::done(pool).await?);
+    bar.finish();
+    if bar.is_hidden() {
+        println!("{}: done in {:.1?}", mode.title(), start.elapsed());
+    }
+    Ok(start.elapsed())
+}
+
+/// Starts this program again as a worker.
+fn start_worker(order: Order) -> anyhow::Result<Worker> {
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let mut command = Command::new(program);
+    command
+        .args(order.to_arguments())
+        .stdin(Stdio::piped())
+        .kill_on_drop(true);
+    // Ctrl-C on the terminal is for the parent, which then ends the others.
+    #[cfg(unix)]
+    command.process_group(0);
+    let mut process = command
+        .spawn()
+        .with_context(|| format!("cannot start {}", order.name))?;
+    Ok(Worker {
+        name: order.name,
+        _lifeline: process.stdin.take(),
+        process,
+    })
+}
+
+/// Waits until all of them have found nothing more to do.
+async fn wait_for(workers: Vec<Worker>) -> anyhow::Result<()> {
+    for mut worker in workers {
+        let status = worker.process.wait().await.context("cannot wait for a worker")?;
+        ensure!(status.success(), "{} ended with {status}", worker.name);
+    }
+    Ok(())
+}
+
+/// Waits until the victim is inside of an account for its last time, and kills it there.
+async fn kill_inside(mut victim: Worker, pool: &SqlitePool, bar: &ProgressBar) -> anyhow::Result<ExitStatus> {
+    let customer = loop {
+        if let Some(customer) = stalled_inside(pool, &victim.name).await? {
+            break customer;
+        }
+        if let Some(status) = victim.process.try_wait().context("cannot look at a worker")? {
+            bail!("{} ended with {status} before it could be killed", victim.name);
+        }
+        tokio::time::sleep(LOOK).await;
+    };
+    // SIGKILL: nothing of the process runs any more, so nothing is released.
+    victim.process.kill().await.context("cannot kill a worker")?;
+    bank::log(pool, Event::Killed, (&victim.name, &customer), None).await?;
+    let news = format!("killed {} inside of account:{customer}", victim.name);
+    if bar.is_hidden() {
+        println!("{news}");
+    } else {
+        bar.println(news);
+    }
+    victim.process.wait().await.context("cannot wait for a worker")
+}
+
+/// The account that the worker stalls inside of.
+async fn stalled_inside(pool: &SqlitePool, worker: &str) -> anyhow::Result<Option<String>> {
+    let entries: i64 = sqlx::query_scalar("SELECT count(*) FROM log WHERE worker = $1 AND event = 'enter'")
+        .bind(worker)
+        .fetch_one(pool)
+        .await
+        .context("cannot read the log")?;
+    if entries < i64::from(KILLED_AT) {
+        return Ok(None);
+    }
+    bank::inside_of(pool, worker).await
+}
+
+/// Moves the bar until it is dropped; returns only if that fails.
+async fn show_progress(bar: &ProgressBar, pool: &SqlitePool) -> anyhow::Result<()> {
+    loop {
+        bar.set_position(bank::done(pool).await?);
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress_bar(withdrawals: usize, mode: Mode) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg:<27} {wide_bar} {pos:>3}/{len} {elapsed:>4}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(withdrawals as u64)
+        .with_style(style)
+        .with_message(mode.title())
+}

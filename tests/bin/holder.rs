@@ -1,0 +1,42 @@
+//! Takes a lock and then ends as it is told: `holder <ending> <url> <table> <key>`.
+//!
+//! `sleep` stays inside until it is killed, `panic` lets a panic of the body unwind out of `main`, `return`
+//! returns a guard's lock by dropping everything in `main`.
+
+use std::time::Duration;
+
+use dblock::{LockManager, LockOptions, StoreSource};
+
+/// The store's pool is only read for its options, so it is never connected.
+fn source(url: &str) -> StoreSource {
+    if url.starts_with("postgres") {
+        sqlx::PgPool::connect_lazy(url).expect("a URL").into()
+    } else if url.starts_with("mysql") {
+        sqlx::MySqlPool::connect_lazy(url).expect("a URL").into()
+    } else {
+        sqlx::SqlitePool::connect_lazy(url).expect("a URL").into()
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let [_, ending, url, table, key] = std::env::args()
+        .collect::<Vec<_>>()
+        .try_into()
+        .expect("arguments");
+    let locks = LockManager::builder(source(&url)).table(table);
+    let locks = locks.build().await.expect("a manager");
+    let ttl = if ending == "sleep" { 1 } else { 30 };
+    let options = LockOptions::new().ttl(Duration::from_secs(ttl));
+    let result = locks
+        .with(key, options, async {
+            println!("inside");
+            match ending.as_str() {
+                "sleep" => std::future::pending().await,
+                "panic" => panic!("as asked"),
+                _ => {}
+            }
+        })
+        .await;
+    result.expect("the lock was free");
+}

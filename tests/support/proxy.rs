@@ -1,0 +1,269 @@
+//! A TCP proxy between a manager and a real server, on a thread of its own, that breaks connections as it
+//! is told.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+/// How long the server must be silent to have finished its reply.
+const QUIET: Duration = Duration::from_millis(60);
+
+/// What the proxy does with all connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// Forwards.
+    Flows,
+    /// Forwards, each reply after so long.
+    Slow(Duration),
+    /// Accepts connections and forwards nothing. What was swallowed does not come later.
+    BlackHole,
+    /// Closes every connection, new ones too.
+    Refused,
+}
+
+/// What the proxy does with one request that it was told to look out for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trick {
+    /// The server gets it and finishes its reply, which is thrown away; then the connection is closed.
+    LoseReply,
+    /// The connection is closed before the server gets it.
+    LoseRequest,
+    /// The client's connection is closed; the server gets the request when [`Proxy::deliver`] is called.
+    DeliverLate,
+}
+
+/// Says whether bytes on their way to the server are those to look out for.
+pub type Test = Box<dyn Fn(&[u8]) -> bool + Send>;
+
+/// A running proxy. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    _stop: oneshot::Sender<()>,
+}
+
+struct Shared {
+    server: SocketAddr,
+    traffic: watch::Sender<Traffic>,
+    delivery: watch::Sender<usize>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    look_out: Option<(Test, Trick)>,
+    /// How often the trick was played.
+    played: usize,
+    /// Requests that are kept for [`Proxy::deliver`].
+    late: usize,
+    /// Open connections: their number, and the port by which the server knows them.
+    open: HashMap<usize, u16>,
+    opened: usize,
+    most_open: usize,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Proxy {
+    /// Starts a proxy for `server`.
+    pub fn start(server: SocketAddr) -> Self {
+        let shared = Arc::new(Shared {
+            server,
+            traffic: watch::Sender::new(Traffic::Flows),
+            delivery: watch::Sender::new(0),
+            state: Mutex::default(),
+        });
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound listener has an address");
+        listener
+            .set_nonblocking(true)
+            .expect("a listener can be non-blocking");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let proxy = Arc::clone(&shared);
+        let work = async move {
+            let listener = TcpListener::from_std(listener).expect("the runtime takes the listener");
+            let serve = async {
+                while let Ok((client, _)) = listener.accept().await {
+                    tokio::spawn(Arc::clone(&proxy).connection(client));
+                }
+            };
+            tokio::select! {
+                () = serve => {}
+                _ = stopped => {}
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime for the proxy");
+        std::thread::spawn(move || runtime.block_on(work));
+        Self {
+            address,
+            shared,
+            _stop: stop,
+        }
+    }
+
+    /// Where the proxy listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Changes what happens to all connections.
+    pub fn set(&self, traffic: Traffic) {
+        self.shared.traffic.send_replace(traffic);
+    }
+
+    /// Plays `trick` on the next request that `test` is true of.
+    pub fn look_out(&self, trick: Trick, test: Test) {
+        self.shared.state().look_out = Some((test, trick));
+    }
+
+    /// How many tricks were played so far.
+    pub fn played(&self) -> usize {
+        self.shared.state().played
+    }
+
+    /// Lets the server have the requests of [`Trick::DeliverLate`]. Returns when it has carried them out.
+    pub async fn deliver(&self) {
+        self.shared.delivery.send_modify(|count| *count += 1);
+        while self.shared.state().late > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Ports by which the server knows the open connections.
+    pub fn ports(&self) -> Vec<u16> {
+        self.shared.state().open.values().copied().collect()
+    }
+
+    /// The most connections that were open at once.
+    pub fn most_open(&self) -> usize {
+        self.shared.state().most_open
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn connection(self: Arc<Self>, client: TcpStream) {
+        if *self.traffic.borrow() == Traffic::Refused {
+            return reset(&client);
+        }
+        let Ok(server) = TcpStream::connect(self.server).await else {
+            return;
+        };
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let number = {
+            let mut state = self.state();
+            state.opened += 1;
+            let number = state.opened;
+            state
+                .open
+                .insert(number, server.local_addr().map_or(0, |address| address.port()));
+            state.most_open = state.most_open.max(state.open.len());
+            number
+        };
+        self.forward(client, server).await;
+        self.state().open.remove(&number);
+    }
+
+    async fn forward(&self, client: TcpStream, server: TcpStream) {
+        let (mut from_client, mut to_client) = client.into_split();
+        let (mut from_server, mut to_server) = server.into_split();
+        let mut traffic = self.traffic.subscribe();
+        let (mut up, mut down) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+        // Once something was swallowed, the rest of the stream is worth nothing.
+        let mut swallowed = *traffic.borrow_and_update() == Traffic::BlackHole;
+        loop {
+            tokio::select! {
+                read = from_client.read(&mut up) => {
+                    let Ok(length @ 1..) = read else { return };
+                    if swallowed {
+                        continue;
+                    }
+                    match self.trick(&up[..length]) {
+                        None => {
+                            if to_server.write_all(&up[..length]).await.is_err() {
+                                return;
+                            }
+                        }
+                        Some(Trick::LoseRequest) => return,
+                        Some(Trick::LoseReply) => {
+                            let _ = to_server.write_all(&up[..length]).await;
+                            return drain(&mut from_server).await;
+                        }
+                        Some(Trick::DeliverLate) => {
+                            let mut delivery = self.delivery.subscribe();
+                            self.state().late += 1;
+                            drop((from_client, to_client));
+                            let _ = delivery.changed().await;
+                            let _ = to_server.write_all(&up[..length]).await;
+                            drain(&mut from_server).await;
+                            self.state().late -= 1;
+                            return;
+                        }
+                    }
+                }
+                read = from_server.read(&mut down) => {
+                    let Ok(length @ 1..) = read else { return };
+                    if swallowed {
+                        continue;
+                    }
+                    let pause = match *traffic.borrow() {
+                        Traffic::Slow(pause) => pause,
+                        _ => Duration::ZERO,
+                    };
+                    sleep(pause).await;
+                    if to_client.write_all(&down[..length]).await.is_err() {
+                        return;
+                    }
+                }
+                _ = traffic.changed() => match *traffic.borrow_and_update() {
+                    Traffic::Refused => return,
+                    Traffic::BlackHole => swallowed = true,
+                    Traffic::Flows | Traffic::Slow(_) => {}
+                },
+            }
+        }
+    }
+
+    fn trick(&self, bytes: &[u8]) -> Option<Trick> {
+        let mut state = self.state();
+        if !state.look_out.as_ref().is_some_and(|(test, _)| test(bytes)) {
+            return None;
+        }
+        state.played += 1;
+        state.look_out.take().map(|(_, trick)| trick)
+    }
+}
+
+/// Throws the server's reply away. Its end shows in the server's silence.
+async fn drain(from_server: &mut OwnedReadHalf) {
+    let mut bytes = [0; 4096];
+    let mut patience = Duration::from_secs(5);
+    while let Ok(Ok(1..)) = timeout(patience, from_server.read(&mut bytes)).await {
+        patience = QUIET;
+    }
+}
+
+/// Closes the connection with a reset instead of a farewell.
+fn reset(client: &TcpStream) {
+    let _ = client.set_zero_linger();
+}

@@ -1,0 +1,510 @@
+//! What goes wrong while a lock is held: renewals, re-entries and releases.
+//!
+//! On the memory store with paused time: what is said about time is exact.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dblock::store::{Outcome, StoreErrorKind};
+use dblock::{LockError, LockOptions, LostReason};
+use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
+use futures_util::FutureExt;
+use tokio::time::{Instant, sleep, timeout};
+
+const TTL: Duration = Duration::from_secs(3);
+
+/// max(ttl / 20, 50 ms)
+const MARGIN: Duration = Duration::from_millis(150);
+
+fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+fn options() -> LockOptions {
+    LockOptions::new().ttl(TTL)
+}
+
+fn waiting() -> LockOptions {
+    options().wait(ms(60_000))
+}
+
+async fn count(store: &FaultyStore) -> u32 {
+    store.row("k").await.unwrap().reentrant_count
+}
+
+fn lost_reason(error: &LockError) -> LostReason {
+    match error {
+        LockError::Lost { reason, .. } => *reason,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+/// Is set when the body is dropped or done.
+struct Inside(Arc<AtomicBool>);
+
+impl Inside {
+    fn enter(flag: &Arc<AtomicBool>) -> Self {
+        flag.store(true, Ordering::SeqCst);
+        Self(Arc::clone(flag))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_that_fail_are_tried_again_until_the_local_deadline() {
+    use StoreErrorKind::{Conflict, Interrupted, Other, Refused, Unreachable};
+    for kind in [Unreachable, Interrupted, Conflict, Refused, Other] {
+        let store = FaultyStore::memory();
+        let locks = store.manager();
+        let body = async {
+            for _ in 0..3 {
+                sleep(ms(500)).await;
+                store.always(Kind::Extend, Fault::Fail(kind));
+                sleep(TTL - MARGIN - ms(1400)).await;
+                store.heal();
+                sleep(ms(2000)).await;
+            }
+            "done"
+        };
+        let result = locks.with("k", options(), body).await;
+        assert_eq!(result.unwrap_or_else(|error| panic!("{kind:?}: {error}")), "done");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_that_ends_just_before_the_local_deadline_is_survived() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let body = async {
+        store.always(Kind::Extend, Fault::Fail(StoreErrorKind::Unreachable));
+        // Retries come at most a margin apart.
+        sleep(TTL - MARGIN * 2 - ms(10)).await;
+        store.heal();
+        sleep(TTL * 2).await;
+    };
+    locks.with("k", options(), body).await.unwrap();
+}
+
+/// What a renewal meets when the database cannot be reached.
+fn outages() -> [Fault; 6] {
+    [
+        Fault::Fail(StoreErrorKind::Unreachable),
+        Fault::Fail(StoreErrorKind::Interrupted),
+        Fault::Fail(StoreErrorKind::Refused),
+        Fault::Never,
+        Fault::Slow(ms(3_600_000)),
+        Fault::Answer(Outcome::Skipped),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_longer_than_the_lease_stops_the_body_before_the_database_would() {
+    for fault in outages() {
+        let store = FaultyStore::memory();
+        let locks = store.manager();
+        let inside = Arc::new(AtomicBool::new(false));
+        let started = Instant::now();
+        let body = async {
+            let _inside = Inside::enter(&inside);
+            store.down(&fault);
+            sleep(TTL * 10).await;
+        };
+        // Only the body's end is looked at here; the call goes on to wait for its release.
+        let call = locks.with("k", options(), body);
+        let watch = async {
+            sleep(TTL - MARGIN - ms(2)).await;
+            assert!(inside.load(Ordering::SeqCst), "{fault:?}: stopped too early");
+            sleep(ms(4)).await;
+            assert!(
+                !inside.load(Ordering::SeqCst),
+                "{fault:?}: a hanging renewal delays the deadline"
+            );
+            let row = store.row("k").await.unwrap();
+            assert!(row.is_held(), "{fault:?}: the database's lease ends later");
+            let left = row.expire_at - row.now;
+            assert!(
+                left >= 145_000,
+                "{fault:?}: {left} µs before the database's expiry"
+            );
+        };
+        let (result, ()) = tokio::join!(timeout(TTL * 2, call), watch);
+        let error = result.expect("the call does not hang").unwrap_err();
+        assert_eq!(lost_reason(&error), LostReason::Expired, "{fault:?}");
+        assert!(
+            started.elapsed() <= TTL + ms(1),
+            "{fault:?}: {:?}",
+            started.elapsed()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_carried_out_but_never_answered_moves_nothing() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let started = Instant::now();
+    store.always(Kind::Extend, Fault::Mute);
+    let guard = locks.acquire("k", options()).await.unwrap();
+    let error = guard.lost().await;
+    assert_eq!(lost_reason(&error), LostReason::Expired);
+    let took = started.elapsed();
+    assert!(took >= TTL - MARGIN && took <= TTL - MARGIN + ms(1), "{took:?}");
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_counts_from_before_the_request_was_sent() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let delay = ms(800);
+    store.next(Kind::Acquire, Fault::SlowReply(delay));
+    let guard = locks.acquire("k", options()).await.unwrap();
+    let row = store.row("k").await.unwrap();
+    let (remaining, rest) = (guard.remaining(), row.expire_at - row.now);
+    assert!(remaining <= TTL - MARGIN - delay, "{remaining:?}");
+    assert!(
+        i64::try_from(remaining.as_micros()).unwrap() + 145_000 <= rest,
+        "{remaining:?} of {rest} µs"
+    );
+
+    // The same for a renewal, and a late reply never moves it beyond the database's.
+    store.always(Kind::Extend, Fault::SlowReply(delay));
+    for _ in 0..200 {
+        sleep(ms(50)).await;
+        let row = store.row("k").await.unwrap();
+        let (remaining, rest) = (guard.remaining(), row.expire_at - row.now);
+        assert!(remaining > Duration::ZERO, "slow renewals are good enough");
+        assert!(
+            i64::try_from(remaining.as_micros()).unwrap() + 145_000 <= rest,
+            "{remaining:?} of {rest} µs"
+        );
+    }
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_the_lease_is_gone_stops_the_body_at_once() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let inside = Arc::new(AtomicBool::new(false));
+    let body = async {
+        let _inside = Inside::enter(&inside);
+        store.other_process().force_release("k").await.unwrap();
+        sleep(TTL * 10).await;
+    };
+    let started = Instant::now();
+    let error = locks.with("k", options(), body).await.unwrap_err();
+    assert_eq!(lost_reason(&error), LostReason::Gone);
+    assert!(!inside.load(Ordering::SeqCst));
+    // The first renewal found out.
+    assert!(started.elapsed() <= TTL / 3 + ms(1), "{:?}", started.elapsed());
+    assert_eq!(store.asked_to(Kind::Extend).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_is_not_revived() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let guard = locks.acquire("k", options()).await.unwrap();
+    store.always(Kind::Extend, Fault::Never);
+    let error = guard.lost().await;
+    assert_eq!(lost_reason(&error), LostReason::Expired);
+    store.heal();
+    let extends = store.asked_to(Kind::Extend).len();
+    // Neither by re-entry nor by renewal, although the row still has the lease.
+    assert!(guard.enter(async {}).await.unwrap_err().is_lost());
+    sleep(TTL).await;
+    assert_eq!(store.asked_to(Kind::Extend).len(), extends);
+    assert!(guard.release().await.unwrap_err().is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_skipped_keeps_its_lease_and_lets_a_reentry_in() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let body = async {
+        store.always(Kind::Extend, Fault::Answer(Outcome::Skipped));
+        sleep(ms(1500)).await;
+        let nested = async {
+            assert_eq!(count(&store).await, 1, "the row is locked: memory decides");
+            sleep(ms(500)).await;
+            store.heal();
+            // Asked again within a margin.
+            sleep(MARGIN + ms(1)).await;
+            assert_eq!(count(&store).await, 2, "the count is written later");
+        };
+        let started = Instant::now();
+        locks
+            .with("k", options(), async {
+                assert!(
+                    started.elapsed() <= ms(151),
+                    "a re-entry waits for no row lock: {:?}",
+                    started.elapsed()
+                );
+                nested.await;
+            })
+            .await
+            .unwrap();
+        assert_eq!(count(&store).await, 1);
+        sleep(TTL * 2).await;
+    };
+    locks.with("k", options(), body).await.unwrap();
+    assert_eq!(count(&store).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reentry_whose_reply_was_lost_is_counted_once() {
+    for fault in [
+        Fault::ReplyLost,
+        Fault::Fail(StoreErrorKind::Interrupted),
+        Fault::Twice(ms(5)),
+        Fault::Mute,
+    ] {
+        let store = FaultyStore::memory();
+        let locks = store.manager();
+        let body = async {
+            store.next(Kind::Extend, fault.clone());
+            let started = Instant::now();
+            locks
+                .with("k", options(), async {
+                    assert_eq!(count(&store).await, 2, "{fault:?}");
+                    sleep(ms(20)).await;
+                    assert_eq!(count(&store).await, 2, "{fault:?}");
+                    store.next(Kind::Extend, fault.clone());
+                })
+                .await
+                .unwrap();
+            assert!(started.elapsed() < ms(2200), "{:?}", started.elapsed());
+            assert_eq!(count(&store).await, 1, "{fault:?}: after the nested call");
+            // Both holds of a join! leave at once; one statement may write both.
+            let both = || locks.with("k", options(), sleep(ms(10)));
+            let (one, two) = tokio::join!(both(), both());
+            one.and(two).unwrap();
+            assert_eq!(count(&store).await, 1, "{fault:?}: after two at once");
+        };
+        locks.with("k", options(), body).await.unwrap();
+        assert_eq!(count(&store).await, 0, "{fault:?}: after the outer call");
+        assert!(store.overlaps().is_empty());
+        let counts: Vec<_> = store
+            .asked_to(Kind::Extend)
+            .iter()
+            .filter_map(|asked| asked.count)
+            .collect();
+        assert!(counts.iter().all(|count| (1..=3).contains(count)), "{counts:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reentry_into_a_store_that_is_down_is_an_error_in_bounded_time() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let body = async {
+        store.always(Kind::Extend, Fault::Never);
+        let started = Instant::now();
+        let nested = locks.with("k", options().wait(ms(700)), async {
+            panic!("it must not get in")
+        });
+        let error: LockError = timeout(ms(702), nested)
+            .await
+            .expect("bounded")
+            .map(|(): ()| ())
+            .unwrap_err();
+        assert!(error.is_store(), "{error:?}");
+        assert!(started.elapsed() >= ms(700));
+        store.heal();
+        sleep(TTL).await;
+        assert_eq!(
+            count(&store).await,
+            1,
+            "the hold that did not get in is not counted"
+        );
+    };
+    locks.with("k", options(), body).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_reply_was_lost_is_resent_and_reported_as_released() {
+    for fault in [
+        Fault::ReplyLost,
+        Fault::Fail(StoreErrorKind::Interrupted),
+        Fault::Fail(StoreErrorKind::Conflict),
+        Fault::Mute,
+    ] {
+        let store = FaultyStore::memory();
+        let locks = store.manager();
+        let guard = locks.acquire("k", LockOptions::new()).await.unwrap();
+        store.next(Kind::Release, fault.clone());
+        if matches!(fault, Fault::Mute) {
+            // The caller is not kept for as long as the store may take.
+            let error = timeout(ms(2001), guard.release())
+                .await
+                .expect("bounded")
+                .unwrap_err();
+            assert!(error.is_store(), "{error:?}");
+            sleep(ms(5000)).await;
+        } else {
+            timeout(ms(100), guard.release()).await.expect("bounded").unwrap();
+        }
+        let releases = store.asked_to(Kind::Release);
+        assert_eq!(releases.len(), 2, "{fault:?}");
+        assert_eq!(releases[0].lease_id, releases[1].lease_id);
+        assert_eq!(count(&store).await, 0);
+        assert_eq!(locks.health().pending_releases, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resent_release_frees_nobody_elses_lock_and_counts_as_released() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let other = store.other_process();
+    let guard = locks.acquire("k", LockOptions::new()).await.unwrap();
+    // Carried out; by the time it is sent again, somebody else has the lock.
+    store.next(Kind::Release, Fault::ReplyLost);
+    store.next(Kind::Release, Fault::Slow(ms(400)));
+    let taker = async {
+        sleep(ms(5)).await;
+        other.acquire("k", waiting()).await.unwrap()
+    };
+    let (released, theirs) = tokio::join!(guard.release(), taker);
+    released.expect("the first release was carried out");
+    let releases = store.asked_to(Kind::Release);
+    assert!(
+        matches!(releases[1].answer, Some(Ok(Outcome::Lost))),
+        "{releases:?}"
+    );
+    let row = store.row("k").await.unwrap();
+    assert_eq!((row.fence_token, row.is_held()), (theirs.fence_token(), true));
+    theirs.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_release_does_not_free_the_next_lease_of_the_same_process() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    for fault in [Fault::Late(ms(500)), Fault::Twice(ms(500))] {
+        locks
+            .with("outer", options(), async {
+                let first = locks.acquire("k", options()).await.unwrap();
+                store.next(Kind::Release, fault.clone());
+                let owner = first.owner();
+                first.release().await.unwrap();
+                let second = locks.acquire("k", options()).await.unwrap();
+                assert_eq!(second.owner(), owner, "the same chain");
+                sleep(ms(1000)).await;
+                let row = store.row("k").await.unwrap();
+                assert_eq!(
+                    (row.is_held(), row.fence_token),
+                    (true, second.fence_token()),
+                    "{fault:?}"
+                );
+                second.release().await.unwrap();
+            })
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_renewal_changes_nothing_of_the_next_lease() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let guard = locks.acquire("k", options()).await.unwrap();
+    store.next(Kind::Extend, Fault::Late(ms(1500)));
+    store.until_asked(Kind::Extend, 1).await;
+    guard.release().await.unwrap();
+    let next = store
+        .other_process()
+        .acquire("k", LockOptions::new().ttl(ms(1000)).renew(false))
+        .await
+        .unwrap();
+    let before = store.row("k").await.unwrap();
+    sleep(ms(1600)).await;
+    let after = store.row("k").await.unwrap();
+    assert_eq!(
+        (after.expire_at, after.lease_id),
+        (before.expire_at, before.lease_id)
+    );
+    assert!(!after.is_held(), "the late renewal revived nothing");
+    drop(next);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_finds_the_lease_gone_says_so() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let guard = locks.acquire("k", options()).await.unwrap();
+    store.other_process().force_release("k").await.unwrap();
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(lost_reason(&error), LostReason::Gone);
+    assert_eq!(
+        store.asked_to(Kind::Release).len(),
+        1,
+        "that is an answer, not a reason to try again"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_done_keeps_its_result_whatever_happens_to_the_release() {
+    for fault in [
+        Fault::Never,
+        Fault::Mute,
+        Fault::Fail(StoreErrorKind::Unreachable),
+        Fault::Fail(StoreErrorKind::Other),
+    ] {
+        let store = FaultyStore::memory();
+        let locks = store.manager();
+        store.always(Kind::Release, fault.clone());
+        let started = Instant::now();
+        let value = timeout(ms(3000), locks.with("k", LockOptions::new(), async { 42 })).await;
+        assert_eq!(value.expect("bounded").unwrap(), 42);
+        assert!(
+            started.elapsed() <= ms(2001),
+            "{fault:?}: {:?}",
+            started.elapsed()
+        );
+
+        // A panic too is kept for no longer.
+        let started = Instant::now();
+        let body = locks.with("p", LockOptions::new(), async { panic!("of the body") });
+        let caught =
+            std::panic::AssertUnwindSafe(timeout(ms(3000), body.map(|_: Result<(), _>| ()))).catch_unwind();
+        assert!(caught.await.is_err(), "the panic goes on");
+        assert!(
+            started.elapsed() <= ms(2001),
+            "{fault:?}: {:?}",
+            started.elapsed()
+        );
+
+        store.heal();
+        sleep(ms(6000)).await;
+        assert_eq!(
+            count(&store).await,
+            0,
+            "{fault:?}: it is released in the background"
+        );
+        assert_eq!(locks.health().pending_releases, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_lease_waits_for_its_release_no_longer_than_it_lives() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    store.always(Kind::Release, Fault::Never);
+    let started = Instant::now();
+    let short = LockOptions::new().ttl(ms(1000));
+    timeout(ms(3000), locks.with("k", short, async {}))
+        .await
+        .expect("bounded")
+        .unwrap();
+    assert!(started.elapsed() <= ms(1001), "{:?}", started.elapsed());
+}

@@ -1,0 +1,209 @@
+//! At most one owner is inside of a key at any time.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dblock::LockError;
+use dblock_tests::child::Holder;
+use dblock_tests::{Backend, on_every_store};
+use futures_util::future::join_all;
+use tokio::task::JoinSet;
+
+use crate::{HOLDER, LONG, SHORT, long, patient, short};
+
+on_every_store!(
+    tasks_of_two_managers_never_overlap,
+    callers_of_one_process_get_in_first_come_first_served,
+    who_waits_holds_nothing,
+    other_keys_do_not_wait,
+);
+on_every_store!(paused time: a_lease_left_behind_is_taken_over_when_its_ttl_is_over, renewal_keeps_a_body_inside_for_three_ttls);
+on_every_store!(databases: the_lock_of_a_killed_process_is_taken_over);
+
+/// What a lock protects: reading, letting others run, and writing.
+#[derive(Debug, Default)]
+struct Resource {
+    inside: AtomicU32,
+    overlaps: AtomicU32,
+    value: AtomicU32,
+}
+
+impl Resource {
+    async fn use_it(&self) {
+        if self.inside.fetch_add(1, Ordering::SeqCst) > 0 {
+            self.overlaps.fetch_add(1, Ordering::SeqCst);
+        }
+        let value = self.value.load(Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        self.value.store(value + 1, Ordering::SeqCst);
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn tasks_of_two_managers_never_overlap(backend: Backend) {
+    const TASKS: usize = 12;
+    const TURNS: usize = 5;
+    let keys = ["even", "odd"];
+    let managers = [backend.manager().await, backend.manager().await];
+    let resources: Arc<[Resource; 2]> = Arc::default();
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (locks, resources) = (managers[task % 2].clone(), Arc::clone(&resources));
+        tasks.spawn(async move {
+            for turn in 0..TURNS {
+                let which = (task / 2 + turn) % 2;
+                let body = resources[which].use_it();
+                locks.with(keys[which], patient(), body).await.unwrap();
+            }
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    let sum = |of: fn(&Resource) -> &AtomicU32| -> u32 {
+        resources
+            .iter()
+            .map(|resource| of(resource).load(Ordering::SeqCst))
+            .sum()
+    };
+    assert_eq!(sum(|resource| &resource.overlaps), 0, "overlaps");
+    assert_eq!(
+        sum(|resource| &resource.value) as usize,
+        TASKS * TURNS,
+        "no update is lost"
+    );
+    for key in keys {
+        assert!(backend.the_row(key).await.is_free());
+    }
+}
+
+async fn callers_of_one_process_get_in_first_come_first_served(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    let order = Mutex::new(Vec::new());
+    let callers = (0..8).map(|caller| {
+        let order = &order;
+        locks.with(
+            "key",
+            patient(),
+            async move { order.lock().unwrap().push(caller) },
+        )
+    });
+    // `join_all` polls them in order, and the release only after all of them are in the queue.
+    let (ended, released) = tokio::join!(join_all(callers), guard.release());
+    released.unwrap();
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    assert_eq!(order.into_inner().unwrap(), (0..8).collect::<Vec<_>>());
+}
+
+async fn who_waits_holds_nothing(backend: Backend) {
+    let (holder, other) = (backend.manager().await, backend.manager().await);
+    let guard = holder.acquire("key", long()).await.unwrap();
+    let granted = backend.the_row("key").await;
+    let waiting = tokio::spawn(async move {
+        let guard = other.acquire("key", patient()).await;
+        guard.map(|guard| guard.fence_token())
+    });
+    let wanted = backend.until("key", LONG, |row| row.wanted_until > row.now).await;
+    assert_eq!(
+        (
+            wanted.lease_id,
+            wanted.reentrant_count,
+            wanted.fence_token,
+            wanted.expire_at
+        ),
+        (granted.lease_id, 1, granted.fence_token, granted.expire_at),
+        "waiting changes nothing of the holder's",
+    );
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    guard.release().await.unwrap();
+    let freed = backend.the_row("key").await;
+    assert!(freed.is_free());
+    assert_eq!(freed.lease_id, granted.lease_id, "nobody came in after it");
+}
+
+async fn other_keys_do_not_wait(backend: Backend) {
+    let (first, second) = (backend.manager().await, backend.manager().await);
+    let _one = first.acquire("key", long()).await.unwrap();
+    for key in ["Key", "key ", "keY", "ke"] {
+        second
+            .acquire(key, long())
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+    assert!(second.acquire("key", long()).await.unwrap_err().is_busy());
+}
+
+async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(backend: Backend) {
+    let dead = backend.die_inside("key", SHORT).await;
+    let locks = backend.manager().await;
+    match locks.acquire("key", long()).await {
+        Err(LockError::Busy { occupant, .. }) => {
+            let occupant = occupant.unwrap();
+            assert_eq!(
+                (occupant.owner, occupant.holder.as_str()),
+                (dead.lock_owner, "host/dead")
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let guard = locks
+        .acquire("key", long().wait(Duration::from_secs(5)))
+        .await
+        .unwrap();
+    let row = backend.the_row("key").await;
+    assert!(
+        row.acquired_at >= dead.expire_at,
+        "not before the old lease is over"
+    );
+    assert!(row.acquired_at < dead.expire_at + 1_000_000, "and soon after");
+    assert_eq!(row.lock_owner, guard.owner());
+    assert!(guard.fence_token() > dead.fence_token);
+}
+
+async fn renewal_keeps_a_body_inside_for_three_ttls(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let stayed = locks.with("key", short(), async {
+        let granted = backend.the_row("key").await;
+        loop {
+            let refused = other
+                .acquire("key", short())
+                .await
+                .map(|guard| guard.fence_token());
+            assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
+            let row = backend.the_row("key").await;
+            assert_eq!((row.lease_id, row.reentrant_count), (granted.lease_id, 1));
+            if row.now > granted.acquired_at + 3_000_000 {
+                return row.fence_token == granted.fence_token;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(stayed.await.unwrap(), "renewal keeps the token");
+    assert!(backend.the_row("key").await.is_free());
+}
+
+async fn the_lock_of_a_killed_process_is_taken_over(backend: Backend) {
+    let mut holder = Holder::start(HOLDER, &backend, "key", "sleep");
+    holder.wait_until_inside();
+    let locks = backend.manager().await;
+    let refused = locks
+        .acquire("key", long())
+        .await
+        .map(|guard| guard.fence_token());
+    assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
+    holder.kill();
+    let dead = backend.the_row("key").await;
+    assert_eq!(dead.reentrant_count, 1, "nobody released it");
+    let guard = locks
+        .acquire("key", long().wait(Duration::from_secs(5)))
+        .await
+        .unwrap();
+    let row = backend.the_row("key").await;
+    assert!(row.acquired_at >= dead.expire_at && guard.fence_token() > dead.fence_token);
+}

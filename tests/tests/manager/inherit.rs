@@ -1,0 +1,182 @@
+//! Sharing a lock with another task, and entering a guard.
+
+use std::time::Duration;
+
+use dblock::{LockError, LostReason, current, inherit};
+use dblock_tests::poll::{DropWhen, drop_after};
+use dblock_tests::{Backend, on_every_store};
+use tokio::sync::oneshot;
+
+use crate::{LONG, long, short};
+
+on_every_store!(
+    an_inherited_hold_counts_from_the_call,
+    a_child_keeps_the_lock_when_its_parent_returns_first,
+    a_child_is_inside_of_all_its_parents_locks,
+    a_child_that_is_never_spawned_counts_back,
+    outside_of_a_lock_inherit_just_runs,
+    a_guard_enters_without_another_hold,
+    dropping_what_a_guard_runs_keeps_the_lock,
+);
+on_every_store!(paused time: loss_drops_the_child, loss_drops_what_a_guard_runs);
+
+async fn an_inherited_hold_counts_from_the_call(backend: Backend) {
+    let locks = backend.manager().await;
+    let outer = locks.with("key", long(), async {
+        let child = inherit(async { backend.the_row("key").await.reentrant_count });
+        backend
+            .until("key", Duration::from_secs(3), |row| row.reentrant_count == 2)
+            .await;
+        let seen = child.await.unwrap();
+        (seen, backend.the_row("key").await.reentrant_count)
+    });
+    assert_eq!(outer.await.unwrap(), (2, 1));
+    assert!(backend.the_row("key").await.is_free());
+}
+
+async fn a_child_keeps_the_lock_when_its_parent_returns_first(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let (finish, finished) = oneshot::channel::<()>();
+    let parent = locks.with("key", long(), async {
+        (
+            current().unwrap().owner(),
+            tokio::spawn(inherit(async move {
+                finished.await.unwrap();
+                current().unwrap().owner()
+            })),
+        )
+    });
+    let (owner, child) = parent.await.unwrap();
+    let row = backend.the_row("key").await;
+    assert_eq!(
+        (row.reentrant_count, row.lock_owner),
+        (1, owner),
+        "the child's hold"
+    );
+    assert!(other.acquire("key", long()).await.unwrap_err().is_busy());
+    finish.send(()).unwrap();
+    assert_eq!(child.await.unwrap().unwrap(), owner);
+    assert!(
+        backend.the_row("key").await.is_free(),
+        "the child has released it"
+    );
+}
+
+async fn a_child_is_inside_of_all_its_parents_locks(backend: Backend) {
+    let locks = backend.manager().await;
+    let inner = locks.clone();
+    let child = locks.with("outer", long(), async {
+        let inner_body = async {
+            let locks = inner.clone();
+            tokio::spawn(inherit(async move {
+                for key in ["outer", "inner"] {
+                    locks.with(key, long(), async {}).await.unwrap();
+                }
+            }))
+        };
+        inner.with("inner", long(), inner_body).await.unwrap()
+    });
+    child.await.unwrap().await.unwrap().unwrap();
+    for key in ["outer", "inner"] {
+        assert!(backend.the_row(key).await.is_free(), "{key}");
+    }
+}
+
+async fn a_child_that_is_never_spawned_counts_back(backend: Backend) {
+    let locks = backend.manager().await;
+    let outer = locks.with("key", long(), async {
+        let child = inherit(async {});
+        backend
+            .until("key", Duration::from_secs(3), |row| row.reentrant_count == 2)
+            .await;
+        drop(child);
+        backend
+            .until("key", Duration::from_secs(3), |row| row.reentrant_count == 1)
+            .await;
+    });
+    outer.await.unwrap();
+    assert!(backend.the_row("key").await.is_free());
+}
+
+async fn outside_of_a_lock_inherit_just_runs(backend: Backend) {
+    let locks = backend.manager().await;
+    let result = inherit(async {
+        assert!(current().is_none());
+        locks.with("key", long(), async { 7 }).await.unwrap()
+    });
+    assert_eq!(result.await.unwrap(), 7);
+}
+
+async fn loss_drops_the_child(backend: Backend) {
+    let (locks, operator) = (backend.manager().await, backend.manager().await);
+    let parent = locks.with("key", short(), async {
+        tokio::spawn(inherit(std::future::pending::<()>()))
+    });
+    let child = parent.await.unwrap();
+    operator.force_release("key").await.unwrap();
+    let lost = child.await.unwrap().unwrap_err();
+    assert!(
+        matches!(
+            lost,
+            LockError::Lost {
+                reason: LostReason::Gone,
+                ..
+            }
+        ),
+        "{lost:?}"
+    );
+}
+
+async fn a_guard_enters_without_another_hold(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    assert!(
+        locks.acquire("key", long()).await.unwrap_err().is_busy(),
+        "a guard is in no chain"
+    );
+    let entered = guard.enter(async {
+        assert_eq!(current().unwrap().fence_token(), guard.fence_token());
+        let inside = backend.the_row("key").await.reentrant_count;
+        let nested = locks.with("key", long(), async {
+            backend.the_row("key").await.reentrant_count
+        });
+        (inside, nested.await.unwrap())
+    });
+    assert_eq!(entered.await.unwrap(), (1, 2));
+    assert_eq!(
+        backend.the_row("key").await.reentrant_count,
+        1,
+        "the guard's own hold"
+    );
+    guard.release().await.unwrap();
+    assert!(backend.the_row("key").await.is_free());
+}
+
+async fn dropping_what_a_guard_runs_keeps_the_lock(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    let dropped = drop_after(guard.enter(std::future::pending::<()>()), 1, DropWhen::Waiting);
+    assert!(dropped.await.is_none());
+    assert!(!guard.is_lost());
+    assert!(guard.remaining() > LONG / 2);
+    guard.release().await.unwrap();
+}
+
+async fn loss_drops_what_a_guard_runs(backend: Backend) {
+    let (locks, operator) = (backend.manager().await, backend.manager().await);
+    let guard = locks.acquire("key", short()).await.unwrap();
+    operator.force_release("key").await.unwrap();
+    let lost = guard.enter(std::future::pending::<()>()).await.unwrap_err();
+    assert!(
+        matches!(
+            lost,
+            LockError::Lost {
+                reason: LostReason::Gone,
+                ..
+            }
+        ),
+        "{lost:?}"
+    );
+    let again = guard.enter(async { panic!("not inside") }).await;
+    assert!(again.map(|(): ()| ()).unwrap_err().is_lost());
+}

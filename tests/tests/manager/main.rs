@@ -1,0 +1,49 @@
+//! The invariants, seen through the manager, on every store. What is asserted of the row is read on a
+//! connection of the test's own.
+//!
+//! Leases are 30 seconds long where a test must not pass because one ran out, and 1 second, the shortest,
+//! where one must run out.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod attribute;
+mod errors;
+mod exclusion;
+mod inherit;
+mod loss;
+mod operators;
+mod places;
+mod reentry;
+mod release;
+mod shutdown;
+mod stores;
+mod tokens;
+mod verify;
+
+use std::time::Duration;
+
+use dblock::LockOptions;
+
+/// The program of [`dblock_tests::child::Holder`].
+const HOLDER: &str = env!("CARGO_BIN_EXE_holder");
+
+/// Too long to run out during a test.
+const LONG: Duration = Duration::from_secs(30);
+
+/// The shortest ttl.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// A lease that does not run out during a test. No waiting.
+fn long() -> LockOptions {
+    LockOptions::new().ttl(LONG)
+}
+
+/// The shortest lease. No waiting.
+fn short() -> LockOptions {
+    LockOptions::new().ttl(SHORT)
+}
+
+/// A lease and a wait that do not run out during a test.
+fn patient() -> LockOptions {
+    long().wait(LONG)
+}

@@ -1,0 +1,95 @@
+//! Namespaces and tables keep locks apart, and nothing else does.
+
+use dblock::{InspectFilter, LockError, LockManager};
+use dblock_tests::{Backend, on_every_store};
+
+use crate::long;
+
+on_every_store!(namespaces_keep_keys_apart, an_operator_sees_only_its_namespace);
+on_every_store!(databases: tables_keep_keys_apart);
+on_every_store!(postgres: a_table_can_be_named_with_its_schema);
+
+async fn namespaced(backend: &Backend, namespace: &str) -> LockManager {
+    backend.builder().namespace(namespace).build().await.unwrap()
+}
+
+async fn namespaces_keep_keys_apart(backend: Backend) {
+    let (one, two) = (
+        namespaced(&backend, "one").await,
+        namespaced(&backend, "two").await,
+    );
+    let guard = one.acquire("key", long()).await.unwrap();
+    assert_eq!(guard.key(), "one:key");
+    assert_eq!(backend.the_row("one:key").await.reentrant_count, 1);
+    let _other = two.acquire("key", long()).await.unwrap();
+    let same = namespaced(&backend, "one")
+        .await
+        .acquire("key", long())
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&same, LockError::Busy { key, .. } if key.as_str() == "one:key"),
+        "{same:?}"
+    );
+    let whole = backend.manager().await.acquire("one:key", long()).await;
+    assert!(whole.unwrap_err().is_busy(), "the namespace is only a prefix");
+    for bad in ["", "a:b", "a\0"] {
+        let refused = backend.builder().namespace(bad).build().await;
+        assert!(
+            matches!(refused, Err(LockError::Invalid { .. })),
+            "{bad:?}: {refused:?}"
+        );
+    }
+}
+
+async fn an_operator_sees_only_its_namespace(backend: Backend) {
+    let (one, two) = (
+        namespaced(&backend, "one").await,
+        namespaced(&backend, "two").await,
+    );
+    let _one = one.acquire("key", long()).await.unwrap();
+    let rows = one.inspect(InspectFilter::new().prefix("k")).await.unwrap();
+    assert!(
+        matches!(rows.as_slice(), [row] if row.key.as_str() == "one:key"),
+        "{rows:?}"
+    );
+    assert_eq!(
+        two.inspect(InspectFilter::new().include_free()).await.unwrap(),
+        []
+    );
+    assert!(!two.force_release("key").await.unwrap());
+    assert!(!two.revoke("key").await.unwrap());
+    assert!(one.force_release("key").await.unwrap());
+}
+
+async fn tables_keep_keys_apart(backend: Backend) {
+    let other = LockManager::builder(backend.source()).table(format!("{}_b", backend.table));
+    let other = other.auto_migrate(true).build().await.unwrap();
+    let _one = backend.manager().await.acquire("key", long()).await.unwrap();
+    other
+        .acquire("key", long())
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    backend.execute("DROP TABLE {table}_b").await;
+    backend.execute("DROP TABLE {table}_b_version").await;
+    for bad in ["", "a b", "a;b", "a.b.c", "a\"b", "a`b"] {
+        let refused = LockManager::builder(backend.source()).table(bad).build().await;
+        assert!(
+            matches!(refused, Err(LockError::Invalid { .. })),
+            "{bad:?}: {refused:?}"
+        );
+    }
+}
+
+async fn a_table_can_be_named_with_its_schema(backend: Backend) {
+    let named = LockManager::builder(backend.source()).table(format!("public.{}", backend.table));
+    let named = named.build().await.unwrap();
+    let _one = backend.manager().await.acquire("key", long()).await.unwrap();
+    assert!(
+        named.acquire("key", long()).await.unwrap_err().is_busy(),
+        "it is the same table"
+    );
+}

@@ -1,0 +1,274 @@
+//! The lock is released on every exit path. The row is read straight after where the call awaits its
+//! release, and soon after (long before the ttl) where a future was dropped.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use dblock::{LockError, LockManager};
+use dblock_tests::child::Holder;
+use dblock_tests::poll::{DropWhen, drop_after};
+use dblock_tests::{Backend, on_every_store};
+use futures_util::FutureExt;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+
+use crate::{HOLDER, LONG, long};
+
+on_every_store!(
+    a_body_that_returns_has_released,
+    a_body_that_fails_has_released,
+    a_panic_goes_on_after_the_release,
+    with_leaves_nothing_behind_wherever_it_is_dropped,
+    acquire_leaves_nothing_behind_wherever_it_is_dropped,
+    a_waiting_acquire_that_is_dropped_leaves_nothing_behind,
+    a_body_that_loses_a_select_is_released,
+    a_body_that_times_out_is_released,
+    an_aborted_task_is_released,
+    a_released_guard_has_released,
+    a_dropped_guard_is_released,
+    the_lock_outlives_its_manager_but_not_its_guard,
+);
+on_every_store!(databases:
+    a_panic_out_of_main_has_released,
+    a_runtime_that_ends_in_the_middle_releases,
+    a_runtime_that_never_runs_again_does_not_stop_the_release,
+);
+
+async fn a_body_that_returns_has_released(backend: Backend) {
+    let locks = backend.manager().await;
+    let held = locks.with("key", long(), async {
+        yield_now().await;
+        backend.the_row("key").await.reentrant_count
+    });
+    assert_eq!(held.await.unwrap(), 1);
+    assert!(backend.the_row("key").await.is_free());
+}
+
+async fn a_body_that_fails_has_released(backend: Backend) {
+    async fn fails(early: bool) -> Result<(), std::num::ParseIntError> {
+        if early {
+            return "early".parse::<u8>().map(drop);
+        }
+        yield_now().await;
+        "late".parse::<u8>()?;
+        unreachable!();
+    }
+    let locks = backend.manager().await;
+    for early in [true, false] {
+        let result = locks.with("key", long(), fails(early)).await.unwrap();
+        assert!(backend.the_row("key").await.is_free());
+        assert!(result.is_err());
+    }
+}
+
+async fn a_panic_goes_on_after_the_release(backend: Backend) {
+    let locks = backend.manager().await;
+    for yields in [false, true] {
+        let body = async {
+            if yields {
+                yield_now().await;
+            }
+            std::panic::panic_any(42);
+        };
+        let panic = AssertUnwindSafe(locks.with("key", long(), body))
+            .catch_unwind()
+            .await;
+        assert!(backend.the_row("key").await.is_free());
+        assert_eq!(
+            panic.unwrap_err().downcast_ref(),
+            Some(&42),
+            "the very same panic"
+        );
+    }
+}
+
+/// Polls the future that `make` gives 0, 1, 2, … times and drops it, until it gets to its end. After each
+/// time the key must be free at once for another manager, while the ttl is 30 seconds.
+async fn drop_everywhere<F: Future>(backend: &Backend, make: impl Fn(LockManager) -> F) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    for when in [DropWhen::Waiting, DropWhen::Woken] {
+        for polls in 0.. {
+            assert!(polls < 50, "the future never ends");
+            let ended = drop_after(make(locks.clone()), polls, when).await.is_some();
+            let next = other.acquire("key", long().wait(Duration::from_secs(4))).await;
+            next.unwrap_or_else(|error| panic!("dropped after {polls} polls, {when:?}: {error}"))
+                .release()
+                .await
+                .unwrap();
+            if ended {
+                assert!(polls > 1, "it was dropped in the middle before");
+                break;
+            }
+        }
+    }
+    // A grant that was on its way while the other manager came in between.
+    let nothing_pending = || locks.health().pending_releases == 0;
+    dblock_tests::backend::eventually("every release is written", nothing_pending).await;
+    assert!(backend.the_row("key").await.is_free());
+}
+
+async fn with_leaves_nothing_behind_wherever_it_is_dropped(backend: Backend) {
+    drop_everywhere(&backend, |locks| async move {
+        let body = async {
+            yield_now().await;
+            locks.with("key", long(), yield_now()).await.unwrap();
+            yield_now().await;
+        };
+        // The time between two tries may fall into the release of the last one.
+        locks.with("key", long().wait(LONG), body).await.unwrap();
+    })
+    .await;
+}
+
+async fn acquire_leaves_nothing_behind_wherever_it_is_dropped(backend: Backend) {
+    drop_everywhere(&backend, |locks| async move {
+        let guard = locks.acquire("key", long().wait(LONG)).await.unwrap();
+        yield_now().await;
+        guard.release().await.unwrap();
+    })
+    .await;
+}
+
+async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let guard = other.acquire("key", long()).await.unwrap();
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            locks
+                .acquire("key", long().wait(LONG))
+                .await
+                .map(|guard| guard.fence_token())
+        }
+    });
+    backend.until("key", LONG, |row| row.wanted_until > row.now).await;
+    waiting.abort();
+    let _ = waiting.await;
+    let token = guard.fence_token();
+    guard.release().await.unwrap();
+    // Were the caller still in the queue, it would come in before this one.
+    let next = locks.acquire("key", long().wait(LONG)).await.unwrap();
+    assert!(next.fence_token() > token);
+    next.release().await.unwrap();
+    assert!(backend.the_row("key").await.is_free());
+}
+
+async fn a_body_that_loses_a_select_is_released(backend: Backend) {
+    let locks = backend.manager().await;
+    let (inside, is_inside) = oneshot::channel();
+    let body = async move {
+        inside.send(()).unwrap();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        ended = locks.with("key", long(), body) => panic!("{ended:?}"),
+        inside = is_inside => inside.unwrap(),
+    }
+    backend.until_free("key").await;
+}
+
+async fn a_body_that_times_out_is_released(backend: Backend) {
+    let locks = backend.manager().await;
+    let body = async {
+        // The time-out counts from inside.
+        std::future::pending::<()>().await;
+    };
+    let limit = Duration::from_millis(500);
+    let ended = tokio::time::timeout(limit, locks.with("key", long(), body)).await;
+    assert!(ended.is_err(), "{ended:?}");
+    backend.until_free("key").await;
+}
+
+async fn an_aborted_task_is_released(backend: Backend) {
+    let locks = backend.manager().await;
+    let (inside, is_inside) = oneshot::channel();
+    let task = tokio::spawn(async move {
+        let body = async {
+            inside.send(()).unwrap();
+            std::future::pending::<()>().await;
+        };
+        locks.with("key", long(), body).await
+    });
+    is_inside.await.unwrap();
+    assert_eq!(backend.the_row("key").await.reentrant_count, 1);
+    task.abort();
+    backend.until_free("key").await;
+}
+
+async fn a_released_guard_has_released(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    assert_eq!(backend.the_row("key").await.reentrant_count, 1);
+    guard.release().await.unwrap();
+    assert!(backend.the_row("key").await.is_free());
+}
+
+async fn a_dropped_guard_is_released(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    assert_eq!(backend.the_row("key").await.reentrant_count, 1);
+    drop(guard);
+    backend.until_free("key").await;
+}
+
+async fn the_lock_outlives_its_manager_but_not_its_guard(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    drop(locks);
+    let refused = backend.manager().await.acquire("key", long()).await;
+    assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
+    assert!(!guard.is_lost());
+    drop(guard);
+    backend.until_free("key").await;
+}
+
+async fn a_panic_out_of_main_has_released(backend: Backend) {
+    let mut holder = Holder::start(HOLDER, &backend, "key", "panic");
+    holder.wait_until_inside();
+    assert_eq!(holder.wait(), Some(101), "the exit code of a panic");
+    let row = backend.the_row("key").await;
+    assert!(row.is_free(), "{row:?}");
+}
+
+/// Runs `work` on a runtime of its own, on another thread, which then ends.
+async fn on_another_runtime<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
+    let thread = tokio::task::spawn_blocking(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(work());
+    });
+    thread.await.unwrap();
+}
+
+async fn a_runtime_that_ends_in_the_middle_releases(backend: Backend) {
+    let locks = backend.manager().await;
+    on_another_runtime(move || async move {
+        let (inside, is_inside) = oneshot::channel();
+        tokio::spawn(async move {
+            let body = async {
+                inside.send(()).unwrap();
+                std::future::pending::<()>().await;
+            };
+            locks.with("key", long(), body).await
+        });
+        is_inside.await.unwrap();
+    })
+    .await;
+    backend.until_free("key").await;
+}
+
+async fn a_runtime_that_never_runs_again_does_not_stop_the_release(backend: Backend) {
+    let locks = backend.manager().await;
+    let (give, take) = oneshot::channel();
+    on_another_runtime(move || async move {
+        let guard = locks.acquire("key", long()).await.unwrap();
+        give.send(guard).unwrap();
+    })
+    .await;
+    let guard = take.await.unwrap();
+    assert_eq!(backend.the_row("key").await.reentrant_count, 1);
+    guard.release().await.unwrap();
+    assert!(backend.the_row("key").await.is_free());
+}

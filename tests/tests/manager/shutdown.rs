@@ -1,0 +1,121 @@
+//! Shutting a manager down: no new outermost locks, time for what is inside, and nothing left held.
+
+use std::time::Duration;
+
+use dblock::{InspectFilter, LockError, LostReason};
+use dblock_tests::{Backend, on_every_store};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::{LONG, long, patient};
+
+on_every_store!(
+    shutdown_lets_what_is_inside_finish,
+    shutdown_ends_what_is_left_after_the_grace,
+    shutdown_refuses_the_queue,
+    a_manager_that_is_shut_down_says_so,
+    other_managers_go_on,
+);
+
+async fn shutdown_lets_what_is_inside_finish(backend: Backend) {
+    let locks = backend.manager().await;
+    let (enter, entered) = oneshot::channel();
+    let held = locks.with("key", long(), async {
+        enter.send(()).unwrap();
+        // A task that is inside of no lock is refused, sooner or later: then the shutdown has begun.
+        let outsider = locks.clone();
+        let refused = tokio::spawn(async move {
+            loop {
+                match outsider.acquire("new", long()).await {
+                    Ok(guard) => guard.release().await.unwrap(),
+                    Err(refused) => return refused,
+                }
+            }
+        });
+        match refused.await.unwrap() {
+            LockError::Shutdown { key, .. } => assert_eq!(key.unwrap().as_str(), "new"),
+            other => panic!("{other:?}"),
+        }
+        let again = locks.with("key", long(), async {
+            backend.the_row("key").await.reentrant_count
+        });
+        assert_eq!(again.await.unwrap(), 2, "re-entry");
+        locks.with("nested", long(), async {}).await.unwrap();
+        assert!(backend.the_row("nested").await.is_free());
+        "finished"
+    });
+    let since = Instant::now();
+    let shutdown = async {
+        entered.await.unwrap();
+        locks.shutdown(LONG).await;
+        assert!(since.elapsed() < LONG / 2, "it does not use up its grace");
+        assert!(backend.the_row("key").await.is_free());
+    };
+    let (ended, ()) = tokio::join!(held, shutdown);
+    assert_eq!(ended.unwrap(), "finished");
+}
+
+async fn shutdown_ends_what_is_left_after_the_grace(backend: Backend) {
+    let locks = backend.manager().await;
+    let (enter, entered) = oneshot::channel();
+    let task = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            let body = async {
+                enter.send(()).unwrap();
+                std::future::pending::<()>().await;
+            };
+            locks.with("key", long(), body).await
+        }
+    });
+    entered.await.unwrap();
+    let grace = Duration::from_millis(300);
+    let since = Instant::now();
+    locks.shutdown(grace).await;
+    assert!(since.elapsed() >= grace && since.elapsed() < grace + Duration::from_secs(3));
+    assert!(backend.the_row("key").await.is_free());
+    match task.await.unwrap() {
+        Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LostReason::Shutdown),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn shutdown_refuses_the_queue(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let _guard = other.acquire("key", long()).await.unwrap();
+    let waiting = locks.acquire("key", patient());
+    let shutdown = async {
+        backend.until("key", LONG, |row| row.wanted_until > row.now).await;
+        locks.shutdown(LONG).await;
+    };
+    let since = Instant::now();
+    let (refused, ()) = tokio::join!(waiting, shutdown);
+    match refused {
+        Err(LockError::Shutdown { key, .. }) => assert_eq!(key.unwrap().as_str(), "key"),
+        other => panic!("{other:?}"),
+    }
+    assert!(since.elapsed() < LONG / 2);
+}
+
+async fn a_manager_that_is_shut_down_says_so(backend: Backend) {
+    let locks = backend.manager().await;
+    locks.shutdown(LONG).await;
+    locks.shutdown(LONG).await;
+    for options in [long(), patient()] {
+        let refused = locks.acquire("key", options).await.unwrap_err();
+        assert!(refused.is_shutdown() && refused.key().is_some(), "{refused:?}");
+    }
+    let refused = locks.try_acquire("key", long()).await.unwrap_err();
+    assert!(refused.is_shutdown(), "{refused:?}");
+    let refused = locks.inspect(InspectFilter::new()).await.unwrap_err();
+    assert!(refused.is_shutdown(), "{refused:?}");
+    let refused = locks.force_release("key").await.unwrap_err();
+    assert!(refused.is_shutdown(), "{refused:?}");
+}
+
+async fn other_managers_go_on(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let _guard = locks.acquire("key", long()).await.unwrap();
+    locks.shutdown(Duration::ZERO).await;
+    other.with("key", long(), async {}).await.unwrap();
+}

@@ -1,0 +1,148 @@
+//! The fence check in a transaction of the application's.
+
+use std::time::Duration;
+
+use dblock::store::StoreErrorKind;
+use dblock::{LockError, current};
+use dblock_tests::transaction::Transaction;
+use dblock_tests::{Backend, on_every_store};
+use sqlx::Connection;
+
+use crate::{LONG, long, patient, short};
+
+on_every_store!(databases:
+    the_check_passes_inside_the_lease,
+    the_check_of_a_lost_lease_says_lost,
+    a_takeover_waits_for_the_commit,
+    renewals_survive_a_transaction_longer_than_a_third_of_the_ttl,
+);
+on_every_store!(servers: a_transaction_of_another_database_is_refused);
+on_every_store!(memory: memory_refuses_the_check);
+on_every_store!(postgres: a_renewal_since_the_snapshot_is_retryable);
+
+async fn the_check_passes_inside_the_lease(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("guard", long()).await.unwrap();
+    let mut transaction = Transaction::begin(&backend).await;
+    transaction.verify(&guard).await.unwrap();
+    transaction.commit().await;
+    guard.release().await.unwrap();
+    let body = locks.with("key", long(), async {
+        let mut transaction = Transaction::begin(&backend).await;
+        transaction.verify_current(&current().unwrap()).await.unwrap();
+        transaction.commit().await;
+    });
+    body.await.unwrap();
+}
+
+async fn the_check_of_a_lost_lease_says_lost(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    for has_successor in [false, true] {
+        let guard = locks.acquire("key", long()).await.unwrap();
+        other.force_release("key").await.unwrap();
+        let successor = if has_successor {
+            Some(other.acquire("key", long()).await.unwrap())
+        } else {
+            None
+        };
+        assert!(!guard.is_lost(), "nobody has told it yet");
+        let mut transaction = Transaction::begin(&backend).await;
+        let lost = transaction.verify(&guard).await.unwrap_err();
+        transaction.commit().await;
+        assert!(lost.is_lost(), "{lost:?}");
+        assert!(guard.is_lost(), "and it knows now");
+        drop(successor);
+    }
+}
+
+async fn a_takeover_waits_for_the_commit(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let guard = locks.acquire("key", short().renew(false)).await.unwrap();
+    let token = guard.fence_token();
+    let mut transaction = Transaction::begin(&backend).await;
+    transaction.verify(&guard).await.unwrap();
+    let waiting = tokio::spawn(async move { other.acquire("key", patient()).await });
+    let row = backend
+        .until("key", LONG, |row| row.now > row.expire_at + 500_000)
+        .await;
+    assert_eq!(row.fence_token, token, "nobody has taken it over");
+    assert!(!waiting.is_finished());
+    transaction.commit().await;
+    let successor = waiting.await.unwrap().unwrap();
+    assert!(successor.fence_token() > token);
+}
+
+async fn renewals_survive_a_transaction_longer_than_a_third_of_the_ttl(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks
+        .acquire("key", long().ttl(Duration::from_secs(3)))
+        .await
+        .unwrap();
+    let mut transaction = Transaction::begin(&backend).await;
+    transaction.verify(&guard).await.unwrap();
+    let granted = backend.the_row("key").await;
+    // A renewal was due after one second.
+    let later = backend
+        .until("key", LONG, |row| row.now > granted.acquired_at + 1_700_000)
+        .await;
+    assert_eq!(later.expire_at, granted.expire_at, "renewals skip the row");
+    assert!(!guard.is_lost());
+    transaction.commit().await;
+    let renewed = backend
+        .until("key", LONG, |row| row.expire_at > granted.expire_at)
+        .await;
+    assert!(renewed.now < granted.expire_at, "renewed in time");
+    backend
+        .until("key", LONG, |row| row.now > granted.expire_at)
+        .await;
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+}
+
+async fn a_transaction_of_another_database_is_refused(backend: Backend) {
+    let guard = backend.manager().await.acquire("key", long()).await.unwrap();
+    let mut other = sqlx::SqliteConnection::connect("sqlite::memory:").await.unwrap();
+    match guard.verify_in(&mut other).await {
+        Err(LockError::Store { source, .. }) => {
+            assert_eq!(source.kind(), StoreErrorKind::Unsupported);
+            assert!(
+                source.to_string().contains("the transaction is on Sqlite"),
+                "{source}"
+            );
+        }
+        result => panic!("{result:?}"),
+    }
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+}
+
+async fn memory_refuses_the_check(backend: Backend) {
+    let guard = backend.manager().await.acquire("key", long()).await.unwrap();
+    let mut other = sqlx::SqliteConnection::connect("sqlite::memory:").await.unwrap();
+    match guard.verify_in(&mut other).await {
+        Err(LockError::Store { source, .. }) => assert_eq!(source.kind(), StoreErrorKind::Unsupported),
+        result => panic!("{result:?}"),
+    }
+    guard.release().await.unwrap();
+}
+
+async fn a_renewal_since_the_snapshot_is_retryable(backend: Backend) {
+    let guard = backend.manager().await.acquire("key", short()).await.unwrap();
+    let mut transaction = Transaction::begin(&backend).await;
+    let snapshot = format!(
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {}",
+        backend.table
+    );
+    transaction.execute(snapshot).await;
+    let granted = backend.the_row("key").await;
+    backend
+        .until("key", LONG, |row| row.expire_at > granted.expire_at)
+        .await;
+    let error = transaction.verify(&guard).await.unwrap_err();
+    assert!(error.is_store() && error.is_retryable(), "{error:?}");
+    assert!(!guard.is_lost());
+    drop(transaction);
+    let mut again = Transaction::begin(&backend).await;
+    again.verify(&guard).await.unwrap();
+    again.commit().await;
+}

@@ -1,0 +1,436 @@
+//! What only the SQLite store can get wrong: the file, its one writer, and its clock.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dblock::conformance::open::sqlite;
+use dblock::store::{Action, InspectFilter, Outcome, Request, Store, StoreError, StoreErrorKind};
+use dblock::{Key, LockError};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, SqliteConnection};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+const TABLE: &str = "distributed_lock";
+const TTL: Duration = Duration::from_secs(30);
+
+/// A file in a directory of its own.
+struct File(TempDir);
+
+impl File {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// With its tables.
+    async fn migrated() -> Self {
+        let file = Self::new();
+        file.store().migrate().await.unwrap();
+        file
+    }
+
+    fn options(&self) -> SqliteConnectOptions {
+        options(&self.0.path().join("locks.db")).create_if_missing(true)
+    }
+
+    /// A handle of its own, like another process's.
+    fn store(&self) -> Arc<dyn Store> {
+        sqlite::open(self.options(), TABLE).unwrap()
+    }
+
+    /// A connection of the application's.
+    async fn user(&self) -> SqliteConnection {
+        self.options().connect().await.unwrap()
+    }
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new().filename(path)
+}
+
+async fn execute(connection: &mut SqliteConnection, sql: &str) {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(connection)
+        .await
+        .unwrap();
+}
+
+fn acquire(key: &str, ttl: Duration) -> Request {
+    let action = Action::Acquire {
+        owner: Uuid::now_v7(),
+        ttl,
+        holder: "test".into(),
+        wanted_for: None,
+    };
+    Request {
+        key: Key::new(None, key).unwrap(),
+        lease_id: Uuid::now_v7(),
+        action,
+    }
+}
+
+fn release(acquire: &Request) -> Request {
+    Request {
+        action: Action::Release,
+        ..acquire.clone()
+    }
+}
+
+async fn one(store: &dyn Store, request: &Request) -> Result<Outcome, StoreError> {
+    store.apply(std::slice::from_ref(request)).await.remove(0)
+}
+
+async fn granted(store: &dyn Store, request: &Request) -> i64 {
+    match one(store, request).await.unwrap() {
+        Outcome::Granted { fence_token, .. } => fence_token,
+        other => panic!("{other:?} instead of Granted"),
+    }
+}
+
+#[track_caller]
+fn assert_error<T: std::fmt::Debug>(answer: Result<T, StoreError>, kind: StoreErrorKind, words: &str) {
+    let error = answer.unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(words), "{error}");
+}
+
+#[tokio::test]
+async fn a_write_transaction_of_the_user_is_a_conflict_in_bounded_time() {
+    let file = File::migrated().await;
+    let (store, mut user) = (file.store(), file.user().await);
+    let held = acquire("held", TTL);
+    granted(&*store, &held).await;
+    execute(&mut user, "BEGIN IMMEDIATE").await;
+
+    let hint = "keep it short, never acquire a lock inside it";
+    let start = Instant::now();
+    assert_error(
+        one(&*store, &acquire("k", TTL)).await,
+        StoreErrorKind::Conflict,
+        hint,
+    );
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_millis(900), "gave up after {waited:?}");
+    assert!(waited < Duration::from_secs(10), "waited {waited:?}");
+    let batch = store.apply(&[acquire("a", TTL), release(&held)]).await;
+    assert_eq!(batch.len(), 2);
+    for answer in batch {
+        assert_error(answer, StoreErrorKind::Conflict, hint);
+    }
+    // Readers do not mind.
+    assert_eq!(store.inspect(&InspectFilter::new()).await.unwrap().len(), 1);
+    store.migrate().await.unwrap();
+
+    execute(&mut user, "COMMIT").await;
+    granted(&*store, &acquire("k", TTL)).await;
+    assert_eq!(
+        one(&*store, &release(&held)).await.unwrap(),
+        Outcome::Released {
+            freed: true,
+            wanted: false
+        }
+    );
+}
+
+#[tokio::test]
+async fn the_clock_is_read_after_the_wait_for_the_file() {
+    let file = File::migrated().await;
+    let (store, other, mut user) = (file.store(), file.store(), file.user().await);
+    let leases =
+        ["takeover", "extend", "release", "batch"].map(|key| acquire(key, Duration::from_millis(400)));
+    let extend = |lease: &Request| Request {
+        action: Action::Extend { count: 1, ttl: TTL },
+        ..lease.clone()
+    };
+    let batches = [
+        vec![acquire("takeover", TTL)],
+        vec![extend(&leases[1])],
+        vec![release(&leases[2])],
+        vec![acquire("batch", TTL), acquire("other", TTL)],
+    ];
+    // Each handle's first statement opens the file, which is not what is tested here.
+    other.inspect(&InspectFilter::new()).await.unwrap();
+    for (lease, batch) in leases.iter().zip(batches) {
+        granted(&*store, lease).await;
+        execute(&mut user, "BEGIN IMMEDIATE").await;
+        let asked = tokio::spawn({
+            let other = Arc::clone(&other);
+            async move { other.apply(&batch).await }
+        });
+        // The lease ends while the request waits; the user's commit lets it through.
+        let filter = InspectFilter::new().prefix(lease.key.as_str());
+        while !store.inspect(&filter).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(!asked.is_finished(), "the request did not wait for the file");
+        execute(&mut user, "COMMIT").await;
+        let answer = asked.await.unwrap().remove(0).unwrap();
+        let expected = match lease.key.as_str() {
+            "extend" | "release" => answer == Outcome::Lost,
+            _ => matches!(
+                answer,
+                Outcome::Granted {
+                    taken_over: Some(_),
+                    ..
+                }
+            ),
+        };
+        assert!(expected, "{}: {answer:?}", lease.key);
+    }
+}
+
+#[tokio::test]
+async fn the_fence_check_passes_for_the_lease_only() {
+    let file = File::migrated().await;
+    let (store, mut user) = (file.store(), file.user().await);
+    let lease = acquire("k", TTL);
+    let token = granted(&*store, &lease).await;
+    let mut tx = user.begin().await.unwrap();
+    let left = sqlite::verify(&mut tx, &*store, &lease.key, lease.lease_id, token)
+        .await
+        .unwrap();
+    assert!(left.is_some_and(|left| left > TTL / 2 && left <= TTL), "{left:?}");
+    for (lease_id, token) in [(Uuid::now_v7(), token), (lease.lease_id, token - 1)] {
+        let left = sqlite::verify(&mut tx, &*store, &lease.key, lease_id, token)
+            .await
+            .unwrap();
+        assert_eq!(left, None);
+    }
+    // Until the commit nobody takes the lock over.
+    assert_error(one(&*store, &release(&lease)).await, StoreErrorKind::Conflict, "");
+    tx.commit().await.unwrap();
+
+    one(&*store, &release(&lease)).await.unwrap();
+    let left = sqlite::verify(&mut user, &*store, &lease.key, lease.lease_id, token)
+        .await
+        .unwrap();
+    assert_eq!(left, None, "the lease was released");
+}
+
+#[tokio::test]
+async fn the_fence_check_with_a_stale_snapshot_is_a_conflict() {
+    let file = File::migrated().await;
+    let (store, mut user) = (file.store(), file.user().await);
+    let lease = acquire("k", TTL);
+    let token = granted(&*store, &lease).await;
+
+    let mut tx = user.begin().await.unwrap();
+    sqlx::query("SELECT count(*) FROM distributed_lock")
+        .fetch_one(&mut *tx)
+        .await
+        .unwrap();
+    // Since the snapshot the lock has a new owner. The old row is still what the snapshot shows.
+    one(&*store, &release(&lease)).await.unwrap();
+    granted(&*store, &acquire("k", TTL)).await;
+    let answer = sqlite::verify(&mut tx, &*store, &lease.key, lease.lease_id, token).await;
+    assert_error(answer, StoreErrorKind::Conflict, "");
+    tx.rollback().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_migrations_at_once_all_succeed() {
+    for _ in 0..5 {
+        let file = File::new();
+        let mut migrations = tokio::task::JoinSet::new();
+        for _ in 0..10 {
+            let store = file.store();
+            migrations.spawn(async move {
+                store.migrate().await?;
+                store.check_schema().await
+            });
+        }
+        for answer in migrations.join_all().await {
+            answer.unwrap();
+        }
+        granted(&*file.store(), &acquire("k", TTL)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_migration_waits_for_a_write_transaction() {
+    let file = File::new();
+    let (store, mut user) = (file.store(), file.user().await);
+    execute(&mut user, "CREATE TABLE theirs (id INTEGER); BEGIN IMMEDIATE").await;
+    let migration = tokio::spawn(async move { store.migrate().await });
+    // Longer than one statement of ours waits.
+    assert!(
+        tokio::time::timeout(Duration::from_millis(1500), async {
+            while !migration.is_finished() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .is_err(),
+        "the migration did not wait"
+    );
+    execute(&mut user, "COMMIT").await;
+    migration.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn missing_older_and_newer_tables_are_told_apart() {
+    let file = File::new();
+    let store = file.store();
+    assert_error(store.check_schema().await, StoreErrorKind::Schema, "is not there");
+    assert_error(
+        one(&*store, &acquire("k", TTL)).await,
+        StoreErrorKind::Schema,
+        "LockManager::migrate",
+    );
+    let batch = store.apply(&[acquire("a", TTL), acquire("b", TTL)]).await;
+    for answer in batch {
+        assert_error(answer, StoreErrorKind::Schema, "LockManager::migrate");
+    }
+    assert_error(
+        store.inspect(&InspectFilter::new()).await,
+        StoreErrorKind::Schema,
+        "is not there",
+    );
+
+    store.migrate().await.unwrap();
+    store.check_schema().await.unwrap();
+    let mut user = file.user().await;
+    execute(&mut user, "UPDATE distributed_lock_version SET version = 0").await;
+    assert_error(store.check_schema().await, StoreErrorKind::Schema, "older");
+    execute(&mut user, "UPDATE distributed_lock_version SET version = 9").await;
+    store.check_schema().await.unwrap();
+    store.migrate().await.unwrap();
+    execute(&mut user, "UPDATE distributed_lock_version SET min_client = 9").await;
+    assert_error(
+        store.check_schema().await,
+        StoreErrorKind::Schema,
+        "upgrade the dblock crate",
+    );
+    assert_error(
+        store.migrate().await,
+        StoreErrorKind::Schema,
+        "upgrade the dblock crate",
+    );
+}
+
+#[tokio::test]
+async fn the_ceiling_is_above_every_later_token() {
+    let file = File::migrated().await;
+    let store = file.store();
+    let lease = acquire("k", TTL);
+    let token = granted(&*store, &lease).await;
+    one(&*store, &release(&lease)).await.unwrap();
+    // As after a clock that was an hour ahead, or after a block of tokens for hand-overs.
+    let ceiling = token + 3_600_000_000;
+    let raise = format!("UPDATE distributed_lock SET fence_ceiling = {ceiling}");
+    execute(&mut file.user().await, &raise).await;
+    assert_eq!(granted(&*store, &acquire("k", TTL)).await, ceiling + 1);
+}
+
+#[tokio::test]
+async fn another_table_is_another_set_of_locks() {
+    let file = File::migrated().await;
+    let (store, other) = (
+        file.store(),
+        sqlite::open(file.options(), "main.other_locks").unwrap(),
+    );
+    other.migrate().await.unwrap();
+    granted(&*store, &acquire("k", TTL)).await;
+    granted(&*other, &acquire("k", TTL)).await;
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_keep_locks_says_why() {
+    let file = File::migrated().await;
+    let read_only = sqlite::open(file.options().create_if_missing(false).read_only(true), TABLE).unwrap();
+    read_only.check_schema().await.unwrap();
+    assert_error(
+        one(&*read_only, &acquire("k", TTL)).await,
+        StoreErrorKind::Refused,
+        "may not write",
+    );
+
+    let text = file.0.path().join("notes.txt");
+    std::fs::write(&text, "not a database ".repeat(1000)).unwrap();
+    let text = sqlite::open(options(&text), TABLE).unwrap();
+    assert_error(
+        text.check_schema().await,
+        StoreErrorKind::Refused,
+        "not a SQLite database",
+    );
+    assert_error(
+        text.migrate().await,
+        StoreErrorKind::Refused,
+        "not a SQLite database",
+    );
+
+    for path in ["missing.db", "no directory/locks.db"] {
+        let missing = sqlite::open(options(&file.0.path().join(path)), TABLE).unwrap();
+        assert_error(
+            missing.check_schema().await,
+            StoreErrorKind::Unreachable,
+            "?mode=rwc",
+        );
+    }
+}
+
+#[tokio::test]
+async fn rows_that_one_connection_sees_are_refused() {
+    let in_memory = [
+        "sqlite::memory:",
+        "sqlite://:memory:",
+        "sqlite://x?mode=memory",
+        "sqlite://x?mode=memory&cache=shared",
+    ];
+    let mut all: Vec<SqliteConnectOptions> = in_memory.iter().map(|url| url.parse().unwrap()).collect();
+    all.push(SqliteConnectOptions::new());
+    all.push(options(Path::new("x.db")).in_memory(true));
+    all.push(options(Path::new("file:x?mode=memory")));
+    all.push(options(Path::new("")));
+    for options in all {
+        let answer = sqlite::open(options.clone(), TABLE);
+        assert!(
+            matches!(&answer, Err(LockError::Invalid { message, .. }) if message.contains("memory store")),
+            "{options:?}: {answer:?}"
+        );
+    }
+    let temporary = sqlite::open(options(Path::new("x.db")), "temp.locks");
+    assert!(
+        matches!(temporary, Err(LockError::Invalid { .. })),
+        "{temporary:?}"
+    );
+    for file in ["memory.db", "at 12:30.db", "[a].db"] {
+        assert!(sqlite::open(options(Path::new(file)), TABLE).is_ok(), "{file}");
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_call_leaves_neither_transaction_nor_grant_behind() {
+    let file = File::migrated().await;
+    let (store, other) = (file.store(), file.store());
+    let requests: Vec<Request> = (0..50).map(|n| acquire(&format!("k{n}"), TTL)).collect();
+    for millis in 0..20 {
+        let _ = tokio::time::timeout(Duration::from_micros(millis * 300), store.apply(&requests)).await;
+        // The file is free again, and a batch was carried out as a whole or not at all.
+        granted(&*other, &acquire(&format!("free {millis}"), TTL)).await;
+        let held = other
+            .inspect(&InspectFilter::new().prefix("k"))
+            .await
+            .unwrap()
+            .len();
+        assert!(held == 0 || held == 50, "{held} of 50 rows were written");
+        for request in &requests {
+            other.force_release(&request.key).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_closed_store_says_so() {
+    let file = File::migrated().await;
+    let store = file.store();
+    store.close().await;
+    assert_error(
+        one(&*store, &acquire("k", TTL)).await,
+        StoreErrorKind::Other,
+        "closed",
+    );
+}

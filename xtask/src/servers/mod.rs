@@ -1,0 +1,234 @@
+//! Private, throw-away database servers: on the loopback, on free ports, in a temporary folder, with
+//! random passwords. They are gone when [`Servers`] is dropped.
+//!
+//! Their settings are the defaults, so commits are as durable as in production.
+
+mod account;
+mod launch;
+mod mariadb;
+mod packages;
+mod postgres;
+mod programs;
+
+use std::env;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use tempfile::TempDir;
+
+use crate::process::Process;
+
+/// Tests run side by side, and each opens connections of its own; the default of 100 to 151 is soon used up
+/// on a machine with many cores.
+const CONNECTIONS: u32 = 400;
+
+/// The two kinds of server that the tests need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Postgres,
+    MySql,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 2] = [Self::Postgres, Self::MySql];
+
+    /// The environment variable that gives the tests the server's URL.
+    pub(crate) fn variable(self) -> &'static str {
+        match self {
+            Self::Postgres => "DBLOCK_TEST_POSTGRES_URL",
+            Self::MySql => "DBLOCK_TEST_MYSQL_URL",
+        }
+    }
+
+    /// Debian's package.
+    fn package(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgresql",
+            Self::MySql => "mariadb-server",
+        }
+    }
+}
+
+/// A running server.
+#[derive(Debug)]
+struct Server {
+    #[expect(dead_code, reason = "held for its drop, which stops the server")]
+    process: Process,
+    /// Product and version.
+    name: String,
+    url: String,
+}
+
+/// What the tests run against: servers of ours, and those that the environment names.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    // Dropped in this order: the folder goes when nobody writes to it any more.
+    running: Vec<(Kind, Server)>,
+    #[expect(dead_code, reason = "held for its drop, which removes the folder")]
+    folder: TempDir,
+}
+
+/// The programs of the servers that are wanted.
+#[derive(Debug, Default)]
+struct Programs {
+    postgres: Option<postgres::Programs>,
+    mysql: Option<mariadb::Programs>,
+}
+
+impl Programs {
+    fn find(wanted: &[Kind]) -> Self {
+        Self {
+            postgres: wanted
+                .contains(&Kind::Postgres)
+                .then(postgres::Programs::find)
+                .flatten(),
+            mysql: wanted
+                .contains(&Kind::MySql)
+                .then(mariadb::Programs::find)
+                .flatten(),
+        }
+    }
+
+    /// The packages of what was wanted and not found.
+    fn missing(&self, wanted: &[Kind]) -> Vec<&'static str> {
+        let found = |kind: &&Kind| match kind {
+            Kind::Postgres => self.postgres.is_some(),
+            Kind::MySql => self.mysql.is_some(),
+        };
+        wanted
+            .iter()
+            .filter(|kind| !found(kind))
+            .map(|kind| kind.package())
+            .collect()
+    }
+}
+
+impl Servers {
+    /// Starts the `wanted` servers, after installing what is missing where we may.
+    pub(crate) async fn start(wanted: &[Kind]) -> anyhow::Result<Self> {
+        let mut programs = Programs::find(wanted);
+        let missing = programs.missing(wanted);
+        if !missing.is_empty() {
+            packages::install(&missing).await?;
+            programs = Programs::find(wanted);
+            let missing = programs.missing(wanted);
+            anyhow::ensure!(
+                missing.is_empty(),
+                "still not found after the installation: {}",
+                missing.join(", ")
+            );
+        }
+
+        let folder = tempfile::Builder::new()
+            .prefix("dblock-")
+            .tempdir()
+            .context("no temporary folder")?;
+        // A server that runs as another user has to get through to its own folder inside.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711))?;
+        let password = random_password()?;
+        let (postgres, mysql) = tokio::try_join!(
+            async {
+                let Some(programs) = &programs.postgres else {
+                    return Ok(None);
+                };
+                programs.start(folder.path(), &password).await.map(Some)
+            },
+            async {
+                let Some(programs) = &programs.mysql else {
+                    return anyhow::Ok(None);
+                };
+                programs.start(folder.path(), &password).await.map(Some)
+            },
+        )?;
+        let running = [(Kind::Postgres, postgres), (Kind::MySql, mysql)];
+        let running = running
+            .into_iter()
+            .filter_map(|(kind, server)| Some((kind, server?)))
+            .collect();
+        Ok(Self { running, folder })
+    }
+
+    /// Starts the servers that the environment does not name.
+    pub(crate) async fn start_missing() -> anyhow::Result<Self> {
+        let given = |kind: &Kind| env::var_os(kind.variable()).is_some_and(|url| !url.is_empty());
+        let (given, wanted): (Vec<Kind>, Vec<Kind>) = Kind::ALL.into_iter().partition(given);
+        for kind in given {
+            eprintln!("using the server given in {}", kind.variable());
+        }
+        Self::start(&wanted).await
+    }
+
+    /// The servers that we run, for people.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.running
+            .iter()
+            .map(|(_, server)| server.name.as_str())
+            .collect()
+    }
+
+    /// The variables that lead the tests to our servers, and their values.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.running
+            .iter()
+            .map(|(kind, server)| (kind.variable(), server.url.as_str()))
+    }
+}
+
+/// `cargo xtask servers`: both servers, until a signal ends this future.
+pub(crate) async fn serve() -> anyhow::Result<ExitCode> {
+    let servers = Servers::start(&Kind::ALL).await?;
+    eprintln!(
+        "{} run until Ctrl-C. In another terminal:",
+        servers.names().join(" and ")
+    );
+    println!("{}", exports(servers.variables()));
+    std::future::pending().await
+}
+
+/// Lines for a shell. The URLs hold nothing that a shell would interpret inside single quotes.
+fn exports<'a>(variables: impl Iterator<Item = (&'static str, &'a str)>) -> String {
+    let lines = variables.map(|(name, url)| format!("export {name}='{url}'"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// 128 random bits in hexadecimal, which needs no quoting in a URL, in SQL or in a shell.
+fn random_password() -> anyhow::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exports_are_lines_for_a_shell() {
+        let variables = [("A_URL", "postgres://u:p@h:1/d"), ("B_URL", "mysql://u:p@h:2/d")];
+        assert_eq!(
+            exports(variables.into_iter()),
+            "export A_URL='postgres://u:p@h:1/d'\nexport B_URL='mysql://u:p@h:2/d'"
+        );
+    }
+
+    #[test]
+    fn passwords_are_fresh_and_need_no_quoting() {
+        let password = random_password().unwrap();
+        assert_eq!(password.len(), 32);
+        assert!(password.chars().all(|c| c.is_ascii_hexdigit()));
+        assert_ne!(password, random_password().unwrap());
+    }
+
+    #[test]
+    fn only_what_was_wanted_can_be_missing() {
+        let none = Programs::default();
+        assert_eq!(none.missing(&Kind::ALL), ["postgresql", "mariadb-server"]);
+        assert_eq!(none.missing(&[Kind::MySql]), ["mariadb-server"]);
+        assert!(none.missing(&[]).is_empty());
+    }
+}
