@@ -98,20 +98,26 @@ impl<T, E: From<LockError>> Fallible for Result<T, E> {
 ///
 /// Without a manager the innermost scope's counts, else the installed one.
 ///
+/// The body is boxed before anything else: it passes through several futures, each of which would grow by it,
+/// and more than once. One allocation is nothing beside a statement to a database.
+///
 /// # Errors
 /// Whatever kept the body from running to its end under the lock.
-pub async fn run<T>(
+pub fn run<T>(
     manager: Option<&LockManager>,
     key: String,
     options: LockOptions,
     body: impl Future<Output = T>,
-) -> Result<T, LockError> {
-    let default;
-    let manager = if let Some(manager) = manager {
-        manager
-    } else {
-        default = LockManager::default_manager()?;
-        &default
-    };
-    manager.with(key, options, body).await
+) -> impl Future<Output = Result<T, LockError>> {
+    let body = Box::pin(body);
+    async move {
+        let default;
+        let manager = if let Some(manager) = manager {
+            manager
+        } else {
+            default = LockManager::default_manager()?;
+            &default
+        };
+        manager.with(key, options, body).await
+    }
 }

@@ -26,7 +26,10 @@ fn the_page_of_mistakes_is_true() {
         let (path, rest) = part.split_once(" -->\n```text\n").expect("a message follows");
         let (message, _) = rest.split_once("\n```").expect("the message ends");
         let said = std::fs::read_to_string(format!("{root}/{path}")).expect("the message has a test");
-        assert!(said.contains(message), "{path} says:\n{said}\nbut the page shows:\n{message}");
+        assert!(
+            said.contains(message),
+            "{path} says:\n{said}\nbut the page shows:\n{message}"
+        );
         shown += 1;
     }
     assert_eq!(shown, 10);
