@@ -1,8 +1,9 @@
-//! The project's tasks: `cargo xtask test` and `cargo xtask servers`. Unix only.
+//! The project's tasks: `cargo xtask test`, `cargo xtask servers` and `cargo xtask compile-time`. Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
 
+mod compile_time;
 mod process;
 mod servers;
 mod signals;
@@ -33,6 +34,8 @@ enum Task {
     Test(test::Args),
     /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
     Servers,
+    /// Measure what the attribute costs the compiler.
+    CompileTime,
 }
 
 // One thread: Linux sends the parent-death signal of a child when the thread that started it ends.
@@ -52,6 +55,10 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Test(args) => tokio::select! {
             outcome = test::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::CompileTime => tokio::select! {
+            outcome = compile_time::run() => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Servers => tokio::select! {
