@@ -18,6 +18,8 @@
 use std::fmt;
 use std::future::Future;
 
+use crate::body;
+
 pub use std::concat;
 pub use std::format_args;
 pub use std::module_path;
@@ -100,18 +102,17 @@ impl<T, E: From<LockError>> Fallible for Result<T, E> {
 ///
 /// # Errors
 /// Whatever kept the body from running to its end under the lock.
-pub async fn run<T>(
+pub fn run<F: Future>(
     manager: Option<&LockManager>,
     key: String,
     options: LockOptions,
-    body: impl Future<Output = T>,
-) -> Result<T, LockError> {
-    let default;
-    let manager = if let Some(manager) = manager {
-        manager
-    } else {
-        default = LockManager::default_manager()?;
-        &default
+    body: F,
+) -> impl Future<Output = Result<F::Output, LockError>> {
+    let acquire = async move {
+        match manager {
+            Some(manager) => manager.hold(&key, &options).await,
+            None => LockManager::default_manager()?.hold(&key, &options).await,
+        }
     };
-    manager.with(key, options, body).await
+    body::run(acquire, body)
 }

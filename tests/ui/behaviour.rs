@@ -11,7 +11,8 @@ use tokio::task::yield_now;
 
 /// Where the locks of these tests are.
 fn locks() -> LockManager {
-    LockManager
+    let store = dblock::store::memory::MemoryStore::new();
+    LockManager::builder(store).start().expect("inside a runtime")
 }
 
 /// What happened, in order.
@@ -134,14 +135,19 @@ async fn everything_is_dropped_in_the_same_order() {
 }
 
 /// Polls until the body has begun, at most `polls` times, and then drops the future.
-fn abandoned(future: impl Future, polls: usize, log: &Log) -> Vec<&'static str> {
+async fn abandoned(future: impl Future, polls: usize, log: &Log) -> Vec<&'static str> {
     {
         let mut future = pin!(future);
-        let mut context = Context::from_waker(Waker::noop());
         for _ in 0..polls {
-            if future.as_mut().poll(&mut context).is_ready() {
+            if future
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_ready()
+            {
                 break;
             }
+            // The lock's engine runs on this runtime.
+            yield_now().await;
             if log.0.lock().expect("not poisoned").first() == Some(&"body") {
                 break;
             }
@@ -163,6 +169,7 @@ macro_rules! abandoned {
             $polls,
             &log,
         )
+        .await
     }};
 }
 
