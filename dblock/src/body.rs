@@ -1,18 +1,25 @@
 //! Running a body under a lock: it is stopped when the lease is lost, and the lock is released however it
 //! ends.
+//!
+//! These futures are written by hand, so that a body has one place in them: an `async fn` that is given a
+//! future and awaits it keeps it twice.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::CatchUnwind;
+use pin_project_lite::pin_project;
 use tokio::time::Instant;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tracing::Instrument;
+use tracing::instrument::Instrumented;
 
-use crate::chain::Link;
+use crate::chain::{Link, Linked};
 use crate::engine::lease::{Hold, Lease, Left};
 use crate::error::{LockError, LostReason};
 use crate::options::OnLost;
@@ -20,19 +27,95 @@ use crate::options::OnLost;
 /// How long a return, `?` or panic waits for its release at most.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs `body` inside of `hold`, then ends the hold and waits for the row to say so.
-pub(crate) async fn run<T>(hold: Hold, body: impl Future<Output = T>) -> Result<T, LockError> {
-    let lease = Arc::clone(hold.lease());
-    let link = Link::inside_current(&lease, hold.engine());
-    let terms = &lease.terms;
+/// A lease that ended before the body under it did.
+pub(crate) type Loss = (Arc<Lease>, LostReason);
+
+/// How a body ended: with a value, with a panic, or stopped.
+type Ended<T> = Result<std::thread::Result<T>, Loss>;
+
+/// Acquires, runs `body` inside of the hold, ends the hold and waits for the row to say so.
+pub(crate) fn run<A, F>(acquire: A, body: F) -> impl Future<Output = Result<F::Output, LockError>>
+where
+    A: Future<Output = Result<Hold, LockError>>,
+    F: Future,
+{
+    Run::Acquiring {
+        acquire,
+        body: Some(body),
+        finish: Some(finish),
+    }
+}
+
+pin_project! {
+    #[project = RunProjection]
+    enum Run<A, F, Finish, L> {
+        Acquiring { #[pin] acquire: A, body: Option<F>, finish: Option<Finish> },
+        // The body is dropped before the hold.
+        Running { #[pin] body: Supervised<Caught<F>>, hold: Option<Hold>, finish: Option<Finish> },
+        Leaving { #[pin] leave: L },
+    }
+}
+
+type Caught<F> = CatchUnwind<AssertUnwindSafe<Linked<Instrumented<F>>>>;
+
+impl<A, F, Finish, L> Future for Run<A, F, Finish, L>
+where
+    A: Future<Output = Result<Hold, LockError>>,
+    F: Future,
+    Finish: FnOnce(Hold, Ended<F::Output>) -> L,
+    L: Future<Output = Result<F::Output, LockError>>,
+{
+    type Output = Result<F::Output, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        const ONCE: &str = "each state is left once";
+        loop {
+            let next = match self.as_mut().project() {
+                RunProjection::Acquiring {
+                    acquire,
+                    body,
+                    finish,
+                } => {
+                    let hold = ready!(acquire.poll(context))?;
+                    let body = inside(&hold, body.take().expect(ONCE));
+                    Run::Running {
+                        body,
+                        hold: Some(hold),
+                        finish: finish.take(),
+                    }
+                }
+                RunProjection::Running { body, hold, finish } => {
+                    let ended = ready!(body.poll(context));
+                    let finish = finish.take().expect(ONCE);
+                    Run::Leaving {
+                        leave: finish(hold.take().expect(ONCE), ended),
+                    }
+                }
+                RunProjection::Leaving { leave } => return leave.poll(context),
+            };
+            // Drops what is left of the state before: a finished body goes before its release is awaited.
+            self.set(next);
+        }
+    }
+}
+
+/// Puts `body` inside of the lock: in the call chain, in a span, stopped on loss, its panic caught.
+fn inside<F: Future>(hold: &Hold, body: F) -> Supervised<Caught<F>> {
+    let terms = &hold.lease().terms;
     let span = tracing::debug_span!("distributed_lock", key = %terms.key, owner = %terms.owner,
         fence_token = terms.fence_token);
-    let body = AssertUnwindSafe(link.scope(body).instrument(span)).catch_unwind();
-    let ended = supervise(std::slice::from_ref(&lease), body).await;
+    let link = Link::inside_current(hold.lease(), hold.engine());
+    let body = AssertUnwindSafe(link.scope(body.instrument(span))).catch_unwind();
+    supervise([hold.lease()], body)
+}
+
+async fn finish<T>(hold: Hold, ended: Ended<T>) -> Result<T, LockError> {
+    let lease = Arc::clone(hold.lease());
     let unfinished = leave(hold).await;
     match ended {
         Ok(Ok(value)) => {
             if let Some(left) = unfinished {
+                let terms = &lease.terms;
                 tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
                     held = ?lease.held(), ?left, "the body finished in time, but its release is not confirmed");
             }
@@ -43,33 +126,47 @@ pub(crate) async fn run<T>(hold: Hold, body: impl Future<Output = T>) -> Result<
     }
 }
 
-/// Runs `body` until it is done or one of the leases that stop their bodies is lost. A body that is done
-/// before the local deadline is done; one that comes later has lost.
-pub(crate) async fn supervise<T>(
-    leases: &[Arc<Lease>],
-    body: impl Future<Output = T>,
-) -> Result<T, (Arc<Lease>, LostReason)> {
-    let stopping = || {
-        leases
-            .iter()
-            .filter(|lease| lease.terms.on_lost == OnLost::Cancel)
-    };
-    let lost = || stopping().find_map(|lease| lease.lost_reason().map(|reason| (Arc::clone(lease), reason)));
-    let mut losses: Vec<_> = stopping().map(|lease| Box::pin(lease.ended())).collect();
-    let mut body = pin!(body);
-    poll_fn(|context| {
-        for loss in &mut losses {
+/// Runs `body` until it is done or one of the leases that stop their bodies is lost.
+pub(crate) fn supervise<'l, F>(leases: impl IntoIterator<Item = &'l Arc<Lease>>, body: F) -> Supervised<F> {
+    let leases = leases
+        .into_iter()
+        .filter(|lease| lease.terms.on_lost == OnLost::Cancel);
+    let watched = leases
+        .map(|lease| (Arc::clone(lease), Box::pin(lease.ended_owned())))
+        .collect();
+    Supervised { body, watched }
+}
+
+pin_project! {
+    /// From [`supervise`].
+    pub(crate) struct Supervised<F> {
+        #[pin]
+        body: F,
+        watched: Vec<(Arc<Lease>, Pin<Box<WaitForCancellationFutureOwned>>)>,
+    }
+}
+
+impl<F: Future> Future for Supervised<F> {
+    type Output = Result<F::Output, Loss>;
+
+    /// A body that is done before the local deadline is done; one that comes later has lost.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        for (_, ended) in this.watched.iter_mut() {
             // Only for the wake-up: what counts is asked of the leases themselves.
-            let _ = loss.as_mut().poll(context);
+            let _ = ended.as_mut().poll(context);
         }
-        if let Some(lost) = lost() {
-            return Poll::Ready(Err(lost));
+        let loss = |watched: &[(Arc<Lease>, _)]| {
+            watched
+                .iter()
+                .find_map(|(lease, _)| Some((Arc::clone(lease), lease.lost_reason()?)))
+        };
+        if let Some(loss) = loss(this.watched) {
+            return Poll::Ready(Err(loss));
         }
-        body.as_mut()
-            .poll(context)
-            .map(|value| lost().map_or(Ok(value), Err))
-    })
-    .await
+        let value = ready!(this.body.poll(context));
+        Poll::Ready(loss(this.watched).map_or(Ok(value), Err))
+    }
 }
 
 /// Ends a hold and waits for that in bounded time. `None` when the row says so.

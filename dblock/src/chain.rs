@@ -6,6 +6,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use tokio::task::futures::TaskLocalFuture;
+
 use crate::engine::EngineHandle;
 use crate::engine::lease::Lease;
 use crate::key::Key;
@@ -13,6 +15,9 @@ use crate::key::Key;
 tokio::task_local! {
     static CHAIN: Link;
 }
+
+/// A future inside of a chain.
+pub(crate) type Linked<F> = TaskLocalFuture<Link, F>;
 
 /// The innermost lock of a chain, with those around it.
 #[derive(Debug, Clone)]
@@ -42,7 +47,7 @@ impl Link {
     }
 
     /// Runs `body` inside of this lock.
-    pub(crate) fn scope<F: Future>(self, body: F) -> impl Future<Output = F::Output> {
+    pub(crate) fn scope<F: Future>(self, body: F) -> Linked<F> {
         CHAIN.scope(self, body)
     }
 

@@ -118,8 +118,8 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
     async move {
         let holds = holds?;
         let Some(link) = link else { return Ok(child.await) };
-        let leases: Vec<_> = holds.iter().map(|hold| Arc::clone(hold.lease())).collect();
-        let result = body::supervise(&leases, link.scope(child)).await;
+        let leases = holds.iter().map(Hold::lease);
+        let result = body::supervise(leases, link.scope(child)).await;
         for hold in holds {
             // The engine has written down what went wrong; the child is done either way.
             let _ = body::leave(hold).await;

@@ -83,7 +83,7 @@ impl LockGuard {
     pub async fn enter<T>(&self, body: impl Future<Output = T>) -> Result<T, LockError> {
         let lease = self.hold.lease();
         let link = Link::inside_current(lease, self.hold.engine());
-        body::supervise(std::slice::from_ref(lease), link.scope(body))
+        body::supervise([lease], link.scope(body))
             .await
             .map_err(|(lease, reason)| lease.lost(reason))
     }

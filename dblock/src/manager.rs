@@ -163,18 +163,17 @@ impl LockManager {
     /// assert_eq!(sum, 2);
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
-    pub async fn with<T>(
+    pub fn with<F: Future>(
         &self,
         key: impl AsRef<str>,
         options: LockOptions,
-        body: impl Future<Output = T>,
-    ) -> Result<T, LockError> {
-        let hold = self.hold(key.as_ref(), &options).await?;
-        body::run(hold, body).await
+        body: F,
+    ) -> impl Future<Output = Result<F::Output, LockError>> {
+        body::run(async move { self.hold(key.as_ref(), &options).await }, body)
     }
 
     /// Re-enters the lease that the call chain has on the key, or takes the lock.
-    async fn hold(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
+    pub(crate) async fn hold(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
         options.check()?;
         let key = self.key(key)?;
         let engine = &self.shared.engine;

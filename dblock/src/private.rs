@@ -18,6 +18,8 @@
 use std::fmt;
 use std::future::Future;
 
+use crate::body;
+
 pub use std::concat;
 pub use std::format_args;
 pub use std::module_path;
@@ -98,26 +100,19 @@ impl<T, E: From<LockError>> Fallible for Result<T, E> {
 ///
 /// Without a manager the innermost scope's counts, else the installed one.
 ///
-/// The body is boxed before anything else: it passes through several futures, each of which would grow by it,
-/// and more than once. One allocation is nothing beside a statement to a database.
-///
 /// # Errors
 /// Whatever kept the body from running to its end under the lock.
-pub fn run<T>(
+pub fn run<F: Future>(
     manager: Option<&LockManager>,
     key: String,
     options: LockOptions,
-    body: impl Future<Output = T>,
-) -> impl Future<Output = Result<T, LockError>> {
-    let body = Box::pin(body);
-    async move {
-        let default;
-        let manager = if let Some(manager) = manager {
-            manager
-        } else {
-            default = LockManager::default_manager()?;
-            &default
-        };
-        manager.with(key, options, body).await
-    }
+    body: F,
+) -> impl Future<Output = Result<F::Output, LockError>> {
+    let acquire = async move {
+        match manager {
+            Some(manager) => manager.hold(&key, &options).await,
+            None => LockManager::default_manager()?.hold(&key, &options).await,
+        }
+    };
+    body::run(acquire, body)
 }

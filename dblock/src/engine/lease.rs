@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use uuid::Uuid;
 
 use super::EngineHandle;
@@ -178,6 +178,11 @@ impl Lease {
             return Duration::ZERO;
         }
         self.deadline().saturating_duration_since(Instant::now())
+    }
+
+    /// As [`ended`](Self::ended), without borrowing the lease.
+    pub(crate) fn ended_owned(&self) -> WaitForCancellationFutureOwned {
+        self.ended.clone().cancelled_owned()
     }
 
     pub(crate) fn held(&self) -> Duration {
