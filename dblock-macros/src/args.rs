@@ -264,3 +264,66 @@ fn duplicate(first: &Pair, second: &Pair) -> syn::Error {
         format!("`{name}` is given twice; the first is `{name} = {given}`"),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use quote::quote;
+
+    use super::*;
+
+    /// What was read, and the messages about what was not.
+    fn read(tokens: TokenStream) -> (Args, Vec<String>) {
+        let mut errors = Errors::default();
+        let args = Args::parse(tokens, Span::call_site(), &mut errors);
+        let messages = errors
+            .finish()
+            .err()
+            .into_iter()
+            .flatten()
+            .map(|error| error.to_string());
+        (args, messages.collect())
+    }
+
+    #[test]
+    fn values_with_commas_are_one_value() {
+        let (args, messages) = read(quote! {
+            key = f::<A, B>(a, b), on_error = |_| Err::<(), _>(E), crate = self::x, wait = "forever",
+        });
+        assert!(messages.is_empty(), "{messages:?}");
+        assert!(matches!(args.key, Some(Key::Expr(Expr::Call(_)))));
+        assert!(matches!(args.on_error, Some(Expr::Closure(_))));
+        assert!(matches!(args.wait, Some(Wait::Forever)));
+    }
+
+    #[test]
+    fn reading_goes_on_behind_a_mistake() {
+        let (args, messages) =
+            read(quote!(key = , ttl "5s", wait = "5s", renew, max_hold = 1 2, hold_min = "1s"));
+        assert_eq!(messages.len(), 4, "{messages:?}");
+        assert!(args.wait.is_some() && args.hold_min.is_some());
+        // A key that could not be read is not missing as well.
+        assert!(
+            !messages
+                .iter()
+                .any(|message| message.contains("is missing; name")),
+            "{messages:?}"
+        );
+    }
+
+    #[test]
+    fn a_duplicate_names_the_first() {
+        let (args, messages) = read(quote!(key = "a", key = "b"));
+        assert_eq!(messages, ["`key` is given twice; the first is `key = \"a\"`"]);
+        assert!(matches!(args.key, Some(Key::Template(key)) if key.value() == "a"));
+    }
+
+    #[test]
+    fn the_examples_in_messages_are_accepted() {
+        for name in NAMES {
+            let example = example(&Ident::new(name, Span::call_site()));
+            let key = if name == "key" { "" } else { "key = \"a\", " };
+            let (_, messages) = read(format!("{key}{example}").parse().unwrap());
+            assert!(messages.is_empty(), "{example}: {messages:?}");
+        }
+    }
+}
