@@ -173,12 +173,14 @@ async fn a_dropped_future_drops_its_arguments_in_the_same_order() {
 /// the release.
 #[tokio::test]
 async fn an_unused_argument_is_dropped_last() {
-    async fn bare(_used: Loud, _unused: Loud) -> Result<u64, OrderError> {
-        Ok(_used.number)
+    async fn bare(used: Loud, _unused: Loud) -> Result<u64, OrderError> {
+        yield_now().await;
+        Ok(used.number)
     }
     #[distributed_lock(key = "unused", manager = locks())]
-    async fn locked(_used: Loud, _unused: Loud) -> Result<u64, OrderError> {
-        Ok(_used.number)
+    async fn locked(used: Loud, _unused: Loud) -> Result<u64, OrderError> {
+        yield_now().await;
+        Ok(used.number)
     }
     let log = Log::default();
     bare(log.loud("used"), log.loud("unused")).await.expect("no lock");
