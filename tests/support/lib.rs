@@ -1,6 +1,10 @@
 //! What the tests share.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test fails by panicking"
+)]
 
 pub mod backend;
 pub mod child;

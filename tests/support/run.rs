@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 use crate::backend::{Backend, Kind};
 
 /// No test hangs for longer than this.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// Makes one `#[test]` a store of each async function that is named: `name::postgres`, `name::mysql`,
 /// `name::sqlite` and `name::memory`. Each gets a [`Backend`] of its own.

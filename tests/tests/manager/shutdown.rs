@@ -14,7 +14,7 @@ on_every_store!(
     shutdown_ends_what_is_left_after_the_grace,
     shutdown_refuses_the_queue,
     a_manager_that_is_shut_down_says_so,
-    other_managers_go_on,
+    shutdown_ends_a_guard_but_frees_its_row_only_when_it_is_dropped,
 );
 
 async fn shutdown_lets_what_is_inside_finish(backend: Backend) {
@@ -113,9 +113,21 @@ async fn a_manager_that_is_shut_down_says_so(backend: Backend) {
     assert!(refused.is_shutdown(), "{refused:?}");
 }
 
-async fn other_managers_go_on(backend: Backend) {
+async fn shutdown_ends_a_guard_but_frees_its_row_only_when_it_is_dropped(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let _guard = locks.acquire("key", long()).await.unwrap();
-    locks.shutdown(Duration::ZERO).await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    let shutdown = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.shutdown(Duration::ZERO).await }
+    });
+    match guard.lost().await {
+        LockError::Lost { reason, .. } => assert_eq!(reason, LostReason::Shutdown),
+        other => panic!("{other:?}"),
+    }
+    // Nothing can stop the code that has the guard, so nobody else may come in yet.
+    assert!(other.acquire("key", long()).await.unwrap_err().is_busy());
+    drop(guard);
+    shutdown.await.unwrap();
+    assert!(backend.the_row("key").await.is_free());
     other.with("key", long(), async {}).await.unwrap();
 }

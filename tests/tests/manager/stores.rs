@@ -264,7 +264,7 @@ async fn a_wrong_password_is_told_and_never_shown(backend: Backend) {
     let mut shown = format!("{builder:?} {locks:?} {:?} {error} {error:?}", locks.health());
     let mut cause: Option<&dyn std::error::Error> = Some(&error);
     while let Some(error) = cause {
-        shown.push_str(&format!(" {error} {error:?}"));
+        shown += &format!(" {error} {error:?}");
         cause = error.source();
     }
     assert!(!shown.contains(SECRET), "{shown}");
