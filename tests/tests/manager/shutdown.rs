@@ -83,7 +83,13 @@ async fn shutdown_ends_what_is_left_after_the_grace(backend: Backend) {
 async fn shutdown_refuses_the_queue(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let _guard = other.acquire("key", long()).await.unwrap();
-    let waiting = locks.acquire("key", patient());
+    // With a lock held, the grace goes on, and the queue must not wait for its end.
+    let held = locks.acquire("held", long()).await.unwrap();
+    let waiting = async {
+        let refused = locks.acquire("key", patient()).await;
+        drop(held);
+        refused
+    };
     let shutdown = async {
         backend.until("key", LONG, |row| row.wanted_until > row.now).await;
         locks.shutdown(LONG).await;
