@@ -232,17 +232,14 @@ impl LockManager {
     /// than read rights when there is nothing to do.
     ///
     /// # Errors
-    /// [`LockError::Store`] when the database cannot be reached or refuses.
+    /// [`LockError::Store`] when the database cannot be reached or refuses, [`LockError::Shutdown`] after
+    /// [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the migration.
     pub async fn migrate(&self) -> Result<(), LockError> {
         let migrate = |store: Arc<dyn Store>| async move { store.migrate().await };
-        self.shared
-            .engine
-            .run(MIGRATION_PATIENCE, migrate)
-            .await
-            .map_err(LockError::store)
+        self.shared.engine.run(MIGRATION_PATIENCE, migrate).await
     }
 
     pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
@@ -253,7 +250,8 @@ impl LockManager {
     /// The rows of the lock table, ordered by key. Only keys of this manager's namespace.
     ///
     /// # Errors
-    /// [`LockError::Store`] when the store could not be asked.
+    /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
+    /// [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
     /// Reads only.
@@ -269,7 +267,8 @@ impl LockManager {
     /// The key is free when the holder leaves or the lease ends. Returns whether it was held.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked.
+    /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
+    /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future does not take the order back.
@@ -303,11 +302,7 @@ impl LockManager {
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.shared
-            .engine
-            .run(ERRAND_PATIENCE, work)
-            .await
-            .map_err(LockError::store)
+        self.shared.engine.run(ERRAND_PATIENCE, work).await
     }
 
     /// How the manager is doing. Asks nobody; costs next to nothing.
@@ -322,7 +317,9 @@ impl LockManager {
 
     /// Stops the manager and all its clones: refuses new outermost locks at once, lets what is inside go on,
     /// re-enter, nest and release for `grace`, then ends the leases that are left (their bodies are dropped
-    /// and return [`LockError::Lost`]) and releases them, for at most 2 seconds more.
+    /// and return [`LockError::Lost`]) and releases them, for at most 2 seconds more. A guard taken by hand
+    /// and a body that only wants a signal cannot be stopped: their leases are lost, but their rows stay busy
+    /// until they leave or the ttl is over.
     ///
     /// # Cancel safety
     /// Dropping the future does not take the order back.

@@ -7,13 +7,14 @@ use tokio::runtime::Builder;
 use crate::backend::{Backend, Kind};
 
 /// No test hangs for longer than this.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// Makes one `#[test]` a store of each async function that is named: `name::postgres`, `name::mysql`,
 /// `name::sqlite` and `name::memory`. Each gets a [`Backend`] of its own.
 ///
 /// Behind `paused time:` the memory store runs under tokio's paused time, so that leases run out at once.
-/// Behind `databases:` the memory store is left out, for what only a database has.
+/// Behind `databases:` the memory store is left out, for what only a database has; `servers:`, `postgres:`,
+/// `sqlite:` and `memory:` are for what only they have.
 #[macro_export]
 macro_rules! on_every_store {
     (paused time: $($name:ident),+ $(,)?) => {
@@ -27,6 +28,9 @@ macro_rules! on_every_store {
     };
     (postgres: $($name:ident),+ $(,)?) => {
         $crate::on_every_store!(@tests $($name),+; postgres Postgres);
+    };
+    (sqlite: $($name:ident),+ $(,)?) => {
+        $crate::on_every_store!(@tests $($name),+; sqlite Sqlite);
     };
     (memory: $($name:ident),+ $(,)?) => {
         $crate::on_every_store!(@tests $($name),+; memory Memory);

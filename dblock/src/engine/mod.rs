@@ -196,7 +196,7 @@ impl EngineHandle {
     }
 
     /// Runs `work` on the engine's runtime, for at most `limit`.
-    pub(crate) async fn run<T, W, F>(&self, limit: Duration, work: W) -> Result<T, StoreError>
+    pub(crate) async fn run<T, W, F>(&self, limit: Duration, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
@@ -214,12 +214,10 @@ impl EngineHandle {
                 let _ = reply.send(result);
             })
         })));
-        answer.await.unwrap_or_else(|_| {
-            Err(StoreError::new(
-                StoreErrorKind::Other,
-                "the lock manager is shut down",
-            ))
-        })
+        match answer.await {
+            Ok(result) => result.map_err(LockError::store),
+            Err(_) => Err(LockError::Shutdown { key: None }),
+        }
     }
 
     pub(crate) async fn shutdown(&self, grace: Duration) {

@@ -64,7 +64,7 @@ async fn bad_keys_are_refused_before_anything_is_sent(backend: Backend) {
 async fn bad_durations_are_refused_before_anything_is_sent(backend: Backend) {
     let locks = backend.manager().await;
     let tiny = Duration::from_nanos(1);
-    let month = Duration::from_secs(31 * 24 * 60 * 60);
+    let month = Duration::from_hours(31 * 24);
     let mut bad: Vec<LockOptions> = Vec::new();
     for length in [
         Duration::ZERO,

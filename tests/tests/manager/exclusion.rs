@@ -140,8 +140,8 @@ async fn other_keys_do_not_wait(backend: Backend) {
 }
 
 async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(backend: Backend) {
-    let dead = backend.die_inside("key", SHORT).await;
     let locks = backend.manager().await;
+    let dead = backend.die_inside("key", SHORT).await;
     match locks.acquire("key", long()).await {
         Err(LockError::Busy { occupant, .. }) => {
             let occupant = occupant.unwrap();

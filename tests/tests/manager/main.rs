@@ -5,6 +5,11 @@
 //! where one must run out.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::async_yields_async,
+    reason = "bodies hand out tasks that outlive them"
+)]
+#![allow(clippy::large_futures, reason = "bodies are nested on purpose")]
 
 mod attribute;
 mod errors;

@@ -5,14 +5,16 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use dblock::{LockError, LockManager};
+use dblock_tests::backend::eventually;
 use dblock_tests::child::Holder;
 use dblock_tests::poll::{DropWhen, drop_after};
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
+use tokio::time::Instant;
 
-use crate::{HOLDER, LONG, long};
+use crate::{HOLDER, LONG, SHORT, long, short};
 
 on_every_store!(
     a_body_that_returns_has_released,
@@ -20,6 +22,7 @@ on_every_store!(
     a_panic_goes_on_after_the_release,
     with_leaves_nothing_behind_wherever_it_is_dropped,
     acquire_leaves_nothing_behind_wherever_it_is_dropped,
+    an_acquire_cut_off_at_any_time_leaves_nothing_behind,
     a_waiting_acquire_that_is_dropped_leaves_nothing_behind,
     a_body_that_loses_a_select_is_released,
     a_body_that_times_out_is_released,
@@ -28,6 +31,7 @@ on_every_store!(
     a_dropped_guard_is_released,
     the_lock_outlives_its_manager_but_not_its_guard,
 );
+on_every_store!(paused time: hold_min_keeps_the_row_busy_but_not_the_caller);
 on_every_store!(databases:
     a_panic_out_of_main_has_released,
     a_runtime_that_ends_in_the_middle_releases,
@@ -102,8 +106,10 @@ async fn drop_everywhere<F: Future>(backend: &Backend, make: impl Fn(LockManager
         }
     }
     // A grant that was on its way while the other manager came in between.
-    let nothing_pending = || locks.health().pending_releases == 0;
-    dblock_tests::backend::eventually("every release is written", nothing_pending).await;
+    eventually("every release is written", || {
+        locks.health().pending_releases == 0
+    })
+    .await;
     assert!(backend.the_row("key").await.is_free());
 }
 
@@ -127,6 +133,31 @@ async fn acquire_leaves_nothing_behind_wherever_it_is_dropped(backend: Backend) 
         guard.release().await.unwrap();
     })
     .await;
+}
+
+async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    locks.with("key", long(), async {}).await.unwrap();
+    // In small steps over the time that a statement takes, so that some grants are on their way by then.
+    for step in 0..40 {
+        let cut_off = async {
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_micros(step * 40) {
+                yield_now().await;
+            }
+        };
+        tokio::select! {
+            guard = locks.acquire("key", long().wait(LONG)) => drop(guard.unwrap()),
+            () = cut_off => {}
+        }
+        let next = other.acquire("key", long().wait(Duration::from_secs(4))).await;
+        next.unwrap().release().await.unwrap();
+    }
+    eventually("every release is written", || {
+        locks.health().pending_releases == 0
+    })
+    .await;
+    assert!(backend.the_row("key").await.is_free());
 }
 
 async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(backend: Backend) {
@@ -220,6 +251,31 @@ async fn the_lock_outlives_its_manager_but_not_its_guard(backend: Backend) {
     assert!(!guard.is_lost());
     drop(guard);
     backend.until_free("key").await;
+}
+
+async fn hold_min_keeps_the_row_busy_but_not_the_caller(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let since = Instant::now();
+    let ends_after = SHORT * 3 / 2;
+    locks
+        .with("key", short().hold_min(ends_after), async {})
+        .await
+        .unwrap();
+    let row = backend.the_row("key").await;
+    assert!(since.elapsed() < SHORT, "it returned at once");
+    assert_eq!(row.reentrant_count, 1);
+    assert!(other.acquire("key", long()).await.unwrap_err().is_busy());
+    let guard = other.acquire("key", long().wait(LONG)).await.unwrap();
+    let next = backend.the_row("key").await;
+    assert!(
+        next.acquired_at >= row.acquired_at + 1_450_000,
+        "no sooner than was asked for"
+    );
+    assert!(
+        next.acquired_at < row.acquired_at + 4_000_000,
+        "and not for long after"
+    );
+    guard.release().await.unwrap();
 }
 
 async fn a_panic_out_of_main_has_released(backend: Backend) {

@@ -14,7 +14,7 @@ on_every_store!(
     shutdown_ends_what_is_left_after_the_grace,
     shutdown_refuses_the_queue,
     a_manager_that_is_shut_down_says_so,
-    other_managers_go_on,
+    shutdown_ends_a_guard_but_frees_its_row_only_when_it_is_dropped,
 );
 
 async fn shutdown_lets_what_is_inside_finish(backend: Backend) {
@@ -83,7 +83,13 @@ async fn shutdown_ends_what_is_left_after_the_grace(backend: Backend) {
 async fn shutdown_refuses_the_queue(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let _guard = other.acquire("key", long()).await.unwrap();
-    let waiting = locks.acquire("key", patient());
+    // With a lock held, the grace goes on, and the queue must not wait for its end.
+    let held = locks.acquire("held", long()).await.unwrap();
+    let waiting = async {
+        let refused = locks.acquire("key", patient()).await;
+        drop(held);
+        refused
+    };
     let shutdown = async {
         backend.until("key", LONG, |row| row.wanted_until > row.now).await;
         locks.shutdown(LONG).await;
@@ -113,9 +119,21 @@ async fn a_manager_that_is_shut_down_says_so(backend: Backend) {
     assert!(refused.is_shutdown(), "{refused:?}");
 }
 
-async fn other_managers_go_on(backend: Backend) {
+async fn shutdown_ends_a_guard_but_frees_its_row_only_when_it_is_dropped(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let _guard = locks.acquire("key", long()).await.unwrap();
-    locks.shutdown(Duration::ZERO).await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    let shutdown = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.shutdown(Duration::ZERO).await }
+    });
+    match guard.lost().await {
+        LockError::Lost { reason, .. } => assert_eq!(reason, LostReason::Shutdown),
+        other => panic!("{other:?}"),
+    }
+    // Nothing can stop the code that has the guard, so nobody else may come in yet.
+    assert!(other.acquire("key", long()).await.unwrap_err().is_busy());
+    drop(guard);
+    shutdown.await.unwrap();
+    assert!(backend.the_row("key").await.is_free());
     other.with("key", long(), async {}).await.unwrap();
 }

@@ -261,12 +261,9 @@ async fn a_wrong_password_is_told_and_never_shown(backend: Backend) {
     let since = Instant::now();
     let error = locks.acquire("key", patient()).await.unwrap_err();
     assert!(since.elapsed() < LONG / 2, "waiting does not help");
-    let mut shown = format!("{builder:?} {locks:?} {:?} {error} {error:?}", locks.health());
-    let mut cause: Option<&dyn std::error::Error> = Some(&error);
-    while let Some(error) = cause {
-        shown.push_str(&format!(" {error} {error:?}"));
-        cause = error.source();
-    }
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+    let causes: Vec<String> = causes.map(|error| format!("{error} {error:?}")).collect();
+    let shown = format!("{builder:?} {locks:?} {:?} {causes:?}", locks.health());
     assert!(!shown.contains(SECRET), "{shown}");
     assert_eq!(store_error::<()>(Err(error)).kind(), StoreErrorKind::Refused);
 }

@@ -16,7 +16,8 @@ async fn tokens_grow_over_managers_and_force(backend: Backend) {
     let mut last = 0;
     for turn in 0..12 {
         let locks = &managers[turn % 2];
-        let guard = locks.acquire("key", long()).await.unwrap();
+        // Patient, because the release of a dropped guard may still be on its way.
+        let guard = locks.acquire("key", patient()).await.unwrap();
         let token = guard.fence_token();
         assert!(token > last, "{token} after {last}");
         assert_eq!(backend.the_row("key").await.fence_token, token);

@@ -17,6 +17,7 @@ on_every_store!(databases:
     renewals_survive_a_transaction_longer_than_a_third_of_the_ttl,
 );
 on_every_store!(servers: a_transaction_of_another_database_is_refused);
+on_every_store!(sqlite: acquiring_while_a_transaction_writes_names_the_cause);
 on_every_store!(memory: memory_refuses_the_check);
 on_every_store!(postgres: a_renewal_since_the_snapshot_is_retryable);
 
@@ -145,4 +146,18 @@ async fn a_renewal_since_the_snapshot_is_retryable(backend: Backend) {
     let mut again = Transaction::begin(&backend).await;
     again.verify(&guard).await.unwrap();
     again.commit().await;
+}
+
+async fn acquiring_while_a_transaction_writes_names_the_cause(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    let mut transaction = Transaction::begin(&backend).await;
+    transaction.verify(&guard).await.unwrap();
+    for options in [long(), long().wait(Duration::from_secs(2))] {
+        let error = locks.acquire("other", options).await.unwrap_err();
+        assert!(error.is_store() && error.is_retryable(), "{error:?}");
+        assert!(error.to_string().contains("write transaction"), "{error}");
+    }
+    transaction.commit().await;
+    locks.with("other", long(), async {}).await.unwrap();
 }
