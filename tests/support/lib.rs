@@ -1,4 +1,5 @@
 //! What the tests share.
 
 pub mod faulty_store;
+pub mod line;
 pub mod proxy;
