@@ -226,6 +226,19 @@ async fn a_lost_lease_is_not_revived() {
     assert!(guard.release().await.unwrap_err().is_lost());
 }
 
+/// The row still has the lease then, and the release frees it.
+#[tokio::test(start_paused = true)]
+async fn a_release_after_the_local_deadline_reports_the_loss() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let guard = locks.acquire("k", options()).await.unwrap();
+    store.always(Kind::Extend, Fault::Never);
+    guard.lost().await;
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(lost_reason(&error), LostReason::Expired);
+    assert_eq!(count(&store).await, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_row_that_is_skipped_keeps_its_lease_and_lets_a_reentry_in() {
     let store = FaultyStore::memory();

