@@ -2,4 +2,5 @@
 
 pub mod faulty_store;
 pub mod line;
+pub mod own_server;
 pub mod proxy;
