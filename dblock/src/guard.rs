@@ -102,7 +102,7 @@ impl LockGuard {
         // A lease that has ended locally stays lost, even when the row can still be freed.
         let in_time = lease.check();
         match body::leave(self.hold).await {
-            None => in_time,
+            None | Some(Left::Confirmed) => in_time,
             Some(Left::Unconfirmed(trouble)) => Err(LockError::Store {
                 key: Some(lease.terms.key.clone()),
                 waited: lease.held(),
@@ -114,7 +114,6 @@ impl LockGuard {
                 }),
             }),
             Some(Left::Lost(reason)) => Err(lease.lost(reason)),
-            Some(Left::Confirmed) => in_time,
         }
     }
 
