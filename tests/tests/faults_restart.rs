@@ -37,7 +37,7 @@ async fn restart(database: Database) {
             locks
                 .with(format!("warm-{number}"), LockOptions::new(), sleep(ms(50)))
                 .await
-                .unwrap()
+                .unwrap();
         }
     });
     futures_util::future::join_all(warm).await;
