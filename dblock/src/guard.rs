@@ -99,8 +99,10 @@ impl LockGuard {
     /// Once polled, the lock is released whether or not the future is polled again.
     pub async fn release(self) -> Result<(), LockError> {
         let lease = Arc::clone(self.hold.lease());
+        // A lease that has ended locally stays lost, even when the row can still be freed.
+        let in_time = lease.check();
         match body::leave(self.hold).await {
-            None | Some(Left::Confirmed) => Ok(()),
+            None | Some(Left::Confirmed) => in_time,
             Some(Left::Unconfirmed(trouble)) => Err(LockError::Store {
                 key: Some(lease.terms.key.clone()),
                 waited: lease.held(),

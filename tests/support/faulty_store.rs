@@ -2,6 +2,8 @@
 //!
 //! Put over the memory store it runs on tokio's paused time: tests of minutes take milliseconds and are exact.
 
+#![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
+
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -9,6 +9,8 @@
 pub mod backend;
 pub mod child;
 pub mod faulty_store;
+pub mod line;
+pub mod own_server;
 pub mod poll;
 pub mod proxy;
 pub mod run;

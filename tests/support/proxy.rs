@@ -1,6 +1,8 @@
 //! A TCP proxy between a manager and a real server, on a thread of its own, that breaks connections as it
 //! is told.
 
+#![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

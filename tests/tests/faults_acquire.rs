@@ -111,14 +111,14 @@ async fn resent_releases_never_free_another_lease_and_end_with_the_ttl() {
         let row = store.row("k").await.unwrap();
         assert_eq!((row.lease_id, row.is_held()), (mine, true));
     }
-    let resent: Vec<_> = store
+    let releases: Vec<_> = store
         .asked_to(Kind::Release)
         .into_iter()
         .filter(|asked| asked.lease_id == lost)
         .collect();
-    assert!(resent.len() >= 5, "{} releases", resent.len());
-    let last = resent.last().unwrap().at - started;
-    assert!(last >= TTL && last <= TTL + ms(50), "the last one after {last:?}");
+    assert!(releases.len() >= 5, "{} releases", releases.len());
+    let end = releases.last().unwrap().at - started;
+    assert!(end >= TTL && end <= TTL + ms(50), "the last one after {end:?}");
     assert_eq!(locks.health().pending_releases, 0);
     guard.release().await.unwrap();
 }
@@ -374,7 +374,7 @@ async fn a_store_that_is_down_is_neither_busy_nor_acquired() {
             let started = Instant::now();
             let error = acquire(&locks, options, ms(10_000)).await.unwrap_err();
             assert!(error.is_store(), "{fault:?}: {error:?}");
-            assert_eq!(error.key().map(|key| key.as_str()), Some("k"));
+            assert_eq!(error.key().map(dblock::Key::as_str), Some("k"));
             let took = started.elapsed();
             let right = if at_once {
                 took <= ms(1)
@@ -492,7 +492,7 @@ async fn requests_for_one_key_go_one_after_the_other_and_a_retry_goes_first() {
                 for _ in 0..5 {
                     let nested = async { locks.with("k0", no_wait(), sleep(ms(3))).await.unwrap() };
                     let key = format!("k{}", task % 4);
-                    if task % 4 == 0 {
+                    if task.is_multiple_of(4) {
                         locks.with(&key, wait(TTL), nested).await.unwrap();
                     } else {
                         locks.with(&key, wait(TTL), sleep(ms(7))).await.unwrap();

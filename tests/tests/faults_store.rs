@@ -145,7 +145,7 @@ async fn many_keys_share_batches_and_each_stands_alone() {
         match answer {
             Ok(guard) => guard.release().await.unwrap(),
             Err(LockError::Store { source, .. }) if number == 7 => {
-                assert_eq!(source.kind(), StoreErrorKind::Other)
+                assert_eq!(source.kind(), StoreErrorKind::Other);
             }
             Err(error) => panic!("k{number}: {error}"),
         }

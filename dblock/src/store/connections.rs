@@ -43,11 +43,22 @@ impl<C> Connections<C> {
         }
     }
 
-    /// An idle connection, or a new one.
+    /// An idle connection, or a new one. The server may have closed an idle one: the caller tries again.
     pub(crate) async fn take(&self) -> Result<Borrowed<'_, C>, StoreError> {
+        self.borrow(Option::Some).await
+    }
+
+    /// A new connection, for a statement that is not tried again.
+    #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
+    pub(crate) async fn take_new(&self) -> Result<Borrowed<'_, C>, StoreError> {
+        // An idle one makes room, so that there are never more than allowed.
+        self.borrow(|_| None).await
+    }
+
+    async fn borrow(&self, choose: impl FnOnce(C) -> Option<C>) -> Result<Borrowed<'_, C>, StoreError> {
         let closed = |_| StoreError::new(StoreErrorKind::Other, "the lock store is closed");
         let permit = self.permits.acquire().await.map_err(closed)?;
-        let idle = self.idle().pop();
+        let idle = self.idle().pop().and_then(choose);
         let connection = match idle {
             Some(connection) => connection,
             None => tokio::time::timeout(CONNECT_TIMEOUT, (self.open)())

@@ -87,7 +87,7 @@ impl MySqlStore {
 
     /// Runs one statement for an operator; says how many rows it met.
     async fn execute(&self, sql: String) -> Result<u64, StoreError> {
-        let mut connection = self.connections.take().await?;
+        let mut connection = self.connections.take_new().await?;
         let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await;
         let done = done.map_err(|error| error::of_statement(error, &self.table));
         // sqlx asks for the rows met, not for those that changed.
@@ -112,7 +112,7 @@ impl MySqlStore {
             length = prefix.len(),
             limit = filter.max_rows(),
         );
-        let mut connection = self.connections.take().await?;
+        let mut connection = self.connections.take_new().await?;
         let rows = row::fetch(&mut connection, sql)
             .await
             .map_err(|error| error::of_statement(error, &self.table));
@@ -150,7 +150,7 @@ impl Store for MySqlStore {
 
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
-            let mut connection = self.connections.take().await?;
+            let mut connection = self.connections.take_new().await?;
             let found = migrate::found(self, &mut connection).await;
             schema::check(connection.settle(found)?, &self.table)
         })

@@ -15,7 +15,7 @@ use crate::store::schema::{self, SchemaVersion};
 const SCRIPT: &str = include_str!("../../../migrations/postgres/0001_distributed_lock.sql");
 
 pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError> {
-    let mut connection = store.connections.take().await?;
+    let mut connection = store.connections.take_new().await?;
     let found = version(store, &mut connection)
         .await
         .map_err(|error| errors::of_statement(error, &store.table));
@@ -146,7 +146,7 @@ async fn rows<'q>(
     bind: impl FnOnce(Query<'q>) -> Query<'q>,
 ) -> Result<Vec<PgRow>, StoreError> {
     let query = bind(sqlx::query(AssertSqlSafe(Arc::clone(text))));
-    let mut connection = store.connections.take().await?;
+    let mut connection = store.connections.take_new().await?;
     let rows = query
         .fetch_all(&mut *connection)
         .await

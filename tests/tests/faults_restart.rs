@@ -1,0 +1,100 @@
+//! The server is killed and comes back: on a PostgreSQL and a MariaDB of the test's own.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use dblock::LockOptions;
+use dblock_tests::line::{Database, Line};
+use dblock_tests::own_server::OwnServer;
+use tokio::time::{Instant, sleep, timeout};
+
+fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+#[tokio::test]
+async fn a_lease_outlives_a_restart_of_postgres() {
+    restart(Database::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_lease_outlives_a_restart_of_mariadb() {
+    restart(Database::MySql).await;
+}
+
+async fn restart(database: Database) {
+    let Some(mut server) = OwnServer::start(database).await else {
+        return;
+    };
+    let line = Line::to(database, server.url()).await;
+    // Past the proxy: this is about what the operating system and the server say.
+    let locks = line.other_process();
+    // As many idle connections as there may be.
+    let warm = (0..4).map(|number| {
+        let locks = locks.clone();
+        async move {
+            locks
+                .with(format!("warm-{number}"), LockOptions::new(), sleep(ms(50)))
+                .await
+                .unwrap();
+        }
+    });
+    futures_util::future::join_all(warm).await;
+
+    let guard = locks
+        .acquire("held", LockOptions::new().ttl(ms(10_000)))
+        .await
+        .unwrap();
+    let lease = line.row("held").await.lease_id;
+    server.kill();
+    let down = Instant::now();
+    // While it is down nobody is told "busy", and a caller without wait is told at once.
+    let error = timeout(ms(5500), locks.acquire("held-by-nobody", LockOptions::new()))
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(error.is_store(), "{error:?}");
+    let patient = tokio::spawn({
+        let locks = locks.clone();
+        let options = LockOptions::new().wait(ms(15_000));
+        async move { locks.acquire("patient", options).await }
+    });
+    sleep(ms(2000).saturating_sub(down.elapsed())).await;
+    server.restart().await;
+
+    // The idle connections of the old server are no error of a caller's, wait or not.
+    let after = timeout(ms(5000), locks.acquire("after", LockOptions::new()))
+        .await
+        .unwrap();
+    after.unwrap().release().await.unwrap();
+    timeout(ms(5000), patient)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+
+    // Past the end of the lease as it was before the outage: it was renewed since.
+    sleep(ms(11_000).saturating_sub(down.elapsed())).await;
+    assert!(!guard.is_lost());
+    let row = line.row("held").await;
+    assert_eq!((row.lease_id, row.is_held()), (lease, true));
+    guard.release().await.unwrap();
+    assert!(!line.is_held("held").await);
+
+    // Restarted while nothing is asked: what is idle is stale, and the next caller does not notice.
+    server.restart().await;
+    let rows = locks.inspect(dblock::InspectFilter::new()).await.unwrap();
+    assert!(rows.is_empty(), "{rows:?}");
+    server.restart().await;
+    let calls = (0..4).map(|number| locks.with(format!("warm-{number}"), LockOptions::new(), async {}));
+    for answer in timeout(ms(5000), futures_util::future::join_all(calls))
+        .await
+        .unwrap()
+    {
+        answer.unwrap();
+    }
+}

@@ -1,0 +1,474 @@
+//! The line to a real server breaks: through a proxy, on PostgreSQL and MariaDB.
+//!
+//! Needs the servers of `DBLOCK_TEST_POSTGRES_URL` and `DBLOCK_TEST_MYSQL_URL`. Limits are generous here;
+//! the same faults are timed exactly in `faults_acquire.rs` and `faults_lease.rs`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use dblock::{LockError, LockGuard, LockManager, LockOptions, LostReason};
+use dblock_tests::line::{Database, Line};
+use dblock_tests::proxy::{Traffic, Trick};
+use tokio::time::{Instant, sleep, timeout};
+
+/// Each of these runs against both servers.
+macro_rules! on_both_servers {
+    ($($test:ident),* $(,)?) => {
+        mod postgres {
+            $(#[tokio::test]
+            async fn $test() {
+                super::run(super::Database::Postgres, super::$test).await;
+            })*
+        }
+        mod mysql {
+            $(#[tokio::test]
+            async fn $test() {
+                super::run(super::Database::MySql, super::$test).await;
+            })*
+        }
+    };
+}
+
+on_both_servers!(
+    a_grant_whose_reply_was_lost_is_replaced,
+    an_acquire_that_never_arrived_is_replaced,
+    an_acquire_that_arrives_late_is_released,
+    a_release_whose_reply_was_lost_frees_nobody_elses_lock,
+    a_reentry_whose_reply_was_lost_is_counted_once,
+    renewals_survive_an_outage_shorter_than_the_lease,
+    an_outage_longer_than_the_lease_stops_the_body_first,
+    the_deadline_counts_from_before_the_request,
+    cancelled_acquires_leave_nothing_behind,
+    a_store_that_is_down_is_neither_busy_nor_acquired,
+    waiting_holds_no_connection,
+    a_transaction_of_the_users_stalls_no_lease,
+);
+
+async fn run<F: Future<Output = ()>>(database: Database, test: impl FnOnce(Line) -> F) {
+    let Some(line) = Line::new(database).await else {
+        return;
+    };
+    timeout(ms(50_000), test(line)).await.expect("the test hangs");
+}
+
+fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+fn no_wait() -> LockOptions {
+    LockOptions::new()
+}
+
+fn wait(length: Duration) -> LockOptions {
+    no_wait().wait(length)
+}
+
+fn ttl(length: Duration) -> LockOptions {
+    LockOptions::new().ttl(length)
+}
+
+async fn acquire(locks: &LockManager, options: LockOptions, limit: Duration) -> Result<LockGuard, LockError> {
+    timeout(limit, locks.acquire("the-key", options))
+        .await
+        .unwrap_or_else(|_| panic!("the caller hangs past {limit:?}"))
+}
+
+async fn a_grant_whose_reply_was_lost_is_replaced(line: Line) {
+    replaced(line, Trick::LoseReply).await;
+}
+
+async fn an_acquire_that_never_arrived_is_replaced(line: Line) {
+    replaced(line, Trick::LoseRequest).await;
+}
+
+async fn replaced(line: Line, trick: Trick) {
+    for (round, options) in [no_wait(), wait(ms(5000))].into_iter().enumerate() {
+        let locks = line.manager().await;
+        line.look_out("the-key", trick);
+        // The ttl is 30 seconds: nobody waits for the lost grant to expire.
+        let guard = acquire(&locks, options, ms(3000)).await.unwrap();
+        assert_eq!(line.proxy.played(), round + 1);
+        let row = line.row("the-key").await;
+        assert_eq!((row.reentrant_count, row.fence_token), (1, guard.fence_token()));
+        sleep(ms(300)).await;
+        assert_eq!(
+            line.row("the-key").await.lease_id,
+            row.lease_id,
+            "no resent release frees it"
+        );
+        let busy = line
+            .other_process()
+            .acquire("the-key", no_wait())
+            .await
+            .unwrap_err();
+        assert!(busy.is_busy(), "{busy:?}");
+        guard.release().await.unwrap();
+        assert!(!line.is_held("the-key").await);
+    }
+}
+
+async fn an_acquire_that_arrives_late_is_released(line: Line) {
+    // Its caller has gone away.
+    let locks = line.manager().await;
+    line.look_out("the-key", Trick::DeliverLate);
+    let call = async {
+        let call = locks.acquire("the-key", wait(ms(5000)));
+        let gone = async {
+            while line.proxy.played() == 0 {
+                sleep(ms(1)).await;
+            }
+        };
+        tokio::select! {
+            _ = call => panic!("the acquire has not been carried out"),
+            () = gone => {}
+        }
+    };
+    call.await;
+    // Its releases so far found nothing.
+    sleep(ms(200)).await;
+    assert!(!line.is_held("the-key").await);
+    line.proxy.deliver().await;
+    line.until_free("the-key", ms(3000)).await;
+
+    // Its caller has another lease by now, which it does not disturb.
+    // MariaDB's session has the row locked until the server finds it idle.
+    line.look_out("the-key", Trick::DeliverLate);
+    let guard = acquire(&locks, wait(ms(9000)), ms(9000)).await.unwrap();
+    let row = line.row("the-key").await;
+    line.proxy.deliver().await;
+    let later = line.row("the-key").await;
+    assert_eq!(
+        (later.lease_id, later.fence_token),
+        (row.lease_id, guard.fence_token())
+    );
+    guard.release().await.unwrap();
+    sleep(ms(100)).await;
+    assert!(!line.is_held("the-key").await);
+}
+
+async fn a_release_whose_reply_was_lost_frees_nobody_elses_lock(line: Line) {
+    let (locks, other) = (line.manager().await, line.other_process());
+    let guard = acquire(&locks, no_wait(), ms(3000)).await.unwrap();
+    line.look_out("the-key", Trick::LoseReply);
+    let taker = async {
+        let theirs = acquire(&other, wait(ms(5000)), ms(5000)).await.unwrap();
+        line.proxy.set(Traffic::Flows);
+        theirs
+    };
+    let cut = async {
+        while line.proxy.played() == 0 {
+            sleep(ms(1)).await;
+        }
+        // The release is carried out, and not sent again before somebody else has the lock.
+        line.proxy.set(Traffic::Refused);
+    };
+    let (released, theirs, ()) = tokio::join!(guard.release(), taker, cut);
+    released.expect("the lock was released");
+    sleep(ms(200)).await;
+    let row = line.row("the-key").await;
+    assert_eq!((row.is_held(), row.fence_token), (true, theirs.fence_token()));
+    theirs.release().await.unwrap();
+}
+
+async fn a_reentry_whose_reply_was_lost_is_counted_once(line: Line) {
+    for trick in [Trick::LoseReply, Trick::LoseRequest] {
+        let locks = line.manager().await;
+        let guard = acquire(&locks, no_wait(), ms(3000)).await.unwrap();
+        let body = async {
+            line.look_out("the-key", trick);
+            let nested = async {
+                assert_eq!(line.row("the-key").await.reentrant_count, 2);
+                line.look_out("the-key", trick);
+            };
+            timeout(ms(3000), locks.with("the-key", no_wait(), nested))
+                .await
+                .unwrap()
+                .unwrap();
+            assert_eq!(line.row("the-key").await.reentrant_count, 1);
+        };
+        let played = line.proxy.played();
+        guard.enter(body).await.unwrap();
+        assert_eq!(line.proxy.played(), played + 2);
+        guard.release().await.unwrap();
+        assert_eq!(line.row("the-key").await.reentrant_count, 0);
+    }
+}
+
+async fn renewals_survive_an_outage_shorter_than_the_lease(line: Line) {
+    for outage in [Traffic::Refused, Traffic::BlackHole] {
+        let locks = line.manager().await;
+        let body = async {
+            line.proxy.set(outage);
+            sleep(ms(1500)).await;
+            line.proxy.set(Traffic::Flows);
+            sleep(ms(2500)).await;
+        };
+        let result = locks.with("the-key", ttl(ms(3000)), body).await;
+        result.unwrap_or_else(|error| panic!("{outage:?}: {error}"));
+        assert!(!line.is_held("the-key").await);
+    }
+}
+
+async fn an_outage_longer_than_the_lease_stops_the_body_first(line: Line) {
+    for outage in [Traffic::Refused, Traffic::BlackHole] {
+        let locks = line.manager().await;
+        let guard = acquire(&locks, ttl(ms(2000)), ms(3000)).await.unwrap();
+        let body = async {
+            line.proxy.set(outage);
+            sleep(ms(20_000)).await;
+        };
+        let error = timeout(ms(2500), guard.enter(body))
+            .await
+            .expect("stopped in time")
+            .unwrap_err();
+        let row = line.row("the-key").await;
+        assert!(
+            matches!(
+                error,
+                LockError::Lost {
+                    reason: LostReason::Expired,
+                    ..
+                }
+            ),
+            "{outage:?}: {error:?}"
+        );
+        // The margin is 100 ms; reading the row takes a little of it.
+        let left = row.expire_at - row.now;
+        assert!(
+            row.is_held() && left > 30_000,
+            "{outage:?}: {left} µs before the database's expiry"
+        );
+        line.proxy.set(Traffic::Flows);
+        assert!(guard.release().await.is_err());
+        let next = acquire(&line.other_process(), wait(ms(4000)), ms(4000))
+            .await
+            .unwrap();
+        assert!(next.fence_token() > row.fence_token);
+        next.release().await.unwrap();
+    }
+}
+
+async fn the_deadline_counts_from_before_the_request(line: Line) {
+    let locks = line.manager().await;
+    // With the row there, MariaDB needs two round trips.
+    let row = acquire(&locks, no_wait(), ms(3000)).await.unwrap();
+    row.release().await.unwrap();
+    line.proxy.set(Traffic::Slow(ms(300)));
+    let guard = acquire(&locks, ttl(ms(5000)), ms(5000)).await.unwrap();
+    for _ in 0..8 {
+        let row = line.row("the-key").await;
+        let (mine, its) = (guard.remaining(), row.expire_at - row.now);
+        // The margin is 250 ms, and the reply took 300 ms.
+        let mine = i64::try_from(mine.as_micros()).unwrap();
+        assert!(mine > 0, "lost behind a slow line");
+        assert!(mine + 200_000 < its, "{mine} µs here, {its} µs there");
+        sleep(ms(500)).await;
+    }
+    guard.release().await.unwrap();
+}
+
+async fn cancelled_acquires_leave_nothing_behind(line: Line) {
+    let locks = line.manager().await;
+    line.proxy.set(Traffic::Slow(ms(5)));
+    for round in 0..60_u64 {
+        // From before the first poll until after the grant.
+        let call = locks.acquire("the-key", wait(ms(5000)));
+        let _ = timeout(Duration::from_micros(round * 500), call).await;
+        if round % 20 == 7 {
+            // A connection breaks on top of it.
+            line.look_out("the-key", Trick::LoseReply);
+        }
+    }
+    line.proxy.set(Traffic::Flows);
+    line.until_free("the-key", ms(3000)).await;
+    let guard = acquire(&locks, no_wait(), ms(3000)).await.unwrap();
+    guard.release().await.unwrap();
+    sleep(ms(200)).await;
+    assert!(!line.is_held("the-key").await);
+    assert!(
+        line.proxy.ports().len() <= 4,
+        "{} connections",
+        line.proxy.ports().len()
+    );
+    assert_eq!(line.idle_in_transaction().await, 0);
+}
+
+async fn a_store_that_is_down_is_neither_busy_nor_acquired(line: Line) {
+    for (outage, limit) in [(Traffic::Refused, ms(5500)), (Traffic::BlackHole, ms(5500))] {
+        let locks = line.manager().await;
+        line.proxy.set(outage);
+        let error = acquire(&locks, wait(ms(1000)), ms(1300)).await.unwrap_err();
+        assert!(error.is_store(), "{outage:?}: {error:?}");
+        let error = acquire(&locks, no_wait(), limit).await.unwrap_err();
+        assert!(error.is_store(), "{outage:?}: {error:?}");
+
+        line.proxy.set(Traffic::Flows);
+        let guard = acquire(&locks, wait(ms(12_000)), ms(12_000)).await.unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+async fn waiting_holds_no_connection(line: Line) {
+    let (locks, other) = (line.manager().await, line.other_process());
+    let theirs = acquire(&other, no_wait(), ms(3000)).await.unwrap();
+    let waiters: Vec<_> = (0..100)
+        .map(|number| {
+            let locks = locks.clone();
+            // Half of them behind a lease of this process, half behind one of another.
+            let key = if number % 2 == 0 { "the-key" } else { "mine" };
+            tokio::spawn(async move { locks.with(key, wait(ms(20_000)), sleep(ms(1))).await })
+        })
+        .collect();
+    let mine = timeout(ms(10_000), locks.acquire("mine", wait(ms(10_000))))
+        .await
+        .unwrap()
+        .unwrap();
+    let started = Instant::now();
+    for number in 0..20 {
+        let key = format!("another-{number}");
+        locks
+            .acquire(&key, no_wait())
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+    assert!(
+        started.elapsed() < ms(2000),
+        "other keys are quick: {:?}",
+        started.elapsed()
+    );
+
+    mine.release().await.unwrap();
+    // The waiters hear nothing of a release in another process.
+    let free = Instant::now();
+    theirs.release().await.unwrap();
+    let first = locks.acquire("the-key", wait(ms(10_000))).await.unwrap();
+    first.release().await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap();
+    }
+    // 50 leases one after the other, each soon after the last.
+    assert!(free.elapsed() < ms(10_000), "{:?}", free.elapsed());
+    assert!(
+        line.proxy.most_open() <= 4,
+        "{} connections",
+        line.proxy.most_open()
+    );
+
+    let theirs = acquire(&other, no_wait(), ms(3000)).await.unwrap();
+    let leaving = async {
+        sleep(ms(1000)).await;
+        theirs.release().await.unwrap();
+        Instant::now()
+    };
+    let (guard, free) = tokio::join!(acquire(&locks, wait(ms(5000)), ms(5000)), leaving);
+    assert!(free.elapsed() < ms(1500), "{:?}", free.elapsed());
+    guard.unwrap().release().await.unwrap();
+}
+
+async fn a_transaction_of_the_users_stalls_no_lease(line: Line) {
+    let locks = line.manager().await;
+    let guard = acquire(&locks, ttl(ms(5000)), ms(3000)).await.unwrap();
+    let short = locks.acquire("short", ttl(ms(1000))).await.unwrap();
+    let transaction = line.verified(&guard).await;
+    let before = line.row("the-key").await.expire_at;
+    let body = async {
+        // Renewals of the row are due and skipped; those of others are not.
+        for number in 0..12 {
+            let started = Instant::now();
+            let key = format!("another-{number}");
+            locks
+                .acquire(&key, no_wait())
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+            assert!(started.elapsed() < ms(800), "{:?}", started.elapsed());
+            sleep(ms(200)).await;
+        }
+        assert_eq!(line.row("the-key").await.expire_at, before, "the row is locked");
+        let started = Instant::now();
+        let nested = async {
+            assert!(
+                started.elapsed() < ms(800),
+                "a re-entry waits for no row lock: {:?}",
+                started.elapsed()
+            );
+            assert_eq!(line.row("the-key").await.reentrant_count, 1, "memory decides");
+            let busy = line
+                .other_process()
+                .acquire("the-key", no_wait())
+                .await
+                .unwrap_err();
+            assert!(busy.is_busy(), "{busy:?}");
+            transaction.commit().await;
+            let started = Instant::now();
+            while line.row("the-key").await.reentrant_count != 2 {
+                assert!(started.elapsed() < ms(1500), "the count is written later");
+                sleep(ms(20)).await;
+            }
+        };
+        locks.with("the-key", ttl(ms(5000)), nested).await.unwrap();
+    };
+    guard.enter(body).await.unwrap();
+    assert!(line.row("the-key").await.expire_at > before);
+    assert!(!short.is_lost());
+    short.release().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// The worker of the caller's only runtime is blocked, and its pool is empty.
+#[test]
+fn renewals_need_neither_the_callers_runtime_nor_its_pool() {
+    for database in [Database::Postgres, Database::MySql] {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let Some(line) = Line::new(database).await else {
+                return;
+            };
+            let (locks, _pool) = with_a_full_pool(&line).await;
+            let guard = acquire(&locks, ttl(ms(1000)), ms(3000)).await.unwrap();
+            let lease = line.row("the-key").await.lease_id;
+            std::thread::sleep(ms(2500));
+            assert!(!guard.is_lost());
+            let row = line.row("the-key").await;
+            assert_eq!((row.lease_id, row.is_held()), (lease, true));
+            guard.release().await.unwrap();
+        });
+    }
+}
+
+/// A manager from a pool whose only connection is taken.
+async fn with_a_full_pool(line: &Line) -> (LockManager, Box<dyn std::any::Any>) {
+    match line.database {
+        Database::Postgres => {
+            let pool = sqlx::postgres::PgPoolOptions::new().max_connections(1);
+            let pool = pool.connect(&line.url).await.unwrap();
+            let taken = pool.acquire().await.unwrap();
+            let locks = LockManager::builder(&pool)
+                .table(&line.table)
+                .build()
+                .await
+                .unwrap();
+            (locks, Box::new(taken))
+        }
+        Database::MySql => {
+            let pool = sqlx::mysql::MySqlPoolOptions::new().max_connections(1);
+            let pool = pool.connect(&line.url).await.unwrap();
+            let taken = pool.acquire().await.unwrap();
+            let locks = LockManager::builder(&pool)
+                .table(&line.table)
+                .build()
+                .await
+                .unwrap();
+            (locks, Box::new(taken))
+        }
+    }
+}
