@@ -30,7 +30,7 @@ async fn main() -> anyhow::Result<()> {
     for _ in 0..TASKS {
         let (worker, stop) = (Arc::clone(&worker), stop.clone());
         // A task that is inside or waiting is dropped there: what it has must be released all the same.
-        tasks.spawn(async move { stop.run_until_cancelled(worker.go_on_adding()).await });
+        tasks.spawn(async move { stop.run_until_cancelled(Box::pin(worker.go_on_adding())).await });
     }
     while let Some(ended) = tasks.join_next().await {
         ended?.transpose()?;

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 const PROCESSES: usize = 8;
 
 /// From one kill to the next, the takeover included.
-const KILL_EVERY: Duration = Duration::from_millis(1900);
+const KILL_EVERY: Duration = Duration::from_secs(4);
 
 /// The full run.
 const FULL_LENGTH: Duration = Duration::from_secs(30);
@@ -108,7 +108,7 @@ async fn torture(store: &str, url: &str) {
     let mut crew = Crew::start(url, logs.path());
     // The last killed lease must have ended when everyone leaves, for then no row may be held.
     let last_kill = start + length.saturating_sub(TTL * 2);
-    let mut next_kill = start + KILL_EVERY / 2;
+    let mut next_kill = start + KILL_EVERY / 4;
     while next_kill < last_kill {
         tokio::time::sleep_until(next_kill.into()).await;
         crew.kill_the_holder(&locks, last_kill).await;
@@ -360,8 +360,26 @@ impl History {
         }
     }
 
+    /// From the end of each body to the next, where both were `in_one_process` or not.
+    fn handovers(&self, in_one_process: bool) -> Vec<Duration> {
+        let pairs = self.stays.windows(2).filter(|pair| !pair[0].cut);
+        let mut times: Vec<_> = pairs
+            .filter(|pair| (pair[0].seat == pair[1].seat) == in_one_process)
+            .map(|pair| Duration::from_nanos((pair[1].enter_ns - pair[0].end_ns).unsigned_abs()))
+            .collect();
+        times.sort();
+        times
+    }
+
     fn print(&self, store: &str, length: Duration) {
         let ms = |times: &[Duration], at: usize| times.get(at).map_or(0, Duration::as_millis);
+        let (within, across) = (self.handovers(true), self.handovers(false));
+        let mut inside: Vec<_> = self
+            .stays
+            .iter()
+            .map(|stay| Duration::from_nanos((stay.end_ns - stay.enter_ns).unsigned_abs()))
+            .collect();
+        inside.sort();
         let mut waits: Vec<_> = self.stays.iter().map(|stay| stay.waited).collect();
         waits.sort();
         let mut takeovers: Vec<_> = self.takeovers().collect();
@@ -385,6 +403,19 @@ impl History {
             ms(&waits, waits.len() / 2),
             ms(&waits, waits.len().saturating_sub(1))
         );
+        for (what, times) in [
+            ("bodies", &inside),
+            ("hand-overs in a process", &within),
+            ("hand-overs to another", &across),
+        ] {
+            eprintln!(
+                "  {} {what}: median {} ms, longest {} ms, in all {} ms",
+                times.len(),
+                ms(times, times.len() / 2),
+                ms(times, times.len().saturating_sub(1)),
+                times.iter().sum::<Duration>().as_millis(),
+            );
+        }
         eprintln!("  calls that failed and were repeated: {}", self.trouble.len());
         for text in self.trouble.iter().take(5) {
             eprintln!("    {text}");
