@@ -9,17 +9,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dblock::InspectFilter;
+use dblock::{InspectFilter, LockManager};
 use dblock_examples::web::database::Database;
 use dblock_examples::web::serve;
 use dblock_examples::web::shop::Shop;
 use serde_json::{Value, json};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 /// Nothing here takes this long unless it hangs. The ttl is 10 s: what is free sooner was released.
@@ -63,6 +64,7 @@ async fn event(semaphore: &Semaphore, what: &str) {
 
 /// A running service.
 struct Service {
+    url: String,
     address: SocketAddr,
     shop: Arc<Shop>,
     provider: Arc<Provider>,
@@ -90,6 +92,7 @@ impl Service {
             let _ = quitting.await;
         }));
         Self {
+            url: url.to_owned(),
             address,
             shop,
             provider,
@@ -136,9 +139,13 @@ impl Service {
         start.elapsed()
     }
 
+    /// Stops the service. However it was used, no row is held then.
     async fn stop(mut self) {
         drop(self.quit.take());
         timeout(SOON, self.server).await.unwrap().unwrap().unwrap();
+        let locks = LockManager::connect(&self.url).await.unwrap();
+        let held = locks.inspect(InspectFilter::new()).await.unwrap();
+        assert!(held.is_empty(), "held after the service has stopped: {held:?}");
     }
 }
 
@@ -344,4 +351,61 @@ async fn a_lost_lock_writes_nothing_and_says_so(service: Service) {
         Value::Null
     );
     service.stop().await;
+}
+
+/// A way to a database server that can be closed.
+struct Proxy {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    async fn open(target: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let task = tokio::spawn(async move {
+            // Dropped with the task: then the connections break and nobody listens.
+            let mut connections = JoinSet::new();
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut server = TcpStream::connect(&target).await.unwrap();
+                connections.spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+            }
+        });
+        Self { address, task }
+    }
+
+    async fn close(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_down_is_neither_busy_nor_settled() {
+    let Some(place) = Place::postgres().await else {
+        return;
+    };
+    let url = place.url();
+    let options: PgConnectOptions = url.parse().unwrap();
+    let target = format!("{}:{}", options.get_host(), options.get_port());
+    let proxy = Proxy::open(target.clone()).await;
+    let service = Service::start(&url.replace(&target, &proxy.address.to_string())).await;
+    let order = service.order().await;
+
+    proxy.close().await;
+    for (method, path) in [("POST", format!("{order}/settle")), ("GET", order)] {
+        let (status, down) = service.call(method, &path, None).await;
+        assert_eq!(
+            (status, &down["error"]),
+            (503, &json!("database_unavailable")),
+            "{down}"
+        );
+    }
+    assert_eq!(
+        service.provider.begun.available_permits(),
+        0,
+        "nothing was charged"
+    );
+    service.server.abort();
+    place.remove().await;
 }
