@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -192,7 +193,11 @@ impl Place {
                 std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").as_deref() != Ok("1"),
                 "DBLOCK_TEST_REQUIRE_SERVERS=1, but DBLOCK_TEST_POSTGRES_URL is not set"
             );
-            eprintln!("LEFT OUT: the web example on PostgreSQL, because DBLOCK_TEST_POSTGRES_URL is not set");
+            // Not `eprintln!`, which the test runner keeps to itself.
+            let _ = writeln!(
+                std::io::stderr(),
+                "LEFT OUT: the web example on PostgreSQL, because DBLOCK_TEST_POSTGRES_URL is not set"
+            );
             return None;
         };
         let name = format!("web_{}", uuid::Uuid::now_v7().simple());

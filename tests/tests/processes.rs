@@ -11,6 +11,7 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -80,7 +81,11 @@ fn server(variable: &str) -> Option<String> {
             std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").as_deref() != Ok("1"),
             "DBLOCK_TEST_REQUIRE_SERVERS=1, but {variable} is not set"
         );
-        eprintln!("LEFT OUT: the processes test, because {variable} is not set");
+        // Not `eprintln!`, which the test runner keeps to itself.
+        let _ = writeln!(
+            std::io::stderr(),
+            "LEFT OUT: the processes test, because {variable} is not set"
+        );
     }
     url
 }
