@@ -1,4 +1,4 @@
-//! A process of `processes.rs`: eight tasks that update one account under one lock until standard input
+//! A process of `processes`: eight tasks that update one account under one lock until standard input
 //! closes. Arguments: the database's URL and the file for the log.
 
 use std::io::Read as _;

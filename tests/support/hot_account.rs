@@ -1,4 +1,4 @@
-//! One account that many processes update, and the log that each of them writes. For `processes.rs` and its
+//! One account that many processes update, and the log that each of them writes. For `processes` and its
 //! worker.
 
 use std::fs::{File, OpenOptions};
