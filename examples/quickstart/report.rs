@@ -88,24 +88,27 @@ impl Findings {
     }
 
     /// Everything that must not happen under the lock.
-    pub(crate) fn faults(&self) -> Vec<String> {
+    pub(crate) fn faults(&self) -> Vec<&'static str> {
         let visits = &self.visits;
-        let must_be_zero = [
-            (self.wrong_accounts, "accounts differ from the sequential ledger"),
-            (self.open, "withdrawals were not booked"),
-            (usize::from(self.lost != 0), "count of bookings does not add up"),
-            (visits.overlaps, "entries overlapped"),
-            (visits.token_slips, "fence tokens did not grow"),
-            (visits.killed.abs_diff(1), "kills too many or too few"),
+        let checks = [
             (
-                visits.killed.abs_diff(visits.takeovers.len()),
-                "locks were not taken over",
+                self.wrong_accounts == 0,
+                "balances differ from the sequential ledger",
+            ),
+            (self.open == 0, "not all withdrawals were booked"),
+            (self.lost == 0, "updates were lost"),
+            (visits.overlaps == 0, "two were inside of one account"),
+            (visits.token_slips == 0, "a fence token did not grow"),
+            (visits.killed == 1, "no process was killed inside of a lock"),
+            (
+                visits.takeovers.len() == visits.killed,
+                "the dead process' lock was not taken over",
             ),
         ];
-        must_be_zero
+        checks
             .into_iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} {what}"))
+            .filter(|(holds, _)| !holds)
+            .map(|(_, fault)| fault)
             .collect()
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use dblock::{LockError, LockManager};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{PgPool, SqlitePool};
 
 use super::shop::ShopError;
@@ -44,15 +45,19 @@ impl Database {
     /// # Errors
     /// When the URL cannot be read or the database not be reached.
     pub async fn connect(url: &str) -> Result<Self, sqlx::Error> {
+        // Not the default of 30 seconds: a client should hear soon that the database is down.
+        let patience = Duration::from_secs(3);
         if url.starts_with("sqlite:") {
             let options: SqliteConnectOptions = url.parse()?;
             let options = options
                 .create_if_missing(true)
                 .journal_mode(SqliteJournalMode::Wal)
                 .busy_timeout(Duration::from_secs(5));
-            return Ok(Self::Sqlite(SqlitePool::connect_with(options).await?));
+            let pool = SqlitePoolOptions::new().acquire_timeout(patience);
+            return Ok(Self::Sqlite(pool.connect_with(options).await?));
         }
-        Ok(Self::Postgres(PgPool::connect(url).await?))
+        let pool = PgPoolOptions::new().acquire_timeout(patience);
+        Ok(Self::Postgres(pool.connect(url).await?))
     }
 
     /// A lock manager beside the orders. It takes the pool's options and opens connections of its own.

@@ -26,6 +26,7 @@ async fn main() -> anyhow::Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
     let url = std::env::var("DATABASE_URL").unwrap_or_else(|_| {
         let file = std::env::temp_dir().join("dblock-example-web.db");
+        println!("DATABASE_URL is not set: keeping orders in {}", file.display());
         format!("sqlite://{}", file.display())
     });
     // Not printed: a URL may hold a password.

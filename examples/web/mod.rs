@@ -7,7 +7,8 @@
 //! | `POST /orders/{id}/settle` | 200 and the order; 404; 409 while another request settles it |
 //!
 //! 503 says that the database cannot be asked or that the service is shutting down, 500 that a lock was
-//! lost while its order was being settled. Every failure is JSON with `error` and `message`.
+//! lost while its order was being settled. A failure is JSON with `error` and `message`,
+//! except that axum itself answers a request that it cannot read.
 //!
 //! [`shop`] has the method with the attribute, [`database`] the SQL, [`failure`] the answers.
 

@@ -1,0 +1,135 @@
+//! Eight OS processes of eight tasks each on one key, and now and then the holder is killed with SIGKILL:
+//! no overlap, no lost update, tokens only grow, and no row is held after everyone left.
+//!
+//! Runs for `DBLOCK_PROCESS_SECONDS` on each store, 6 by default; 30 is the full run. The servers are those
+//! of `DBLOCK_TEST_POSTGRES_URL` and `DBLOCK_TEST_MYSQL_URL`; a store without one is left out, loudly, or
+//! fails when `DBLOCK_TEST_REQUIRE_SERVERS=1`. `--nocapture` shows the figures.
+//!
+//! Overlaps are found by time: every process writes when a body begins and ends, on a clock that they share.
+//! Lost updates are found by money: the balance must be the sum of the updates that were committed.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod crew;
+mod history;
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use dblock::InspectFilter;
+use dblock_tests::hot_account::{Account, TTL};
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection};
+use tokio::sync::Mutex;
+
+use crew::Crew;
+use history::History;
+
+const PROCESSES: usize = 8;
+
+/// From one kill to the next, the takeover included.
+const KILL_EVERY: Duration = Duration::from_secs(4);
+
+/// The full run.
+const FULL_LENGTH: Duration = Duration::from_secs(30);
+
+/// One store at a time, so that the figures mean something.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+#[tokio::test]
+async fn sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("hot.db").display());
+    torture("SQLite", &url).await;
+}
+
+#[tokio::test]
+async fn postgres() {
+    let Some(server) = server("DBLOCK_TEST_POSTGRES_URL") else {
+        return;
+    };
+    let name = fresh_name();
+    let mut connection = PgConnection::connect(&server).await.unwrap();
+    let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
+    sqlx::raw_sql(create).execute(&mut connection).await.unwrap();
+    torture("PostgreSQL", &with_database(&server, &name)).await;
+    let remove = AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"));
+    sqlx::raw_sql(remove).execute(&mut connection).await.unwrap();
+}
+
+#[tokio::test]
+async fn mysql() {
+    let Some(server) = server("DBLOCK_TEST_MYSQL_URL") else {
+        return;
+    };
+    let name = fresh_name();
+    let mut connection = MySqlConnection::connect(&server).await.unwrap();
+    let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
+    sqlx::raw_sql(create).execute(&mut connection).await.unwrap();
+    torture("MySQL", &with_database(&server, &name)).await;
+    let remove = AssertSqlSafe(format!("DROP DATABASE {name}"));
+    sqlx::raw_sql(remove).execute(&mut connection).await.unwrap();
+}
+
+/// `None` when the server is not given and may be left out.
+fn server(variable: &str) -> Option<String> {
+    let url = std::env::var(variable).ok();
+    if url.is_none() {
+        assert!(
+            std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").as_deref() != Ok("1"),
+            "DBLOCK_TEST_REQUIRE_SERVERS=1, but {variable} is not set"
+        );
+        // Not `eprintln!`, which the test runner keeps to itself.
+        let _ = writeln!(
+            std::io::stderr(),
+            "LEFT OUT: the processes test, because {variable} is not set"
+        );
+    }
+    url
+}
+
+fn fresh_name() -> String {
+    format!("dblock_processes_{}", uuid::Uuid::now_v7().simple())
+}
+
+fn with_database(server: &str, name: &str) -> String {
+    let (authority, _) = server.rsplit_once('/').unwrap();
+    format!("{authority}/{name}")
+}
+
+/// The whole test on one store.
+async fn torture(store: &str, url: &str) {
+    let _turn = TURN.lock().await;
+    let seconds = std::env::var("DBLOCK_PROCESS_SECONDS").map_or(6, |text| text.parse().unwrap());
+    let length = Duration::from_secs(seconds);
+    let logs = tempfile::tempdir().unwrap();
+    let account = Account::connect(url).await.unwrap();
+    account.create().await.unwrap();
+    let locks = account.lock_manager().await.unwrap();
+
+    let start = Instant::now();
+    let mut crew = Crew::start(url, logs.path());
+    // The last killed lease must have ended when everyone leaves, for then no row may be held.
+    let last_kill = start + length.saturating_sub(TTL * 2);
+    let mut next_kill = start + KILL_EVERY / 4;
+    while next_kill < last_kill {
+        tokio::time::sleep_until(next_kill.into()).await;
+        crew.kill_the_holder(&locks, last_kill).await;
+        next_kill = Instant::now() + KILL_EVERY;
+    }
+    tokio::time::sleep_until((start + length).into()).await;
+    crew.dismiss().await;
+
+    let held = locks.inspect(InspectFilter::new()).await.unwrap();
+    assert!(held.is_empty(), "held after everyone left: {held:#?}");
+    let history = History::read(&crew.former);
+    history.print(store, length);
+    history.check(length);
+    let (balance, committed, updates) = account.totals().await.unwrap();
+    eprintln!(
+        "  {updates} updates committed, {} lost to the balance",
+        committed - balance
+    );
+    assert_eq!(balance, committed, "updates were lost");
+    locks.shutdown(Duration::from_secs(1)).await;
+}
