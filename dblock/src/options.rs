@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn bad_durations_are_refused() {
-        let day = Duration::from_secs(24 * 60 * 60);
+        let day = Duration::from_hours(24);
         for bad in [
             LockOptions::new().ttl(Duration::ZERO),
             LockOptions::new().ttl(Duration::from_millis(999)),

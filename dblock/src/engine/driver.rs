@@ -23,10 +23,13 @@ use crate::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
 /// The most requests of one batch.
 const MAX_BATCH: usize = 512;
 
-/// How long a batch may take before its connection is given up: a third of the shortest ttl in it, within
-/// these bounds, so that a renewal can be sent again before its lease ends.
-const SHORTEST_PATIENCE: Duration = Duration::from_millis(500);
-const LONGEST_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a batch may take, connecting included, before its connection is given up and its outcome is
+/// unknown. A renewal that hangs must leave time to be sent again before its lease ends, and a release
+/// before its caller goes on without it.
+const EXTEND_PATIENCE: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(500)..=Duration::from_secs(2);
+const RELEASE_PATIENCE: Duration = Duration::from_millis(1500);
+const ACQUIRE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a stopping engine waits for releases to go through.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -355,7 +358,9 @@ impl Driver {
     async fn finish(mut self) {
         self.batches.shutdown().await;
         self.errands.shutdown().await;
-        self.store.close().await;
+        if timeout(FAREWELL, self.store.close()).await.is_err() {
+            tracing::warn!("the lock store did not close in time");
+        }
         if let Stop::Farewell { done, .. } = mem::replace(&mut self.stop, Stop::No) {
             for asker in done {
                 let _ = asker.send(());
@@ -408,12 +413,10 @@ async fn apply(store: &dyn Store, requests: &[Request]) -> Vec<Result<Outcome, S
 }
 
 fn patience(requests: &[Request]) -> Duration {
-    let shortest = requests.iter().filter_map(|request| match request.action {
-        Action::Acquire { ttl, .. } | Action::Extend { ttl, .. } => Some(ttl / 3),
-        Action::Release => None,
+    let each = requests.iter().map(|request| match request.action {
+        Action::Extend { ttl, .. } => (ttl / 3).clamp(*EXTEND_PATIENCE.start(), *EXTEND_PATIENCE.end()),
+        Action::Release => RELEASE_PATIENCE,
+        Action::Acquire { .. } => ACQUIRE_PATIENCE,
     });
-    shortest
-        .min()
-        .unwrap_or(LONGEST_PATIENCE)
-        .clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE)
+    each.min().unwrap_or(ACQUIRE_PATIENCE)
 }

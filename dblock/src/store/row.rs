@@ -21,7 +21,6 @@ pub struct Occupant {
 
 /// A row of the lock table. Times are µs since the Unix epoch on the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct LockRow {
     /// The key with its namespace prefix.
     pub key: Key,
