@@ -359,13 +359,11 @@ async fn a_release_whose_reply_was_lost_is_resent_and_reported_as_released() {
         let guard = locks.acquire("k", LockOptions::new()).await.unwrap();
         store.next(Kind::Release, fault.clone());
         if matches!(fault, Fault::Mute) {
-            // The caller is not kept for as long as the store may take.
-            let error = timeout(ms(2001), guard.release())
+            // A release that hangs is sent again before its caller goes on without it.
+            timeout(ms(2000), guard.release())
                 .await
                 .expect("bounded")
-                .unwrap_err();
-            assert!(error.is_store(), "{error:?}");
-            sleep(ms(5000)).await;
+                .unwrap();
         } else {
             timeout(ms(100), guard.release()).await.expect("bounded").unwrap();
         }

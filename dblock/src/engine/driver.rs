@@ -116,13 +116,17 @@ struct Entry {
     look_at: Option<Instant>,
     /// It counts in `pending`.
     pending: bool,
+    /// Its last batch hung. It is sent alone until it gets an answer, so that a request that hangs the
+    /// store does not take others along again and again.
+    suspect: bool,
 }
 
 /// A batch that came back.
 struct Batch {
     lane: usize,
     requests: Vec<Request>,
-    answers: Vec<Result<Outcome, StoreError>>,
+    /// `None` when the store gave no answers that can be told apart.
+    answers: Result<Vec<Result<Outcome, StoreError>>, StoreError>,
 }
 
 /// The end of the engine.
@@ -200,6 +204,7 @@ impl Driver {
             state: KeyState::new(key.clone(), now),
             look_at: None,
             pending: false,
+            suspect: false,
         })
     }
 
@@ -297,6 +302,11 @@ impl Driver {
             let Some(entry) = self.keys.get_mut(&key) else {
                 continue;
             };
+            let suspect = entry.suspect;
+            if suspect && !requests.is_empty() {
+                self.ready[lane].push_front(key);
+                break;
+            }
             entry.state.listed = false;
             // What the key needs may have changed since it was listed.
             if entry
@@ -307,6 +317,9 @@ impl Driver {
                 requests.extend(entry.state.take_request(now));
             }
             self.touch(&key, now);
+            if suspect {
+                break;
+            }
         }
         requests
     }
@@ -323,9 +336,12 @@ impl Driver {
         };
         let now = Instant::now();
         self.busy[lane] = false;
+        let hung = answers.is_err();
+        let answers = answers.unwrap_or_else(|error| vec![Err(error); requests.len()]);
         self.health.note(&answers);
         for (request, answer) in requests.iter().zip(answers) {
             if let Some(entry) = self.keys.get_mut(&request.key) {
+                entry.suspect = hung;
                 entry.state.settle(answer, &self.engine, &self.health, now);
             }
             self.touch(&request.key, now);
@@ -389,27 +405,28 @@ fn lane_of(action: &Action, lanes: usize) -> usize {
 }
 
 /// Runs a batch, in bounded time and whatever the store does.
-async fn apply(store: &dyn Store, requests: &[Request]) -> Vec<Result<Outcome, StoreError>> {
+async fn apply(
+    store: &dyn Store,
+    requests: &[Request],
+) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
     use futures_util::FutureExt;
 
-    let everyone = |message: String| {
-        let error = StoreError::new(StoreErrorKind::Interrupted, message);
-        vec![Err(error); requests.len()]
-    };
     let patience = patience(requests);
     // The call is inside the future too: a store may panic before it returns one.
     let work = async { timeout(patience, store.apply(requests)).await };
-    let answers = std::panic::AssertUnwindSafe(work).catch_unwind().await;
-    match answers {
-        Ok(Ok(answers)) if answers.len() == requests.len() => answers,
-        Ok(Ok(answers)) => everyone(format!(
-            "the store gave {} answers to {} requests",
-            answers.len(),
-            requests.len()
-        )),
-        Ok(Err(_)) => everyone(format!("the database has not answered within {patience:?}")),
-        Err(_) => everyone("the store panicked".into()),
-    }
+    let message = match std::panic::AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(answers)) if answers.len() == requests.len() => return Ok(answers),
+        Ok(Ok(answers)) => {
+            format!(
+                "the store gave {} answers to {} requests",
+                answers.len(),
+                requests.len()
+            )
+        }
+        Ok(Err(_)) => format!("the database has not answered within {patience:?}"),
+        Err(_) => "the store panicked".into(),
+    };
+    Err(StoreError::new(StoreErrorKind::Interrupted, message))
 }
 
 fn patience(requests: &[Request]) -> Duration {
