@@ -1,4 +1,4 @@
--- The lock table of dblock for PostgreSQL 12 or later, and its version table.
+-- The lock table of dblock for PostgreSQL 13 or later, and its version table.
 --
 -- `LockManager::migrate` runs this script in one transaction. By hand: psql -1 -f 0001_distributed_lock.sql
 -- It changes nothing when run again. Times are µs since the Unix epoch on the server's clock.
