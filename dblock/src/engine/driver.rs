@@ -9,27 +9,21 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::batch::{self, Batch};
 use super::key_state::KeyState;
+use super::stop::Stop;
 use super::{Command, WeakEngine};
 use crate::error::LostReason;
 use crate::health::HealthBoard;
 use crate::key::Key;
-use crate::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
+use crate::store::{Request, Store};
 
 /// The most requests of one batch.
 const MAX_BATCH: usize = 512;
-
-/// How long a batch may take, connecting included, before its connection is given up and its outcome is
-/// unknown. A renewal that hangs must leave time to be sent again before its lease ends, and a release
-/// before its caller goes on without it.
-const EXTEND_PATIENCE: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(500)..=Duration::from_secs(2);
-const RELEASE_PATIENCE: Duration = Duration::from_millis(1500);
-const ACQUIRE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a stopping engine waits for releases to go through.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -37,20 +31,13 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// No key is looked at again sooner than this without an event.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 
-/// A lane carries one batch at a time.
-const LANES: usize = 3;
-
 pub(super) async fn drive(
     store: Arc<dyn Store>,
     mut inbox: mpsc::UnboundedReceiver<Command>,
     engine: WeakEngine,
     health: Arc<HealthBoard>,
 ) {
-    let lanes = if store.capabilities().concurrency >= LANES {
-        LANES
-    } else {
-        1
-    };
+    let lanes = batch::lanes(&*store);
     let mut driver = Driver {
         store,
         engine,
@@ -121,55 +108,6 @@ struct Entry {
     suspect: bool,
 }
 
-/// A batch that came back.
-struct Batch {
-    lane: usize,
-    requests: Vec<Request>,
-    /// `None` when the store gave no answers that can be told apart.
-    answers: Result<Vec<Result<Outcome, StoreError>>, StoreError>,
-}
-
-/// The end of the engine.
-enum Stop {
-    No,
-    /// No new outermost locks; what is held at `end_at` is ended.
-    Grace {
-        end_at: Instant,
-        done: Vec<oneshot::Sender<()>>,
-    },
-    /// Everything has been ended; releases may go on until `give_up_at`.
-    Farewell {
-        give_up_at: Instant,
-        done: Vec<oneshot::Sender<()>>,
-    },
-}
-
-impl Stop {
-    fn begin(&mut self, grace: Duration, asker: Option<oneshot::Sender<()>>) {
-        let sooner = Instant::now() + grace;
-        match self {
-            Self::No => {
-                *self = Self::Grace {
-                    end_at: sooner,
-                    done: asker.into_iter().collect(),
-                }
-            }
-            Self::Grace { end_at, done } => {
-                *end_at = sooner.min(*end_at);
-                done.extend(asker);
-            }
-            Self::Farewell { done, .. } => done.extend(asker),
-        }
-    }
-
-    fn wakes_at(&self) -> Option<Instant> {
-        match self {
-            Self::No => None,
-            Self::Grace { end_at: at, .. } | Self::Farewell { give_up_at: at, .. } => Some(*at),
-        }
-    }
-}
-
 impl Driver {
     fn obey(&mut self, command: Command) {
         let now = Instant::now();
@@ -230,7 +168,7 @@ impl Driver {
             && let Some(action) = entry.state.next_action(now)
         {
             entry.state.listed = true;
-            let lane = lane_of(&action, self.ready.len());
+            let lane = batch::lane_of(&action, self.ready.len());
             self.ready[lane].push_back(key.clone());
         }
         let pending = entry.state.has_release_pending();
@@ -280,14 +218,7 @@ impl Driver {
                 }
                 self.busy[lane] = true;
                 let store = Arc::clone(&self.store);
-                self.batches.spawn(async move {
-                    let answers = apply(&*store, &requests).await;
-                    Batch {
-                        lane,
-                        requests,
-                        answers,
-                    }
-                });
+                self.batches.spawn(Batch::run(store, lane, requests));
             }
         }
     }
@@ -312,7 +243,7 @@ impl Driver {
             if entry
                 .state
                 .next_action(now)
-                .is_some_and(|action| lane_of(&action, lanes) == lane)
+                .is_some_and(|action| batch::lane_of(&action, lanes) == lane)
             {
                 requests.extend(entry.state.take_request(now));
             }
@@ -393,47 +324,4 @@ impl Drop for Driver {
             entry.state.end(LostReason::Shutdown, now);
         }
     }
-}
-
-fn lane_of(action: &Action, lanes: usize) -> usize {
-    let lane = match action {
-        Action::Extend { .. } => 0,
-        Action::Release => 1,
-        Action::Acquire { .. } => 2,
-    };
-    lane.min(lanes - 1)
-}
-
-/// Runs a batch, in bounded time and whatever the store does.
-async fn apply(
-    store: &dyn Store,
-    requests: &[Request],
-) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
-    use futures_util::FutureExt;
-
-    let patience = patience(requests);
-    // The call is inside the future too: a store may panic before it returns one.
-    let work = async { timeout(patience, store.apply(requests)).await };
-    let message = match std::panic::AssertUnwindSafe(work).catch_unwind().await {
-        Ok(Ok(answers)) if answers.len() == requests.len() => return Ok(answers),
-        Ok(Ok(answers)) => {
-            format!(
-                "the store gave {} answers to {} requests",
-                answers.len(),
-                requests.len()
-            )
-        }
-        Ok(Err(_)) => format!("the database has not answered within {patience:?}"),
-        Err(_) => "the store panicked".into(),
-    };
-    Err(StoreError::new(StoreErrorKind::Interrupted, message))
-}
-
-fn patience(requests: &[Request]) -> Duration {
-    let each = requests.iter().map(|request| match request.action {
-        Action::Extend { ttl, .. } => (ttl / 3).clamp(*EXTEND_PATIENCE.start(), *EXTEND_PATIENCE.end()),
-        Action::Release => RELEASE_PATIENCE,
-        Action::Acquire { .. } => ACQUIRE_PATIENCE,
-    });
-    each.min().unwrap_or(ACQUIRE_PATIENCE)
 }

@@ -8,12 +8,14 @@
 //!   process has, its [`queue`] the callers that want one, its [`orphan`]s the leases that nobody took.
 //! - [`lease`] is what callers and the engine share.
 
+mod batch;
 mod driver;
 mod holding;
 mod key_state;
 pub(crate) mod lease;
 mod orphan;
 mod queue;
+mod stop;
 mod waiter;
 
 use std::fmt;

@@ -1,0 +1,92 @@
+//! Batches: which requests go together, and how long the store may take for them.
+
+use std::ops::RangeInclusive;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::timeout;
+
+use crate::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
+
+/// How long a batch may take, connecting included, before its connection is given up and its outcome is
+/// unknown. A renewal that hangs must leave time to be sent again before its lease ends, and a release
+/// before its caller goes on without it.
+const EXTEND_PATIENCE: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(2);
+const RELEASE_PATIENCE: Duration = Duration::from_millis(1500);
+const ACQUIRE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// A lane carries one batch at a time. A store that takes this many calls at once gets a lane for each action.
+const LANES: usize = 3;
+
+/// How many lanes there are to `store`.
+pub(super) fn lanes(store: &dyn Store) -> usize {
+    if store.capabilities().concurrency >= LANES {
+        LANES
+    } else {
+        1
+    }
+}
+
+/// The lane of an action, out of `lanes`.
+pub(super) fn lane_of(action: &Action, lanes: usize) -> usize {
+    let lane = match action {
+        Action::Extend { .. } => 0,
+        Action::Release => 1,
+        Action::Acquire { .. } => 2,
+    };
+    lane.min(lanes - 1)
+}
+
+/// A batch that came back.
+pub(super) struct Batch {
+    pub(super) lane: usize,
+    pub(super) requests: Vec<Request>,
+    /// An error when the store gave no answers that can be told apart.
+    pub(super) answers: Result<Vec<Result<Outcome, StoreError>>, StoreError>,
+}
+
+impl Batch {
+    /// Has `store` carry out `requests`.
+    pub(super) async fn run(store: Arc<dyn Store>, lane: usize, requests: Vec<Request>) -> Self {
+        let answers = apply(&*store, &requests).await;
+        Self {
+            lane,
+            requests,
+            answers,
+        }
+    }
+}
+
+/// Runs a batch, in bounded time and whatever the store does.
+async fn apply(
+    store: &dyn Store,
+    requests: &[Request],
+) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
+    let patience = patience(requests);
+    // The call is inside the future too: a store may panic before it returns one.
+    let work = async { timeout(patience, store.apply(requests)).await };
+    let message = match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(answers)) if answers.len() == requests.len() => return Ok(answers),
+        Ok(Ok(answers)) => {
+            format!(
+                "the store gave {} answers to {} requests",
+                answers.len(),
+                requests.len()
+            )
+        }
+        Ok(Err(_)) => format!("the database has not answered within {patience:?}"),
+        Err(_) => "the store panicked".into(),
+    };
+    Err(StoreError::new(StoreErrorKind::Interrupted, message))
+}
+
+fn patience(requests: &[Request]) -> Duration {
+    let each = requests.iter().map(|request| match request.action {
+        Action::Extend { ttl, .. } => (ttl / 3).clamp(*EXTEND_PATIENCE.start(), *EXTEND_PATIENCE.end()),
+        Action::Release => RELEASE_PATIENCE,
+        Action::Acquire { .. } => ACQUIRE_PATIENCE,
+    });
+    each.min().unwrap_or(ACQUIRE_PATIENCE)
+}
