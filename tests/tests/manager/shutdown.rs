@@ -15,7 +15,18 @@ on_every_store!(
     shutdown_refuses_the_queue,
     a_manager_that_is_shut_down_says_so,
     shutdown_ends_a_guard_but_frees_its_row_only_when_it_is_dropped,
+    the_longest_grace_is_no_overflow,
 );
+
+async fn the_longest_grace_is_no_overflow(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    let released = async {
+        guard.release().await.unwrap();
+    };
+    tokio::join!(locks.shutdown(Duration::MAX), released);
+    assert!(locks.acquire("key", long()).await.unwrap_err().is_shutdown());
+}
 
 async fn shutdown_lets_what_is_inside_finish(backend: Backend) {
     let locks = backend.manager().await;
