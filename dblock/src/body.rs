@@ -30,8 +30,25 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
 /// A lease that ended before the body under it did.
 pub(crate) type Loss = (Arc<Lease>, LostReason);
 
-/// How a body ended: with a value, with a panic, or stopped.
-type Ended<T> = Result<std::thread::Result<T>, Loss>;
+/// How a supervised body ended.
+pub(crate) enum Ended<T> {
+    /// It was done before the local deadline.
+    InTime(T),
+    /// It was done, but its lease was lost before.
+    Late(T, Loss),
+    /// It was stopped.
+    Stopped(Loss),
+}
+
+impl<T> Ended<T> {
+    /// Only what a body gave in time counts.
+    pub(crate) fn in_time(self) -> Result<T, LockError> {
+        match self {
+            Self::InTime(value) => Ok(value),
+            Self::Late(_, (lease, reason)) | Self::Stopped((lease, reason)) => Err(lease.lost(reason)),
+        }
+    }
+}
 
 /// Acquires, runs `body` inside of the hold, ends the hold and waits for the row to say so.
 pub(crate) fn run<A, F>(acquire: A, body: F) -> impl Future<Output = Result<F::Output, LockError>>
@@ -62,7 +79,7 @@ impl<A, F, Finish, L> Future for Run<A, F, Finish, L>
 where
     A: Future<Output = Result<Hold, LockError>>,
     F: Future,
-    Finish: FnOnce(Hold, Ended<F::Output>) -> L,
+    Finish: FnOnce(Hold, Ended<std::thread::Result<F::Output>>) -> L,
     L: Future<Output = Result<F::Output, LockError>>,
 {
     type Output = Result<F::Output, LockError>;
@@ -109,11 +126,13 @@ fn inside<F: Future>(hold: &Hold, body: F) -> Supervised<Caught<F>> {
     supervise([hold.lease()], body)
 }
 
-async fn finish<T>(hold: Hold, ended: Ended<T>) -> Result<T, LockError> {
+async fn finish<T>(hold: Hold, ended: Ended<std::thread::Result<T>>) -> Result<T, LockError> {
     let lease = Arc::clone(hold.lease());
     let unfinished = leave(hold).await;
     match ended {
-        Ok(Ok(value)) => {
+        // A bug shows itself even when the lease is lost.
+        Ended::InTime(Err(panic)) | Ended::Late(Err(panic), _) => resume_unwind(panic),
+        Ended::InTime(Ok(value)) => {
             if let Some(left) = unfinished {
                 let terms = &lease.terms;
                 tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
@@ -121,8 +140,7 @@ async fn finish<T>(hold: Hold, ended: Ended<T>) -> Result<T, LockError> {
             }
             Ok(value)
         }
-        Ok(Err(panic)) => resume_unwind(panic),
-        Err((lease, reason)) => Err(lease.lost(reason)),
+        Ended::Late(Ok(_), (lease, reason)) | Ended::Stopped((lease, reason)) => Err(lease.lost(reason)),
     }
 }
 
@@ -147,7 +165,7 @@ pin_project! {
 }
 
 impl<F: Future> Future for Supervised<F> {
-    type Output = Result<F::Output, Loss>;
+    type Output = Ended<F::Output>;
 
     /// A body that is done before the local deadline is done; one that comes later has lost.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -162,10 +180,13 @@ impl<F: Future> Future for Supervised<F> {
                 .find_map(|(lease, _)| Some((Arc::clone(lease), lease.lost_reason()?)))
         };
         if let Some(loss) = loss(this.watched) {
-            return Poll::Ready(Err(loss));
+            return Poll::Ready(Ended::Stopped(loss));
         }
         let value = ready!(this.body.poll(context));
-        Poll::Ready(loss(this.watched).map_or(Ok(value), Err))
+        Poll::Ready(match loss(this.watched) {
+            None => Ended::InTime(value),
+            Some(loss) => Ended::Late(value, loss),
+        })
     }
 }
 

@@ -114,7 +114,8 @@ impl StoreSource {
             "mysql" | "mariadb" => Self::mysql_url(url),
             "sqlite" => Self::sqlite_url(url),
             "memory" => Ok(MemoryStore::new().into()),
-            "" => Err(LockError::invalid(
+            // What stands before the first colon may be a password when the scheme was left out.
+            scheme if !is_scheme(scheme) => Err(LockError::invalid(
                 "the database URL has no scheme; write postgres://…, mysql://…, mariadb://…, sqlite://… or memory:",
             )),
             other => Err(LockError::invalid(format!(
@@ -178,6 +179,14 @@ impl StoreSource {
             }
         })
     }
+}
+
+/// A word such as `redis` or `http+unix`.
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
 #[cfg(feature = "sql")]

@@ -119,11 +119,11 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
         let holds = holds?;
         let Some(link) = link else { return Ok(child.await) };
         let leases = holds.iter().map(Hold::lease);
-        let result = body::supervise(leases, link.scope(child)).await;
+        let ended = body::supervise(leases, link.scope(child)).await;
         for hold in holds {
             // The engine has written down what went wrong; the child is done either way.
             let _ = body::leave(hold).await;
         }
-        result.map_err(|(lease, reason)| lease.lost(reason))
+        ended.in_time()
     }
 }

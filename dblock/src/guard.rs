@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::body;
@@ -83,9 +84,7 @@ impl LockGuard {
     pub async fn enter<T>(&self, body: impl Future<Output = T>) -> Result<T, LockError> {
         let lease = self.hold.lease();
         let link = Link::inside_current(lease, self.hold.engine());
-        body::supervise([lease], link.scope(body))
-            .await
-            .map_err(|(lease, reason)| lease.lost(reason))
+        body::supervise([lease], link.scope(body)).await.in_time()
     }
 
     /// Releases the lock and waits until the row says so, for at most 2 seconds or what is left of the
@@ -101,11 +100,12 @@ impl LockGuard {
         let lease = Arc::clone(self.hold.lease());
         // A lease that has ended locally stays lost, even when the row can still be freed.
         let in_time = lease.check();
+        let since = Instant::now();
         match body::leave(self.hold).await {
             None | Some(Left::Confirmed) => in_time,
             Some(Left::Unconfirmed(trouble)) => Err(LockError::Store {
                 key: Some(lease.terms.key.clone()),
-                waited: lease.held(),
+                waited: since.elapsed(),
                 source: trouble.unwrap_or_else(|| {
                     StoreError::new(
                         StoreErrorKind::Interrupted,

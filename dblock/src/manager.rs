@@ -187,6 +187,7 @@ impl LockManager {
                 Wait::Forever => lease.remaining(),
             };
             engine.confirm_entered(lease, since + patience).await?;
+            lease.check()?;
             tracing::debug!(%key, owner = %lease.terms.owner, fence_token = lease.terms.fence_token,
                 waited = ?since.elapsed(), "lock re-entered");
             return Ok(hold);

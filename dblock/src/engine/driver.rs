@@ -9,7 +9,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -48,6 +48,7 @@ pub(super) async fn drive(
         busy: vec![false; lanes],
         batches: JoinSet::new(),
         errands: JoinSet::new(),
+        turn: Arc::new(Semaphore::new(1)),
         pending: 0,
         stop: Stop::No,
     };
@@ -92,6 +93,8 @@ struct Driver {
     busy: Vec<bool>,
     batches: JoinSet<Batch>,
     errands: JoinSet<()>,
+    /// Errands take turns: all connections but one are for locks.
+    turn: Arc<Semaphore>,
     /// Keys with a release still to be written.
     pending: usize,
     stop: Stop,
@@ -128,7 +131,8 @@ impl Driver {
                 self.touch(key, now);
             }
             Command::Run(work) => {
-                self.errands.spawn(work(Arc::clone(&self.store)));
+                self.errands
+                    .spawn(work(Arc::clone(&self.store), Arc::clone(&self.turn)));
             }
             Command::Shutdown { grace, done } => {
                 self.stop.begin(grace, Some(done));
@@ -164,12 +168,16 @@ impl Driver {
             return;
         };
         entry.state.look(now);
-        if !entry.state.listed
-            && let Some(action) = entry.state.next_action(now)
-        {
-            entry.state.listed = true;
-            let lane = batch::lane_of(&action, self.ready.len());
-            self.ready[lane].push_back(key.clone());
+        let lane = entry
+            .state
+            .next_action(now)
+            .map(|action| batch::lane_of(&action, self.ready.len()));
+        if lane.is_some() && lane != entry.state.listed {
+            // What it needs may have changed lanes; the old lane passes over it.
+            entry.state.listed = lane;
+            if let Some(lane) = lane {
+                self.ready[lane].push_back(key.clone());
+            }
         }
         let pending = entry.state.has_release_pending();
         if pending != mem::replace(&mut entry.pending, pending) {
@@ -188,7 +196,7 @@ impl Driver {
             }
             self.looks.extend(look_at.map(|at| (at, key.clone())));
         }
-        if entry.state.is_idle(now) && !entry.state.listed {
+        if entry.state.is_idle(now) && entry.state.listed.is_none() {
             if let Some(at) = entry.look_at {
                 self.looks.remove(&(at, key.clone()));
             }
@@ -233,12 +241,15 @@ impl Driver {
             let Some(entry) = self.keys.get_mut(&key) else {
                 continue;
             };
+            if entry.state.listed != Some(lane) {
+                continue;
+            }
             let suspect = entry.suspect;
             if suspect && !requests.is_empty() {
                 self.ready[lane].push_front(key);
                 break;
             }
-            entry.state.listed = false;
+            entry.state.listed = None;
             // What the key needs may have changed since it was listed.
             if entry
                 .state
@@ -283,7 +294,7 @@ impl Driver {
     fn may_stop(&mut self) -> bool {
         let now = Instant::now();
         if let Stop::Grace { end_at, done } = &mut self.stop {
-            if now < *end_at && self.keys.values().any(|entry| entry.state.is_busy()) {
+            if now < *end_at && self.keys.values().any(|entry| entry.state.needs_grace(now)) {
                 return false;
             }
             let done = mem::take(done);

@@ -30,6 +30,8 @@ pub(super) struct Holding {
     /// Callers whose change the next request will carry, and those whose change is on its way.
     waiting: Vec<Syncer>,
     sent: Vec<Syncer>,
+    /// An extension was sent and its reply was lost: the row may be busy for longer than the lease knows.
+    extend_unsure: bool,
     /// A release was sent and its reply was lost: it may have been carried out.
     release_unsure: bool,
 }
@@ -53,6 +55,7 @@ impl Holding {
             trouble: None,
             waiting: Vec::new(),
             sent: Vec::new(),
+            extend_unsure: false,
             release_unsure: false,
             lease,
         };
@@ -101,7 +104,7 @@ impl Holding {
 
     /// A request whose outcome nobody knows may have extended the row.
     pub(super) fn is_unsure(&self) -> bool {
-        self.trouble.as_ref().is_some_and(StoreError::is_outcome_unknown)
+        self.extend_unsure
     }
 
     /// How far the renewal that is due is behind its plan.
@@ -112,10 +115,12 @@ impl Holding {
 
     /// Everyone has left, and `hold_min` keeps the row busy.
     pub(super) fn lingers(&self, now: Instant) -> bool {
-        self.lease.holds() == 0
-            && self
-                .lingers_until(now)
-                .is_some_and(|until| until <= self.lease.store_end())
+        self.lease.holds() == 0 && self.lingers_until(now).is_some_and(|until| self.covers(until))
+    }
+
+    /// The row is busy until then by itself. Stores count in µs, or in ms.
+    fn covers(&self, until: Instant) -> bool {
+        until <= self.lease.store_end() + Duration::from_millis(1)
     }
 
     /// Somebody is inside, perhaps still although the lease has ended, or `hold_min` keeps the row busy.
@@ -131,7 +136,9 @@ impl Holding {
     /// `hold_min` keeps the row busy although everyone has left.
     fn lingers_until(&self, now: Instant) -> Option<Instant> {
         let until = self.lease.terms.hold_min_until?;
-        (now < until && self.lease.lost_reason().is_none()).then_some(until)
+        // The local deadline is for bodies; the row is busy until its own end.
+        let stands = matches!(self.lease.lost_reason(), None | Some(LostReason::Expired));
+        (now < until && stands).then_some(until)
     }
 
     /// What to send now, if anything.
@@ -146,7 +153,7 @@ impl Holding {
             // The callers need not wait for that.
             self.waiting.drain(..).for_each(Syncer::done);
             self.renew_at = None;
-            let missing = self.lease.store_end() < until && !self.lease.is_revoked();
+            let missing = !self.covers(until) && !ended && !self.lease.is_revoked();
             let ttl = until - now;
             return (missing && may_send).then_some(Action::Extend { count: 1, ttl });
         }
@@ -243,7 +250,12 @@ impl Holding {
                 self.settle(action, sent_at, Err(error), now)
             }
             Err(error) => {
-                self.release_unsure |= matches!(action, Action::Release) && error.is_outcome_unknown();
+                if error.is_outcome_unknown() {
+                    match action {
+                        Action::Release => self.release_unsure = true,
+                        _ => self.extend_unsure = true,
+                    }
+                }
                 let terms = &self.lease.terms;
                 tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
                     held = ?self.lease.held(), %error, remaining = ?self.lease.remaining(),
@@ -262,6 +274,7 @@ impl Holding {
             self.row_count = *count;
         }
         self.lease.confirm(sent_at, remaining);
+        self.extend_unsure = false;
         self.pause = FIRST_RETRY;
         if self.trouble.take().is_some() {
             let terms = &self.lease.terms;

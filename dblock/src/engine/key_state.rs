@@ -25,8 +25,8 @@ pub(super) struct KeyState {
     queue: Queue,
     orphans: Vec<Orphan>,
     in_flight: Option<InFlight>,
-    /// The driver has the key on its list of those with something to send.
-    pub(super) listed: bool,
+    /// The lane in whose list of keys with something to send the driver has this one.
+    pub(super) listed: Option<usize>,
 }
 
 /// The request on its way.
@@ -53,13 +53,19 @@ impl KeyState {
             queue: Queue::new(now),
             orphans: Vec::new(),
             in_flight: None,
-            listed: false,
+            listed: None,
         }
     }
 
     /// Nothing is held, wanted or on its way: the key can be forgotten.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
         !self.is_busy() && self.queue.is_idle(now)
+    }
+
+    /// Somebody is inside, or is on the way in or out: a shutdown gives them its grace. Leases that nobody took and
+    /// rows that `hold_min` keeps busy by themselves need none.
+    pub(super) fn needs_grace(&self, now: Instant) -> bool {
+        self.holding.as_ref().is_some_and(|holding| !holding.lingers(now)) || self.in_flight.is_some()
     }
 
     /// Something is held, owed to the store or on its way.
@@ -103,7 +109,7 @@ impl KeyState {
             if holding.is_past(now) {
                 self.drop_past_lease(now);
             } else if holding.lease.holds() == 0 {
-                self.queue.note_trouble(holding.trouble().cloned());
+                self.queue.note_trouble(holding.trouble().cloned(), now);
             }
         }
         // Not while the last release is on its way: nobody is inside, so callers wait for its answer.
@@ -131,7 +137,7 @@ impl KeyState {
             self.orphans.push(Orphan::new(terms.lease_id, terms.ttl, now));
         }
         self.queue.released(holding.lease.occupant(), true, now);
-        self.queue.note_trouble(holding.trouble().cloned());
+        self.queue.note_trouble(holding.trouble().cloned(), now);
     }
 
     /// What to send now, if anything.
@@ -143,12 +149,17 @@ impl KeyState {
         if self.in_flight.is_some() {
             return None;
         }
+        // What keeps a lease comes before what ends one that nobody took.
+        if let Some(holding) = &mut self.holding
+            && let Some(action) = holding.next_action(now)
+        {
+            return Some((holding.lease.terms.lease_id, action, ForWhom::Holding));
+        }
         if let Some(orphan) = self.orphans.iter().find(|orphan| orphan.retry_at <= now) {
             return Some((orphan.lease_id, Action::Release, ForWhom::Orphan));
         }
-        if let Some(holding) = &mut self.holding {
-            let action = holding.next_action(now)?;
-            return Some((holding.lease.terms.lease_id, action, ForWhom::Holding));
+        if self.holding.is_some() {
+            return None;
         }
         let (id, call, wanted_for) = self.queue.next_ask(now)?;
         let action = Action::Acquire {
@@ -181,7 +192,7 @@ impl KeyState {
 
     /// When to look again without an event.
     pub(super) fn next_look(&self, now: Instant) -> Option<Instant> {
-        let asked = self.in_flight.is_some() || self.listed;
+        let asked = self.in_flight.is_some() || self.listed.is_some();
         let orphans = self
             .orphans
             .iter()
@@ -260,13 +271,13 @@ impl KeyState {
                     tracing::warn!(key = %self.key, fence_token, former_owner = %former.owner,
                         former_holder = former.holder, "lock taken over from an expired lease");
                 }
-                self.queue.granted();
+                self.queue.granted(now);
                 let taken = engine.upgrade().zip(self.queue.remove(waiter));
                 let Some((engine, waiter)) = taken else {
                     self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
                     return;
                 };
-                let lease = Lease::new(terms(&waiter.call, sent, fence_token), remaining);
+                let lease = Lease::new(terms(&waiter.call, sent, fence_token, now), remaining);
                 if lease.lost_reason().is_some() {
                     // The reply took so long that nothing of the lease is left for the caller.
                     self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
@@ -308,7 +319,7 @@ impl KeyState {
     }
 }
 
-fn terms(call: &AcquireCall, sent: &InFlight, fence_token: i64) -> LeaseTerms {
+fn terms(call: &AcquireCall, sent: &InFlight, fence_token: i64, now: Instant) -> LeaseTerms {
     let options = &call.options;
     LeaseTerms {
         key: call.key.clone(),
@@ -320,7 +331,7 @@ fn terms(call: &AcquireCall, sent: &InFlight, fence_token: i64) -> LeaseTerms {
         renew: options.renew,
         on_lost: options.on_lost,
         since: sent.sent_at,
-        max_hold_until: options.max_hold.map(|length| sent.sent_at + length),
-        hold_min_until: options.hold_min.map(|length| sent.sent_at + length),
+        max_hold_until: options.max_hold.map(|length| now + length),
+        hold_min_until: options.hold_min.map(|length| now + length),
     }
 }

@@ -95,12 +95,13 @@ impl Lease {
         self.state().holds
     }
 
-    /// The store confirmed a request sent at `sent`: `remaining` was left then.
+    /// The store confirmed a request sent at `sent`: `remaining` was left then. A lease that has ended stays
+    /// ended, but its row is busy for that long.
     pub(crate) fn confirm(&self, sent: Instant, remaining: Duration) {
+        // Whether it has ended is decided before the deadline moves.
+        self.lost_reason();
         let mut state = self.state();
-        if state.reason.is_none() {
-            state.store_end = state.store_end.max(sent + remaining);
-        }
+        state.store_end = state.store_end.max(sent + remaining);
     }
 
     /// The local deadline: the margin before the store's, or the end of `max_hold`.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::error::LockError;
@@ -43,13 +43,16 @@ enum Command {
     /// The number of holds of a lease has changed, or a caller wants it confirmed.
     Holds(Arc<Lease>, Option<Syncer>),
     /// Work on the store outside the lock protocol: migration, inspection, an operator's orders.
-    Run(Box<dyn FnOnce(Arc<dyn Store>) -> StoreFuture<'static, ()> + Send>),
+    Run(Box<Errand>),
     /// Refuse new outermost acquires, end what is left after the grace, then stop.
     Shutdown {
         grace: Duration,
         done: oneshot::Sender<()>,
     },
 }
+
+/// Work that gets the store and the semaphore of which it must have a permit while it uses the store.
+type Errand = dyn FnOnce(Arc<dyn Store>, Arc<Semaphore>) -> StoreFuture<'static, ()> + Send;
 
 /// A line to the engine. The engine stops when the last one is gone and everything is released.
 #[derive(Clone)]
@@ -205,14 +208,16 @@ impl EngineHandle {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Run(Box::new(move |store| {
+        self.send(Command::Run(Box::new(move |store, turn| {
             Box::pin(async move {
-                let result = tokio::time::timeout(limit, work(store))
-                    .await
-                    .unwrap_or_else(|_| {
-                        let message = format!("the database has not answered within {limit:?}");
-                        Err(StoreError::new(StoreErrorKind::Interrupted, message))
-                    });
+                let in_turn = async {
+                    let _turn = turn.acquire().await;
+                    work(store).await
+                };
+                let result = tokio::time::timeout(limit, in_turn).await.unwrap_or_else(|_| {
+                    let message = format!("the database has not answered within {limit:?}");
+                    Err(StoreError::new(StoreErrorKind::Interrupted, message))
+                });
                 let _ = reply.send(result);
             })
         })));

@@ -10,6 +10,12 @@ use crate::store::{Outcome, StoreError};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 
+/// The longest pause while the store cannot be asked: the key may be blocked.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The longest pause while the store answers that there is no such lease.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
 /// An acquire of unknown outcome. It may have been carried out, or may still be: a release that finds
 /// nothing proves nothing, so it is repeated until the ttl has passed. A grant that is carried out after
 /// that lives at most one ttl.
@@ -33,11 +39,17 @@ impl Orphan {
 
     /// Takes the answer to a release. Returns whether the orphan is settled.
     pub(super) fn settle(&mut self, answer: &Result<Outcome, StoreError>, now: Instant) -> bool {
-        if matches!(answer, Ok(Outcome::Released { freed: true, .. })) || now >= self.until {
+        // A row that carries the lease shows that the acquire was carried out; it cannot be once more.
+        if matches!(answer, Ok(Outcome::Released { .. })) || now >= self.until {
             return true;
         }
         self.retry_at = (now + self.pause).min(self.until);
-        self.pause *= 2;
+        let longest = if matches!(answer, Ok(Outcome::Lost)) {
+            LONGEST_RETRY
+        } else {
+            SOON
+        };
+        self.pause = (self.pause * 2).min(longest);
         false
     }
 }

@@ -18,6 +18,10 @@ const LONGEST_ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// statement or two.
 const WANTED_FOR: Duration = Duration::from_secs(3);
 
+/// How long the store's word that a key is busy counts for callers that come later. A store that answers is
+/// asked more often than that.
+const ANSWER_LASTS: Duration = Duration::from_secs(1);
+
 /// How long a caller that does not wait puts up with a row that somebody has locked.
 const SKIP_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -34,6 +38,7 @@ pub(super) struct Queue {
     ask_at: Instant,
     pause: Duration,
     last: LastAnswer,
+    last_at: Instant,
     /// Leases in a row of this process while others wanted the key, and since when.
     streak: u32,
     streak_since: Instant,
@@ -56,6 +61,7 @@ impl Queue {
             ask_at: now,
             pause: FIRST_PAUSE,
             last: LastAnswer::None,
+            last_at: now,
             streak: 0,
             streak_since: now,
             stand_back_until: now,
@@ -123,11 +129,13 @@ impl Queue {
             self.refuse_impatient(Some(occupant));
         }
         for waiter in self.take_if(is_over) {
+            // An answer from long before the caller came says nothing about its time.
+            let is_news = self.last_at + ANSWER_LASTS >= waiter.call.since;
             match (held_here, &self.last) {
                 (Some(occupant), _) => waiter.refuse_busy(Some(occupant.clone())),
-                (None, LastAnswer::Busy(occupant)) => waiter.refuse_busy(occupant.clone()),
+                (None, LastAnswer::Busy(occupant)) if is_news => waiter.refuse_busy(occupant.clone()),
                 (None, LastAnswer::Failed(error)) => waiter.refuse_store(Some(error.clone())),
-                (None, LastAnswer::None) => waiter.refuse_store(None),
+                (None, LastAnswer::Busy(_) | LastAnswer::None) => waiter.refuse_store(None),
             }
         }
     }
@@ -173,7 +181,7 @@ impl Queue {
         self.ask_at = expiry.min(now + jittered(self.pause));
         self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
         self.streak = 0;
-        self.last = LastAnswer::Busy(Some(occupant));
+        self.answered(LastAnswer::Busy(Some(occupant)), now);
     }
 
     /// The row was locked by somebody's statement or transaction.
@@ -182,9 +190,11 @@ impl Queue {
             .for_each(|waiter| waiter.refuse_busy(None));
         self.ask_at = now + jittered(self.pause.min(FIRST_PAUSE * 4));
         self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
-        if !matches!(self.last, LastAnswer::Busy(_)) {
-            self.last = LastAnswer::Busy(None);
-        }
+        let known = match &mut self.last {
+            LastAnswer::Busy(occupant) => occupant.take(),
+            _ => None,
+        };
+        self.answered(LastAnswer::Busy(known), now);
     }
 
     /// The store could not be asked. Callers that wait go on trying if that makes sense.
@@ -195,7 +205,7 @@ impl Queue {
             .for_each(|waiter| waiter.refuse_store(Some(error.clone())));
         self.ask_at = now + jittered(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_ERROR_PAUSE);
-        self.last = LastAnswer::Failed(error);
+        self.answered(LastAnswer::Failed(error), now);
     }
 
     /// The request's lease was of no use: ask again with a fresh one.
@@ -204,21 +214,28 @@ impl Queue {
     }
 
     /// The lock came to this process.
-    pub(super) fn granted(&mut self) {
+    pub(super) fn granted(&mut self, now: Instant) {
         self.pause = FIRST_PAUSE;
+        // Who waits from here on waits for this process.
+        self.answered(LastAnswer::Busy(None), now);
+    }
+
+    fn answered(&mut self, answer: LastAnswer, now: Instant) {
+        self.last = answer;
+        self.last_at = now;
     }
 
     /// The store could not be asked about the lease of this process: callers whose time is over must not
     /// hear that the key is busy.
-    pub(super) fn note_trouble(&mut self, trouble: Option<StoreError>) {
+    pub(super) fn note_trouble(&mut self, trouble: Option<StoreError>, now: Instant) {
         if let Some(error) = trouble {
-            self.last = LastAnswer::Failed(error);
+            self.answered(LastAnswer::Failed(error), now);
         }
     }
 
     /// The lease of this process is over. `wanted`: somebody in another process may wait for the key.
     pub(super) fn released(&mut self, former: Occupant, wanted: bool, now: Instant) {
-        self.last = LastAnswer::Busy(Some(former));
+        self.answered(LastAnswer::Busy(Some(former)), now);
         self.ask_at = now;
         if !wanted {
             self.streak = 0;

@@ -18,8 +18,9 @@ use super::error::{StoreError, StoreErrorKind};
 /// No store opens more connections than this.
 pub(crate) const MAX_CONNECTIONS: usize = 4;
 
-/// How long opening a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long opening a connection may take: less than the engine waits for an acquire, so that a server that
+/// swallows packets is known to be unreachable, and nothing was sent.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Opening<C> = Pin<Box<dyn Future<Output = Result<C, StoreError>> + Send>>;
 

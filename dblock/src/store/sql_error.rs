@@ -27,8 +27,9 @@ pub(crate) fn of_statement(
             )
             .with_source(error)
         }
+        // Such as a column that cannot be read: the statement may have been carried out.
         other => StoreError::new(
-            StoreErrorKind::Other,
+            StoreErrorKind::Interrupted,
             format!("unexpected answer of the database: {other}"),
         )
         .with_source(other),

@@ -26,10 +26,6 @@ use super::{
 };
 use crate::key::Key;
 
-#[cfg_attr(
-    not(feature = "conformance"),
-    allow(unused_imports, reason = "the guard calls it")
-)]
 pub(crate) use self::verify::verify;
 
 /// Rows in a SQLite file.

@@ -14,12 +14,13 @@ use crate::store::StoreError;
 ///   for inserts that meet an insert of the same key. `lock_wait_timeout` is for tables that are altered.
 /// - `completion_type`: after a chained commit the next statement would not commit by itself.
 /// - A client that is cut off between locking a row and writing it leaves the row locked until the server
-///   finds its session idle, after 8 hours by default. MariaDB can end just the idle transaction; to
-///   MySQL, which cannot, this is a comment.
+///   finds its session idle, after 8 hours by default; `wait_timeout` makes that 30 seconds. MariaDB can end
+///   just the idle transaction, sooner; to MySQL, which cannot, that setting is a comment. A connection
+///   that was closed while idle is replaced when it is next needed.
 /// - A fixed `sql_mode`: strict, so that nothing is cut off silently.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\
     SET autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, \
-    /*M!100300 idle_transaction_timeout = 5, */ \
+    /*M!100300 idle_transaction_timeout = 5, */ wait_timeout = 30, \
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', NAMES utf8mb4";
 
 /// The user's options for a connection of ours: no logging of statements, which have keys in them, and

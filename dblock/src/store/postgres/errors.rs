@@ -68,7 +68,7 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
         // Deadlock, serialization failure, lock time-out, statement time-out or cancelled.
         "40P01" | "40001" | "55P03" | "57014" => (Conflict, ""),
         // Another session's work behind a pooler, or a table that was altered: a new connection knows.
-        "26000" | "0A000" => (Conflict, "the prepared statement is out of date"),
+        "26000" | "42P05" | "0A000" => (Conflict, "the prepared statement is out of date"),
         "42703" | "42804" => (
             Schema,
             "the table has other columns than dblock's migration gives it",

@@ -1,8 +1,9 @@
 //! Rows in PostgreSQL 13 or later.
 //!
 //! Each action is one autocommit statement, so a lock that nobody else wants costs one round trip to
-//! acquire and one to release; only a row in an unusual state costs a second one. Rows are locked with `SKIP LOCKED`: a transaction of the user's that holds
-//! a row stalls nobody. [`sql`] explains why the statements are right.
+//! acquire and one to release; only a row in an unusual state costs a second one. Rows are locked with
+//! `SKIP LOCKED`: a transaction of the user's that holds a row stalls nobody. `sql.rs` explains why the
+//! statements are right.
 
 mod admin;
 mod apply;
