@@ -92,6 +92,10 @@ pub struct StoreSource {
     is_sqlite_url: bool,
 }
 
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives for a moment, while a manager is built"
+)]
 enum Kind {
     #[cfg(feature = "postgres")]
     Postgres(sqlx::postgres::PgConnectOptions),
@@ -162,6 +166,10 @@ impl StoreSource {
         Err(not_compiled_in("sqlite"))
     }
 
+    #[cfg_attr(
+        not(feature = "sqlite"),
+        allow(clippy::unnecessary_wraps, reason = "SQLite checks its options")
+    )]
     fn open(self, table: TableName) -> Result<Arc<dyn Store>, LockError> {
         Ok(match self.kind {
             #[cfg(feature = "postgres")]

@@ -68,6 +68,7 @@ impl Link {
         &self.0.lease
     }
 
+    #[cfg(feature = "sql")]
     pub(crate) fn engine(&self) -> &EngineHandle {
         &self.0.engine
     }

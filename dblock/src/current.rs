@@ -69,8 +69,11 @@ impl CurrentLock {
     /// Checks inside a transaction of yours that this lease still holds, and keeps others out until the
     /// transaction ends: a takeover has to wait for your commit.
     ///
-    /// Call it early in the transaction and end the transaction within the lease: while it is open the
-    /// lease cannot be renewed. On SQLite this makes the transaction a write transaction, which keeps every
+    /// Call it early in the transaction, and commit or roll back before the body returns or the guard is
+    /// released: while the transaction is open the lease can be neither renewed nor released. On a bare
+    /// connection, outside of a transaction, it protects nothing after the statement. The transaction must be
+    /// on the database that keeps the lock; on PostgreSQL, name the schema in the builder's `table` if your
+    /// pool changes `search_path`. On SQLite this makes the transaction a write transaction, which keeps every
     /// other writer out of the file: keep it short, and never acquire a lock inside it.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The fence check: asking, inside a transaction of the user's, whether a lease still holds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -8,7 +9,10 @@ use crate::engine::EngineHandle;
 use crate::engine::lease::Lease;
 use crate::error::{LockError, LostReason};
 use crate::key::Key;
-use crate::store::{Database, FenceSource, StoreError, StoreErrorKind, StoreFuture};
+use crate::store::{Database, FenceSource, InspectFilter, Store, StoreError, StoreErrorKind, StoreFuture};
+
+/// How long the manager's own look at a row may take.
+const READ_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection or transaction of sqlx on which a fence check can run. Implemented for
 /// [`sqlx::Transaction`] and the connections of the compiled-in databases; nobody else can implement it.
@@ -121,10 +125,29 @@ pub(crate) async fn verify<C: FenceConnection>(
     if transaction.verify(&check).await.map_err(failed)?.is_some() {
         return lease.check();
     }
+    if is_held_elsewhere(lease, engine).await {
+        return Err(failed(StoreError::new(
+            StoreErrorKind::Unsupported,
+            "the transaction does not see this lease, but the lock's own database does: the transaction is on \
+             another database, file or schema, or its snapshot is older than the lease",
+        )));
+    }
     lease.end(if lease.is_revoked() {
         LostReason::Revoked
     } else {
         LostReason::Gone
     });
     lease.check()
+}
+
+/// Whether the manager's own connections see the lease that the transaction did not see. A plain read: the
+/// transaction may have locked the row.
+async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle) -> bool {
+    let terms = &lease.terms;
+    let filter = InspectFilter::new().prefix(terms.key.as_str()).limit(1);
+    let read = |store: Arc<dyn Store>| async move { store.inspect(&filter).await };
+    // A store that cannot be asked does not contradict the transaction.
+    let rows = engine.run(READ_PATIENCE, read).await.unwrap_or_default();
+    rows.iter()
+        .any(|row| row.key == terms.key && row.lease_id == terms.lease_id)
 }

@@ -48,8 +48,9 @@ impl LockManager {
     /// A manager for a database URL: `postgres://`, `mysql://`, `mariadb://`, `sqlite://`, or `memory:`
     /// for locks that live in this process only. [`builder`](Self::builder) has the settings.
     ///
-    /// For SQLite the file and the tables are created when they are missing. For the servers call
-    /// [`migrate`](Self::migrate) once, or build with `auto_migrate(true)`.
+    /// For SQLite the file and the tables are created when they are missing. For the servers the tables must be
+    /// there: build once with [`builder_for_url`](Self::builder_for_url) and `auto_migrate(true)`, or run the
+    /// script in `migrations/`.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in,
@@ -66,7 +67,15 @@ impl LockManager {
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
     pub async fn connect(url: &str) -> Result<Self, LockError> {
-        LockManagerBuilder::new(StoreSource::from_url(url)?).build().await
+        Self::builder_for_url(url)?.build().await
+    }
+
+    /// Settings for a manager of a database URL, as for [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in.
+    pub fn builder_for_url(url: &str) -> Result<LockManagerBuilder, LockError> {
+        StoreSource::from_url(url).map(LockManagerBuilder::new)
     }
 
     /// Settings for a manager over the application's `PgPool`, `MySqlPool` or `SqlitePool`, a

@@ -2,6 +2,8 @@
 //!
 //! A process of its own, because the subscriber is global: the engine logs from another thread.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};

@@ -19,6 +19,7 @@ pub(crate) struct TableName {
     name: String,
 }
 
+#[cfg_attr(not(feature = "sql"), allow(dead_code, reason = "only SQL needs the text"))]
 impl TableName {
     /// Reads `table` or `schema.table`.
     pub(crate) fn parse(text: &str) -> Result<Self, LockError> {
@@ -50,6 +51,7 @@ impl TableName {
     }
 
     /// The table's name without its schema.
+    #[cfg(feature = "mysql")]
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

@@ -17,7 +17,10 @@ on_every_store!(databases:
     renewals_survive_a_transaction_longer_than_a_third_of_the_ttl,
 );
 on_every_store!(servers: a_transaction_of_another_database_is_refused);
-on_every_store!(sqlite: acquiring_while_a_transaction_writes_names_the_cause);
+on_every_store!(sqlite:
+    acquiring_while_a_transaction_writes_names_the_cause,
+    a_transaction_on_another_file_loses_nothing,
+);
 on_every_store!(memory: memory_refuses_the_check);
 on_every_store!(postgres: a_renewal_since_the_snapshot_is_retryable);
 
@@ -110,6 +113,30 @@ async fn a_transaction_of_another_database_is_refused(backend: Backend) {
                 source.to_string().contains("the transaction is on Sqlite"),
                 "{source}"
             );
+        }
+        result => panic!("{result:?}"),
+    }
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+}
+
+/// Both files have a lock table, so the other one answers that there is no such lease.
+async fn a_transaction_on_another_file_loses_nothing(backend: Backend) {
+    let elsewhere = Backend::new(backend.kind()).await.unwrap();
+    let table = "locks_of_both";
+    let manager = |backend: &Backend| backend.builder().table(table).auto_migrate(true).build();
+    let guard = manager(&backend)
+        .await
+        .unwrap()
+        .acquire("key", long())
+        .await
+        .unwrap();
+    manager(&elsewhere).await.unwrap();
+    let mut other = Transaction::begin(&elsewhere).await;
+    match other.verify(&guard).await {
+        Err(LockError::Store { source, .. }) => {
+            assert_eq!(source.kind(), StoreErrorKind::Unsupported);
+            assert!(source.to_string().contains("another database"), "{source}");
         }
         result => panic!("{result:?}"),
     }
