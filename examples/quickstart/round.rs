@@ -145,7 +145,10 @@ async fn kill_inside(mut victim: Worker, pool: &SqlitePool, bar: &ProgressBar) -
     // SIGKILL: nothing of the process runs any more, so nothing is released.
     victim.process.kill().await.context("cannot kill a worker")?;
     bank::log(pool, Event::Killed, (&victim.name, &customer), None).await?;
-    let news = format!("killed {} inside of account:{customer}", victim.name);
+    let news = format!(
+        "killed {} inside of account:{customer} on purpose: its lock is free after the ttl",
+        victim.name
+    );
     if bar.is_hidden() {
         println!("{news}");
     } else {

@@ -21,8 +21,8 @@ pub(crate) struct SchemaVersion {
 pub(crate) fn check(found: Option<SchemaVersion>, table: &TableName) -> Result<(), StoreError> {
     let message = match found {
         None => format!(
-            "the lock table {table} is not there; build the manager with `auto_migrate(true)` \
-             (`LockManager::builder` or `builder_for_url`), or run the script in `migrations/`"
+            "the lock table {table} is not there; build the manager with `auto_migrate(true)`, call \
+             `LockManager::migrate` on one from `LockManagerBuilder::start`, or run the script in `migrations/`"
         ),
         Some(found) if found.version < SCHEMA_VERSION => format!(
             "the lock table {table} has schema version {}, older than the {SCHEMA_VERSION} that this program \
