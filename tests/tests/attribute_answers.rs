@@ -1,0 +1,58 @@
+//! What the attribute's arguments do at run time, where that is more than an option handed on.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use dblock::{InspectFilter, LockError, LockManager, LockOptions, distributed_lock};
+
+#[distributed_lock(key = "job", on_busy = Ok("skipped"), manager = locks)]
+async fn skips(locks: &LockManager) -> Result<&'static str, LockError> {
+    Ok("done")
+}
+
+#[distributed_lock(key = "job", on_error = |error| error.to_string(), manager = locks)]
+async fn tells(locks: &LockManager) -> String {
+    "done".to_owned()
+}
+
+#[distributed_lock(key = "job", wait = "50ms", on_busy = "busy", on_error = |_| "failed", manager = locks)]
+async fn answers(locks: &LockManager) -> &'static str {
+    "done"
+}
+
+#[distributed_lock(key = "outer", manager = locks)]
+#[distributed_lock(key = "inner:{id}", manager = locks)]
+async fn stacked(locks: &LockManager, id: u32) -> Result<Vec<String>, LockError> {
+    let mut rows = locks.inspect(InspectFilter::new()).await?;
+    rows.sort_by_key(|row| row.fence_token);
+    Ok(rows.into_iter().map(|row| row.key.to_string()).collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_and_errors_become_what_the_attribute_says() {
+    let locks = LockManager::connect("memory:").await.unwrap();
+    assert_eq!(skips(&locks).await.unwrap(), "done");
+    assert_eq!(tells(&locks).await, "done");
+    assert_eq!(answers(&locks).await, "done");
+
+    let guard = locks.acquire("job", LockOptions::new()).await.unwrap();
+    assert_eq!(skips(&locks).await.unwrap(), "skipped");
+    assert!(tells(&locks).await.contains("is busy"));
+    assert_eq!(answers(&locks).await, "busy", "a wait that is over is busy too");
+    guard.release().await.unwrap();
+
+    locks.shutdown(Duration::ZERO).await;
+    assert!(
+        skips(&locks).await.unwrap_err().is_shutdown(),
+        "a failure is not busy"
+    );
+    assert_eq!(answers(&locks).await, "failed");
+}
+
+// Not with paused time: the order shows in the tokens, which follow the clock.
+#[tokio::test]
+async fn stacked_attributes_take_the_outermost_lock_first() {
+    let locks = LockManager::connect("memory:").await.unwrap();
+    assert_eq!(stacked(&locks, 7).await.unwrap(), ["outer", "inner:7"]);
+}
