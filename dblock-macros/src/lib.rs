@@ -2,8 +2,9 @@
 //!
 //! An attribute is read (`args`, `values`, `duration`), its function taken apart (`function`, `desugared`) and
 //! looked at (`check`), the key template resolved against the function's arguments (`template`, `format`), and
-//! the parts put together (`expand`, `lock`, `options`, `output`, `capture`). Mistakes are collected (`errors`, `suggest`), reported all at once, and leave the function as it
-//! was. The generated code calls `dblock::__private` and nothing else.
+//! the parts put together (`expand`, `lock`, `options`, `output`, `capture`). Mistakes are collected (`errors`,
+//! `suggest`), reported all at once, and leave the function as it was. The generated code calls
+//! `dblock::__private` and nothing else.
 
 mod args;
 mod capture;
@@ -127,7 +128,8 @@ use proc_macro::TokenStream;
 ///
 /// # Several locks
 ///
-/// Stacked attributes take several locks, the topmost first, and release them in reverse. Two calls that take
+/// Stacked attributes take several locks, the topmost first, and release them in reverse. Write each one plainly:
+/// behind `cfg_attr`, or imported under another name, the lower one is not recognised and is taken first. Two calls that take
 /// the same locks in opposite orders can wait for each other until `wait` ends; sort what can be sorted.
 ///
 /// ```

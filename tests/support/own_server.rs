@@ -46,7 +46,11 @@ impl OwnServer {
                 std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").as_deref() != Ok("1"),
                 "DBLOCK_TEST_REQUIRE_SERVERS=1, but the programs of {database:?} are not installed"
             );
-            eprintln!("LEFT OUT: a restart of {database:?}, because its programs are not installed");
+            // Not `eprintln`, which the test runner hides while a test passes.
+            let _ = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("LEFT OUT: a restart of {database:?}, because its programs are not installed\n"),
+            );
             return None;
         };
         let folder = tempfile::tempdir().expect("a temporary folder");

@@ -28,14 +28,7 @@ struct Place {
 impl Place {
     /// `None` when no server is given. The table is not created yet.
     async fn bare() -> Option<Self> {
-        let Ok(url) = std::env::var("DBLOCK_TEST_MYSQL_URL") else {
-            assert!(
-                std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").as_deref() != Ok("1"),
-                "DBLOCK_TEST_REQUIRE_SERVERS=1, but DBLOCK_TEST_MYSQL_URL is not set"
-            );
-            eprintln!("LEFT OUT: a MySQL test, because DBLOCK_TEST_MYSQL_URL is not set");
-            return None;
-        };
+        let url = dblock_tests::mysql_url()?;
         let place = Self {
             url,
             table: format!("{DATABASE}.t{}", Uuid::now_v7().simple()),

@@ -10,36 +10,19 @@
 )]
 
 use std::collections::HashMap;
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::Key;
 use dblock::store::postgres::PostgresStore;
 use dblock::store::{Action, InspectFilter, Outcome, Request, Store, StoreError, StoreErrorKind};
+use dblock_tests::postgres_url;
 use futures_util::future::join_all;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, Row};
 use uuid::Uuid;
 
 const TTL: Duration = Duration::from_secs(30);
-
-/// The server's URL, or `None` after saying loudly that the test is left out.
-fn server() -> Option<String> {
-    let url = std::env::var("DBLOCK_TEST_POSTGRES_URL").ok();
-    if url.is_none() {
-        assert!(
-            std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").as_deref() != Ok("1"),
-            "DBLOCK_TEST_REQUIRE_SERVERS=1, but DBLOCK_TEST_POSTGRES_URL is not set"
-        );
-        // Not `eprintln`, which the test runner hides while a test passes.
-        let _ = writeln!(
-            std::io::stderr(),
-            "LEFT OUT: a PostgreSQL test (DBLOCK_TEST_POSTGRES_URL is not set)"
-        );
-    }
-    url
-}
 
 /// A test's own table, and ways to it.
 struct Bench {
@@ -51,7 +34,7 @@ impl Bench {
     /// `None` without a server. The table is not there yet.
     async fn empty(name: &str) -> Option<Self> {
         let bench = Self {
-            url: server()?,
+            url: postgres_url()?,
             table: format!("test_{name}"),
         };
         let mut user = bench.user().await;
@@ -750,7 +733,7 @@ async fn a_schema_of_another_version() {
 /// A table in a schema that is not there yet.
 #[tokio::test]
 async fn a_migration_makes_the_schema() {
-    let Some(url) = server() else { return };
+    let Some(url) = postgres_url() else { return };
     let bench = Bench {
         url,
         table: "test_ops.locks".into(),
@@ -768,7 +751,7 @@ async fn a_migration_makes_the_schema() {
 /// The script by hand, with its own names, twice.
 #[tokio::test]
 async fn the_script_runs_by_hand() {
-    let Some(url) = server() else { return };
+    let Some(url) = postgres_url() else { return };
     let script = include_str!("../../migrations/postgres/0001_distributed_lock.sql");
     let mut user = url.parse::<PgConnectOptions>().unwrap().connect().await.unwrap();
     let set =
