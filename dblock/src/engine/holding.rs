@@ -178,7 +178,7 @@ impl Holding {
         self.sent.append(&mut self.waiting);
     }
 
-    /// When to look again without an event. `asked`: a request is on its way or about to be sent.
+    /// When to look again without an event. `asked`: a request is on its way.
     pub(super) fn next_look(&self, now: Instant, asked: bool) -> Instant {
         let deadlines = self.waiting.iter().chain(&self.sent).map(Syncer::deadline);
         let end = if self.lease.lost_reason().is_some() {
@@ -194,7 +194,9 @@ impl Holding {
             self.retry_at
                 .or(self.renew_at.filter(|_| self.lease.lost_reason().is_none()))
         };
-        deadlines.chain(send_at).fold(end, Instant::min)
+        deadlines
+            .chain(send_at.filter(|at| *at > now))
+            .fold(end, Instant::min)
     }
 
     /// Takes the answer to a request sent at `sent_at`.

@@ -192,12 +192,13 @@ impl KeyState {
 
     /// When to look again without an event.
     pub(super) fn next_look(&self, now: Instant) -> Option<Instant> {
-        let asked = self.in_flight.is_some() || self.listed.is_some();
+        // What was due before is listed, or follows the request on its way: only what comes later needs a look.
+        let asked = self.in_flight.is_some();
         let orphans = self
             .orphans
             .iter()
             .map(|orphan| orphan.retry_at)
-            .filter(|_| !asked);
+            .filter(|at| !asked && *at > now);
         let holding = self.holding.as_ref().map(|holding| holding.next_look(now, asked));
         let queue = self.queue.next_look(now, asked || self.holding.is_some());
         orphans.chain(holding).chain(queue).min()

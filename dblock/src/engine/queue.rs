@@ -171,7 +171,8 @@ impl Queue {
             return Some(self.remembers_until()).filter(|until| *until > now);
         }
         let deadlines = self.waiters.iter().filter_map(|waiter| waiter.deadline);
-        deadlines.chain((!asked).then(|| self.may_ask_at())).min()
+        let ask_at = Some(self.may_ask_at()).filter(|at| !asked && *at > now);
+        deadlines.chain(ask_at).min()
     }
 
     /// Somebody else holds the lock.
