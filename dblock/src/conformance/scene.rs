@@ -186,20 +186,25 @@ pub(super) async fn until_not_held(store: &dyn Store, key: &Key) {
 }
 
 /// Waits until the row of `key` is as `wished`.
-pub(super) async fn until(store: &dyn Store, key: &Key, what: &str, wished: impl Fn(&LockRow) -> bool) {
+pub(super) async fn until(
+    store: &dyn Store,
+    key: &Key,
+    what: &str,
+    wished: impl Fn(&LockRow) -> bool,
+) -> LockRow {
     let mut last = None;
     let waiting = async {
         loop {
             let row = existing(store, key).await;
             if wished(&row) {
-                return;
+                return row;
             }
             last = Some(row);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let in_time = tokio::time::timeout(PATIENCE, waiting).await.is_ok();
-    assert!(in_time, "waited {PATIENCE:?} for {what}; last seen: {last:?}");
+    let in_time = tokio::time::timeout(PATIENCE, waiting).await;
+    in_time.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}; last seen: {last:?}"))
 }
 
 /// Bounds a wait.
