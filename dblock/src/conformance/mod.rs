@@ -175,6 +175,7 @@ macro_rules! store_conformance {
             a_body_that_times_out_is_released,
             an_aborted_task_is_released,
             a_released_guard_has_released,
+            a_release_that_the_engine_sees_before_it_is_told_is_confirmed,
             a_dropped_guard_is_released,
             the_lock_outlives_its_manager_but_not_its_guard,
             hold_min_keeps_the_row_busy_but_not_the_caller,

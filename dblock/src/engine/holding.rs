@@ -155,7 +155,11 @@ impl Holding {
             self.renew_at = None;
             let missing = !self.covers(until) && !ended && !self.lease.is_revoked();
             let ttl = until - now;
-            return (missing && may_send).then_some(Action::Extend { count: 1, ttl });
+            return (missing && may_send).then_some(Action::Extend {
+                count: 1,
+                ttl,
+                successor: None,
+            });
         }
         if !may_send {
             return None;
@@ -169,6 +173,7 @@ impl Holding {
         (due && !ended).then_some(Action::Extend {
             count: holds,
             ttl: self.lease.terms.ttl,
+            successor: None,
         })
     }
 
@@ -297,6 +302,7 @@ impl Holding {
     }
 
     fn released(&mut self) {
+        self.lease.mark_released();
         let terms = &self.lease.terms;
         tracing::debug!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
             held = ?self.lease.held(), "lock released");

@@ -96,7 +96,7 @@ impl KeyState {
             Some(holding) if Arc::ptr_eq(&holding.lease, lease) => holding.note_holds(syncer),
             _ => {
                 if let Some(syncer) = syncer {
-                    syncer.lost(lease);
+                    syncer.late(lease);
                 }
             }
         }
@@ -167,6 +167,7 @@ impl KeyState {
             ttl: call.options.ttl,
             holder: Arc::clone(&call.holder),
             wanted_for,
+            spare_tokens: 0,
         };
         Some((Uuid::now_v7(), action, ForWhom::Waiter(id)))
     }

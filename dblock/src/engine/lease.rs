@@ -49,6 +49,8 @@ struct State {
     /// When the store's lease ends at the earliest, on our clock.
     store_end: Instant,
     reason: Option<LostReason>,
+    /// The store has confirmed the release.
+    released: bool,
 }
 
 impl Lease {
@@ -62,6 +64,7 @@ impl Lease {
                 holds: 1,
                 store_end,
                 reason: None,
+                released: false,
             }),
             ended: CancellationToken::new(),
             revoked: CancellationToken::new(),
@@ -113,6 +116,15 @@ impl Lease {
     fn renewable_until(&self) -> Instant {
         let end = self.store_end();
         end.checked_sub(options::margin(self.terms.ttl)).unwrap_or(end)
+    }
+
+    /// The store has confirmed the release.
+    pub(super) fn mark_released(&self) {
+        self.state().released = true;
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.state().released
     }
 
     /// When the store's lease ends at the earliest, on our clock.

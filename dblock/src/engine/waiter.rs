@@ -147,6 +147,15 @@ impl Syncer {
         }
     }
 
+    /// The lease was over when the engine heard of the caller. It looks at a key whenever there is reason to,
+    /// so it may see that the last hold has ended, and release, before the caller's own word arrives.
+    pub(super) fn late(self, lease: &super::lease::Lease) {
+        match self {
+            Self::Leaving { reply, .. } if lease.is_released() => drop(reply.send(Left::Confirmed)),
+            _ => self.lost(lease),
+        }
+    }
+
     /// The lease has ended.
     pub(super) fn lost(self, lease: &super::lease::Lease) {
         let reason = lease.lost_reason().unwrap_or(crate::LostReason::Gone);

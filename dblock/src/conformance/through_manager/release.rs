@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use super::site::{LONG, SHORT, Site, eventually, long, short};
+use super::site::{LONG, SHORT, Site, eventually, long, patient, short};
 use crate::conformance::Fixture;
 use crate::conformance::poll::{DropWhen, drop_after};
 use crate::{LockError, LockManager};
@@ -230,6 +230,28 @@ pub async fn a_released_guard_has_released(fixture: &impl Fixture) {
     assert_eq!(site.the_row("key").await.reentrant_count, 1);
     guard.release().await.unwrap();
     assert!(site.is_free("key").await);
+}
+
+/// Another task gives the engine reasons to look at the key all the time, so that some look falls between the
+/// end of a hold and the word of it: the release is confirmed all the same.
+pub async fn a_release_that_the_engine_sees_before_it_is_told_is_confirmed(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let pester = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            loop {
+                if let Some(guard) = locks.try_acquire("key", long()).await.unwrap() {
+                    guard.release().await.unwrap();
+                }
+            }
+        }
+    });
+    for _ in 0..200 {
+        let guard = locks.acquire("key", patient()).await.unwrap();
+        guard.release().await.unwrap();
+    }
+    pester.abort();
 }
 
 /// A dropped guard is released in the background.

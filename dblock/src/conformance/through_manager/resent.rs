@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::site::{SHORT, Site, long, patient, short};
 use crate::conformance::Fixture;
 use crate::key::Key;
 use crate::store::{
-    Capabilities, FenceSource, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreErrorKind,
-    StoreFuture,
+    Capabilities, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
+    StoreErrorKind, StoreFuture, WakeUp,
 };
 use crate::{LockManager, current};
 
@@ -69,6 +70,19 @@ impl Store for LosesReplies {
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         self.inner.force_release(key)
+    }
+
+    fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
+        self.inner.listen(tell)
+    }
+
+    fn purge<'a>(
+        &'a self,
+        idle: Duration,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        self.inner.purge(idle, after, limit)
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
