@@ -30,12 +30,15 @@
 
 mod acquire;
 mod batch;
+mod hand_over;
 mod holder;
 mod inspect;
 mod keys;
+mod listen;
 pub mod open;
 mod operator;
 pub mod poll;
+mod purge;
 mod race;
 mod scene;
 mod through_manager;
@@ -47,10 +50,13 @@ use std::sync::Arc;
 
 pub use self::acquire::*;
 pub use self::batch::*;
+pub use self::hand_over::*;
 pub use self::holder::*;
 pub use self::inspect::*;
 pub use self::keys::*;
+pub use self::listen::*;
 pub use self::operator::*;
+pub use self::purge::*;
 pub use self::race::*;
 pub use self::scene::PATIENCE;
 pub use self::through_manager::*;
@@ -109,6 +115,20 @@ macro_rules! store_conformance {
 
             tokens_grow_over_every_change_of_owner,
             quick_grants_have_different_tokens,
+
+            spare_tokens_are_never_given_again,
+            spare_tokens_are_kept_once,
+            successor_is_written,
+            successor_is_named_by_a_takeover,
+            successor_of_another_lease_changes_nothing,
+            successor_of_a_revoked_lease_is_written,
+
+            purge_takes_only_idle_rows,
+            purge_goes_in_steps,
+            tokens_grow_over_a_purge,
+
+            releases_of_wanted_keys_are_told,
+            listening_can_be_dropped,
 
             empty_batch_has_no_answers,
             batch_of_mixed_actions_answers_in_order,

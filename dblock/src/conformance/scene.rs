@@ -6,7 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::Key;
-use crate::store::{Action, InspectFilter, LockRow, Occupant, Outcome, Request, Store};
+use crate::store::{Action, InspectFilter, LockRow, Occupant, Outcome, Request, Store, Successor};
 
 /// No check waits longer than this for anything.
 pub const PATIENCE: Duration = Duration::from_mins(1);
@@ -66,11 +66,27 @@ impl Asker {
         })
     }
 
+    /// Keeps `spare_tokens` free for hand-overs.
+    pub(super) fn acquire_with_spare(&self, ttl: Duration, spare_tokens: u32) -> Request {
+        let mut request = self.acquire(ttl);
+        if let Action::Acquire {
+            spare_tokens: spare, ..
+        } = &mut request.action
+        {
+            *spare = spare_tokens;
+        }
+        request
+    }
+
     pub(super) fn extend(&self, count: u32, ttl: Duration) -> Request {
+        self.hand_over(count, ttl, None)
+    }
+
+    pub(super) fn hand_over(&self, count: u32, ttl: Duration, successor: Option<Successor>) -> Request {
         self.request(Action::Extend {
             count,
             ttl,
-            successor: None,
+            successor,
         })
     }
 
