@@ -109,13 +109,13 @@ pub async fn siblings_without_an_enclosing_hold_exclude_each_other(fixture: &imp
             yield_now().await;
             inside.fetch_sub(1, Ordering::SeqCst);
             assert_eq!(row.reentrant_count, 1);
-            row
+            current().unwrap()
         })
     };
     let (one, two) = tokio::join!(sibling(), sibling());
     let (one, two) = (one.unwrap(), two.unwrap());
-    assert_ne!(one.owner, two.owner);
-    assert_ne!(one.fence_token, two.fence_token);
+    assert_ne!(one.owner(), two.owner());
+    assert_ne!(one.fence_token(), two.fence_token());
 }
 
 /// A task that is spawned inside is busy, and is told the parent's owner.
