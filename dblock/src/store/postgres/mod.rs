@@ -24,7 +24,7 @@ use super::connections::{Connections, MAX_CONNECTIONS};
 use super::error::StoreError;
 use super::row::{InspectFilter, LockRow};
 use super::table::TableName;
-use super::{Capabilities, Database, FenceSource, Outcome, Request, Store, StoreFuture, clock};
+use super::{Capabilities, Database, FenceSource, Outcome, Purged, Request, Store, StoreFuture, clock};
 use crate::error::LockError;
 use crate::key::Key;
 
@@ -189,6 +189,15 @@ impl Store for PostgresStore {
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(admin::force_release(self, key))
+    }
+
+    fn purge<'a>(
+        &'a self,
+        idle: Duration,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(admin::purge(self, idle, after, limit))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
