@@ -1,5 +1,7 @@
 //! A test's own table, and the requests that tests make.
 
+use std::fmt::Write as _;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use dblock::Key;
@@ -49,6 +51,20 @@ impl Bench {
         url.push(if url.contains('?') { '&' } else { '?' });
         change(&mut url);
         PostgresStore::open(&url, &self.table).unwrap()
+    }
+
+    /// Where the server listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        let options: PgConnectOptions = self.url.parse().unwrap();
+        let mut addresses = (options.get_host(), options.get_port())
+            .to_socket_addrs()
+            .unwrap();
+        addresses.next().unwrap()
+    }
+
+    /// A store that finds the server at another address.
+    pub(crate) fn store_at(&self, address: SocketAddr) -> PostgresStore {
+        self.store_with(|url| write!(url, "host={}&port={}", address.ip(), address.port()).unwrap())
     }
 
     /// A connection of the user's.

@@ -18,3 +18,4 @@ mod refusals;
 mod rules;
 mod schema;
 mod users;
+mod wake_ups;

@@ -27,6 +27,18 @@ use crate::store::table::TableName;
 /// the quotient and of the product stay below half a µs together. `extract` would be slow, as a `numeric`.
 pub(super) const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 
+/// The channel of the table's wake-ups: the same under each of the table's names, and no other table's.
+fn channel(table: &str) -> String {
+    format!("'dblock_' || '{table}'::regclass::oid")
+}
+
+/// Whether somebody waits for a key that has just been released, who is then notified when the statement
+/// commits. Only then: notifications make commits wait for one another.
+pub(super) fn wakes(table: &str, wanted: &str, key: &str) -> String {
+    let channel = channel(table);
+    format!("CASE WHEN {wanted} THEN pg_notify({channel}, {key}) IS NOT NULL ELSE false END")
+}
+
 /// The statements of an action.
 #[derive(Debug)]
 pub(super) struct Pair {
@@ -47,6 +59,7 @@ pub(super) struct Sql {
     pub(super) revoke: Arc<str>,
     pub(super) force_release: Arc<str>,
     pub(super) purge: Arc<str>,
+    pub(super) channel: Arc<str>,
     pub(super) version: Arc<str>,
 }
 
@@ -92,6 +105,7 @@ impl Sql {
             revoke: revoke(&table).into(),
             force_release: force_release(&table).into(),
             purge: purge(&table).into(),
+            channel: format!("SELECT {}", channel(&table)).into(),
             // The join finds a missing lock table.
             version: format!(
                 "SELECT v.version, v.min_client FROM {version_table} v \
@@ -228,13 +242,16 @@ WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"
 
 /// Answers: key, outcome, wanted.
 fn release(table: &str) -> String {
-    let locked = locked(table, "");
+    let (locked, wakes) = (
+        locked(table, ""),
+        wakes(table, "t.wanted_until > l.now", "t.lock_key"),
+    );
     format!(
         "{locked}, written AS (
     UPDATE {table} t SET reentrant_count = 0
     FROM timed l
     WHERE t.lock_key = l.lock_key AND l.mine AND l.reentrant_count > 0 AND l.expire_at > l.now
-    RETURNING l.lock_key, 'freed', t.wanted_until > l.now
+    RETURNING l.lock_key, 'freed', {wakes}
 )
 SELECT * FROM written
 UNION ALL
@@ -269,14 +286,15 @@ WHERE lock_key = $1 AND reentrant_count > 0 AND expire_at > {NOW} RETURNING true
 
 /// Parameters: key, fresh lease. A row that says whether the lease still held.
 fn force_release(table: &str) -> String {
+    let wakes = wakes(table, "t.wanted_until > l.now", "t.lock_key");
     format!(
         "WITH locked AS MATERIALIZED (
     SELECT lock_key, expire_at FROM {table} WHERE lock_key = $1 AND reentrant_count > 0 FOR UPDATE
 ), timed AS MATERIALIZED (
-    SELECT lock_key, expire_at > {NOW} AS held FROM locked
+    SELECT *, {NOW} AS now FROM locked
 )
 UPDATE {table} t SET reentrant_count = 0, lease_id = $2 FROM timed l WHERE t.lock_key = l.lock_key
-RETURNING l.held"
+RETURNING l.expire_at > l.now, {wakes}"
     )
 }
 

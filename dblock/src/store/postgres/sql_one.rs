@@ -3,7 +3,7 @@
 //! A statement that finds the row in another state, or locked, changes nothing and answers no row; the
 //! general one of [`super::sql`] is asked then. What that module says about locks holds here too.
 
-use super::sql::NOW;
+use super::sql::{NOW, wakes};
 
 /// A row that is absent, free or expired. Parameters: key, lease, owner, ttl, holder, spare
 /// tokens. Answers as [`super::sql`]'s acquire.
@@ -68,11 +68,14 @@ RETURNING t.lock_key, 'extended', t.expire_at - l.now, t.revoked, t.wanted_until
 
 /// A row that the lease holds. Parameters: key, lease. Answers as [`super::sql`]'s release.
 pub(super) fn release(table: &str) -> String {
-    let locked = locked(table);
+    let (locked, wakes) = (
+        locked(table),
+        wakes(table, "t.wanted_until > l.now", "t.lock_key"),
+    );
     format!(
         "{locked}
 UPDATE {table} t SET reentrant_count = 0
 FROM timed l WHERE t.lock_key = $1 AND l.expire_at > l.now
-RETURNING t.lock_key, 'freed', t.wanted_until > l.now"
+RETURNING t.lock_key, 'freed', {wakes}"
     )
 }
