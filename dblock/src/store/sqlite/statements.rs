@@ -110,7 +110,8 @@ fn acquire(table: &str) -> String {
     )
 }
 
-/// The part of an acquire that takes the lock, if the row is absent or `available`.
+/// The part of an acquire that takes the lock, if the row is absent or `available`. It reads the clock once:
+/// `acquired_at` is now.
 fn grant(table: &str, available: &str) -> String {
     format!(
         "INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
@@ -118,10 +119,11 @@ fn grant(table: &str, available: &str) -> String {
          VALUES ($1, $3, 1, {NOW} + $4, $2, {NOW}, {NOW} + $7, 0, {NOW}, $5, 0) \
          ON CONFLICT (lock_key) DO UPDATE SET lock_owner = excluded.lock_owner, reentrant_count = 1, \
              expire_at = excluded.expire_at, lease_id = excluded.lease_id, \
-             fence_token = max(fence_ceiling + 1, {NOW}), fence_ceiling = max(fence_ceiling + 1, {NOW}) + $7, \
+             fence_token = max(fence_ceiling + 1, excluded.acquired_at), \
+             fence_ceiling = max(fence_ceiling + 1, excluded.acquired_at) + $7, \
              acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = 0 \
          WHERE lease_id <> excluded.lease_id AND {available} \
-         RETURNING 1, fence_token, expire_at - {NOW}, wanted_until > {NOW}"
+         RETURNING 1, fence_token, expire_at - acquired_at, wanted_until > acquired_at"
     )
 }
 
