@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dblock::conformance::{Fixture, open};
 use dblock::store::memory::MemoryStore;
 use dblock::store::{Action, Request, Store};
 use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, StoreSource};
@@ -195,6 +196,17 @@ impl Backend {
         self.builder().build().await.unwrap()
     }
 
+    /// A new handle on a table of the backend's database, beneath any manager.
+    fn handle(&self, table: &str) -> Arc<dyn Store> {
+        match self.place() {
+            Place::Postgres(pool, _) => open::postgres::open((*pool.connect_options()).clone(), table),
+            Place::MySql(pool, _) => open::mysql::open((*pool.connect_options()).clone(), table),
+            Place::Sqlite(pool, _) => open::sqlite::open((*pool.connect_options()).clone(), table),
+            Place::Memory(store) => Ok(Arc::new(store.clone()) as Arc<dyn Store>),
+        }
+        .unwrap()
+    }
+
     /// The row of a key, whole with its namespace. Read on a connection of the test's own.
     pub async fn row(&self, key: &str) -> Option<Row> {
         let columns = "lock_owner, reentrant_count, expire_at, lease_id, fence_token, wanted_until, \
@@ -342,6 +354,17 @@ impl Backend {
             self.execute("DROP TABLE IF EXISTS {table}").await;
             self.execute("DROP TABLE IF EXISTS {table}_version").await;
         }
+    }
+}
+
+impl Fixture for Backend {
+    async fn store(&self) -> Arc<dyn Store> {
+        self.handle(&self.table)
+    }
+
+    async fn bare(&self) -> Option<Arc<dyn Store>> {
+        let has_tables = !matches!(self.place(), Place::Memory(_));
+        has_tables.then(|| self.handle(&format!("{}_bare", self.table)))
     }
 }
 

@@ -12,7 +12,6 @@ pub mod faulty_store;
 pub mod hot_account;
 pub mod line;
 pub mod own_server;
-pub mod poll;
 pub mod proxy;
 pub mod run;
 pub mod transaction;

@@ -18,7 +18,6 @@ mod inherit;
 mod loss;
 mod operators;
 mod places;
-mod reentry;
 mod release;
 mod shutdown;
 mod stores;
