@@ -284,6 +284,7 @@ impl Grant {
     }
 
     /// The owner with these terms wants its row checked: after it the lock goes on through the store.
+    #[cfg(feature = "sql")]
     pub(super) fn pin(&self, terms: &Arc<LeaseTerms>) -> Result<(), LockError> {
         let mut state = self.state();
         if !Arc::ptr_eq(&state.terms, terms) {
