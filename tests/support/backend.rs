@@ -64,6 +64,8 @@ pub struct Row {
     pub lease_id: Uuid,
     /// The last token.
     pub fence_token: i64,
+    /// The largest token that anyone may have been given.
+    pub fence_ceiling: i64,
     /// Until when somebody waits.
     pub wanted_until: i64,
     /// When the lease was granted.
@@ -74,7 +76,7 @@ pub struct Row {
     pub now: i64,
 }
 
-type Columns = (Uuid, i32, i64, Uuid, i64, i64, i64, String, i64);
+type Columns = (Uuid, i32, i64, Uuid, i64, i64, i64, i64, String, i64);
 
 impl<'r, R: sqlx::Row> sqlx::FromRow<'r, R> for Row
 where
@@ -87,6 +89,7 @@ where
             expire_at,
             lease_id,
             fence_token,
+            fence_ceiling,
             wanted_until,
             acquired_at,
             holder,
@@ -98,6 +101,7 @@ where
             expire_at,
             lease_id,
             fence_token,
+            fence_ceiling,
             wanted_until,
             acquired_at,
             holder,
@@ -209,8 +213,8 @@ impl Backend {
 
     /// The row of a key, whole with its namespace. Read on a connection of the test's own.
     pub async fn row(&self, key: &str) -> Option<Row> {
-        let columns = "lock_owner, reentrant_count, expire_at, lease_id, fence_token, wanted_until, \
-                       acquired_at, holder";
+        let columns = "lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling, \
+                       wanted_until, acquired_at, holder";
         let read = |clock: &str, parameter: &str| {
             let table = &self.table;
             AssertSqlSafe(format!(
@@ -378,6 +382,7 @@ async fn memory_row(store: &MemoryStore, key: &str) -> Option<Row> {
         expire_at: row.expire_at,
         lease_id: row.lease_id,
         fence_token: row.fence_token,
+        fence_ceiling: row.fence_ceiling,
         wanted_until: row.wanted_until,
         acquired_at: row.acquired_at,
         holder: row.holder,
