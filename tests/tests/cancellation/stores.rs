@@ -175,7 +175,8 @@ async fn play(case: Case, line: &Line, alone: &Mutex<()>) -> bool {
     timeout(SETTLED.saturating_sub(dropped.elapsed()), pending)
         .await
         .unwrap_or_else(|_| panic!("{case:?}: a release is never written"));
-    assert!(!line.is_held(KEY).await, "{case:?}: held again");
+    // An acquire that was on its way may have been granted since.
+    line.until_free(KEY, limit).await;
 
     line.proxy.look_away();
     is_good(&locks, case).await;
