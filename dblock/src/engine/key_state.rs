@@ -217,9 +217,9 @@ impl KeyState {
             return;
         };
         match sent.for_whom {
-            ForWhom::Orphan => self
-                .orphans
-                .retain_mut(|orphan| orphan.lease_id != sent.lease_id || !orphan.settle(&answer, now)),
+            ForWhom::Orphan => self.orphans.retain_mut(|orphan| {
+                orphan.lease_id != sent.lease_id || !orphan.settle(&answer, sent.sent_at, now)
+            }),
             ForWhom::Holding => self.settle_holding(&sent, answer, health, now),
             ForWhom::Waiter(id) => self.settle_acquire(id, &sent, answer, engine, now),
         }
