@@ -3,7 +3,9 @@
 //! `cargo xtask bench` starts the servers and this program. It can also be run by hand against servers that
 //! are up.
 
+mod cpu;
 mod load;
+mod machine;
 mod measure;
 mod ratios;
 mod report;
@@ -12,9 +14,11 @@ mod run;
 mod scenario;
 mod servers;
 mod subject;
+mod worker;
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::Parser;
 
 use scenario::{Pace, Scenario};
@@ -27,6 +31,15 @@ struct Cli {
     urls: servers::Urls,
     #[command(flatten)]
     choice: Choice,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Role {
+    /// A second process of a scenario; started by the first.
+    #[command(hide = true)]
+    Worker(worker::Args),
 }
 
 /// What is measured, and where the results go.
@@ -44,19 +57,30 @@ struct Choice {
     /// Write everything to this file.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Write table, plots and JSON into this folder.
+    #[arg(long)]
+    publish: Option<PathBuf>,
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
+    if let Some(Role::Worker(args)) = cli.role {
+        return worker::run(args).await;
+    }
     let pace = Pace {
         quick: cli.choice.quick,
     };
     let results = run::run(cli.urls, pace, &cli.choice.only, &cli.choice.subjects).await?;
     println!("{}", report::tables(&results));
     if let Some(file) = &cli.choice.json {
-        std::fs::write(file, serde_json::to_string_pretty(&results.json())? + "\n")?;
+        std::fs::write(file, report::json(&results)?)
+            .with_context(|| format!("cannot write {}", file.display()))?;
         eprintln!("wrote {}", file.display());
+    }
+    if let Some(folder) = &cli.choice.publish {
+        report::publish(&results, folder)?;
+        eprintln!("wrote table, plots and figures into {}", folder.display());
     }
     Ok(())
 }

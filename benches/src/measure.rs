@@ -60,7 +60,10 @@ impl Figures {
             per_s: of(|round| round.per_s),
             p50_us: of(|round| round.p50_us),
             p99_us: of(|round| round.p99_us),
-            connections: rounds.iter().filter_map(|round| round.connections).reduce(f64::max),
+            connections: rounds
+                .iter()
+                .filter_map(|round| round.connections)
+                .reduce(f64::max),
             statements: of(|round| round.statements),
             more: names
                 .filter_map(|name| {
@@ -75,6 +78,11 @@ impl Figures {
 /// µs, from sorted ns.
 fn percentile(sorted: &[u64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and `last`"
+    )]
     let place = (last as f64 * share).round() as usize;
     Some(sorted[place] as f64 / 1000.0)
 }
@@ -120,7 +128,10 @@ mod tests {
             .with("share", share)
         };
         let merged = Figures::median(&[round(1.0, 4.0, 7.0), round(9.0, 2.0, 5.0), round(5.0, 3.0, 6.0)]);
-        assert_eq!((merged.per_s, merged.connections, merged.p50_us), (Some(5.0), Some(4.0), None));
-        assert_eq!(merged.more["share"], 6.0);
+        assert_eq!(
+            (merged.per_s, merged.connections, merged.p50_us),
+            (Some(5.0), Some(4.0), None)
+        );
+        assert_eq!(merged.more.get("share").copied(), Some(6.0));
     }
 }

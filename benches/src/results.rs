@@ -30,21 +30,47 @@ impl Results {
         self.get(scenario, kind)?.more.get(name).copied()
     }
 
+    /// The most connections that one process of ours had, with 256 tasks or a thousand waiters.
+    pub(crate) fn most_connections_of_ours(&self) -> Option<f64> {
+        let scenarios = [
+            Scenario::Keys256,
+            Scenario::Keys256Mysql,
+            Scenario::Waiters,
+            Scenario::Held,
+        ];
+        let ours = [Kind::DblockPostgres, Kind::DblockMysql];
+        let figures = scenarios
+            .iter()
+            .flat_map(|scenario| ours.iter().map(|kind| self.get(*scenario, *kind)));
+        figures
+            .flatten()
+            .filter_map(|figures| figures.connections)
+            .reduce(f64::max)
+    }
+
     pub(crate) fn scenarios(&self) -> impl Iterator<Item = (Scenario, &BTreeMap<Kind, Figures>)> {
-        self.scenarios.iter().map(|(scenario, subjects)| (*scenario, subjects))
+        self.scenarios
+            .iter()
+            .map(|(scenario, subjects)| (*scenario, subjects))
     }
 
     /// Every subject that took part, each once.
     pub(crate) fn subjects(&self) -> std::collections::BTreeSet<Kind> {
-        self.scenarios.values().flat_map(BTreeMap::keys).copied().collect()
+        self.scenarios
+            .values()
+            .flat_map(BTreeMap::keys)
+            .copied()
+            .collect()
     }
 
     pub(crate) fn json(&self) -> Value {
         let scenarios: Map<String, Value> = self
             .scenarios()
             .map(|(scenario, subjects)| {
-                let subjects: Map<String, Value> =
-                    subjects.iter().map(|(kind, figures)| (kind.name().to_owned(), json!(figures))).collect();
+                let subjects: Map<String, Value> = subjects
+                    .iter()
+                    .map(|(kind, figures)| (kind.name().to_owned(), json!(figures)))
+                    .collect();
                 (scenario.name().to_owned(), Value::Object(subjects))
             })
             .collect();
@@ -52,8 +78,11 @@ impl Results {
             .iter()
             .filter_map(|ratio| Some((ratio.name.to_owned(), json!(ratio.value(self)?))))
             .collect();
-        let settings: Map<String, Value> =
-            self.subjects().into_iter().map(|kind| (kind.name().to_owned(), json!(kind.settings()))).collect();
+        let settings: Map<String, Value> = self
+            .subjects()
+            .into_iter()
+            .map(|kind| (kind.name().to_owned(), json!(kind.settings())))
+            .collect();
         json!({ "scenarios": scenarios, "ratios": ratios, "machine": self.machine, "settings": settings })
     }
 }

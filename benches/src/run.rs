@@ -2,22 +2,45 @@
 
 use std::time::Instant;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
+use tokio::signal::unix::{SignalKind, signal};
 
+use crate::machine;
 use crate::measure::Figures;
-use crate::report::number;
+use crate::report;
 use crate::results::Results;
 use crate::scenario::{Context, Pace, Scenario};
 use crate::servers::{Servers, Urls};
 use crate::subject::Kind;
 
 /// Runs the scenarios `only`, or all, with the subjects that are wanted and whose server is there.
-pub(crate) async fn run(urls: Urls, pace: Pace, only: &[Scenario], wanted: &[Kind]) -> anyhow::Result<Results> {
+pub(crate) async fn run(
+    urls: Urls,
+    pace: Pace,
+    only: &[Scenario],
+    wanted: &[Kind],
+) -> anyhow::Result<Results> {
     let mut servers = Servers::prepare(urls).await?;
     let mut results = Results::default();
-    let outcome = measure(&mut servers, pace, only, wanted, &mut results).await;
+    let outcome = tokio::select! {
+        outcome = measure(&mut servers, pace, only, wanted, &mut results) => outcome,
+        signal = stop_signal() => Err(signal),
+    };
     servers.clean_up().await?;
     outcome.map(|()| results)
+}
+
+/// Ends when the run is to end early.
+async fn stop_signal() -> anyhow::Error {
+    let listen = || anyhow::Ok((signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?));
+    let (mut interrupt, mut terminate) = match listen() {
+        Ok(signals) => signals,
+        Err(error) => return error,
+    };
+    tokio::select! {
+        _ = interrupt.recv() => anyhow!("stopped by Ctrl-C"),
+        _ = terminate.recv() => anyhow!("stopped by a signal"),
+    }
 }
 
 async fn measure(
@@ -27,8 +50,19 @@ async fn measure(
     wanted: &[Kind],
     results: &mut Results,
 ) -> anyhow::Result<()> {
-    results.machine.insert("servers".to_owned(), servers.describe().await?.into());
-    for scenario in Scenario::ALL.into_iter().filter(|one| only.is_empty() || only.contains(one)) {
+    results.machine = machine::describe();
+    results.machine.insert(
+        "rounds".to_owned(),
+        if pace.quick { "quick" } else { "full" }.into(),
+    );
+    results
+        .machine
+        .insert("servers".to_owned(), servers.describe().await?.into());
+    let scenarios: Vec<_> = Scenario::ALL
+        .into_iter()
+        .filter(|one| only.is_empty() || only.contains(one))
+        .collect();
+    for (number, scenario) in scenarios.iter().copied().enumerate() {
         let kinds = scenario.subjects().iter().copied();
         let kinds: Vec<_> = kinds
             .filter(|kind| (wanted.is_empty() || wanted.contains(kind)) && servers.has(kind.place()))
@@ -37,7 +71,15 @@ async fn measure(
             eprintln!("{scenario}: left out, none of its subjects can take part");
             continue;
         }
+        eprintln!(
+            "{scenario} ({} of {}): {}",
+            number + 1,
+            scenarios.len(),
+            scenario.title()
+        );
+        let start = Instant::now();
         rounds(servers, pace, scenario, &kinds, results).await?;
+        eprintln!("{scenario}: done in {:.0} s", start.elapsed().as_secs_f64());
     }
     Ok(())
 }
@@ -51,35 +93,30 @@ async fn rounds(
     results: &mut Results,
 ) -> anyhow::Result<()> {
     let rounds = scenario.rounds(pace);
-    eprintln!("{scenario}: {}; {rounds} rounds of {} subjects", scenario.title(), kinds.len());
-    let start = Instant::now();
     let mut found: Vec<Vec<Figures>> = vec![Vec::new(); kinds.len()];
     for round in 0..rounds {
         for (kind, found) in kinds.iter().zip(&mut found) {
             let mut context = Context { servers, pace, round };
             let figures = scenario.round(&mut context, *kind).await;
             let figures = figures.with_context(|| format!("{scenario}: {kind}"))?;
-            let shown = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
             eprintln!(
-                "  {scenario} {}/{rounds} {:<26} {:>8}/s  p50 {:>8} µs  p99 {:>8} µs",
+                "  {scenario} {}/{rounds} {kind:<26} {}",
                 round + 1,
-                kind.name(),
-                shown(figures.per_s),
-                shown(figures.p50_us),
-                shown(figures.p99_us)
+                report::line(&figures)
             );
             found.push(figures);
         }
     }
     for (kind, found) in kinds.iter().zip(&found) {
         let mut figures = Figures::median(found);
-        if let (None, Some(per_pair), Some(per_s)) =
-            (figures.statements, figures.more.get("statements_per_pair"), figures.per_s)
-        {
+        if let (None, Some(per_pair), Some(per_s)) = (
+            figures.statements,
+            figures.more.get("statements_per_pair"),
+            figures.per_s,
+        ) {
             figures.statements = Some(per_pair * per_s);
         }
         results.set(scenario, *kind, figures);
     }
-    eprintln!("{scenario}: done in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }

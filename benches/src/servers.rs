@@ -3,8 +3,6 @@
 mod counts;
 mod durability;
 
-use std::path::Path;
-
 use anyhow::{Context as _, bail};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::PgConnectOptions;
@@ -18,6 +16,7 @@ pub(crate) enum Place {
     MySql,
     Sqlite,
     Redis,
+    Memory,
 }
 
 /// The URLs of running servers.
@@ -58,21 +57,34 @@ impl Servers {
             database,
         };
         if let Some(url) = &servers.given.postgres {
-            let mut connection = PgConnection::connect(url).await.context("cannot reach PostgreSQL")?;
+            let mut connection = PgConnection::connect(url)
+                .await
+                .context("cannot reach PostgreSQL")?;
             let create = format!("CREATE DATABASE {}", servers.database);
-            sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut connection).await?;
+            sqlx::raw_sql(AssertSqlSafe(create))
+                .execute(&mut connection)
+                .await?;
             counts::install(&mut connection).await?;
             servers.postgres = Some(connection);
         }
         if let Some(url) = &servers.given.mysql {
-            let mut connection = MySqlConnection::connect(url).await.context("cannot reach MariaDB")?;
+            let mut connection = MySqlConnection::connect(url)
+                .await
+                .context("cannot reach MariaDB")?;
             let create = format!("CREATE DATABASE {}", servers.database);
-            sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut connection).await?;
+            sqlx::raw_sql(AssertSqlSafe(create))
+                .execute(&mut connection)
+                .await?;
             servers.mysql = Some(connection);
         }
         if let Some(url) = &servers.given.redis {
             let client = redis::Client::open(url.as_str())?;
-            servers.redis = Some(client.get_multiplexed_async_connection().await.context("cannot reach Redis")?);
+            servers.redis = Some(
+                client
+                    .get_multiplexed_async_connection()
+                    .await
+                    .context("cannot reach Redis")?,
+            );
         }
         Ok(servers)
     }
@@ -83,7 +95,7 @@ impl Servers {
             Place::Postgres => self.postgres.is_some(),
             Place::MySql => self.mysql.is_some(),
             Place::Redis => self.redis.is_some(),
-            Place::Sqlite => true,
+            Place::Sqlite | Place::Memory => true,
         }
     }
 
@@ -92,7 +104,11 @@ impl Servers {
         let missing = |name: &str| format!("no {name} server is given");
         Ok(match place {
             Place::Postgres => {
-                let url = self.given.postgres.as_ref().with_context(|| missing("PostgreSQL"))?;
+                let url = self
+                    .given
+                    .postgres
+                    .as_ref()
+                    .with_context(|| missing("PostgreSQL"))?;
                 let options: PgConnectOptions = url.parse()?;
                 options.database(&self.database).to_url_lossy().to_string()
             }
@@ -102,6 +118,7 @@ impl Servers {
                 options.database(&self.database).to_url_lossy().to_string()
             }
             Place::Redis => self.given.redis.clone().with_context(|| missing("Redis"))?,
+            Place::Memory => "memory:".to_owned(),
             Place::Sqlite => format!("sqlite://{}?mode=rwc", self.file().display()),
         })
     }
@@ -111,20 +128,19 @@ impl Servers {
         self.folder.path().join("locks.db")
     }
 
-    /// The folder for files of a scenario.
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
     /// Drops our databases. A server that is thrown away afterwards does not need it.
     pub(crate) async fn clean_up(mut self) -> anyhow::Result<()> {
         if let Some(mut connection) = self.postgres.take() {
             let drop = format!("DROP DATABASE {} WITH (FORCE)", self.database);
-            sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut connection).await?;
+            sqlx::raw_sql(AssertSqlSafe(drop))
+                .execute(&mut connection)
+                .await?;
         }
         if let Some(mut connection) = self.mysql.take() {
             let drop = format!("DROP DATABASE {}", self.database);
-            sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut connection).await?;
+            sqlx::raw_sql(AssertSqlSafe(drop))
+                .execute(&mut connection)
+                .await?;
         }
         Ok(())
     }
@@ -144,7 +160,9 @@ impl Servers {
 
 impl std::fmt::Debug for Servers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Servers").field("database", &self.database).finish_non_exhaustive()
+        f.debug_struct("Servers")
+            .field("database", &self.database)
+            .finish_non_exhaustive()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::keys;
 use super::Context;
+use super::keys;
 use crate::measure::Figures;
 use crate::subject::Kind;
 
@@ -17,10 +17,19 @@ pub(super) const POSTGRES: &[Kind] = &[
     Kind::Rslock,
     Kind::AsyncRedisLock,
 ];
-pub(super) const MYSQL: &[Kind] =
-    &[Kind::DblockMysql, Kind::FloorMysql, Kind::BareMysql, Kind::UpsertMysql, Kind::Dlmy];
-pub(super) const SQLITE: &[Kind] =
-    &[Kind::DblockSqlite, Kind::FloorSqlite, Kind::BareSqlite, Kind::UpsertSqlite];
+pub(super) const MYSQL: &[Kind] = &[
+    Kind::DblockMysql,
+    Kind::FloorMysql,
+    Kind::BareMysql,
+    Kind::UpsertMysql,
+    Kind::Dlmy,
+];
+pub(super) const SQLITE: &[Kind] = &[
+    Kind::DblockSqlite,
+    Kind::FloorSqlite,
+    Kind::BareSqlite,
+    Kind::UpsertSqlite,
+];
 
 /// Short, so that the subjects take turns often: a disk's speed drifts.
 pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {

@@ -7,8 +7,13 @@ use crate::load::{Keys, Load, Seen};
 use crate::measure::Figures;
 use crate::subject::{Kind, Use};
 
-pub(super) const SUBJECTS: &[Kind] =
-    &[Kind::DblockPostgres, Kind::Advisory, Kind::Dlpg, Kind::Rslock, Kind::AsyncRedisLock];
+pub(super) const SUBJECTS: &[Kind] = &[
+    Kind::DblockPostgres,
+    Kind::Advisory,
+    Kind::Dlpg,
+    Kind::Rslock,
+    Kind::AsyncRedisLock,
+];
 
 const TASKS: usize = 64;
 

@@ -7,8 +7,13 @@ use crate::load::{Keys, Load};
 use crate::measure::Figures;
 use crate::subject::{Kind, Use};
 
-pub(super) const SUBJECTS: &[Kind] =
-    &[Kind::DblockPostgres, Kind::Dlpg, Kind::Rslock, Kind::AsyncRedisLock, Kind::FloorPostgres];
+pub(super) const SUBJECTS: &[Kind] = &[
+    Kind::DblockPostgres,
+    Kind::Dlpg,
+    Kind::Rslock,
+    Kind::AsyncRedisLock,
+    Kind::FloorPostgres,
+];
 pub(super) const MYSQL: &[Kind] = &[Kind::DblockMysql, Kind::Dlmy, Kind::FloorMysql];
 
 pub(super) async fn round(context: &mut Context<'_>, kind: Kind, tasks: usize) -> anyhow::Result<Figures> {

@@ -1,8 +1,15 @@
 //! The scenarios, and the order in which their rounds run.
 
 mod alone;
+mod attribute;
+mod bloat;
+mod handover;
+mod held;
 mod hot;
+mod hot4proc;
 mod keys;
+mod million_rows;
+mod waiters;
 
 use std::fmt;
 use std::time::Duration;
@@ -43,10 +50,17 @@ pub(crate) enum Scenario {
     Keys256,
     Keys256Mysql,
     Hot64,
+    Hot4proc,
+    Handover,
+    Waiters,
+    Held,
+    MillionRows,
+    Bloat,
+    Attribute,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Alone,
         Self::AloneMysql,
         Self::AloneSqlite,
@@ -55,6 +69,13 @@ impl Scenario {
         Self::Keys256,
         Self::Keys256Mysql,
         Self::Hot64,
+        Self::Hot4proc,
+        Self::Handover,
+        Self::Waiters,
+        Self::Held,
+        Self::MillionRows,
+        Self::Bloat,
+        Self::Attribute,
     ];
 
     /// The name in tables and JSON.
@@ -68,6 +89,13 @@ impl Scenario {
             Self::Keys256 => "keys256",
             Self::Keys256Mysql => "keys256_mysql",
             Self::Hot64 => "hot64",
+            Self::Hot4proc => "hot4proc",
+            Self::Handover => "handover",
+            Self::Waiters => "waiters",
+            Self::Held => "held",
+            Self::MillionRows => "million_rows",
+            Self::Bloat => "bloat",
+            Self::Attribute => "attribute",
         }
     }
 
@@ -82,6 +110,13 @@ impl Scenario {
             Self::Keys256 => "256 tasks, each its own key",
             Self::Keys256Mysql => "256 tasks, each its own key, on MariaDB",
             Self::Hot64 => "64 tasks of one process on one key; times are waits",
+            Self::Hot4proc => "4 processes with 16 tasks each on one key; times are waits",
+            Self::Handover => "one waiter in another process: from release to inside",
+            Self::Waiters => "1,000 tasks wait for a key that another node holds",
+            Self::Held => "10,000 leases are held and renewed",
+            Self::MillionRows => "one task, one key, with a million idle rows and without",
+            Self::Bloat => "one key is locked again and again: pages of 8 kB",
+            Self::Attribute => "an annotated call on the memory store",
         }
     }
 
@@ -94,15 +129,23 @@ impl Scenario {
             Self::Keys16 | Self::Keys64 | Self::Keys256 => keys::SUBJECTS,
             Self::Keys256Mysql => keys::MYSQL,
             Self::Hot64 => hot::SUBJECTS,
+            Self::Hot4proc => hot4proc::SUBJECTS,
+            Self::Handover => handover::SUBJECTS,
+            Self::Waiters => waiters::SUBJECTS,
+            Self::Held => held::SUBJECTS,
+            Self::MillionRows => million_rows::SUBJECTS,
+            Self::Bloat => bloat::SUBJECTS,
+            Self::Attribute => attribute::SUBJECTS,
         }
     }
 
     pub(crate) fn rounds(self, pace: Pace) -> usize {
         match self {
-            Self::Alone | Self::AloneMysql | Self::AloneSqlite => pace.pick(5, 9),
-            Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql | Self::Hot64 => {
-                pace.pick(3, 5)
-            }
+            Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(5, 9),
+            Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql | Self::Hot64 => pace.pick(3, 5),
+            Self::Hot4proc | Self::Handover | Self::Attribute => pace.pick(2, 5),
+            // Counts of statements and pages, which noise hardly changes.
+            Self::Waiters | Self::Held | Self::Bloat => 1,
         }
     }
 
@@ -114,6 +157,13 @@ impl Scenario {
             Self::Keys64 => keys::round(context, kind, 64).await,
             Self::Keys256 | Self::Keys256Mysql => keys::round(context, kind, 256).await,
             Self::Hot64 => hot::round(context, kind).await,
+            Self::Hot4proc => hot4proc::round(context, kind).await,
+            Self::Handover => handover::round(context, kind).await,
+            Self::Waiters => waiters::round(context, kind).await,
+            Self::Held => held::round(context, kind).await,
+            Self::MillionRows => million_rows::round(context, kind).await,
+            Self::Bloat => bloat::round(context, kind).await,
+            Self::Attribute => attribute::round(context, kind).await,
         }
     }
 }

@@ -50,11 +50,16 @@ impl Servers {
                 }
                 let text = "SELECT coalesce(sum(s.calls), 0)::bigint FROM pg_stat_statements s
                     JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = $1";
-                let calls: i64 = sqlx::query_scalar(text).bind(database).fetch_one(connection).await?;
+                let calls: i64 = sqlx::query_scalar(text)
+                    .bind(database)
+                    .fetch_one(connection)
+                    .await?;
                 Some(u64::try_from(calls)?)
             }
             Place::MySql => {
-                let row = sqlx::raw_sql("SHOW GLOBAL STATUS LIKE 'Questions'").fetch_one(self.mysql()?).await?;
+                let row = sqlx::raw_sql("SHOW GLOBAL STATUS LIKE 'Questions'")
+                    .fetch_one(self.mysql()?)
+                    .await?;
                 let questions: String = row.try_get(1)?;
                 Some(questions.parse()?)
             }
@@ -62,7 +67,7 @@ impl Servers {
                 let info: String = redis::cmd("INFO").arg("stats").query_async(self.redis()?).await?;
                 Some(info_number(&info, "total_commands_processed")?)
             }
-            Place::Sqlite => None,
+            Place::Sqlite | Place::Memory => None,
         })
     }
 
@@ -75,7 +80,9 @@ impl Servers {
         let now = self.statements(place).await?;
         // MariaDB and Redis count the question itself.
         let ours = u64::from(matches!(place, Place::MySql | Place::Redis));
-        Ok(now.zip(before).map(|(now, before)| now.saturating_sub(before + ours)))
+        Ok(now
+            .zip(before)
+            .map(|(now, before)| now.saturating_sub(before + ours)))
     }
 
     /// Connections in our database.
@@ -84,21 +91,45 @@ impl Servers {
         Ok(match place {
             Place::Postgres => {
                 let text = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend'";
-                let count: i64 = sqlx::query_scalar(text).bind(database).fetch_one(self.postgres()?).await?;
+                let count: i64 = sqlx::query_scalar(text)
+                    .bind(database)
+                    .fetch_one(self.postgres()?)
+                    .await?;
                 u64::try_from(count)?
             }
             Place::MySql => {
                 let text = "SELECT count(*) FROM information_schema.processlist WHERE db = ?";
-                let count: i64 = sqlx::query_scalar(text).bind(database).fetch_one(self.mysql()?).await?;
+                let count: i64 = sqlx::query_scalar(text)
+                    .bind(database)
+                    .fetch_one(self.mysql()?)
+                    .await?;
                 u64::try_from(count)?
             }
             Place::Redis => {
-                let info: String = redis::cmd("INFO").arg("clients").query_async(self.redis()?).await?;
+                let info: String = redis::cmd("INFO")
+                    .arg("clients")
+                    .query_async(self.redis()?)
+                    .await?;
                 // Less our own.
                 info_number(&info, "connected_clients")?.saturating_sub(1)
             }
             Place::Sqlite => open_files(&self.file())?,
+            Place::Memory => 0,
         })
+    }
+}
+
+impl Servers {
+    /// The id of the process that serves our own connection.
+    pub(crate) async fn backend(&mut self, place: Place) -> anyhow::Result<u32> {
+        anyhow::ensure!(
+            place == Place::Postgres,
+            "only PostgreSQL has a process for each connection"
+        );
+        let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+            .fetch_one(self.postgres()?)
+            .await?;
+        Ok(u32::try_from(pid)?)
     }
 }
 
@@ -108,6 +139,8 @@ fn open_files(file: &std::path::Path) -> anyhow::Result<u64> {
         return Ok(0);
     };
     let open = std::fs::read_dir("/proc/self/fd").context("cannot list open files")?;
-    let ours = open.flatten().filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|link| link == file));
+    let ours = open
+        .flatten()
+        .filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|link| link == file));
     Ok(ours.count() as u64)
 }

@@ -27,25 +27,38 @@ impl Servers {
         let mut all = Map::new();
         if self.has(Place::Postgres) {
             let connection = self.postgres()?;
-            let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&mut *connection).await?;
+            let version: String = sqlx::query_scalar("SHOW server_version")
+                .fetch_one(&mut *connection)
+                .await?;
             let mut found = Map::from_iter([("version".to_owned(), json!(version))]);
             for (name, durable) in POSTGRES {
                 let text = "SELECT current_setting($1)";
-                let value: String = sqlx::query_scalar(text).bind(name).fetch_one(&mut *connection).await?;
-                ensure!(durable.contains(&value.as_str()), "PostgreSQL is not durable: {name} = {value}");
+                let value: String = sqlx::query_scalar(text)
+                    .bind(name)
+                    .fetch_one(&mut *connection)
+                    .await?;
+                ensure!(
+                    durable.contains(&value.as_str()),
+                    "PostgreSQL is not durable: {name} = {value}"
+                );
                 found.insert(name.to_owned(), json!(value));
             }
             all.insert("postgres".to_owned(), Value::Object(found));
         }
         if self.has(Place::MySql) {
             let connection = self.mysql()?;
-            let version: String = sqlx::query_scalar("SELECT VERSION()").fetch_one(&mut *connection).await?;
+            let version: String = sqlx::query_scalar("SELECT VERSION()")
+                .fetch_one(&mut *connection)
+                .await?;
             let mut found = Map::from_iter([("version".to_owned(), json!(version))]);
             for (name, durable) in MYSQL {
                 let text = "SHOW GLOBAL VARIABLES WHERE variable_name = ?";
                 let row = sqlx::query(text).bind(name).fetch_one(&mut *connection).await?;
                 let value: String = row.try_get(1)?;
-                ensure!(durable.contains(&value.as_str()), "MariaDB is not durable: {name} = {value}");
+                ensure!(
+                    durable.contains(&value.as_str()),
+                    "MariaDB is not durable: {name} = {value}"
+                );
                 found.insert(name.to_owned(), json!(value));
             }
             all.insert("mysql".to_owned(), Value::Object(found));
@@ -57,7 +70,8 @@ impl Servers {
             let mut found = Map::from_iter([("version".to_owned(), json!(version.map(str::trim)))]);
             for name in ["save", "appendonly"] {
                 let mut config = redis::cmd("CONFIG");
-                let (_, value): (String, String) = config.arg("GET").arg(name).query_async(connection).await?;
+                let (_, value): (String, String) =
+                    config.arg("GET").arg(name).query_async(connection).await?;
                 found.insert(name.to_owned(), json!(value));
             }
             all.insert("redis".to_owned(), Value::Object(found));

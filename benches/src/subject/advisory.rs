@@ -16,7 +16,7 @@ pub(super) struct Advisory {
     pool: PgPool,
 }
 
-struct Lock {
+struct Task {
     pool: PgPool,
     lock: PgAdvisoryLock,
     // Kept between the pairs: giving it back to the pool would cost a ping each time.
@@ -38,7 +38,7 @@ pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Advisory> {
 
 impl Subject for Advisory {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Lock {
+        Box::new(Task {
             pool: self.pool.clone(),
             lock: PgAdvisoryLock::new(key),
             connection: None,
@@ -54,7 +54,7 @@ impl Subject for Advisory {
     }
 }
 
-impl Client for Lock {
+impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
             let connection = match self.connection.take() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use async_redis_lock::{Lock as Guard, Locker, Options};
+use async_redis_lock::{Lock, Locker, Options};
 
 use super::{Client, PATIENCE, Step, Subject, TTL, Use};
 
@@ -15,11 +15,11 @@ pub(super) struct AsyncRedis {
     options: Options,
 }
 
-struct Lock {
+struct Task {
     locker: Locker,
     options: Options,
     key: String,
-    guard: Option<Guard>,
+    guard: Option<Lock>,
 }
 
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<AsyncRedis> {
@@ -35,7 +35,7 @@ pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<AsyncRedis> {
 
 impl Subject for AsyncRedis {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Lock {
+        Box::new(Task {
             locker: self.locker.clone(),
             options: self.options.clone(),
             key: key.to_owned(),
@@ -49,7 +49,7 @@ impl Subject for AsyncRedis {
     }
 }
 
-impl Client for Lock {
+impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
             let taken = self.locker.acquire_with_options(&self.options, self.key.as_str());

@@ -8,24 +8,26 @@ use super::{Client, PATIENCE, Step, Subject, TTL, Use};
 pub(super) const SETTINGS: &str = "defaults; at most four connections of its own; `acquire` and `release`";
 
 /// The lock table of the scenarios that have no own one.
-const TABLE: &str = "bench_lock";
+pub(super) const TABLE: &str = "bench_lock";
+pub(super) const EMPTY_TABLE: &str = "bench_empty";
+pub(crate) const MILLION_TABLE: &str = "bench_million";
 
 pub(super) struct Dblock {
     locks: LockManager,
     options: LockOptions,
 }
 
-struct Key {
+struct Task {
     locks: LockManager,
     key: String,
     options: LockOptions,
     guard: Option<LockGuard>,
 }
 
-pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Dblock> {
+pub(super) async fn open(url: &str, table: &str, plan: Use) -> anyhow::Result<Dblock> {
     let options = LockOptions::new().ttl(TTL);
     Ok(Dblock {
-        locks: manager(url).await?,
+        locks: table_of(url, table).await?,
         options: if plan.contended {
             options.wait(PATIENCE)
         } else {
@@ -47,7 +49,7 @@ pub(crate) async fn table_of(url: &str, table: &str) -> anyhow::Result<LockManag
 
 impl Subject for Dblock {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Key {
+        Box::new(Task {
             locks: self.locks.clone(),
             key: key.to_owned(),
             options: self.options.clone(),
@@ -63,7 +65,7 @@ impl Subject for Dblock {
     }
 }
 
-impl Client for Key {
+impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
             self.guard = Some(self.locks.acquire(&self.key, self.options.clone()).await?);

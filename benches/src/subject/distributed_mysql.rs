@@ -18,7 +18,7 @@ pub(super) struct Distributed {
     pool: MySqlPool,
 }
 
-struct Lock {
+struct Task {
     lock: MySqlDistributedLock,
     handle: Option<MySqlLockHandle>,
 }
@@ -43,7 +43,7 @@ pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
 
 impl Subject for Distributed {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Lock {
+        Box::new(Task {
             lock: self.provider.create_lock(key),
             handle: None,
         })
@@ -57,7 +57,7 @@ impl Subject for Distributed {
     }
 }
 
-impl Client for Lock {
+impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
             self.handle = Some(self.lock.acquire(Some(PATIENCE)).await?);

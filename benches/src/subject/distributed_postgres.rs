@@ -20,7 +20,7 @@ pub(super) struct Distributed {
     contended: bool,
 }
 
-struct Lock {
+struct Task {
     lock: PostgresDistributedLock,
     contended: bool,
     handle: Option<PostgresLockHandle>,
@@ -52,7 +52,7 @@ pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
 
 impl Subject for Distributed {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Lock {
+        Box::new(Task {
             lock: self.provider.create_lock(key),
             contended: self.contended,
             handle: None,
@@ -67,7 +67,7 @@ impl Subject for Distributed {
     }
 }
 
-impl Client for Lock {
+impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
             self.handle = if self.contended {

@@ -6,7 +6,9 @@ use anyhow::ensure;
 use sqlx::mysql::{MySqlConnection, MySqlPoolOptions};
 use sqlx::pool::{PoolConnection, PoolOptions};
 use sqlx::postgres::{PgConnection, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
 use sqlx::{Database, MySql, Pool, Postgres, Sqlite};
 use uuid::Uuid;
 
@@ -16,8 +18,7 @@ pub(super) const SETTINGS: &str =
     "INSERT, then DELETE of one row, each through an sqlx pool with `test_before_acquire(false)`; prepared";
 pub(super) const BARE_SETTINGS: &str =
     "INSERT, then DELETE of one row on a connection that the task keeps; prepared";
-pub(super) const UPSERT_SETTINGS: &str =
-    "upsert, then UPDATE of one row that stays, each through an sqlx pool with `test_before_acquire(false)`; prepared";
+pub(super) const UPSERT_SETTINGS: &str = "upsert, then UPDATE of one row that stays, each through an sqlx pool with `test_before_acquire(false)`; prepared";
 
 /// What a pair writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +200,15 @@ impl<DB: Floor> Client for Row<DB> {
             }
             let changed = match &mut self.kept {
                 Some(kept) => DB::take(kept, self.write, &self.key, self.owner).await?,
-                None => DB::take(&mut *self.pool.acquire().await?, self.write, &self.key, self.owner).await?,
+                None => {
+                    DB::take(
+                        &mut *self.pool.acquire().await?,
+                        self.write,
+                        &self.key,
+                        self.owner,
+                    )
+                    .await?
+                }
             };
             ensure!(changed > 0, "the floor is busy: {}", self.key);
             Ok(())
@@ -210,7 +219,15 @@ impl<DB: Floor> Client for Row<DB> {
         Box::pin(async {
             let changed = match &mut self.kept {
                 Some(kept) => DB::free(kept, self.write, &self.key, self.owner).await?,
-                None => DB::free(&mut *self.pool.acquire().await?, self.write, &self.key, self.owner).await?,
+                None => {
+                    DB::free(
+                        &mut *self.pool.acquire().await?,
+                        self.write,
+                        &self.key,
+                        self.owner,
+                    )
+                    .await?
+                }
             };
             ensure!(changed > 0, "the floor lost {}", self.key);
             Ok(())

@@ -17,14 +17,13 @@ use anyhow::Context as _;
 
 use crate::servers::{Place, Servers};
 
-#[expect(unused_imports)]
-pub(crate) use dblock::{manager, table_of};
+pub(crate) use dblock::{MILLION_TABLE, manager, table_of};
 
 /// The lease of every lock that has one.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 /// Longer than any wait of a scenario that goes well.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The future of one step. Boxed for every subject alike.
 pub(crate) type Step<'a> = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send + 'a>>;
@@ -62,6 +61,12 @@ pub(crate) enum Kind {
     DblockPostgres,
     DblockMysql,
     DblockSqlite,
+    /// On a lock table without other rows.
+    DblockEmpty,
+    /// On one with a million idle rows.
+    DblockMillion,
+    /// On the memory store.
+    DblockMemory,
     /// INSERT and DELETE of one row, each through a pool.
     FloorPostgres,
     FloorMysql,
@@ -91,6 +96,9 @@ impl Kind {
             Self::DblockPostgres => "dblock-postgres",
             Self::DblockMysql => "dblock-mysql",
             Self::DblockSqlite => "dblock-sqlite",
+            Self::DblockEmpty => "dblock-empty-table",
+            Self::DblockMillion => "dblock-million-rows",
+            Self::DblockMemory => "dblock-memory",
             Self::FloorPostgres => "floor-postgres",
             Self::FloorMysql => "floor-mysql",
             Self::FloorSqlite => "floor-sqlite",
@@ -108,10 +116,17 @@ impl Kind {
         }
     }
 
+    /// Whether it is dblock.
+    pub(crate) fn is_ours(self) -> bool {
+        self.name().starts_with("dblock")
+    }
+
     /// Where it keeps its locks.
     pub(crate) fn place(self) -> Place {
         match self {
             Self::DblockPostgres
+            | Self::DblockEmpty
+            | Self::DblockMillion
             | Self::FloorPostgres
             | Self::BarePostgres
             | Self::UpsertPostgres
@@ -122,13 +137,19 @@ impl Kind {
             }
             Self::DblockSqlite | Self::FloorSqlite | Self::BareSqlite | Self::UpsertSqlite => Place::Sqlite,
             Self::Rslock | Self::AsyncRedisLock => Place::Redis,
+            Self::DblockMemory => Place::Memory,
         }
     }
 
     /// How it is used, for the reader of the figures.
     pub(crate) fn settings(self) -> &'static str {
         match self {
-            Self::DblockPostgres | Self::DblockMysql | Self::DblockSqlite => dblock::SETTINGS,
+            Self::DblockPostgres
+            | Self::DblockMysql
+            | Self::DblockSqlite
+            | Self::DblockEmpty
+            | Self::DblockMillion
+            | Self::DblockMemory => dblock::SETTINGS,
             Self::FloorPostgres | Self::FloorMysql | Self::FloorSqlite => floor::SETTINGS,
             Self::BarePostgres | Self::BareMysql | Self::BareSqlite => floor::BARE_SETTINGS,
             Self::UpsertPostgres | Self::UpsertMysql | Self::UpsertSqlite => floor::UPSERT_SETTINGS,
@@ -143,28 +164,33 @@ impl Kind {
     /// Connects it.
     pub(crate) async fn open(self, servers: &Servers, plan: Use) -> anyhow::Result<Box<dyn Subject>> {
         let url = servers.url(self.place())?;
-        self.open_at(&url, plan).await.with_context(|| format!("cannot open {self}"))
+        self.open_at(&url, plan)
+            .await
+            .with_context(|| format!("cannot open {self}"))
     }
 
-    async fn open_at(self, url: &str, plan: Use) -> anyhow::Result<Box<dyn Subject>> {
+    /// Connects it to a database whose URL is known.
+    pub(crate) async fn open_at(self, url: &str, plan: Use) -> anyhow::Result<Box<dyn Subject>> {
         Ok(match self {
-                Self::DblockPostgres | Self::DblockMysql | Self::DblockSqlite => {
-                    Box::new(dblock::open(url, plan).await?) as Box<dyn Subject>
-                }
-                Self::FloorPostgres | Self::UpsertPostgres | Self::BarePostgres => {
-                    Box::new(floor::postgres(url, self.write(), plan).await?)
-                }
-                Self::FloorMysql | Self::UpsertMysql | Self::BareMysql => {
-                    Box::new(floor::mysql(url, self.write(), plan).await?)
-                }
-                Self::FloorSqlite | Self::UpsertSqlite | Self::BareSqlite => {
-                    Box::new(floor::sqlite(url, self.write(), plan).await?)
-                }
-                Self::Advisory => Box::new(advisory::open(url, plan).await?),
-                Self::Dlpg => Box::new(distributed_postgres::open(url, plan).await?),
-                Self::Dlmy => Box::new(distributed_mysql::open(url, plan).await?),
-                Self::Rslock => Box::new(redlock::open(url, plan)),
-                Self::AsyncRedisLock => Box::new(async_redis::open(url, plan).await?),
+            Self::DblockPostgres | Self::DblockMysql | Self::DblockSqlite | Self::DblockMemory => {
+                Box::new(dblock::open(url, dblock::TABLE, plan).await?) as Box<dyn Subject>
+            }
+            Self::DblockEmpty => Box::new(dblock::open(url, dblock::EMPTY_TABLE, plan).await?),
+            Self::DblockMillion => Box::new(dblock::open(url, MILLION_TABLE, plan).await?),
+            Self::FloorPostgres | Self::UpsertPostgres | Self::BarePostgres => {
+                Box::new(floor::postgres(url, self.write(), plan).await?)
+            }
+            Self::FloorMysql | Self::UpsertMysql | Self::BareMysql => {
+                Box::new(floor::mysql(url, self.write(), plan).await?)
+            }
+            Self::FloorSqlite | Self::UpsertSqlite | Self::BareSqlite => {
+                Box::new(floor::sqlite(url, self.write(), plan).await?)
+            }
+            Self::Advisory => Box::new(advisory::open(url, plan).await?),
+            Self::Dlpg => Box::new(distributed_postgres::open(url, plan).await?),
+            Self::Dlmy => Box::new(distributed_mysql::open(url, plan).await?),
+            Self::Rslock => Box::new(redlock::open(url, plan)),
+            Self::AsyncRedisLock => Box::new(async_redis::open(url, plan).await?),
         })
     }
 

@@ -14,7 +14,7 @@ pub(super) struct Redlock {
     manager: LockManager,
 }
 
-struct Lock {
+struct Task {
     manager: LockManager,
     key: String,
     guard: Option<LockGuard>,
@@ -30,7 +30,7 @@ pub(super) fn open(url: &str, plan: Use) -> Redlock {
 
 impl Subject for Redlock {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Lock {
+        Box::new(Task {
             manager: self.manager.clone(),
             key: key.to_owned(),
             guard: None,
@@ -43,7 +43,7 @@ impl Subject for Redlock {
     }
 }
 
-impl Client for Lock {
+impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
             self.guard = Some(self.manager.acquire(self.key.as_str(), TTL).await?);
