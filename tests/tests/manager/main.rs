@@ -24,6 +24,7 @@ mod shutdown;
 mod stores;
 mod tokens;
 mod verify;
+mod wake_ups;
 
 use std::time::Duration;
 

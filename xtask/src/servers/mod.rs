@@ -264,7 +264,10 @@ mod tests {
     #[test]
     fn only_what_was_wanted_can_be_missing() {
         let none = Programs::default();
-        assert_eq!(none.missing(Purpose::Tests.kinds()), ["postgresql", "mariadb-server"]);
+        assert_eq!(
+            none.missing(Purpose::Tests.kinds()),
+            ["postgresql", "mariadb-server"]
+        );
         assert_eq!(none.missing(&[Kind::MySql]), ["mariadb-server"]);
         assert_eq!(
             none.missing(Purpose::Benches.kinds()),

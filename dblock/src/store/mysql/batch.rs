@@ -194,8 +194,8 @@ impl Run<'_> {
         for mut row in rows {
             let Some(place) = self.place(&row) else { continue };
             seen[place] = true;
-            let (outcome, changed) = carry_out(&requests[members[place]], &mut row);
-            changes.extend(changed.then_some(row));
+            let (outcome, rewrites) = carry_out(&requests[members[place]], &mut row);
+            changes.extend(rewrites.then_some(row));
             outcomes.push((members[place], outcome));
         }
 
