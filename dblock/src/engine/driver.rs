@@ -24,7 +24,7 @@ use crate::key::Key;
 use crate::store::{Outcome, Request, Store};
 
 /// The most requests of one batch.
-const MAX_BATCH: usize = 512;
+const MAX_BATCH: usize = 1024;
 
 /// The most commands that are obeyed before batches and timers get their turn.
 const MOST_COMMANDS: usize = 1024;
