@@ -44,17 +44,19 @@ impl<M> Checked for M where
 ///
 /// # Panics
 /// With the shortest sequence of events that violates a property.
-pub fn holds<M: Checked>(name: &str, model: M) -> usize {
+pub fn holds<M: Checked>(name: &str, model: &M) -> usize {
     let begin = Instant::now();
     let checker = model
         .clone()
         .checker()
         .finish_when(HasDiscoveries::AnyFailures)
+        .target_state_count(15_000_000)
         .spawn_bfs()
         .join();
     let states = checker.unique_state_count();
     println!(
-        "{name}: {states} states, {} steps deep, {:.1} s",
+        "{name}: {states} states, {} generated, {} steps deep, {:.1} s",
+        checker.state_count(),
         checker.max_depth(),
         begin.elapsed().as_secs_f64()
     );
@@ -65,7 +67,7 @@ pub fn holds<M: Checked>(name: &str, model: M) -> usize {
                 found.is_none(),
                 "{name}: not so: {}\n{}",
                 property.name,
-                shortest(&model, property.name).unwrap_or_default()
+                shortest(model, property.name).unwrap_or_default()
             );
         } else {
             assert!(found.is_some(), "{name}: not reached: {}", property.name);

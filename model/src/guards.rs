@@ -38,6 +38,8 @@ pub enum Guard {
     OrphanIsReleased,
     /// That release is resent until the ttl has passed.
     OrphanReleaseIsResent,
+    /// The last one is sent after the ttl. Without it: answered after the ttl, and perhaps carried out before.
+    LastReleaseAfterTtl,
     /// The lock is handed over only before the local deadline.
     HandOverWithinLease,
     /// The lock is handed over only within the block of reserved tokens.

@@ -22,6 +22,11 @@ impl Tokens {
         self.turns
     }
 
+    /// How many owners were let in.
+    pub fn turns(&self) -> Turn {
+        self.turns
+    }
+
     /// Each token was larger than all before.
     pub fn grow(&self) -> bool {
         !self.fell

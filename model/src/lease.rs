@@ -55,7 +55,7 @@ pub struct State {
     ahead: Time,
     row: Option<Row>,
     sites: [Site; 2],
-    late: Late,
+    late: Late<1>,
     crashed: bool,
     forced: Forced,
     tokens: Tokens,

@@ -15,8 +15,10 @@
 //! inside or still has to release it, or else ends by itself; and no lease is longer than a ttl from now.
 
 pub mod check;
+pub mod counts;
 pub mod guards;
 pub mod history;
 pub mod lease;
+pub mod retry;
 pub mod store;
 pub mod wire;
