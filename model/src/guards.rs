@@ -26,7 +26,7 @@ pub enum Guard {
     ExtendKeepsLaterToken,
     /// Only rows whose `fence_ceiling` is below the clock are purged.
     PurgeBelowClock,
-    /// Only rows that were idle for long are purged.
+    /// Only rows that were idle for longer than any request is late are purged.
     PurgeOnlyIdle,
     /// A body ends at the local deadline.
     LocalDeadline,
@@ -50,8 +50,6 @@ pub enum Guard {
     FlushBeforeCheck,
     /// A fence check locks the row until the user's transaction ends.
     CheckLocksRow,
-    /// A fence check requires `expire_at > now`.
-    CheckRequiresLease,
 }
 
 /// Which guards stand: all of them, or all but one.

@@ -16,9 +16,9 @@ use stateright::{Model, Property};
 
 use crate::check::property::{EXCLUSION, LENGTH, RELEASE, TOKENS};
 use crate::guards::{Guard, Guards};
-use crate::history::{Tokens, local_deadline};
+use crate::history::Tokens;
 use crate::store::{Action, LeaseId, Outcome, Process, Request, Row, Rules, Time};
-use crate::wire::{Asked, Fate, Late};
+use crate::wire::{Asked, Fate, Late, local_deadline};
 
 /// Length of a lease.
 pub const TTL: Time = 2;
@@ -91,6 +91,8 @@ pub enum Step {
     Copy(Process),
     /// The store carries out a request that nobody waits for.
     ExecuteLate(usize, Request),
+    /// The row is deleted. With all guards this happens only when no request is on its way any more.
+    Purge,
 }
 
 impl RetryModel {
@@ -105,11 +107,11 @@ impl RetryModel {
         let repeated = before.is_some_and(|row| row.lease == request.lease && row.is_held(state.now));
         if let (Outcome::Granted(token, _), false) = (outcome, repeated) {
             state.tokens.give(token);
-            let remembered = before.is_some_and(|row| row.lease == request.lease);
+            let another = before.is_some_and(|row| row.lease != request.lease);
             let second = state.copied == Some((request.lease, true));
             let given_up_for_long =
                 |(lease, until): &(LeaseId, Time)| *lease == request.lease && *until <= state.now;
-            state.excused = (second && !remembered) || state.given_up.iter().any(given_up_for_long);
+            state.excused = (second && another) || state.given_up.iter().any(given_up_for_long);
         }
         if let Some((lease, carried_out)) = &mut state.copied {
             *carried_out |= *lease == request.lease;
@@ -260,6 +262,9 @@ impl Model for RetryModel {
                 }
             }
         }
+        if !self.guards.has(Guard::PurgeOnlyIdle) && state.row.is_some_and(|row| row.count == 0) {
+            steps.push(Step::Purge);
+        }
         for (index, request) in state.late.each() {
             steps.push(Step::ExecuteLate(index, request));
         }
@@ -305,6 +310,7 @@ impl Model for RetryModel {
                 let request = next.late.take(index);
                 self.apply(&mut next, request);
             }
+            Step::Purge => next.row = None,
         }
         next.forget();
         Some(next)

@@ -86,3 +86,8 @@ impl<const MOST: usize> Late<MOST> {
         }
     }
 }
+
+/// When a lease ends for its process, counted from `since`.
+pub fn local_deadline(since: Time, remaining: Time, margin: Time) -> Time {
+    (since + remaining).saturating_sub(margin)
+}

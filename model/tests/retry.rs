@@ -26,6 +26,7 @@ fn each_guard_is_needed() {
     without(Guard::OrphanReleaseIsResent, RELEASE);
     without(Guard::LastReleaseAfterTtl, RELEASE);
     without(Guard::FreeRowRefusesItsLease, RELEASE);
+    without(Guard::PurgeOnlyIdle, RELEASE);
     without(Guard::RepeatedAcquireIsSameGrant, RELEASE);
     without(Guard::ReleaseChecksLease, EXCLUSION);
 }
