@@ -18,6 +18,7 @@ mod inherit;
 mod loss;
 mod operators;
 mod places;
+mod purge;
 mod release;
 mod shutdown;
 mod stores;
