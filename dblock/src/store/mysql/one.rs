@@ -44,13 +44,12 @@ impl Statements {
     pub(super) fn new(table: &str) -> Self {
         let clock = LIVE_CLOCK;
         let wanted = format!("(wanted_until > 0 AND wanted_until > {clock})");
-        // A ceiling in the upper half of the numbers would leave no room for the bit beside the token.
+        // A token with no room for the bit beside it is out of range, which is an error.
         let take = format!(
             "{AT_ONCE} UPDATE {table} SET lock_owner = ?, holder = ?, acquired_at = {clock}, expire_at = acquired_at + ?, \
              fence_token = GREATEST(fence_ceiling + 1, acquired_at), fence_ceiling = fence_token + ?, revoked = FALSE, \
              reentrant_count = 1 + 0 * LAST_INSERT_ID(fence_token * 2 + (wanted_until > acquired_at)), lease_id = ? \
-             WHERE lock_key = ? AND reentrant_count = 0 AND lease_id <> ? AND fence_ceiling < {}",
-            i64::MAX / 4,
+             WHERE lock_key = ? AND reentrant_count = 0 AND lease_id <> ?"
         );
         let insert = format!(
             "{AT_ONCE} INSERT INTO {table} (lock_owner, holder, acquired_at, expire_at, fence_token, fence_ceiling, lease_id, \
