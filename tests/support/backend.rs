@@ -307,6 +307,7 @@ impl Backend {
                     ttl,
                     holder: "host/dead".into(),
                     wanted_for: None,
+                    spare_tokens: 0,
                 };
                 let request = Request {
                     key: Key::new(None, key).unwrap(),

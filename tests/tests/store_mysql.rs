@@ -114,6 +114,7 @@ fn acquire(name: impl AsRef<str>) -> Request {
         ttl: TTL,
         holder: "test".into(),
         wanted_for: None,
+        spare_tokens: 0,
     };
     Request {
         key: key(name),
@@ -124,7 +125,11 @@ fn acquire(name: impl AsRef<str>) -> Request {
 
 fn extend(of: &Request, count: u32) -> Request {
     Request {
-        action: Action::Extend { count, ttl: TTL },
+        action: Action::Extend {
+            count,
+            ttl: TTL,
+            successor: None,
+        },
         ..of.clone()
     }
 }

@@ -93,6 +93,7 @@ fn acquire(name: impl AsRef<str>) -> Request {
         ttl: TTL,
         holder: "host/1 test".into(),
         wanted_for: None,
+        spare_tokens: 0,
     };
     Request {
         key: key(name),
@@ -111,7 +112,11 @@ fn waiting(name: impl AsRef<str>, wish: Duration) -> Request {
 
 fn extend(of: &Request, count: u32) -> Request {
     Request {
-        action: Action::Extend { count, ttl: TTL },
+        action: Action::Extend {
+            count,
+            ttl: TTL,
+            successor: None,
+        },
         ..of.clone()
     }
 }

@@ -64,6 +64,7 @@ fn acquire(key: &str, ttl: Duration) -> Request {
         ttl,
         holder: "test".into(),
         wanted_for: None,
+        spare_tokens: 0,
     };
     Request {
         key: Key::new(None, key).unwrap(),
@@ -142,7 +143,11 @@ async fn the_clock_is_read_after_the_wait_for_the_file() {
     let leases =
         ["takeover", "extend", "release", "batch"].map(|key| acquire(key, Duration::from_millis(400)));
     let extend = |lease: &Request| Request {
-        action: Action::Extend { count: 1, ttl: TTL },
+        action: Action::Extend {
+            count: 1,
+            ttl: TTL,
+            successor: None,
+        },
         ..lease.clone()
     };
     let batches = [

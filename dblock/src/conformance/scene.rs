@@ -62,11 +62,16 @@ impl Asker {
             ttl,
             holder,
             wanted_for,
+            spare_tokens: 0,
         })
     }
 
     pub(super) fn extend(&self, count: u32, ttl: Duration) -> Request {
-        self.request(Action::Extend { count, ttl })
+        self.request(Action::Extend {
+            count,
+            ttl,
+            successor: None,
+        })
     }
 
     pub(super) fn release(&self) -> Request {

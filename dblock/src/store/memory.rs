@@ -3,14 +3,14 @@
 mod rules;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::rules::Table;
 use super::clock::micros;
-use super::{Capabilities, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreFuture};
+use super::{Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreFuture};
 use crate::key::Key;
 
 /// Rows in the memory of this process.
@@ -124,6 +124,15 @@ impl Store for MemoryStore {
         })
     }
 
+    fn purge<'a>(
+        &'a self,
+        idle: Duration,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(async move { Ok(self.table().purge(idle, after, limit)) })
+    }
+
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async {})
     }
@@ -131,8 +140,6 @@ impl Store for MemoryStore {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::store::Action;
 
@@ -150,6 +157,7 @@ mod tests {
             ttl,
             holder: "test".into(),
             wanted_for: None,
+            spare_tokens: 0,
         }
     }
 

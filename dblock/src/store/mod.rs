@@ -72,15 +72,15 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | held by another `lease_id` | `wanted_until = max(wanted_until, now + wanted_for)` if given: `Busy` |
     /// | | expired, another `lease_id` | becomes held: `Granted` with `taken_over` |
     /// | | expired, the request's `lease_id` | nothing: `Lost` |
-    /// | `Extend` | held by the request's `lease_id` | count becomes the given one; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
+    /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token the successor's if there is one; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
     /// | | anything else | nothing: `Lost` |
     /// | `Release` | held by the request's `lease_id` | count becomes 0: `Released` with `freed` |
     /// | | free, the request's `lease_id` | nothing: `Released` without `freed` |
     /// | | anything else | nothing: `Lost` |
     ///
     /// To become held means: `lock_owner`, `lease_id`, `holder` from the request, `reentrant_count = 1`,
-    /// `fence_token = fence_ceiling = max(fence_ceiling + 1, now)`, `acquired_at = now`,
-    /// `expire_at = now + ttl`, `revoked = false`; `wanted_until` stays (0 for a new row).
+    /// `fence_token = max(fence_ceiling + 1, now)`, `fence_ceiling = fence_token + spare_tokens`,
+    /// `acquired_at = now`, `expire_at = now + ttl`, `revoked = false`; `wanted_until` stays (0 for a new row).
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>>;
 
     /// Checks that the table is there and fits this version of dblock.
@@ -101,6 +101,37 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Frees `key` whoever holds it: count 0 and `lease_id` replaced by a fresh one, so that the former
     /// holder's requests find nothing. Whether it was held.
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
+
+    /// Listens for releases of wanted keys, and tells each one, until it cannot listen any more; the error
+    /// says why. Called only where [`Capabilities::wake_ups`] is set; dropping the future ends it.
+    ///
+    /// [`WakeUp::Listening`] is told first: every release of a wanted key that is carried out after that is
+    /// told, or the future ends.
+    fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
+        let _ = tell;
+        Box::pin(async {
+            StoreError::new(
+                StoreErrorKind::Unsupported,
+                "this store tells nothing of releases",
+            )
+        })
+    }
+
+    /// One step of a purge: looks at up to `limit` rows in the order of their keys, from the one behind
+    /// `after` on, and deletes those that nobody has used for `idle`: `expire_at`, `wanted_until` and
+    /// `fence_ceiling` all lie `idle` or more before now. A later grant of a deleted key is a first one, whose
+    /// token is the clock: that is why the ceiling must be in the past.
+    ///
+    /// A store that keeps no row of a free key has nothing to do, which is the default.
+    fn purge<'a>(
+        &'a self,
+        idle: Duration,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        let _ = (idle, after, limit);
+        Box::pin(async { Ok(Purged::default()) })
+    }
 
     /// Closes the store's own connections.
     fn close(&self) -> StoreFuture<'_, ()>;
@@ -123,16 +154,19 @@ pub struct Capabilities {
     pub verify_in: bool,
     /// How many calls of [`Store::apply`] may be under way at once.
     pub concurrency: usize,
+    /// [`Store::listen`] hears of other processes' releases. Without it waiters poll.
+    pub wake_ups: bool,
 }
 
 impl Capabilities {
-    /// Capabilities of a store called `name`: own thread, no fence check, one call at a time.
+    /// Capabilities of a store called `name`: own thread, no fence check, one call at a time, no wake-ups.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
             callers_runtime: false,
             verify_in: false,
             concurrency: 1,
+            wake_ups: false,
         }
     }
 }
@@ -161,16 +195,50 @@ pub enum Action {
         holder: Arc<str>,
         /// When busy: say in the row that somebody waits, for this long.
         wanted_for: Option<Duration>,
+        /// How many tokens to keep free above the lease's own, for hand-overs inside the process.
+        spare_tokens: u32,
     },
-    /// Write the number of holds and extend the lease: renewal, re-entry, and the end of a nested hold.
+    /// Write the number of holds and extend the lease: renewal, re-entry, the end of a nested hold, and a
+    /// hand-over inside the process.
     Extend {
         /// The number of holds, at least 1. Absolute, so that a repeated request counts nothing twice.
         count: u32,
         /// Length of the lease from now.
         ttl: Duration,
+        /// Who has the lease now, if it was handed over inside the process since the row was written last.
+        successor: Option<Successor>,
     },
     /// End the lease.
     Release,
+}
+
+/// Who has a lease after a hand-over inside the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Successor {
+    /// The call chain that has the lock now.
+    pub owner: Uuid,
+    /// As in [`Action::Acquire`].
+    pub holder: Arc<str>,
+    /// Its token: one of those that the acquire kept free.
+    pub fence_token: i64,
+}
+
+/// What a store tells of the releases that it hears of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WakeUp {
+    /// From here on no release of a wanted key is missed.
+    Listening,
+    /// The key has been released while somebody wanted it.
+    Released(Key),
+}
+
+/// What one step of [`Store::purge`] did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// How many rows were deleted.
+    pub rows: u64,
+    /// The last key looked at, if there may be more behind it.
+    pub next: Option<Key>,
 }
 
 /// The answer to a [`Request`].

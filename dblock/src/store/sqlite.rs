@@ -114,12 +114,13 @@ impl SqliteStore {
                 ttl,
                 holder,
                 wanted_for,
+                ..
             } => query
                 .bind(owner)
                 .bind(micros(*ttl))
                 .bind(&**holder)
                 .bind(wanted_for.map(micros)),
-            Action::Extend { count, ttl } => query.bind(count).bind(micros(*ttl)),
+            Action::Extend { count, ttl, .. } => query.bind(count).bind(micros(*ttl)),
             Action::Release => query,
         };
         self.rows(connection, query).await

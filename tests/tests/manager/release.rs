@@ -28,6 +28,7 @@ on_every_store!(
     a_body_that_times_out_is_released,
     an_aborted_task_is_released,
     a_released_guard_has_released,
+    a_release_that_the_engine_sees_before_it_is_told_is_confirmed,
     a_dropped_guard_is_released,
     the_lock_outlives_its_manager_but_not_its_guard,
 );
@@ -232,6 +233,27 @@ async fn a_released_guard_has_released(backend: Backend) {
     assert_eq!(backend.the_row("key").await.reentrant_count, 1);
     guard.release().await.unwrap();
     assert!(backend.the_row("key").await.is_free());
+}
+
+/// The engine looks at a key whenever there is reason to. Here another task gives it reasons all the time, so
+/// that some look falls between the end of the hold and the word of it.
+async fn a_release_that_the_engine_sees_before_it_is_told_is_confirmed(backend: Backend) {
+    let locks = backend.manager().await;
+    let pester = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            loop {
+                if let Some(guard) = locks.try_acquire("key", long()).await.unwrap() {
+                    guard.release().await.unwrap();
+                }
+            }
+        }
+    });
+    for _ in 0..200 {
+        let guard = locks.acquire("key", long().wait(LONG)).await.unwrap();
+        guard.release().await.unwrap();
+    }
+    pester.abort();
 }
 
 async fn a_dropped_guard_is_released(backend: Backend) {

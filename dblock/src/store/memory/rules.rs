@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Bound;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use crate::key::Key;
 use crate::store::clock::{micros, until};
-use crate::store::{Action, LockRow, Occupant, Outcome, Request};
+use crate::store::{Action, LockRow, Occupant, Outcome, Purged, Request, Successor};
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -30,16 +31,22 @@ impl Table {
                 ttl,
                 holder,
                 wanted_for,
+                spare_tokens,
             } => {
                 let grant = Grant {
                     lease_id: *lease_id,
                     owner: *owner,
                     ttl: *ttl,
                     holder,
+                    spare_tokens: *spare_tokens,
                 };
                 self.acquire(key, &grant, *wanted_for)
             }
-            Action::Extend { count, ttl } => self.extend(key, *lease_id, *count, *ttl),
+            Action::Extend {
+                count,
+                ttl,
+                successor,
+            } => self.extend(key, *lease_id, *count, *ttl, successor.as_ref()),
             Action::Release => self.release(key, *lease_id),
         }
     }
@@ -80,12 +87,24 @@ impl Table {
         }
     }
 
-    fn extend(&mut self, key: &Key, lease_id: Uuid, count: u32, ttl: Duration) -> Outcome {
+    fn extend(
+        &mut self,
+        key: &Key,
+        lease_id: Uuid,
+        count: u32,
+        ttl: Duration,
+        successor: Option<&Successor>,
+    ) -> Outcome {
         let now = self.now;
         let Some(row) = self.held(key).filter(|row| row.lease_id == lease_id) else {
             return Outcome::Lost;
         };
         row.reentrant_count = count;
+        if let Some(successor) = successor {
+            row.owner = successor.owner;
+            row.holder = successor.holder.to_string();
+            row.fence_token = successor.fence_token;
+        }
         if !row.revoked {
             row.expire_at = row.expire_at.max(now.saturating_add(micros(ttl)));
         }
@@ -111,6 +130,28 @@ impl Table {
             freed,
             wanted: row.wanted_until > now,
         }
+    }
+
+    pub(super) fn purge(&mut self, idle: Duration, after: Option<&Key>, limit: u32) -> Purged {
+        let before = self.now.saturating_sub(micros(idle));
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let looked_at = self.rows.range((from, Bound::Unbounded)).take(limit);
+        let looked_at: Vec<_> = looked_at
+            .map(|(key, row)| {
+                let last_used = row.expire_at.max(row.wanted_until).max(row.fence_ceiling);
+                (key.clone(), last_used <= before)
+            })
+            .collect();
+        let mut purged = Purged::default();
+        for (key, _) in looked_at.iter().filter(|(_, idle)| *idle) {
+            self.rows.remove(key);
+            purged.rows += 1;
+        }
+        if looked_at.len() == limit {
+            purged.next = looked_at.into_iter().next_back().map(|(key, _)| key);
+        }
+        purged
     }
 
     pub(super) fn held(&mut self, key: &Key) -> Option<&mut LockRow> {
@@ -144,6 +185,7 @@ struct Grant<'a> {
     owner: Uuid,
     ttl: Duration,
     holder: &'a str,
+    spare_tokens: u32,
 }
 
 impl Grant<'_> {
@@ -153,7 +195,7 @@ impl Grant<'_> {
         let wanted_until = row.wanted_until;
         *row = LockRow {
             fence_token,
-            fence_ceiling: fence_token,
+            fence_ceiling: fence_token.saturating_add(self.spare_tokens.into()),
             wanted_until,
             ..self.first_row(&row.key, now)
         };
@@ -167,7 +209,7 @@ impl Grant<'_> {
             expire_at: now.saturating_add(micros(self.ttl)),
             lease_id: self.lease_id,
             fence_token: now.max(1),
-            fence_ceiling: now.max(1),
+            fence_ceiling: now.max(1).saturating_add(self.spare_tokens.into()),
             wanted_until: 0,
             acquired_at: now,
             holder: self.holder.to_owned(),

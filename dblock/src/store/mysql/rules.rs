@@ -68,7 +68,7 @@ pub(super) fn decide(request: &Request, row: &LockRow) -> (Outcome, Option<LockR
             };
             (granted, Some(change))
         }
-        Action::Extend { count, ttl } if ours => {
+        Action::Extend { count, ttl, .. } if ours => {
             let longer = row.expire_at.max(now.saturating_add(micros(*ttl)));
             let expire_at = if row.revoked { row.expire_at } else { longer };
             let extended = Outcome::Extended {
@@ -182,6 +182,7 @@ mod tests {
             ttl,
             holder: "me".into(),
             wanted_for,
+            spare_tokens: 0,
         };
         Request {
             key: Key::new(None, "k").unwrap(),
@@ -210,6 +211,7 @@ mod tests {
             action: Action::Extend {
                 count: 1,
                 ttl: Duration::from_secs(3),
+                successor: None,
             },
             ..acquire(mine, None)
         };
@@ -262,6 +264,7 @@ mod tests {
             action: Action::Extend {
                 count: 2,
                 ttl: Duration::from_secs(3),
+                successor: None,
             },
             ..acquire(mine, None)
         };
