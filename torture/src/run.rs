@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use dblock::{InspectFilter, LockManager};
+use dblock::{InspectFilter, LockManager, LockRow};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,7 +27,7 @@ const CALM: Duration = Duration::from_secs(7);
 
 /// How long after the last process has gone a lease may still stand: its ttl, and a statement that arrived
 /// late.
-const QUIET: Duration = LONGEST_TTL.saturating_add(Duration::from_secs(1));
+pub(crate) const QUIET: Duration = LONGEST_TTL.saturating_add(Duration::from_secs(1));
 
 /// What is run.
 #[derive(Debug, clap::Args)]
@@ -232,4 +232,14 @@ async fn take_stock(locks: &LockManager, bank: &Bank, journal: &Journal) -> anyh
     let (accounts, transfers) = bank.close().await?;
     journal.write(Event::Bank { accounts, transfers });
     Ok(())
+}
+
+pub(crate) fn held_rows(rows: Vec<LockRow>) -> Vec<Row> {
+    let row = |row: LockRow| Row {
+        key: row.key.to_string(),
+        token: row.fence_token,
+        remaining_ms: u64::try_from((row.expire_at - row.now) / 1_000).unwrap_or(0),
+        holder: row.holder,
+    };
+    rows.into_iter().map(row).collect()
 }

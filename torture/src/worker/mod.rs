@@ -26,6 +26,8 @@ use crate::seat::Life;
 
 pub(crate) use mix::{KEYS, LONGEST_TTL, key_name};
 pub(crate) use process::{Arguments, main};
+#[cfg(test)]
+pub(crate) use section::Planned;
 
 /// One process, or in the checker's own tests what stands for one.
 #[derive(Debug)]

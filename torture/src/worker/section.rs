@@ -24,7 +24,7 @@ const STEP: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The payload of a panic that is part of the plan.
-pub(super) struct Planned;
+pub(crate) struct Planned;
 
 /// A stay inside of a lock. Writes down when it begins and, however it ends, when it does.
 struct Visit<'a> {
