@@ -30,6 +30,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) resource: SocketAddr,
     pub(crate) tasks: u64,
     pub(crate) seed: u64,
+    /// Locks may go from task to task without the database in between.
+    pub(crate) hand_over: bool,
     /// libfaketime, where the clocks of the processes can be set.
     pub(crate) faketime: Option<&'a Path>,
     pub(crate) journal: &'a Journal,
@@ -172,6 +174,7 @@ fn hire(terms: Terms<'_>, life: Life) -> anyhow::Result<Member> {
             "--seed",
             &terms.seed.to_string(),
         ])
+        .args(["--hand-over", &terms.hand_over.to_string()])
         .stdin(Stdio::piped())
         // A terminal's Ctrl-C is for the runner, which ends the others.
         .process_group(0)

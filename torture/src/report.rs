@@ -66,10 +66,10 @@ impl Progress {
             let before = self.entries.get();
             self.count_entries();
             let (from, to) = if on_terminal { ("\r\x1b[K", "") } else { ("", "\n") };
-            let rate = (self.entries.get() - before) as f64 / EVERY.as_secs_f64();
+            let rate = (self.entries.get() - before) as u64 / EVERY.as_secs();
             let _ = write!(
                 std::io::stderr(),
-                "{from}{:>5.0} of {} s: {} faults ({} could not be), {} sections, {rate:.0} a second{to}",
+                "{from}{:>5.0} of {} s: {} faults ({} could not be), {} sections, {rate} a second{to}",
                 self.start.elapsed().as_secs_f64(),
                 self.length.as_secs(),
                 self.injected.get(),

@@ -36,11 +36,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum)]
     store: StoreKind,
     /// How long faults are injected.
-    #[arg(long, default_value_t = 1.0, conflicts_with = "seconds")]
+    #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// The same in seconds.
-    #[arg(long)]
-    seconds: Option<u32>,
     /// Decides which faults come when, and what the processes do.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -50,6 +47,9 @@ pub(crate) struct Arguments {
     /// Tasks of each process.
     #[arg(long, default_value_t = 6)]
     tasks: u64,
+    /// Every hand-over goes through the database.
+    #[arg(long)]
+    no_hand_over: bool,
     /// Keep the history here even when all is well.
     #[arg(long)]
     keep: Option<PathBuf>,
@@ -57,22 +57,17 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     fn length(&self) -> anyhow::Result<Duration> {
-        match self.seconds {
-            Some(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
-            None => Duration::try_from_secs_f64(self.minutes * 60.0).context("--minutes"),
-        }
+        Duration::try_from_secs_f64(self.minutes * 60.0).context("--minutes")
     }
 
     /// The command that repeats this run.
     fn command(&self) -> String {
-        let length = match self.seconds {
-            Some(seconds) => format!("--seconds {seconds}"),
-            None => format!("--minutes {}", self.minutes),
-        };
         let (store, seed) = (self.store.name(), self.seed);
-        let (processes, tasks) = (self.processes, self.tasks);
+        let (minutes, processes, tasks) = (self.minutes, self.processes, self.tasks);
+        let hand_over = if self.no_hand_over { " --no-hand-over" } else { "" };
         format!(
-            "cargo xtask torture --store {store} {length} --seed {seed} --processes {processes} --tasks {tasks}"
+            "cargo xtask torture --store {store} --minutes {minutes} --seed {seed} \
+             -- --processes {processes} --tasks {tasks}{hand_over}"
         )
     }
 }
@@ -170,6 +165,7 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
             resource: resource.address()?,
             tasks: arguments.tasks,
             seed: arguments.seed,
+            hand_over: !arguments.no_hand_over,
             faketime: faketime.as_deref(),
             journal: &journal,
         },
@@ -222,13 +218,9 @@ async fn injure(injector: &Injector<'_>, plan: Vec<Planned>, progress: &Progress
 /// What is left when everyone has gone.
 async fn take_stock(locks: &LockManager, bank: &Bank, journal: &Journal) -> anyhow::Result<()> {
     let held = locks.inspect(InspectFilter::new()).await?;
-    let held = held.into_iter().map(|row| Row {
-        key: row.key.to_string(),
-        token: row.fence_token,
-        remaining_ms: u64::try_from((row.expire_at - row.now) / 1_000).unwrap_or(0),
-        holder: row.holder,
+    journal.write(Event::Quiet {
+        held: held_rows(held),
     });
-    journal.write(Event::Quiet { held: held.collect() });
     let (accounts, transfers) = bank.close().await?;
     journal.write(Event::Bank { accounts, transfers });
     Ok(())

@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask test`, `cargo xtask servers` and `cargo xtask compile-time`. Unix only.
+//! The project's tasks: `cargo xtask test`, `torture`, `servers` and `compile-time`. Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
@@ -10,6 +10,7 @@ mod signals;
 mod stale;
 mod steps;
 mod test;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,8 @@ struct Cli {
 enum Task {
     /// Run every check of the project, with throw-away database servers.
     Test(test::Args),
+    /// Fight for locks while processes, connections and servers fail, and check what happened.
+    Torture(torture::Args),
     /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
     Servers,
     /// Measure what the attribute costs the compiler.
@@ -55,6 +58,10 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Test(args) => tokio::select! {
             outcome = test::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Torture(args) => tokio::select! {
+            outcome = torture::run(&args) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::CompileTime => tokio::select! {

@@ -87,8 +87,8 @@ pub(crate) struct Calls {
 impl Calls {
     pub(crate) fn read(history: &History, facts: &Facts) -> Self {
         let mut calls = Self::default();
-        for (life, lines) in &history.workers {
-            for line in lines {
+        for (life, log) in &history.workers {
+            for line in log {
                 calls.add(*life, line, facts);
             }
         }
@@ -119,9 +119,9 @@ impl Calls {
         by_key
     }
 
-    fn add(&mut self, life: Life, line: &Line, facts: &Facts) {
-        let at = line.at;
-        let number = match &line.event {
+    fn add(&mut self, life: Life, written: &Line, facts: &Facts) {
+        let at = written.at;
+        let number = match &written.event {
             Event::Ask {
                 call,
                 key,
@@ -165,7 +165,7 @@ impl Calls {
         let Some(place) = self.places.get(&(life, number)) else {
             return;
         };
-        self.calls[*place].note(line);
+        self.calls[*place].note(written);
     }
 
     /// The nearest call with a key around one that is made inside of `within`.

@@ -71,9 +71,9 @@ pub(super) fn cause(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> Caus
 /// The cause at the beginning of `span`, if the causes together cover all of it.
 fn covering(span: Span, excused: &[(Span, Cause)]) -> Option<Cause> {
     let mut first = None;
-    let mut reached = span.from;
+    let mut covered = span.from;
     loop {
-        let reaches = |(excuse, _): &&(Span, Cause)| excuse.from <= reached && excuse.to > reached;
+        let reaches = |(excuse, _): &&(Span, Cause)| excuse.from <= covered && excuse.to > covered;
         let further = excused.iter().filter(reaches);
         // The named exceptions come before mere starvation, which each of them brings with it.
         let next = match first {
@@ -81,11 +81,11 @@ fn covering(span: Span, excused: &[(Span, Cause)]) -> Option<Cause> {
             Some(_) => further.max_by_key(|(excuse, _)| excuse.to),
         };
         let Some((excuse, cause)) = next else {
-            return first.filter(|_| reached >= span.to);
+            return first.filter(|_| covered >= span.to);
         };
         first = first.or(Some(*cause));
-        reached = excuse.to;
-        if reached >= span.to {
+        covered = excuse.to;
+        if covered >= span.to {
             return first;
         }
     }

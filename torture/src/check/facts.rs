@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::fault::Fault;
 use crate::history::{Event, Line, MS};
 use crate::seat::Life;
 
@@ -27,6 +28,8 @@ impl Span {
 pub(crate) struct Facts {
     pauses: HashMap<Life, Vec<Span>>,
     forced: HashMap<String, Vec<Span>>,
+    /// When replies of the store came late, by seat.
+    slowed: HashMap<usize, Vec<Span>>,
     /// When a process was killed, or had surely ended.
     ends: HashMap<Life, i64>,
     pub(crate) calm: Option<i64>,
@@ -68,6 +71,12 @@ impl Facts {
                 Event::Killed { life } | Event::Ended { life, .. } | Event::Stuck { life } => {
                     facts.ends.insert(*life, *at);
                 }
+                Event::Fault {
+                    fault: Fault::Slow { seat, ms, .. },
+                } => facts.slowed.entry(*seat).or_default().push(Span {
+                    from: *at,
+                    to: *at + i64::from(*ms) * MS,
+                }),
                 Event::Calm => facts.calm = Some(*at),
                 _ => {}
             }
@@ -83,6 +92,13 @@ impl Facts {
     /// For how long a process stood still in a stretch of time.
     pub(crate) fn paused_within(&self, life: Life, span: Span) -> i64 {
         self.pauses(life).iter().map(|pause| pause.within(span)).sum()
+    }
+
+    /// Whether a process may have heard of the store in a stretch of time later than it was told.
+    pub(crate) fn hears_late(&self, life: Life, span: Span) -> bool {
+        let slowed = self.slowed.get(&life.seat).map_or(&[][..], Vec::as_slice);
+        let mut late = slowed.iter().chain(self.pauses(life));
+        late.any(|late| late.within(span) > 0)
     }
 
     /// When an operator freed a key.

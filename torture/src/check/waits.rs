@@ -18,8 +18,9 @@ const STORE_PATIENCE: i64 = 5_000 * MS;
 /// How long a call awaits its release at most.
 const RELEASE_PATIENCE: i64 = 2_000 * MS;
 
-/// How far the row may lag behind a release.
-const LAG: i64 = 500 * MS;
+/// For how long after a release a caller may hear that its key was busy: a process takes the store's word for
+/// a second, and the row may lag behind hand-overs.
+const LAG: i64 = 1_500 * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     let mut longest = (0, 0);
@@ -37,7 +38,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     }
     let span = |ns: i64| Duration::from_nanos(ns.unsigned_abs());
     (verdict.counts.longest_wait, verdict.counts.longest_release) = (span(longest.0), span(longest.1));
-    busy_after_release(calls, &mut verdict.findings);
+    busy_after_release(calls, facts, &mut verdict.findings);
 }
 
 /// The time from one moment to another in which the call's process did not stand still.
@@ -60,7 +61,7 @@ fn judge(call: &Call, what: &'static str, took: i64, limit: i64, verdict: &mut V
 }
 
 /// Somebody was refused because of a token whose release had been confirmed well before he asked.
-fn busy_after_release(calls: &Calls, findings: &mut Vec<Finding>) {
+fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     let mut released: HashMap<(&str, i64), (i64, i64)> = HashMap::new();
     for call in calls.iter() {
         let Some(stay) = &call.stay else { continue };
@@ -84,7 +85,12 @@ fn busy_after_release(calls: &Calls, findings: &mut Vec<Finding>) {
         let Some(&(at, last)) = released.get(&(call.key.as_str(), by)) else {
             continue;
         };
-        if at < i64::MAX && at.max(last).saturating_add(LAG) < call.asked {
+        let since = at.max(last);
+        let span = Span {
+            from: since,
+            to: call.asked,
+        };
+        if since.saturating_add(LAG) < call.asked && !facts.hears_late(call.life, span) {
             findings.push(Finding::BusyAfterRelease {
                 key: call.key.clone(),
                 token: by,

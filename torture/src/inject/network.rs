@@ -9,7 +9,7 @@ use super::{Injector, millis};
 use crate::fault::Fault;
 
 /// How long a trick waits for a statement to be played on.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Injector<'_> {
     pub(super) async fn on_network(&self, fault: &Fault) -> bool {

@@ -54,7 +54,7 @@ async fn run_on(flaw: Flaw) -> Verdict {
             let worker = Worker::new(life, locks, folder.path(), client, None).unwrap();
             let stop = stop.clone();
             workers.push(tokio::spawn(async move {
-                worker.work(seat as u64, TASKS, stop).await
+                worker.work(seat as u64, TASKS, stop).await;
             }));
         }
         tokio::time::sleep(LENGTH).await;

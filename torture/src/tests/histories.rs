@@ -18,8 +18,8 @@ struct Sketch(History);
 
 impl Sketch {
     fn worker(&mut self, life: Life, at: i64, event: Event) {
-        let line = Line { at: at * MS, event };
-        self.0.workers.entry(life).or_default().push(line);
+        let written = Line { at: at * MS, event };
+        self.0.workers.entry(life).or_default().push(written);
     }
 
     fn runner(mut self, at: i64, event: Event) -> Self {
@@ -333,11 +333,12 @@ fn a_released_lock_is_not_busy() {
         sketch.worker(A, 100, Event::Released { call: 1 });
         sketch.ask(B, 1, asked, None);
         sketch.answer(B, 1, asked + 5, End::Busy, Some(by));
-        sketch.findings()
+        sketch
     };
-    assert_eq!(sketch(300, 10), []);
-    assert_eq!(sketch(700, 11), []);
-    let found = sketch(700, 10);
+    assert_eq!(sketch(1_600, 10).findings(), []);
+    assert_eq!(sketch(1_601, 11).findings(), []);
+    assert_eq!(paused(sketch(1_601, 10), B, 50, 150).findings(), []);
+    let found = sketch(1_601, 10).findings();
     assert!(
         matches!(found[..], [Finding::BusyAfterRelease { .. }]),
         "{found:?}"

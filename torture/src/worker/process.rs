@@ -37,6 +37,8 @@ pub(crate) struct Arguments {
     pub(crate) tasks: u64,
     #[arg(long)]
     pub(crate) seed: u64,
+    #[arg(long, action = clap::ArgAction::Set)]
+    pub(crate) hand_over: bool,
 }
 
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -65,7 +67,10 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let bank = Bank::at(&arguments.url)?;
     // The server may be down at this moment.
-    let locks = LockManager::builder(bank.source()).namespace("torture").start()?;
+    let locks = LockManager::builder(bank.source())
+        .namespace("torture")
+        .hand_over(arguments.hand_over)
+        .start()?;
     let resource = ResourceClient::new(arguments.resource);
     let worker = Worker::new(
         life,

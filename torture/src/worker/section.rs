@@ -186,7 +186,7 @@ impl Worker {
         };
         transfer.id = self.transfer_id(visit.call);
         // Whether one that failed was committed is for the ledger to say.
-        if let Ok(Ok(())) = timeout(PATIENCE, bank.transfer(transfer, [outer, inner])).await {
+        if let Ok(Ok(())) = timeout(PATIENCE, Box::pin(bank.transfer(transfer, [outer, inner]))).await {
             self.journal.write(Event::Transferred { id: transfer.id });
         }
     }
