@@ -48,6 +48,7 @@ pub(crate) struct Crew<'a> {
 #[derive(Debug)]
 pub(crate) struct Member {
     life: Life,
+    pid: u32,
     process: Child,
     /// Closing it asks the process to end.
     stdin: Option<ChildStdin>,
@@ -144,7 +145,7 @@ impl Member {
 
     /// What libfaketime leaves behind of a process that was killed.
     fn forget_clock(&self) {
-        let Some(pid) = self.process.id() else { return };
+        let pid = self.pid;
         for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
             let _ = std::fs::remove_file(Path::new("/dev/shm").join(name));
         }
@@ -193,6 +194,7 @@ fn hire(terms: Terms<'_>, life: Life) -> anyhow::Result<Member> {
     terms.journal.write(Event::Started { life, pid });
     Ok(Member {
         life,
+        pid,
         stdin: process.stdin.take(),
         process,
     })

@@ -190,6 +190,29 @@ pub(crate) fn pictures(history: &History, verdict: &Verdict, folder: &Path) -> a
     Ok(())
 }
 
+/// A row for the table in docs/evidence.md.
+pub(crate) fn row(verdict: &Verdict, store: &str, minutes: f64, seed: u64) -> String {
+    let counts = &verdict.counts;
+    let overlaps = |cause| verdict.overlaps.get(&cause).copied().unwrap_or(0);
+    let ms = |length: Duration| length.as_millis();
+    let cells = [
+        store.to_owned(),
+        minutes.to_string(),
+        seed.to_string(),
+        counts.injected().to_string(),
+        counts.processes.to_string(),
+        counts.sections.to_string(),
+        counts.transfers.to_string(),
+        format!("{} / {}", verdict.fence.accepted, verdict.fence.all_refused()),
+        [Cause::Paused, Cause::Forced, Cause::Blocked, Cause::Starved]
+            .map(|cause| overlaps(cause).to_string())
+            .join(" / "),
+        format!("{} / {} ms", ms(counts.longest_wait), ms(counts.longest_release)),
+        verdict.findings.len().to_string(),
+    ];
+    format!("| {} |", cells.join(" | "))
+}
+
 pub(crate) fn exit_code(verdict: &Verdict) -> ExitCode {
     if verdict.findings.is_empty() {
         ExitCode::SUCCESS

@@ -102,6 +102,11 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let history = History::read(folder.path())?;
     let verdict = check::check(&history);
     report::print(&verdict);
+    let (store, seed) = (arguments.store.name(), arguments.seed);
+    println!(
+        "\nfor docs/evidence.md:\n{}",
+        report::row(&verdict, store, arguments.minutes, seed)
+    );
     let kept = match &arguments.keep {
         Some(keep) => Some(keep_in(folder.path(), keep)?),
         None if verdict.findings.is_empty() => None,
