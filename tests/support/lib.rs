@@ -12,9 +12,9 @@ pub mod faulty_store;
 pub mod hot_account;
 pub mod line;
 pub mod own_server;
-pub mod poll;
 pub mod proxy;
 pub mod run;
+pub mod telling_store;
 pub mod transaction;
 
 pub use backend::{Backend, Kind, Row};

@@ -41,6 +41,10 @@ pub enum Trick {
     LoseRequest,
     /// The client's connection is closed; the server gets the request when [`Proxy::deliver`] is called.
     DeliverLate,
+    /// The server gets it, and nothing comes back on this connection any more.
+    Silence,
+    /// The server does not get it, and nothing comes back on this connection any more.
+    Swallow,
 }
 
 /// Says whether bytes on their way to the server are those to look out for.
@@ -137,7 +141,7 @@ impl Proxy {
         self.shared.state().look_out = Some((test, trick));
     }
 
-    /// Takes back what was to be looked out for, if no request was true of it yet.
+    /// Looks out for nothing any more.
     pub fn look_away(&self) {
         self.shared.state().look_out = None;
     }
@@ -215,6 +219,11 @@ impl Shared {
                             }
                         }
                         Some(Trick::LoseRequest) => return,
+                        Some(Trick::Silence) => {
+                            let _ = to_server.write_all(&up[..length]).await;
+                            swallowed = true;
+                        }
+                        Some(Trick::Swallow) => swallowed = true,
                         Some(Trick::LoseReply) => {
                             let _ = to_server.write_all(&up[..length]).await;
                             return drain(&mut from_server).await;

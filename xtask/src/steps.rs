@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use tokio::process::Command;
 
 use crate::process::{Process, Stop, Target, shown};
-use crate::servers::Servers;
+use crate::servers::{Purpose, Servers};
 use crate::{stale, torture};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
@@ -162,7 +162,7 @@ fn drivers(tree: &str) -> Vec<&'static str> {
 }
 
 async fn test(extra: &[String]) -> anyhow::Result<Outcome> {
-    let servers = Servers::start_missing().await?;
+    let servers = Servers::start_missing(Purpose::Tests).await?;
     let on = servers.names().join(" and ");
     let mut command = cargo(["test"]);
     command.args(test_arguments(extra)).envs(servers.variables());

@@ -14,16 +14,17 @@
 mod attribute;
 mod errors;
 mod exclusion;
+mod hand_over;
 mod inherit;
 mod loss;
 mod operators;
 mod places;
-mod reentry;
 mod release;
 mod shutdown;
 mod stores;
 mod tokens;
 mod verify;
+mod wake_ups;
 
 use std::time::Duration;
 

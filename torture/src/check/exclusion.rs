@@ -1,5 +1,7 @@
 //! Two owners inside of one key.
 
+use std::collections::HashSet;
+
 use super::Verdict;
 use super::calls::{Call, Calls, Stay};
 use super::cause::{Cause, cause};
@@ -10,6 +12,7 @@ use super::finding::{Finding, Who};
 pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     for (key, sections) in calls.sections() {
         let mut inside: Vec<(&Call, &Stay)> = Vec::new();
+        let mut found = HashSet::new();
         for (call, stay) in sections {
             inside.retain(|(other, _)| other.stay_end() > stay.entered);
             for &(other, other_stay) in &inside {
@@ -19,7 +22,9 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
                 let pair = [(call, stay), (other, other_stay)];
                 let cause = judge(pair, facts);
                 *verdict.overlaps.entry(cause).or_default() += 1;
-                if cause == Cause::Unexplained {
+                // One that stays for long meets many; it is told of once.
+                let (former, _) = former(pair);
+                if cause == Cause::Unexplained && found.insert((former.life, former.number)) {
                     verdict.findings.push(Finding::Overlap {
                         key: key.to_owned(),
                         first: Who::of(other, other_stay),
@@ -33,14 +38,20 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// The one with the smaller token is the one that should have gone before the other came.
-fn judge(pair: [(&Call, &Stay); 2], facts: &Facts) -> Cause {
-    let [(former, stay), (_, later)] = if pair[0].1.token < pair[1].1.token {
-        pair
+/// The one with the smaller token should have gone before the other came.
+fn former<'a>(pair: [(&'a Call, &'a Stay); 2]) -> (&'a Call, &'a Stay) {
+    if pair[0].1.token < pair[1].1.token {
+        pair[0]
     } else {
-        [pair[1], pair[0]]
+        pair[1]
+    }
+}
+
+fn judge(pair: [(&Call, &Stay); 2], facts: &Facts) -> Cause {
+    let (call, stay) = former(pair);
+    let span = Span {
+        from: pair[0].1.entered.max(pair[1].1.entered),
+        to: call.stay_end(),
     };
-    let from = stay.entered.max(later.entered);
-    let to = former.stay_end();
-    cause(former, stay, Span { from, to }, facts)
+    cause(call, stay, span, facts)
 }

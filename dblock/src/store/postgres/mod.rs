@@ -8,6 +8,7 @@
 mod admin;
 mod apply;
 mod errors;
+mod listen;
 mod sql;
 mod sql_one;
 
@@ -24,7 +25,9 @@ use super::connections::{Connections, MAX_CONNECTIONS};
 use super::error::StoreError;
 use super::row::{InspectFilter, LockRow};
 use super::table::TableName;
-use super::{Capabilities, Database, FenceSource, Outcome, Request, Store, StoreFuture, clock};
+use super::{
+    Capabilities, Database, FenceSource, Outcome, Purged, Request, Store, StoreFuture, WakeUp, clock,
+};
 use crate::error::LockError;
 use crate::key::Key;
 
@@ -163,6 +166,7 @@ impl Store for PostgresStore {
         Capabilities {
             verify_in: true,
             concurrency: 3,
+            wake_ups: true,
             ..Capabilities::new("postgres")
         }
     }
@@ -189,6 +193,19 @@ impl Store for PostgresStore {
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(admin::force_release(self, key))
+    }
+
+    fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
+        Box::pin(listen::listen(self, tell))
+    }
+
+    fn purge<'a>(
+        &'a self,
+        idle: Duration,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(admin::purge(self, idle, after, limit))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
