@@ -14,6 +14,7 @@ pub mod line;
 pub mod own_server;
 pub mod proxy;
 pub mod run;
+pub mod telling_store;
 pub mod transaction;
 
 pub use backend::{Backend, Kind, Row};

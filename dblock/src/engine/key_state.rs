@@ -265,9 +265,9 @@ impl KeyState {
             return;
         };
         match sent.for_whom {
-            ForWhom::Orphan => self
-                .orphans
-                .retain_mut(|orphan| orphan.lease_id != sent.lease_id || !orphan.settle(&answer, scene.now)),
+            ForWhom::Orphan => self.orphans.retain_mut(|orphan| {
+                orphan.lease_id != sent.lease_id || !orphan.settle(&answer, sent.sent_at, scene.now)
+            }),
             ForWhom::Holding => self.settle_holding(&sent, answer, scene),
             ForWhom::Waiter(id) => self.settle_acquire(id, &sent, answer, scene),
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use dblock::store::memory::MemoryStore;
 use dblock::{CurrentLock, LockError, LockManager, LockOptions, LostReason, current};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
@@ -323,6 +324,34 @@ async fn a_process_that_hands_on_lets_others_in(backend: Backend) {
     enough.store(true, Ordering::SeqCst);
     for task in greedy {
         assert!(task.await.unwrap() > 0, "each of them has had its turn");
+    }
+}
+
+/// On a clock that jumps from event to event: how long another process waits at most.
+#[tokio::test(start_paused = true)]
+async fn another_process_waits_for_one_turn_and_one_pause() {
+    let store = MemoryStore::new();
+    let manager = || LockManager::builder(store.clone()).start().unwrap();
+    let (locks, other) = (manager(), manager());
+    for _ in 0..4 {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            loop {
+                let body = tokio::time::sleep(Duration::from_millis(5));
+                locks.with("key", patient(), body).await.unwrap();
+            }
+        });
+    }
+    tokio::time::sleep(SHORT).await;
+    for _ in 0..10 {
+        let since = tokio::time::Instant::now();
+        other.with("key", patient(), async {}).await.unwrap();
+        // A turn is 100 ms, a pause between two looks at most 125 ms.
+        assert!(
+            since.elapsed() < Duration::from_millis(300),
+            "{:?}",
+            since.elapsed()
+        );
     }
 }
 

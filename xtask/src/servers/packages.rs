@@ -99,11 +99,11 @@ pub(crate) async fn install(missing: &[&str]) -> anyhow::Result<()> {
     let text = missing.join(", ");
     if let Plan::Tell(remedy) = machine.plan(missing) {
         bail!(
-            "servers are missing ({text}); {remedy}\n\
+            "packages are missing ({text}); {remedy}\n\
              or give running ones in DBLOCK_TEST_POSTGRES_URL and DBLOCK_TEST_MYSQL_URL"
         );
     }
-    eprintln!("servers are missing ({text}): installing them");
+    eprintln!("packages are missing ({text}): installing them");
     let _policy = Policy::forbid_services(Path::new(POLICY))?;
     apt(&["update"]).await?;
     apt(&[&["install", "-y", "--no-install-recommends"], missing].concat()).await

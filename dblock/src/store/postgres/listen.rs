@@ -3,8 +3,9 @@
 //! A release that sees that its key is wanted notifies the table's channel; the payload is the key. A
 //! wake-up is only a hint: whoever misses one looks again within a second. So nothing here need be hurried,
 //! but a connection that hears nothing must not be taken for a quiet one:
-//! - A pooler in transaction mode accepts LISTEN and leaves it with some session. Therefore a notification
-//!   is sent from another connection first, and must arrive.
+//! - A pooler in transaction mode accepts LISTEN and leaves it with a session that it lends to others, whose
+//!   drivers may fail on a notification (sqlx does). So poolers are found out before anything listens
+//!   ([`refuse_lent_sessions`]), and what is left of doubt by a channel of which nobody else knows ([`prove`]).
 //! - A server that is gone without a word is found out by a statement now and then. The kernel's keep-alive
 //!   would do too, but sqlx cannot set it, and its default is two hours.
 
@@ -13,9 +14,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgListener, PgNotification, PgPoolOptions};
+use sqlx::postgres::{PgListener, PgNotification, PgPoolOptions, PgRow};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use super::{PostgresStore, errors};
 use crate::key::Key;
@@ -43,15 +45,14 @@ async fn until_lost(
     let _room = store.connections.room().await?;
     let mut listener = connect(store).await?;
     let channel = channel(store, &mut listener).await?;
+    refuse_lent_sessions(store, &mut listener).await?;
+    prove(store, &mut listener).await?;
     in_time(store, listener.listen(&channel)).await?;
-    // What came with the answers so far may have been another session's, lent to us for the statement.
-    while listener.next_buffered().is_some() {}
-    prove(store, &mut listener, &channel).await?;
     tell(WakeUp::Listening);
     loop {
         match timeout(QUIET, listener.try_recv()).await {
             Ok(answer) => {
-                // A payload that is no key is a proof of another process.
+                // Who may use the database may notify anything.
                 if let Ok(key) = Key::new(None, notification(store, answer)?.payload()) {
                     tell(WakeUp::Released(key));
                 }
@@ -94,23 +95,52 @@ async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<Str
         .map_err(|error| errors::of_statement(error, &store.table))
 }
 
-/// Sees a notification of another connection's arrive while this one is idle. The payload is empty: no key.
-async fn prove(store: &PostgresStore, listener: &mut PgListener, channel: &str) -> Result<(), StoreError> {
+/// Fails if two connections are seen to share a process of the server, or one to change it. Statements of the
+/// two alternate in a changing rhythm, since poolers lend out the session used last or each in its turn.
+async fn refuse_lent_sessions(store: &PostgresStore, listener: &mut PgListener) -> Result<(), StoreError> {
+    const PROCESS: &str = "SELECT pg_backend_pid()";
+    let of_statement = |error| errors::of_statement(error, &store.table);
+    let process = |row: PgRow| row.try_get::<i32, _>(0).map_err(of_statement);
+
     let mut other = store.connections.take().await?;
-    let sent = sqlx::query("SELECT pg_notify($1, '')")
-        .bind(channel)
-        .execute(&mut *other)
+    let mine = process(in_time(store, listener.fetch_one(PROCESS)).await?)?;
+    for round in 1..=3 {
+        for _ in 0..round {
+            let answer = other.fetch_one(PROCESS).await.map_err(of_statement);
+            if answer.and_then(process)? == mine {
+                return Err(behind_a_pooler());
+            }
+        }
+        if process(in_time(store, listener.fetch_one(PROCESS)).await?)? != mine {
+            return Err(behind_a_pooler());
+        }
+    }
+    other.keep();
+    Ok(())
+}
+
+/// Sees a notification arrive that another connection has sent.
+async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<(), StoreError> {
+    let channel = format!("dblock_{}", Uuid::now_v7().simple());
+    in_time(store, listener.listen(&channel)).await?;
+    let mut other = store.connections.take().await?;
+    let sent = other
+        .execute(AssertSqlSafe(format!("NOTIFY \"{channel}\"")))
         .await
         .map_err(|error| errors::of_statement(error, &store.table));
     other.settle(sent)?;
     match timeout(PATIENCE, listener.try_recv()).await {
-        Ok(answer) => notification(store, answer).map(drop),
-        Err(_) => Err(StoreError::new(
-            StoreErrorKind::Unsupported,
-            "notifications of the database do not arrive, as behind a pooler in transaction mode; waiters \
-             poll instead",
-        )),
+        Ok(answer) => drop(notification(store, answer)?),
+        Err(_) => return Err(behind_a_pooler()),
     }
+    in_time(store, listener.unlisten(&channel)).await
+}
+
+fn behind_a_pooler() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unsupported,
+        "the database cannot be listened to, as behind a pooler in transaction mode; waiters poll instead",
+    )
 }
 
 fn notification(

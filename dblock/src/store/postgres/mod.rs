@@ -2,7 +2,7 @@
 //!
 //! Each action is one autocommit statement, so a lock that nobody else wants costs one round trip to
 //! acquire and one to release; only a row in an unusual state costs a second one. Rows are locked with
-//! `SKIP LOCKED`: a transaction of the user's that holds a row stalls nobody. `sql.rs` explains why the
+//! `SKIP LOCKED`: a transaction of the user's that holds a row stalls nobody. `sql/mod.rs` explains why the
 //! statements are right.
 
 mod admin;
@@ -10,7 +10,6 @@ mod apply;
 mod errors;
 mod listen;
 mod sql;
-mod sql_one;
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,12 +34,13 @@ use crate::key::Key;
 /// programs' sessions behind a pooler in transaction mode. Nothing but speed and patience depends on them.
 ///
 /// The planner's switches keep a plan that was made for an empty table from reading the whole of a large one.
-const SESSION: [(&str, &str); 9] = [
+const SESSION: [(&str, &str); 10] = [
     ("default_transaction_isolation", "read committed"),
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
+    ("jit", "off"),
     ("lock_timeout", "1s"),
     ("statement_timeout", "5s"),
     ("idle_in_transaction_session_timeout", "10s"),
