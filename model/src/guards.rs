@@ -62,6 +62,10 @@ guards! {
     HandOverWithinBlock,
     /// Not after a body that called `verify_in`.
     NoHandOverAfterCheck,
+    /// A process hands the lock over for a short time only, then releases it.
+    StreakIsBounded,
+    /// Then it stands back for longer than the pause between two looks of another process. Without it: for less.
+    StandsBackForAPause,
     /// The row follows before a fence check.
     FlushBeforeCheck,
     /// A fence check locks the row until the user's transaction ends.

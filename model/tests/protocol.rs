@@ -9,6 +9,7 @@ use dblock_model::guards::{Guard, Guards};
 use dblock_model::hand_over::{CHECKED, HandOverModel, PASSES};
 use dblock_model::lease::{ENDED, LeaseModel, MARGIN, Trouble};
 use dblock_model::retry::RetryModel;
+use dblock_model::turns::{TURN, TurnsModel};
 
 const JUMP: Trouble = Trouble::Jump(MARGIN);
 
@@ -54,6 +55,8 @@ const HAND_OVER: &[(Guard, &str)] = &[
     (Guard::FlushBeforeCheck, PASSES),
     (Guard::ExtendKeepsLaterToken, PASSES),
 ];
+
+const TURNS: &[(Guard, &str)] = &[(Guard::StreakIsBounded, TURN), (Guard::StandsBackForAPause, TURN)];
 
 fn without(guard: Guard) -> (String, Guards) {
     (format!("without {guard:?}"), Guards::without(guard))
@@ -127,9 +130,22 @@ fn hand_over_needs_each_guard() {
 }
 
 #[test]
+fn turns_hold() {
+    holds("turns", &TurnsModel { guards: Guards::ALL });
+}
+
+#[test]
+fn turns_need_each_guard() {
+    for (guard, property) in TURNS {
+        let (name, guards) = without(*guard);
+        breaks(&format!("turns {name}"), &TurnsModel { guards }, property);
+    }
+}
+
+#[test]
 fn no_guard_is_left_out() {
     let lease = LEASE.iter().map(|(guard, ..)| *guard);
-    let others = [RETRY, COUNTS, HAND_OVER].concat();
+    let others = [RETRY, COUNTS, HAND_OVER, TURNS].concat();
     let others = others.into_iter().map(|(guard, _)| guard);
     let removed: BTreeSet<Guard> = lease.chain(others).collect();
     assert_eq!(removed, Guard::every().collect());
