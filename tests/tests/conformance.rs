@@ -79,3 +79,33 @@ macro_rules! server_conformance {
 
 server_conformance!(postgres, dblock_tests::postgres_url);
 server_conformance!(mysql, dblock_tests::mysql_url);
+
+/// The `PostgreSQL` store in sessions that it shares with others.
+mod postgres_through_pgbouncer {
+    use std::sync::Arc;
+
+    use dblock::conformance::{Fixture, open};
+    use dblock::store::Store;
+    use dblock_tests::pgbouncer::{PgBouncer, Setup};
+
+    struct Pooled {
+        bouncer: PgBouncer,
+        table: String,
+    }
+
+    impl Fixture for Pooled {
+        async fn store(&self) -> Arc<dyn Store> {
+            let options = self.bouncer.url().parse().unwrap();
+            let store = open::postgres::open(options, &self.table).unwrap();
+            store.migrate().await.unwrap();
+            store
+        }
+    }
+
+    fn pooled() -> Option<Pooled> {
+        let table = format!("locks_{}", uuid::Uuid::now_v7().simple());
+        PgBouncer::start(Setup::Refuses).map(|bouncer| Pooled { bouncer, table })
+    }
+
+    dblock::store_conformance!(pooled());
+}

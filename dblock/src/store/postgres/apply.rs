@@ -1,14 +1,13 @@
 //! Executes a batch: one statement per action, and the requests of a failed one by themselves.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Postgres, Row as _};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::sql::Pair;
+use super::statement::Statement;
 use super::{PostgresStore, errors};
 use crate::store::clock::{micros, until};
 use crate::store::error::{StoreError, StoreErrorKind};
@@ -106,12 +105,12 @@ async fn execute(store: &PostgresStore, kind: Kind, part: &[Placed<'_>]) -> Resu
     let mut connection = store.connections.take().await?;
     let rows = async {
         if let [(_, request)] = part {
-            let rows = one(store, kind, request).fetch_all(&mut *connection).await?;
+            let rows = one(store, kind, request).fetch_all(&mut connection).await?;
             if !rows.is_empty() {
                 return Ok(rows);
             }
         }
-        many(store, kind, part).fetch_all(&mut *connection).await
+        many(store, kind, part).fetch_all(&mut connection).await
     };
     let rows = rows.await.map_err(failed);
     let rows = connection.settle(rows)?;
@@ -125,8 +124,6 @@ async fn execute(store: &PostgresStore, kind: Kind, part: &[Placed<'_>]) -> Resu
     Ok(outcomes)
 }
 
-type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
-
 fn pair(store: &PostgresStore, kind: Kind) -> &Pair {
     match kind {
         Kind::Extend => &store.sql.extend,
@@ -135,8 +132,8 @@ fn pair(store: &PostgresStore, kind: Kind) -> &Pair {
     }
 }
 
-fn one<'q>(store: &PostgresStore, kind: Kind, request: &'q Request) -> PgQuery<'q> {
-    let query = sqlx::query(AssertSqlSafe(Arc::clone(&pair(store, kind).one)));
+fn one<'q>(store: &PostgresStore, kind: Kind, request: &'q Request) -> Statement<'q> {
+    let query = Statement::new(&pair(store, kind).one);
     let query = query.bind(request.key.as_str()).bind(request.lease_id);
     match kind {
         Kind::Extend => query.bind(count(request)).bind(ttl(request)),
@@ -148,11 +145,11 @@ fn one<'q>(store: &PostgresStore, kind: Kind, request: &'q Request) -> PgQuery<'
     }
 }
 
-fn many<'q>(store: &PostgresStore, kind: Kind, part: &[Placed<'q>]) -> PgQuery<'q> {
+fn many<'q>(store: &PostgresStore, kind: Kind, part: &[Placed<'q>]) -> Statement<'q> {
     fn column<'q, T>(part: &[Placed<'q>], value: impl Fn(&'q Request) -> T) -> Vec<T> {
         part.iter().map(|(_, request)| value(request)).collect()
     }
-    let query = sqlx::query(AssertSqlSafe(Arc::clone(&pair(store, kind).many)));
+    let query = Statement::new(&pair(store, kind).many);
     let query = query
         .bind(column(part, |request| request.key.as_str()))
         .bind(column(part, |request| request.lease_id));
