@@ -25,6 +25,9 @@ use crate::process::Process;
 /// on a machine with many cores.
 const CONNECTIONS: u32 = 400;
 
+/// Tests start it themselves, before the PostgreSQL server. The name of the program is that of the package.
+const POOLER: &str = "pgbouncer";
+
 /// The two kinds of server that the tests need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -71,11 +74,12 @@ pub(crate) struct Servers {
     folder: TempDir,
 }
 
-/// The programs of the servers that are wanted.
+/// The programs of the servers that are wanted, and whether the pooler is there.
 #[derive(Debug, Default)]
 struct Programs {
     postgres: Option<postgres::Programs>,
     mysql: Option<mariadb::Programs>,
+    pooler: bool,
 }
 
 impl Programs {
@@ -89,10 +93,12 @@ impl Programs {
                 .contains(&Kind::MySql)
                 .then(mariadb::Programs::find)
                 .flatten(),
+            pooler: programs::in_path(POOLER).is_some(),
         }
     }
 
-    /// The packages of what was wanted and not found.
+    /// The packages of what was wanted and not found. The pooler always is: the tests need it before a
+    /// server that the environment names as well.
     fn missing(&self, wanted: &[Kind]) -> Vec<&'static str> {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),
@@ -102,6 +108,7 @@ impl Programs {
             .iter()
             .filter(|kind| !found(kind))
             .map(|kind| kind.package())
+            .chain((!self.pooler).then_some(POOLER))
             .collect()
     }
 }
@@ -227,8 +234,12 @@ mod tests {
     #[test]
     fn only_what_was_wanted_can_be_missing() {
         let none = Programs::default();
-        assert_eq!(none.missing(&Kind::ALL), ["postgresql", "mariadb-server"]);
-        assert_eq!(none.missing(&[Kind::MySql]), ["mariadb-server"]);
-        assert!(none.missing(&[]).is_empty());
+        assert_eq!(
+            none.missing(&Kind::ALL),
+            ["postgresql", "mariadb-server", "pgbouncer"]
+        );
+        assert_eq!(none.missing(&[Kind::MySql]), ["mariadb-server", "pgbouncer"]);
+        let pooler = Programs { pooler: true, ..none };
+        assert!(pooler.missing(&[]).is_empty());
     }
 }
