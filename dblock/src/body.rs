@@ -7,7 +7,6 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -28,7 +27,7 @@ use crate::options::OnLost;
 const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A lease that ended before the body under it did.
-pub(crate) type Loss = (Arc<Lease>, LostReason);
+pub(crate) type Loss = (Lease, LostReason);
 
 /// How a supervised body ended.
 pub(crate) enum Ended<T> {
@@ -127,8 +126,9 @@ fn inside<F: Future>(hold: &Hold, body: F) -> Supervised<Caught<F>> {
 }
 
 async fn finish<T>(hold: Hold, ended: Ended<std::thread::Result<T>>) -> Result<T, LockError> {
-    let lease = Arc::clone(hold.lease());
-    let unfinished = leave(hold).await;
+    let lease = hold.lease().clone();
+    let in_order = matches!(ended, Ended::InTime(Ok(_)));
+    let unfinished = leave(hold, in_order).await;
     match ended {
         // A bug shows itself even when the lease is lost.
         Ended::InTime(Err(panic)) | Ended::Late(Err(panic), _) => resume_unwind(panic),
@@ -145,12 +145,12 @@ async fn finish<T>(hold: Hold, ended: Ended<std::thread::Result<T>>) -> Result<T
 }
 
 /// Runs `body` until it is done or one of the leases that stop their bodies is lost.
-pub(crate) fn supervise<'l, F>(leases: impl IntoIterator<Item = &'l Arc<Lease>>, body: F) -> Supervised<F> {
+pub(crate) fn supervise<'l, F>(leases: impl IntoIterator<Item = &'l Lease>, body: F) -> Supervised<F> {
     let leases = leases
         .into_iter()
         .filter(|lease| lease.terms.on_lost == OnLost::Cancel);
     let watched = leases
-        .map(|lease| (Arc::clone(lease), Box::pin(lease.ended_owned())))
+        .map(|lease| (lease.clone(), Box::pin(lease.ended_owned())))
         .collect();
     Supervised { body, watched }
 }
@@ -160,7 +160,7 @@ pin_project! {
     pub(crate) struct Supervised<F> {
         #[pin]
         body: F,
-        watched: Vec<(Arc<Lease>, Pin<Box<WaitForCancellationFutureOwned>>)>,
+        watched: Vec<(Lease, Pin<Box<WaitForCancellationFutureOwned>>)>,
     }
 }
 
@@ -174,10 +174,10 @@ impl<F: Future> Future for Supervised<F> {
             // Only for the wake-up: what counts is asked of the leases themselves.
             let _ = ended.as_mut().poll(context);
         }
-        let loss = |watched: &[(Arc<Lease>, _)]| {
+        let loss = |watched: &[(Lease, _)]| {
             watched
                 .iter()
-                .find_map(|(lease, _)| Some((Arc::clone(lease), lease.lost_reason()?)))
+                .find_map(|(lease, _)| Some((lease.clone(), lease.lost_reason()?)))
         };
         if let Some(loss) = loss(this.watched) {
             return Poll::Ready(Ended::Stopped(loss));
@@ -190,10 +190,11 @@ impl<F: Future> Future for Supervised<F> {
     }
 }
 
-/// Ends a hold and waits for that in bounded time. `None` when the row says so.
-pub(crate) async fn leave(hold: Hold) -> Option<Left> {
+/// Ends a hold and waits for that in bounded time. `None` when the row says so, or the next in line has the lock,
+/// which it can get only from a body that ended `in_order`.
+pub(crate) async fn leave(hold: Hold, in_order: bool) -> Option<Left> {
     let rest = hold.lease().store_end().saturating_duration_since(Instant::now());
-    match hold.leave(rest.min(RELEASE_PATIENCE)).await {
+    match hold.leave(rest.min(RELEASE_PATIENCE), in_order).await {
         Left::Confirmed => None,
         left => Some(left),
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::engine::Settings;
 use crate::error::LockError;
 use crate::key;
 use crate::manager::LockManager;
@@ -18,6 +19,7 @@ pub struct LockManagerBuilder {
     namespace: Option<String>,
     table: String,
     auto_migrate: bool,
+    engine: Settings,
 }
 
 impl LockManagerBuilder {
@@ -28,6 +30,7 @@ impl LockManagerBuilder {
             namespace: None,
             table: DEFAULT_TABLE.into(),
             auto_migrate,
+            engine: Settings { hand_over: true },
         }
     }
 
@@ -48,6 +51,19 @@ impl LockManagerBuilder {
     /// Whether [`build`](Self::build) creates or upgrades the tables. Default: only for a SQLite URL.
     pub fn auto_migrate(mut self, auto_migrate: bool) -> Self {
         self.auto_migrate = auto_migrate;
+        self
+    }
+
+    /// Whether a lock may go from one task of this process to the next without the database in between.
+    /// Default: yes.
+    ///
+    /// Only a body that returned hands on, unless it has `hold_min` or called `verify_in`, and only while at
+    /// least two thirds of the next one's ttl are confirmed. The next one has an owner and a larger fence token
+    /// of its own; the row names it within about 50 ms, and before any fence check. A process hands on for
+    /// at most 100 ms in a row, so that others get in. Switch it off when every hand-over must be in the row
+    /// before the next body starts.
+    pub fn hand_over(mut self, hand_over: bool) -> Self {
+        self.engine.hand_over = hand_over;
         self
     }
 
@@ -81,7 +97,7 @@ impl LockManagerBuilder {
             key::check_namespace(namespace)?;
         }
         let table = TableName::parse(&self.table)?;
-        LockManager::start(self.source.open(table)?, self.namespace)
+        LockManager::start(self.source.open(table)?, self.namespace, self.engine)
     }
 }
 

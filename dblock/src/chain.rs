@@ -25,7 +25,7 @@ pub(crate) struct Link(Arc<Node>);
 
 #[derive(Debug)]
 struct Node {
-    lease: Arc<Lease>,
+    lease: Lease,
     engine: EngineHandle,
     around: Option<Link>,
 }
@@ -37,9 +37,9 @@ impl Link {
     }
 
     /// Puts a lock inside of the running code's.
-    pub(crate) fn inside_current(lease: &Arc<Lease>, engine: &EngineHandle) -> Self {
+    pub(crate) fn inside_current(lease: &Lease, engine: &EngineHandle) -> Self {
         let node = Node {
-            lease: Arc::clone(lease),
+            lease: lease.clone(),
             engine: engine.clone(),
             around: Self::current(),
         };
@@ -52,19 +52,18 @@ impl Link {
     }
 
     /// From the innermost lock outwards.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<Lease>, &EngineHandle)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Lease, &EngineHandle)> {
         let links = std::iter::successors(Some(self), |link| link.0.around.as_ref());
         links.map(|link| (&link.0.lease, &link.0.engine))
     }
 
     /// The lease on `key` that the chain holds from this engine.
-    pub(crate) fn find(&self, engine: &EngineHandle, key: &Key) -> Option<&Arc<Lease>> {
-        let same =
-            |found: &(&Arc<Lease>, &EngineHandle)| found.1.id() == engine.id() && found.0.terms.key == *key;
+    pub(crate) fn find(&self, engine: &EngineHandle, key: &Key) -> Option<&Lease> {
+        let same = |found: &(&Lease, &EngineHandle)| found.1.id() == engine.id() && found.0.terms.key == *key;
         self.iter().find(same).map(|(lease, _)| lease)
     }
 
-    pub(crate) fn lease(&self) -> &Arc<Lease> {
+    pub(crate) fn lease(&self) -> &Lease {
         &self.0.lease
     }
 

@@ -1,7 +1,6 @@
 //! The lock that the running code is inside of, and handing it to another task.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -25,7 +24,7 @@ pub struct CurrentLock {
 }
 
 impl CurrentLock {
-    fn lease(&self) -> &Arc<Lease> {
+    fn lease(&self) -> &Lease {
         self.link.lease()
     }
 
@@ -123,9 +122,10 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
         let Some(link) = link else { return Ok(child.await) };
         let leases = holds.iter().map(Hold::lease);
         let ended = body::supervise(leases, link.scope(child)).await;
+        let in_order = matches!(ended, body::Ended::InTime(_));
         for hold in holds {
             // The engine has written down what went wrong; the child is done either way.
-            let _ = body::leave(hold).await;
+            let _ = body::leave(hold, in_order).await;
         }
         ended.in_time()
     }

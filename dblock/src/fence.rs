@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::engine::EngineHandle;
 use crate::engine::lease::Lease;
-use crate::error::{LockError, LostReason};
+use crate::error::LockError;
 use crate::key::Key;
 use crate::store::{Database, FenceSource, InspectFilter, Store, StoreError, StoreErrorKind, StoreFuture};
 
@@ -116,6 +117,12 @@ pub(crate) async fn verify<C: FenceConnection>(
             "this store has no transactions to check a fence token in",
         ))
     })?;
+    lease.pin()?;
+    if terms.handed_over && source.database != Database::Sqlite {
+        engine
+            .confirm_named(lease, Instant::now() + lease.remaining())
+            .await?;
+    }
     let check = FenceCheck {
         source,
         key: &terms.key,
@@ -132,11 +139,7 @@ pub(crate) async fn verify<C: FenceConnection>(
              another database, file or schema, or its snapshot is older than the lease",
         )));
     }
-    lease.end(if lease.is_revoked() {
-        LostReason::Revoked
-    } else {
-        LostReason::Gone
-    });
+    lease.end_as_gone();
     lease.check()
 }
 

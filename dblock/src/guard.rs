@@ -1,7 +1,6 @@
 //! A lock taken by hand, without the attribute.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -97,11 +96,11 @@ impl LockGuard {
     /// # Cancel safety
     /// Once polled, the lock is released whether or not the future is polled again.
     pub async fn release(self) -> Result<(), LockError> {
-        let lease = Arc::clone(self.hold.lease());
+        let lease = self.hold.lease().clone();
         // A lease that has ended locally stays lost, even when the row can still be freed.
         let in_time = lease.check();
         let since = Instant::now();
-        match body::leave(self.hold).await {
+        match body::leave(self.hold, in_time.is_ok()).await {
             None | Some(Left::Confirmed) => in_time,
             Some(Left::Unconfirmed(trouble)) => Err(LockError::Store {
                 key: Some(lease.terms.key.clone()),

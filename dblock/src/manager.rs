@@ -12,7 +12,7 @@ use crate::body;
 use crate::builder::{LockManagerBuilder, StoreSource};
 use crate::chain::Link;
 use crate::engine::lease::Hold;
-use crate::engine::{AcquireCall, EngineHandle, STORE_PATIENCE};
+use crate::engine::{AcquireCall, EngineHandle, STORE_PATIENCE, Settings};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::health::{Health, HealthBoard};
@@ -87,10 +87,14 @@ impl LockManager {
     }
 
     /// Starts the engine. What is checked of the database is checked by the builder.
-    pub(crate) fn start(store: Arc<dyn Store>, namespace: Option<String>) -> Result<Self, LockError> {
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        namespace: Option<String>,
+        settings: Settings,
+    ) -> Result<Self, LockError> {
         let capabilities = store.capabilities();
         let health = Arc::new(HealthBoard::default());
-        let engine = crate::engine::start(store, Arc::clone(&health))?;
+        let engine = crate::engine::start(store, settings, Arc::clone(&health))?;
         let host = gethostname::gethostname();
         let process = format!("{}/{}", host.to_string_lossy(), std::process::id());
         Ok(Self {

@@ -29,14 +29,32 @@ pub(super) fn lanes(store: &dyn Store) -> usize {
     }
 }
 
-/// The lane of an action, out of `lanes`.
-pub(super) fn lane_of(action: &Action, lanes: usize) -> usize {
-    let lane = match action {
-        Action::Extend { .. } => 0,
-        Action::Release => 1,
-        Action::Acquire { .. } => 2,
-    };
-    lane.min(lanes - 1)
+/// The kinds of requests. Each has a lane of its own if there are enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Extend,
+    Release,
+    Acquire,
+}
+
+impl Kind {
+    pub(super) fn of(action: &Action) -> Self {
+        match action {
+            Action::Extend { .. } => Self::Extend,
+            Action::Release => Self::Release,
+            Action::Acquire { .. } => Self::Acquire,
+        }
+    }
+
+    /// Its lane, out of `lanes`.
+    pub(super) fn lane(self, lanes: usize) -> usize {
+        let lane = match self {
+            Self::Extend => 0,
+            Self::Release => 1,
+            Self::Acquire => 2,
+        };
+        lane.min(lanes - 1)
+    }
 }
 
 /// A batch that came back.

@@ -14,13 +14,14 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::batch::{self, Batch};
-use super::key_state::KeyState;
+use super::key_state::{KeyState, Scene};
+use super::listener::{Heard, Listener};
 use super::stop::Stop;
-use super::{Command, WeakEngine};
+use super::{Command, Settings, WeakEngine};
 use crate::error::LostReason;
 use crate::health::HealthBoard;
 use crate::key::Key;
-use crate::store::{Request, Store};
+use crate::store::{Outcome, Request, Store};
 
 /// The most requests of one batch.
 const MAX_BATCH: usize = 512;
@@ -33,16 +34,20 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 
 pub(super) async fn drive(
     store: Arc<dyn Store>,
+    settings: Settings,
     mut inbox: mpsc::UnboundedReceiver<Command>,
     engine: WeakEngine,
     health: Arc<HealthBoard>,
 ) {
     let lanes = batch::lanes(&*store);
     let mut driver = Driver {
+        listener: Listener::new(&store),
         store,
+        settings,
         engine,
         health,
         keys: HashMap::new(),
+        touched: Vec::new(),
         looks: BTreeSet::new(),
         ready: (0..lanes).map(|_| VecDeque::new()).collect(),
         busy: vec![false; lanes],
@@ -70,9 +75,11 @@ pub(super) async fn drive(
             }
             Some(batch) = driver.batches.join_next() => driver.settle(batch),
             Some(_) = driver.errands.join_next() => {}
+            heard = driver.listener.next() => driver.hear(heard),
             () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
         }
         driver.look_at_due();
+        driver.look_at_touched();
         if driver.may_stop() {
             break;
         }
@@ -83,9 +90,13 @@ pub(super) async fn drive(
 
 struct Driver {
     store: Arc<dyn Store>,
+    settings: Settings,
     engine: WeakEngine,
     health: Arc<HealthBoard>,
+    listener: Listener,
     keys: HashMap<Key, Entry>,
+    /// Keys to look at before the next batch goes out.
+    touched: Vec<Key>,
     /// When to look at which key.
     looks: BTreeSet<(Instant, Key)>,
     /// Keys with something to send, by lane.
@@ -104,6 +115,8 @@ struct Entry {
     state: KeyState,
     /// Its place in `looks`.
     look_at: Option<Instant>,
+    /// It is in `touched`.
+    touched: bool,
     /// It counts in `pending`.
     pending: bool,
     /// Its last batch hung. It is sent alone until it gets an answer, so that a request that hangs the
@@ -120,15 +133,19 @@ impl Driver {
                     return waiter.refuse_shutdown();
                 }
                 let key = waiter.call.key.clone();
-                let state = &mut self.entry(&key, now).state;
-                state.wait_for_lock(*waiter, now);
-                self.touch(&key, now);
+                self.entry(&key, now).state.wait_for_lock(*waiter, now);
+                self.touch(&key);
             }
-            Command::Abandoned(key) => self.touch(&key, now),
+            Command::Abandoned(key, waiter) => {
+                if let Some(entry) = self.keys.get_mut(&key) {
+                    entry.state.abandoned(waiter);
+                    self.touch(&key);
+                }
+            }
             Command::Holds(lease, syncer) => {
                 let key = &lease.terms.key;
-                self.entry(key, now).state.note_holds(&lease, syncer);
-                self.touch(key, now);
+                self.entry(key, now).state.note_holds(&lease, syncer, now);
+                self.touch(key);
             }
             Command::Run(work) => {
                 self.errands
@@ -141,37 +158,66 @@ impl Driver {
         }
     }
 
+    fn hear(&mut self, heard: Heard) {
+        let now = Instant::now();
+        match heard {
+            Heard::Released(key) => {
+                if let Some(entry) = self.keys.get_mut(&key) {
+                    entry.state.woken(now);
+                    self.touch(&key);
+                }
+            }
+            Heard::Listening => self.each_key(|state| state.woken(now)),
+            Heard::Deaf => self.each_key(|state| state.deafened(now)),
+        }
+    }
+
     fn entry(&mut self, key: &Key, now: Instant) -> &mut Entry {
         self.keys.entry(key.clone()).or_insert_with(|| Entry {
             state: KeyState::new(key.clone(), now),
             look_at: None,
+            touched: false,
             pending: false,
             suspect: false,
         })
     }
 
     fn each_key(&mut self, mut act: impl FnMut(&mut KeyState)) {
-        let now = Instant::now();
-        let keys: Vec<Key> = self.keys.keys().cloned().collect();
-        for key in keys {
-            if let Some(entry) = self.keys.get_mut(&key) {
-                act(&mut entry.state);
+        for (key, entry) in &mut self.keys {
+            act(&mut entry.state);
+            if !mem::replace(&mut entry.touched, true) {
+                self.touched.push(key.clone());
             }
-            self.touch(&key, now);
         }
+    }
+
+    /// Something about the key has changed.
+    fn touch(&mut self, key: &Key) {
+        if let Some(entry) = self.keys.get_mut(key)
+            && !mem::replace(&mut entry.touched, true)
+        {
+            self.touched.push(key.clone());
+        }
+    }
+
+    fn look_at_touched(&mut self) {
+        let now = Instant::now();
+        let mut touched = mem::take(&mut self.touched);
+        for key in touched.drain(..) {
+            self.look_at(&key, now);
+        }
+        self.touched = touched;
     }
 
     /// Something about the key has changed, or its time has come: looks at it, lists it if it has
     /// something to send, and notes when to look again.
-    fn touch(&mut self, key: &Key, now: Instant) {
+    fn look_at(&mut self, key: &Key, now: Instant) {
         let Some(entry) = self.keys.get_mut(key) else {
             return;
         };
-        entry.state.look(now);
-        let lane = entry
-            .state
-            .next_action(now)
-            .map(|action| batch::lane_of(&action, self.ready.len()));
+        entry.touched = false;
+        entry.state.look(self.listener.is_listening(), now);
+        let lane = entry.state.next_kind(now).map(|kind| kind.lane(self.ready.len()));
         if lane.is_some() && lane != entry.state.listed {
             // What it needs may have changed lanes; the old lane passes over it.
             entry.state.listed = lane;
@@ -212,7 +258,7 @@ impl Driver {
             if let Some(entry) = self.keys.get_mut(&key) {
                 entry.look_at = None;
             }
-            self.touch(&key, now);
+            self.touch(&key);
         }
     }
 
@@ -253,12 +299,12 @@ impl Driver {
             // What the key needs may have changed since it was listed.
             if entry
                 .state
-                .next_action(now)
-                .is_some_and(|action| batch::lane_of(&action, lanes) == lane)
+                .next_kind(now)
+                .is_some_and(|kind| kind.lane(lanes) == lane)
             {
-                requests.extend(entry.state.take_request(now));
+                requests.extend(entry.state.take_request(self.settings.hand_over, now));
             }
-            self.touch(&key, now);
+            self.look_at(&key, now);
             if suspect {
                 break;
             }
@@ -281,12 +327,27 @@ impl Driver {
         let hung = answers.is_err();
         let answers = answers.unwrap_or_else(|error| vec![Err(error); requests.len()]);
         self.health.note(&answers);
+        let scene = Scene {
+            engine: &self.engine,
+            health: &self.health,
+            listening: self.listener.is_listening(),
+            now,
+        };
+        let mut somebody_waits = false;
         for (request, answer) in requests.iter().zip(answers) {
-            if let Some(entry) = self.keys.get_mut(&request.key) {
-                entry.suspect = hung;
-                entry.state.settle(answer, &self.engine, &self.health, now);
+            let Some(entry) = self.keys.get_mut(&request.key) else {
+                continue;
+            };
+            let busy = matches!(answer, Ok(Outcome::Busy(_)));
+            entry.suspect = hung;
+            entry.state.settle(answer, scene);
+            somebody_waits |= busy && entry.state.waits();
+            if !mem::replace(&mut entry.touched, true) {
+                self.touched.push(request.key.clone());
             }
-            self.touch(&request.key, now);
+        }
+        if somebody_waits {
+            self.listener.need(now);
         }
     }
 
@@ -303,6 +364,7 @@ impl Driver {
                 done,
             };
             self.each_key(|state| state.end(LostReason::Shutdown, now));
+            self.look_at_touched();
         }
         match self.stop {
             Stop::Farewell { give_up_at, .. } => {

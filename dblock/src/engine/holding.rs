@@ -1,28 +1,40 @@
-//! The lease that this process has on a key, seen by the engine: what its row says, and what must be
+//! The grant that this process has on a key, seen by the engine: what its row says, and what must be
 //! written next.
+//!
+//! Owners may hand the lock on at any time without the engine. So it works on what it saw last: the owner's
+//! terms and the number of holds, read together. Once that number is 0 nobody comes in any more.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::lease::Lease;
+use super::grant::{Grant, LeaseTerms};
 use super::waiter::Syncer;
 use crate::error::LostReason;
 use crate::options;
-use crate::store::{Action, Outcome, StoreError, StoreErrorKind};
+use crate::store::{Action, Outcome, StoreError, StoreErrorKind, Successor};
 
 /// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
+/// How far the row may be behind after a hand-over.
+const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
+
 #[derive(Debug)]
 pub(super) struct Holding {
-    pub(super) lease: Arc<Lease>,
-    /// The number of holds that the row has.
+    pub(super) grant: Arc<Grant>,
+    /// Of the owner inside, and its number of holds, when they were read last.
+    terms: Arc<LeaseTerms>,
+    holds: u32,
+    /// Whom the row names, and the number of holds that it has.
+    row: Arc<LeaseTerms>,
     row_count: u32,
-    /// When the lease is extended next; `None` when it is not to be.
-    renew_at: Option<Instant>,
+    /// Whom the request on its way names.
+    sent_terms: Arc<LeaseTerms>,
+    /// When the row is brought up to date after a hand-over.
+    follow_at: Option<Instant>,
     /// Nothing is sent before this.
     retry_at: Option<Instant>,
     pause: Duration,
@@ -46,10 +58,15 @@ pub(super) enum Settled {
 }
 
 impl Holding {
-    pub(super) fn new(lease: Arc<Lease>) -> Self {
-        let mut holding = Self {
+    pub(super) fn new(grant: Arc<Grant>) -> Self {
+        let (terms, holds) = grant.inside();
+        Self {
+            row: Arc::clone(&terms),
             row_count: 1,
-            renew_at: None,
+            sent_terms: Arc::clone(&terms),
+            terms,
+            holds,
+            follow_at: None,
             retry_at: None,
             pause: FIRST_RETRY,
             trouble: None,
@@ -57,41 +74,65 @@ impl Holding {
             sent: Vec::new(),
             extend_unsure: false,
             release_unsure: false,
-            lease,
-        };
-        holding.plan_renewal(holding.lease.terms.since);
-        holding
+            grant,
+        }
     }
 
-    /// A third of the ttl after `sent`, put earlier onto a grid so that leases of one ttl fall due together
-    /// and are renewed by one statement.
-    fn plan_renewal(&mut self, sent: Instant) {
-        let ttl = self.lease.terms.ttl;
-        self.renew_at = self.lease.terms.renew.then(|| {
-            let due = sent + ttl / 3;
-            let grid = (ttl / 16).as_nanos().max(1);
-            let past_grid = due.saturating_duration_since(epoch()).as_nanos() % grid;
-            due - Duration::from_nanos(u64::try_from(past_grid).unwrap_or(0))
-        });
+    /// Looks who is inside.
+    pub(super) fn refresh(&mut self, now: Instant) {
+        (self.terms, self.holds) = self.grant.inside();
+        if self.row_is_behind() && self.follow_at.is_none() {
+            self.follow_at = Some(now + ROW_FOLLOWS_WITHIN);
+        }
     }
 
-    /// Notes that the number of holds has changed. `syncer` is told when the row has it.
+    /// Of the owner inside.
+    pub(super) fn terms(&self) -> &LeaseTerms {
+        &self.terms
+    }
+
+    /// Everyone has left.
+    pub(super) fn is_left(&self) -> bool {
+        self.holds == 0
+    }
+
+    fn row_is_behind(&self) -> bool {
+        !Arc::ptr_eq(&self.row, &self.terms)
+    }
+
+    /// When the lease is extended next: when less than two thirds of its ttl are confirmed, put earlier onto
+    /// a grid so that leases of one ttl fall due together and are renewed by one statement.
+    fn renew_at(&self) -> Option<Instant> {
+        let ttl = self.terms.ttl;
+        if !self.terms.renew || self.grant.is_revoked() || self.grant.lost_reason().is_some() {
+            return None;
+        }
+        let end = self.grant.store_end();
+        let due = end.checked_sub(ttl * 2 / 3).unwrap_or(end);
+        let grid = (ttl / 16).as_nanos().max(1);
+        let past_grid = due.saturating_duration_since(epoch()).as_nanos() % grid;
+        Some(due - Duration::from_nanos(u64::try_from(past_grid).unwrap_or(0)))
+    }
+
+    /// Notes that the holds have changed. `syncer` is told when the row says so.
     pub(super) fn note_holds(&mut self, syncer: Option<Syncer>) {
-        self.waiting.extend(syncer);
+        match syncer {
+            Some(syncer) if !syncer.trusts_memory() && !self.row_is_behind() => syncer.done(),
+            syncer => self.waiting.extend(syncer),
+        }
     }
 
     /// Answers callers whose time is over, and everyone when the lease has ended.
     pub(super) fn expire(&mut self, now: Instant) {
-        let ended = self.lease.lost_reason().is_some();
-        let key = &self.lease.terms.key;
+        let reason = self.grant.lost_reason();
+        let ended = reason.is_some();
         for list in [&mut self.waiting, &mut self.sent] {
-            for syncer in list.extract_if(.., |syncer| {
-                (ended && self.lease.holds() > 0) || syncer.deadline() <= now
-            }) {
+            for syncer in list.extract_if(.., |syncer| (ended && self.holds > 0) || syncer.deadline() <= now)
+            {
                 if ended {
-                    syncer.lost(&self.lease);
+                    syncer.lost(&self.terms, reason);
                 } else {
-                    syncer.give_up(key, self.trouble.clone());
+                    syncer.give_up(&self.terms.key, self.trouble.clone());
                 }
             }
         }
@@ -99,7 +140,7 @@ impl Holding {
 
     /// The store's lease has surely ended and nothing can be done for it any more.
     pub(super) fn is_past(&self, now: Instant) -> bool {
-        self.lease.lost_reason().is_some() && now >= self.lease.store_end()
+        self.grant.lost_reason().is_some() && now >= self.grant.store_end()
     }
 
     /// A request whose outcome nobody knows may have extended the row.
@@ -109,23 +150,23 @@ impl Holding {
 
     /// How far the renewal that is due is behind its plan.
     pub(super) fn renewal_lag(&self, now: Instant) -> Option<Duration> {
-        self.renew_at
+        self.renew_at()
             .and_then(|planned| now.checked_duration_since(planned))
     }
 
     /// Everyone has left, and `hold_min` keeps the row busy.
     pub(super) fn lingers(&self, now: Instant) -> bool {
-        self.lease.holds() == 0 && self.lingers_until(now).is_some_and(|until| self.covers(until))
+        self.holds == 0 && self.lingers_until(now).is_some_and(|until| self.covers(until))
     }
 
     /// The row is busy until then by itself. Stores count in µs, or in ms.
     fn covers(&self, until: Instant) -> bool {
-        until <= self.lease.store_end() + Duration::from_millis(1)
+        until <= self.grant.store_end() + Duration::from_millis(1)
     }
 
     /// Somebody is inside, perhaps still although the lease has ended, or `hold_min` keeps the row busy.
     pub(super) fn is_occupied(&self, now: Instant) -> bool {
-        self.lease.holds() > 0 || self.lingers_until(now).is_some()
+        self.holds > 0 || self.lingers_until(now).is_some()
     }
 
     /// Why the last request failed, if it did.
@@ -135,9 +176,9 @@ impl Holding {
 
     /// `hold_min` keeps the row busy although everyone has left.
     fn lingers_until(&self, now: Instant) -> Option<Instant> {
-        let until = self.lease.terms.hold_min_until?;
+        let until = self.terms.hold_min_until?;
         // The local deadline is for bodies; the row is busy until its own end.
-        let stands = matches!(self.lease.lost_reason(), None | Some(LostReason::Expired));
+        let stands = matches!(self.grant.lost_reason(), None | Some(LostReason::Expired));
         (now < until && stands).then_some(until)
     }
 
@@ -147,18 +188,17 @@ impl Holding {
             self.retry_at = None;
         }
         let may_send = self.retry_at.is_none();
-        let holds = self.lease.holds();
-        let ended = self.lease.lost_reason().is_some();
+        let holds = self.holds;
+        let ended = self.grant.lost_reason().is_some();
         if let Some(until) = self.lingers_until(now).filter(|_| holds == 0) {
             // The callers need not wait for that.
             self.waiting.drain(..).for_each(Syncer::done);
-            self.renew_at = None;
-            let missing = !self.covers(until) && !ended && !self.lease.is_revoked();
+            let missing = !self.covers(until) && !ended && !self.grant.is_revoked();
             let ttl = until - now;
             return (missing && may_send).then_some(Action::Extend {
                 count: 1,
                 ttl,
-                successor: None,
+                successor: self.successor(),
             });
         }
         if !may_send {
@@ -169,35 +209,49 @@ impl Holding {
         }
         let due = !self.waiting.is_empty()
             || self.row_count != holds
-            || self.renew_at.is_some_and(|renew_at| renew_at <= now);
-        (due && !ended).then_some(Action::Extend {
+            || self.follow_at.is_some_and(|follow_at| follow_at <= now)
+            || self.renew_at().is_some_and(|renew_at| renew_at <= now);
+        (due && !ended).then(|| Action::Extend {
             count: holds,
-            ttl: self.lease.terms.ttl,
-            successor: None,
+            ttl: self.terms.ttl,
+            successor: self.successor(),
+        })
+    }
+
+    /// Whom the row must name, if it does not.
+    fn successor(&self) -> Option<Successor> {
+        self.row_is_behind().then(|| Successor {
+            owner: self.terms.owner,
+            holder: Arc::clone(&self.terms.holder),
+            fence_token: self.terms.fence_token,
         })
     }
 
     /// The action of [`next_action`](Self::next_action) is on its way.
     pub(super) fn sent(&mut self) {
         self.retry_at = None;
+        self.follow_at = None;
+        self.sent_terms = Arc::clone(&self.terms);
+        self.grant.row_follows();
         self.sent.append(&mut self.waiting);
     }
 
     /// When to look again without an event. `asked`: a request is on its way.
     pub(super) fn next_look(&self, now: Instant, asked: bool) -> Instant {
         let deadlines = self.waiting.iter().chain(&self.sent).map(Syncer::deadline);
-        let end = if self.lease.lost_reason().is_some() {
-            self.lease.store_end()
+        let ended = self.grant.lost_reason().is_some();
+        let end = if ended {
+            self.grant.store_end()
         } else {
-            self.lease.deadline()
+            self.grant.deadline()
         };
         let send_at = if asked {
             None
-        } else if self.lease.holds() == 0 {
+        } else if self.holds == 0 {
             self.lingers_until(now).into_iter().chain(self.retry_at).min()
         } else {
-            self.retry_at
-                .or(self.renew_at.filter(|_| self.lease.lost_reason().is_none()))
+            let due = self.renew_at().into_iter().chain(self.follow_at).min();
+            self.retry_at.or(due.filter(|_| !ended))
         };
         deadlines
             .chain(send_at.filter(|at| *at > now))
@@ -216,7 +270,7 @@ impl Holding {
             Ok(Outcome::Extended {
                 remaining, revoked, ..
             }) => {
-                self.extended(action, sent_at, remaining, revoked);
+                self.extended(action, sent_at, remaining, revoked, now);
                 Settled::Held
             }
             Ok(Outcome::Released { wanted, .. }) => {
@@ -228,15 +282,15 @@ impl Holding {
                 Settled::Over { wanted: true }
             }
             Ok(Outcome::Lost) => {
-                self.lease.end(if self.lease.is_revoked() {
+                self.grant.end(if self.grant.is_revoked() {
                     LostReason::Revoked
                 } else {
                     LostReason::Gone
                 });
                 if matches!(action, Action::Release) {
-                    let terms = &self.lease.terms;
+                    let terms = &self.terms;
                     tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
-                        held = ?self.lease.held(), "lock was gone before its release");
+                        held = ?terms.held(), "lock was gone before its release");
                 }
                 self.give_everyone_up();
                 Settled::Over { wanted: true }
@@ -244,10 +298,10 @@ impl Holding {
             Ok(Outcome::Skipped) => {
                 // The row is locked, by a fence check perhaps. Inside the lease memory decides who is in.
                 if matches!(action, Action::Extend { .. }) {
-                    self.sent.drain(..).for_each(Syncer::done);
-                } else {
-                    self.wait_on();
+                    let done = self.sent.extract_if(.., |syncer| syncer.trusts_memory());
+                    done.for_each(Syncer::done);
                 }
+                self.wait_on();
                 self.back_off(now);
                 Settled::Held
             }
@@ -263,9 +317,9 @@ impl Holding {
                         _ => self.extend_unsure = true,
                     }
                 }
-                let terms = &self.lease.terms;
+                let terms = &self.terms;
                 tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
-                    held = ?self.lease.held(), %error, remaining = ?self.lease.remaining(),
+                    held = ?terms.held(), %error, remaining = ?self.grant.remaining(),
                     "lock could not be {}; trying again",
                     if matches!(action, Action::Release) { "released" } else { "renewed" });
                 self.trouble = Some(error);
@@ -276,36 +330,39 @@ impl Holding {
         }
     }
 
-    fn extended(&mut self, action: &Action, sent_at: Instant, remaining: Duration, revoked: bool) {
+    fn extended(
+        &mut self,
+        action: &Action,
+        sent_at: Instant,
+        remaining: Duration,
+        revoked: bool,
+        now: Instant,
+    ) {
         if let Action::Extend { count, .. } = action {
             self.row_count = *count;
         }
-        self.lease.confirm(sent_at, remaining);
+        self.row = Arc::clone(&self.sent_terms);
+        self.grant.confirm(sent_at, remaining);
         self.extend_unsure = false;
         self.pause = FIRST_RETRY;
+        self.refresh(now);
+        let terms = &self.terms;
         if self.trouble.take().is_some() {
-            let terms = &self.lease.terms;
             tracing::info!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token, "lock renewed again");
         }
-        if revoked {
-            if !self.lease.is_revoked() {
-                let terms = &self.lease.terms;
-                tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
-                    ?remaining, "lock revoked by an operator");
-                self.lease.mark_revoked();
-            }
-            self.renew_at = None;
-        } else if self.renew_at.is_some() {
-            self.plan_renewal(sent_at);
+        if revoked && !self.grant.is_revoked() {
+            tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
+                ?remaining, "lock revoked by an operator");
+            self.grant.mark_revoked();
         }
         self.sent.drain(..).for_each(Syncer::done);
     }
 
     fn released(&mut self) {
-        self.lease.mark_released();
-        let terms = &self.lease.terms;
+        self.grant.mark_released();
+        let terms = &self.terms;
         tracing::debug!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
-            held = ?self.lease.held(), "lock released");
+            held = ?terms.held(), "lock released");
         self.sent
             .drain(..)
             .chain(self.waiting.drain(..))
@@ -314,11 +371,12 @@ impl Holding {
 
     /// The lease is over: nobody will get what they wait for.
     pub(super) fn give_everyone_up(&mut self) {
-        let lease = &self.lease;
+        let reason = self.grant.lost_reason();
+        let terms = &self.terms;
         self.sent
             .drain(..)
             .chain(self.waiting.drain(..))
-            .for_each(|syncer| syncer.lost(lease));
+            .for_each(|syncer| syncer.lost(terms, reason));
     }
 
     /// The request was not carried out, or nobody knows: its callers wait for the next one.
@@ -328,7 +386,7 @@ impl Holding {
 
     fn back_off(&mut self, now: Instant) {
         self.retry_at = Some(now + self.pause);
-        let longest = (options::margin(self.lease.terms.ttl)).min(LONGEST_RETRY);
+        let longest = (options::margin(self.terms.ttl)).min(LONGEST_RETRY);
         self.pause = (self.pause * 2).min(longest);
     }
 }

@@ -2,21 +2,35 @@
 //! request of unknown outcome is settled before a new one.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::WeakEngine;
+use super::batch::Kind;
+use super::grant::{Grant, HandOver, LeaseTerms};
 use super::holding::{Holding, Settled};
-use super::lease::{Hold, Lease, LeaseTerms};
+use super::lease::{Hold, Lease};
 use super::orphan::Orphan;
 use super::queue::Queue;
-use super::waiter::{AcquireCall, Syncer, Waiter};
+use super::waiter::{Syncer, Waiter};
 use crate::error::LostReason;
 use crate::health::HealthBoard;
 use crate::key::Key;
 use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
+
+/// How many tokens an acquire keeps free for hand-overs when others are in line behind its caller.
+const SPARE_TOKENS: u32 = 1 << 16;
+
+/// What the engine knows beside its keys.
+#[derive(Clone, Copy)]
+pub(super) struct Scene<'a> {
+    pub(super) engine: &'a WeakEngine,
+    pub(super) health: &'a HealthBoard,
+    /// Releases by other processes are heard.
+    pub(super) listening: bool,
+    pub(super) now: Instant,
+}
 
 #[derive(Debug)]
 pub(super) struct KeyState {
@@ -36,6 +50,13 @@ struct InFlight {
     action: Action,
     for_whom: ForWhom,
     sent_at: Instant,
+}
+
+/// What to send next.
+enum Plan {
+    Holding(Action),
+    Orphan(Uuid),
+    Acquire,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,11 +96,27 @@ impl KeyState {
 
     /// A release must still be written to the row.
     pub(super) fn has_release_pending(&self) -> bool {
-        !self.orphans.is_empty()
-            || self
-                .holding
-                .as_ref()
-                .is_some_and(|holding| holding.lease.holds() == 0)
+        !self.orphans.is_empty() || self.holding.as_ref().is_some_and(Holding::is_left)
+    }
+
+    /// A caller of this process waits for a key that it does not have.
+    pub(super) fn waits(&self) -> bool {
+        self.holding.is_none() && self.queue.waits()
+    }
+
+    /// The key may be free: somebody has released it, or a wake-up may have been missed.
+    pub(super) fn woken(&mut self, now: Instant) {
+        self.queue.woken(now);
+    }
+
+    /// Nothing wakes us up any more.
+    pub(super) fn deafened(&mut self, now: Instant) {
+        self.queue.deafened(now);
+    }
+
+    /// A caller in the queue has gone away.
+    pub(super) fn abandoned(&mut self, waiter: u64) {
+        self.queue.remove(waiter);
     }
 
     pub(super) fn wait_for_lock(&mut self, waiter: Waiter, now: Instant) {
@@ -91,9 +128,12 @@ impl KeyState {
     }
 
     /// The holds of a lease have changed.
-    pub(super) fn note_holds(&mut self, lease: &Arc<Lease>, syncer: Option<Syncer>) {
+    pub(super) fn note_holds(&mut self, lease: &Lease, syncer: Option<Syncer>, now: Instant) {
         match &mut self.holding {
-            Some(holding) if Arc::ptr_eq(&holding.lease, lease) => holding.note_holds(syncer),
+            Some(holding) if Arc::ptr_eq(&holding.grant, lease.grant()) => {
+                holding.refresh(now);
+                holding.note_holds(syncer);
+            }
             _ => {
                 if let Some(syncer) = syncer {
                     syncer.late(lease);
@@ -103,12 +143,13 @@ impl KeyState {
     }
 
     /// Lets time pass: answers callers whose time is over and drops a lease that has surely ended.
-    pub(super) fn look(&mut self, now: Instant) {
+    pub(super) fn look(&mut self, listening: bool, now: Instant) {
         if let Some(holding) = &mut self.holding {
+            holding.refresh(now);
             holding.expire(now);
             if holding.is_past(now) {
-                self.drop_past_lease(now);
-            } else if holding.lease.holds() == 0 {
+                self.drop_past_lease(listening, now);
+            } else if holding.is_left() {
                 self.queue.note_trouble(holding.trouble().cloned(), now);
             }
         }
@@ -117,18 +158,18 @@ impl KeyState {
             .holding
             .as_ref()
             .filter(|holding| holding.is_occupied(now))
-            .map(|holding| holding.lease.occupant());
-        self.queue.expire(now, held_here.as_ref());
+            .map(|holding| || holding.grant.occupant());
+        self.queue.expire(now, held_here);
     }
 
     /// The lease has run out in the store, unless a request of unknown outcome has extended the row: then
     /// nobody would hold it for one more ttl.
-    fn drop_past_lease(&mut self, now: Instant) {
+    fn drop_past_lease(&mut self, listening: bool, now: Instant) {
         let Some(mut holding) = self.holding.take() else {
             return;
         };
         holding.give_everyone_up();
-        let terms = &holding.lease.terms;
+        let terms = holding.terms();
         let on_its_way = self
             .in_flight
             .as_ref()
@@ -136,16 +177,21 @@ impl KeyState {
         if on_its_way || holding.is_unsure() {
             self.orphans.push(Orphan::new(terms.lease_id, terms.ttl, now));
         }
-        self.queue.released(holding.lease.occupant(), true, now);
+        let former = holding.grant.occupant();
+        self.queue.released(former, true, listening, now);
         self.queue.note_trouble(holding.trouble().cloned(), now);
     }
 
-    /// What to send now, if anything.
-    pub(super) fn next_action(&mut self, now: Instant) -> Option<Action> {
-        self.plan(now).map(|(_, action, _)| action)
+    /// What kind of request to send now, if any.
+    pub(super) fn next_kind(&mut self, now: Instant) -> Option<Kind> {
+        self.plan(now).map(|plan| match plan {
+            Plan::Holding(action) => Kind::of(&action),
+            Plan::Orphan(_) => Kind::Release,
+            Plan::Acquire => Kind::Acquire,
+        })
     }
 
-    fn plan(&mut self, now: Instant) -> Option<(Uuid, Action, ForWhom)> {
+    fn plan(&mut self, now: Instant) -> Option<Plan> {
         if self.in_flight.is_some() {
             return None;
         }
@@ -153,31 +199,39 @@ impl KeyState {
         if let Some(holding) = &mut self.holding
             && let Some(action) = holding.next_action(now)
         {
-            return Some((holding.lease.terms.lease_id, action, ForWhom::Holding));
+            return Some(Plan::Holding(action));
         }
         if let Some(orphan) = self.orphans.iter().find(|orphan| orphan.retry_at <= now) {
-            return Some((orphan.lease_id, Action::Release, ForWhom::Orphan));
+            return Some(Plan::Orphan(orphan.lease_id));
         }
-        if self.holding.is_some() {
-            return None;
-        }
-        let (id, call, wanted_for) = self.queue.next_ask(now)?;
-        let action = Action::Acquire {
-            owner: call.owner,
-            ttl: call.options.ttl,
-            holder: Arc::clone(&call.holder),
-            wanted_for,
-            spare_tokens: 0,
-        };
-        Some((Uuid::now_v7(), action, ForWhom::Waiter(id)))
+        (self.holding.is_none() && self.queue.may_ask(now)).then_some(Plan::Acquire)
     }
 
     /// The request to send now; it is on its way from here on.
-    pub(super) fn take_request(&mut self, now: Instant) -> Option<Request> {
-        let (lease_id, action, for_whom) = self.plan(now)?;
-        if let (ForWhom::Holding, Some(holding)) = (for_whom, &mut self.holding) {
-            holding.sent();
-        }
+    pub(super) fn take_request(&mut self, hand_over: bool, now: Instant) -> Option<Request> {
+        let (lease_id, action, for_whom) = match self.plan(now)? {
+            Plan::Holding(action) => {
+                let holding = self.holding.as_mut()?;
+                holding.sent();
+                (holding.terms().lease_id, action, ForWhom::Holding)
+            }
+            Plan::Orphan(lease_id) => (lease_id, Action::Release, ForWhom::Orphan),
+            Plan::Acquire => {
+                let ask = self.queue.next_ask()?;
+                let action = Action::Acquire {
+                    owner: ask.owner,
+                    ttl: ask.ttl,
+                    holder: ask.holder,
+                    wanted_for: ask.wanted_for,
+                    spare_tokens: if hand_over && ask.has_followers {
+                        SPARE_TOKENS
+                    } else {
+                        0
+                    },
+                };
+                (Uuid::now_v7(), action, ForWhom::Waiter(ask.waiter))
+            }
+        };
         self.in_flight = Some(InFlight {
             lease_id,
             action: action.clone(),
@@ -206,13 +260,7 @@ impl KeyState {
     }
 
     /// Takes the answer to the request on its way.
-    pub(super) fn settle(
-        &mut self,
-        answer: Result<Outcome, StoreError>,
-        engine: &WeakEngine,
-        health: &HealthBoard,
-        now: Instant,
-    ) {
+    pub(super) fn settle(&mut self, answer: Result<Outcome, StoreError>, scene: Scene<'_>) {
         let Some(sent) = self.in_flight.take() else {
             debug_assert!(false, "an answer for {:?} that nobody asked for", self.key);
             return;
@@ -220,33 +268,29 @@ impl KeyState {
         match sent.for_whom {
             ForWhom::Orphan => self
                 .orphans
-                .retain_mut(|orphan| orphan.lease_id != sent.lease_id || !orphan.settle(&answer, now)),
-            ForWhom::Holding => self.settle_holding(&sent, answer, health, now),
-            ForWhom::Waiter(id) => self.settle_acquire(id, &sent, answer, engine, now),
+                .retain_mut(|orphan| orphan.lease_id != sent.lease_id || !orphan.settle(&answer, scene.now)),
+            ForWhom::Holding => self.settle_holding(&sent, answer, scene),
+            ForWhom::Waiter(id) => self.settle_acquire(id, &sent, answer, scene),
         }
     }
 
-    fn settle_holding(
-        &mut self,
-        sent: &InFlight,
-        answer: Result<Outcome, StoreError>,
-        health: &HealthBoard,
-        now: Instant,
-    ) {
+    fn settle_holding(&mut self, sent: &InFlight, answer: Result<Outcome, StoreError>, scene: Scene<'_>) {
+        let now = scene.now;
         let Some(holding) = self
             .holding
             .as_mut()
-            .filter(|h| h.lease.terms.lease_id == sent.lease_id)
+            .filter(|holding| holding.terms().lease_id == sent.lease_id)
         else {
             return;
         };
+        holding.refresh(now);
         if let (Ok(Outcome::Extended { .. }), Some(lag)) = (&answer, holding.renewal_lag(now)) {
-            health.set_renewal_lag(lag);
+            scene.health.set_renewal_lag(lag);
         }
         if let Settled::Over { wanted } = holding.settle(&sent.action, sent.sent_at, answer, now) {
-            let former = holding.lease.occupant();
+            let former = holding.grant.occupant();
             self.holding = None;
-            self.queue.released(former, wanted, now);
+            self.queue.released(former, wanted, scene.listening, now);
         }
     }
 
@@ -255,42 +299,47 @@ impl KeyState {
         waiter: u64,
         sent: &InFlight,
         answer: Result<Outcome, StoreError>,
-        engine: &WeakEngine,
-        now: Instant,
+        scene: Scene<'_>,
     ) {
-        let ttl = match &sent.action {
-            Action::Acquire { ttl, .. } => *ttl,
-            _ => Duration::ZERO,
+        let now = scene.now;
+        let Action::Acquire {
+            ttl, spare_tokens, ..
+        } = sent.action
+        else {
+            return debug_assert!(false, "only an acquire is sent for a waiter");
         };
         match answer {
             Ok(Outcome::Granted {
                 fence_token,
                 remaining,
                 taken_over,
-                ..
+                wanted,
             }) => {
                 if let Some(former) = &taken_over {
                     tracing::warn!(key = %self.key, fence_token, former_owner = %former.owner,
                         former_holder = former.holder, "lock taken over from an expired lease");
                 }
-                self.queue.granted(now);
-                let taken = engine.upgrade().zip(self.queue.remove(waiter));
+                let until = self.queue.granted(wanted, scene.listening, now);
+                let taken = scene.engine.upgrade().zip(self.queue.remove(waiter));
                 let Some((engine, waiter)) = taken else {
                     self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
                     return;
                 };
-                let lease = Lease::new(terms(&waiter.call, sent, fence_token, now), remaining);
-                if lease.lost_reason().is_some() {
+                let terms = LeaseTerms::new(&waiter.call, sent.lease_id, fence_token, sent.sent_at, now);
+                let terms = Arc::new(terms);
+                let hand_over = HandOver { spare_tokens, until };
+                let line = Arc::clone(self.queue.line());
+                let grant = Grant::new(Arc::clone(&terms), remaining, line, hand_over);
+                if grant.lost_reason().is_some() {
                     // The reply took so long that nothing of the lease is left for the caller.
                     self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
-                    self.queue.push_front(waiter);
-                    self.queue.ask_again(now);
+                    self.queue.put_back(waiter, now);
                     return;
                 }
-                self.holding = Some(Holding::new(Arc::clone(&lease)));
-                waiter.grant(Hold::granted(lease, engine));
+                self.holding = Some(Holding::new(Arc::clone(&grant)));
+                waiter.grant(Hold::granted(Lease::new(terms, grant), engine));
             }
-            Ok(Outcome::Busy(occupant)) => self.queue.busy(occupant, now),
+            Ok(Outcome::Busy(occupant)) => self.queue.busy(occupant, scene.listening, now),
             Ok(Outcome::Skipped) => self.queue.skipped(now),
             Ok(other) => {
                 // The lease_id was fresh, so no store that keeps its contract says that.
@@ -312,28 +361,11 @@ impl KeyState {
     /// to expire.
     pub(super) fn end(&mut self, reason: LostReason, now: Instant) {
         if let Some(holding) = self.holding.take_if(|holding| holding.lingers(now)) {
-            tracing::debug!(key = %self.key, remaining = ?holding.lease.remaining(), "left busy for hold_min");
+            tracing::debug!(key = %self.key, remaining = ?holding.grant.remaining(), "left busy for hold_min");
         }
         if let Some(holding) = &self.holding {
-            holding.lease.end(reason);
+            holding.grant.end(reason);
         }
         self.queue.refuse_for_shutdown(true);
-    }
-}
-
-fn terms(call: &AcquireCall, sent: &InFlight, fence_token: i64, now: Instant) -> LeaseTerms {
-    let options = &call.options;
-    LeaseTerms {
-        key: call.key.clone(),
-        owner: call.owner,
-        lease_id: sent.lease_id,
-        fence_token,
-        holder: Arc::clone(&call.holder),
-        ttl: options.ttl,
-        renew: options.renew,
-        on_lost: options.on_lost,
-        since: sent.sent_at,
-        max_hold_until: options.max_hold.map(|length| now + length),
-        hold_min_until: options.hold_min.map(|length| now + length),
     }
 }

@@ -4,15 +4,21 @@
 //! one can neither break a connection nor leave a grant that nobody took. The engine knows no SQL.
 //!
 //! - [`driver`] is the loop: commands in, batches out, timers.
-//! - [`key_state`] decides what to ask the store for one key next: its [`holding`] is the lease that this
-//!   process has, its [`queue`] the callers that want one, its [`orphan`]s the leases that nobody took.
-//! - [`lease`] is what callers and the engine share.
+//! - [`key_state`] decides what to ask the store for one key next: its [`holding`] is the grant that this
+//!   process has, its [`queue`] says when to ask for another one, its [`orphan`]s are the leases that nobody
+//!   took.
+//! - [`line`] and [`grant`] are what callers and the engine share: who waits, and who is inside. An owner that
+//!   leaves lets the next in line in without the engine and the store. [`lease`] is an owner's view of a grant.
+//! - [`listener`] hears of releases by other processes.
 
 mod batch;
 mod driver;
+mod grant;
 mod holding;
 mod key_state;
 pub(crate) mod lease;
+mod line;
+mod listener;
 mod orphan;
 mod queue;
 mod stop;
@@ -39,9 +45,9 @@ enum Command {
     /// A caller wants a lock.
     Acquire(Box<Waiter>),
     /// A caller in the queue for this key has gone away.
-    Abandoned(crate::Key),
-    /// The number of holds of a lease has changed, or a caller wants it confirmed.
-    Holds(Arc<Lease>, Option<Syncer>),
+    Abandoned(crate::Key, u64),
+    /// The holds of a lease have changed, or a caller wants them confirmed.
+    Holds(Lease, Option<Syncer>),
     /// Work on the store outside the lock protocol: migration, inspection, an operator's orders.
     Run(Box<Errand>),
     /// Refuse new outermost acquires, end what is left after the grace, then stop.
@@ -59,6 +65,13 @@ type Errand = dyn FnOnce(Arc<dyn Store>, Arc<Semaphore>) -> StoreFuture<'static,
 pub(crate) struct EngineHandle {
     about: Arc<About>,
     commands: mpsc::UnboundedSender<Command>,
+}
+
+/// What a manager's builder says of its engine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    /// Locks may be handed on inside the process without the store.
+    pub(crate) hand_over: bool,
 }
 
 /// What never changes about an engine.
@@ -93,7 +106,11 @@ impl WeakEngine {
 /// Starts an engine for `store`: on a thread with a runtime of its own, so that nothing the application
 /// does to its own runtime can stop renewals and releases; or on the caller's runtime if the store asks
 /// for that.
-pub(crate) fn start(store: Arc<dyn Store>, health: Arc<HealthBoard>) -> Result<EngineHandle, LockError> {
+pub(crate) fn start(
+    store: Arc<dyn Store>,
+    settings: Settings,
+    health: Arc<HealthBoard>,
+) -> Result<EngineHandle, LockError> {
     static NEXT_ID: AtomicU64 = AtomicU64::new(1);
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let (commands, inbox) = mpsc::unbounded_channel();
@@ -106,7 +123,7 @@ pub(crate) fn start(store: Arc<dyn Store>, health: Arc<HealthBoard>) -> Result<E
         commands: commands.downgrade(),
     };
     let on_callers_runtime = store.capabilities().callers_runtime;
-    let engine = driver::drive(store, inbox, weak, health);
+    let engine = driver::drive(store, settings, inbox, weak, health);
     if on_callers_runtime {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
             LockError::invalid(
@@ -154,32 +171,52 @@ impl EngineHandle {
         static NEXT_WAITER: AtomicU64 = AtomicU64::new(1);
         let key = call.key.clone();
         let (reply, answer) = oneshot::channel();
-        let waiter = Waiter::new(NEXT_WAITER.fetch_add(1, Ordering::Relaxed), call, reply);
+        let id = NEXT_WAITER.fetch_add(1, Ordering::Relaxed);
+        let waiter = Waiter::new(id, call, reply);
         // `answer` is dropped before `gone`, so that the engine finds the caller gone when it looks.
         let mut gone = TellAbandoned {
             engine: self,
-            key: Some(key.clone()),
+            call: Some((key.clone(), id)),
         };
         let answer = answer;
         self.send(Command::Acquire(Box::new(waiter)));
         let result = answer.await;
-        gone.key = None;
+        gone.call = None;
         result.unwrap_or(Err(LockError::Shutdown { key: Some(key) }))
     }
 
     /// Waits until the row counts a hold that was entered, and the store says that the lease still holds.
-    pub(crate) async fn confirm_entered(
-        &self,
-        lease: &Arc<Lease>,
-        deadline: Instant,
-    ) -> Result<(), LockError> {
+    pub(crate) async fn confirm_entered(&self, lease: &Lease, deadline: Instant) -> Result<(), LockError> {
         let (reply, answer) = oneshot::channel();
+        let since = Instant::now();
         let syncer = Syncer::Entering {
-            since: Instant::now(),
+            since,
             deadline,
             reply,
         };
-        self.send(Command::Holds(Arc::clone(lease), Some(syncer)));
+        self.confirm(lease, syncer, answer).await
+    }
+
+    /// Waits until the row names the lease's owner.
+    #[cfg(feature = "sql")]
+    pub(crate) async fn confirm_named(&self, lease: &Lease, deadline: Instant) -> Result<(), LockError> {
+        let (reply, answer) = oneshot::channel();
+        let since = Instant::now();
+        let syncer = Syncer::Naming {
+            since,
+            deadline,
+            reply,
+        };
+        self.confirm(lease, syncer, answer).await
+    }
+
+    async fn confirm(
+        &self,
+        lease: &Lease,
+        syncer: Syncer,
+        answer: oneshot::Receiver<Result<(), LockError>>,
+    ) -> Result<(), LockError> {
+        self.send(Command::Holds(lease.clone(), Some(syncer)));
         answer.await.unwrap_or_else(|_| {
             Err(LockError::Shutdown {
                 key: Some(lease.terms.key.clone()),
@@ -187,17 +224,17 @@ impl EngineHandle {
         })
     }
 
-    async fn confirm_left(&self, lease: &Arc<Lease>, deadline: Instant) -> Left {
+    async fn confirm_left(&self, lease: &Lease, deadline: Instant) -> Left {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Holds(
-            Arc::clone(lease),
+            lease.clone(),
             Some(Syncer::Leaving { deadline, reply }),
         ));
         answer.await.unwrap_or(Left::Unconfirmed(None))
     }
 
-    fn note_holds(&self, lease: &Arc<Lease>) {
-        self.send(Command::Holds(Arc::clone(lease), None));
+    fn note_holds(&self, lease: &Lease) {
+        self.send(Command::Holds(lease.clone(), None));
     }
 
     /// Runs `work` on the engine's runtime, for at most `limit`.
@@ -243,13 +280,13 @@ impl EngineHandle {
 /// Tells the engine when an acquire is dropped before its answer.
 struct TellAbandoned<'a> {
     engine: &'a EngineHandle,
-    key: Option<crate::Key>,
+    call: Option<(crate::Key, u64)>,
 }
 
 impl Drop for TellAbandoned<'_> {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            self.engine.send(Command::Abandoned(key));
+        if let Some((key, id)) = self.call.take() {
+            self.engine.send(Command::Abandoned(key, id));
         }
     }
 }

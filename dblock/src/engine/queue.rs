@@ -1,18 +1,24 @@
-//! The callers of this process that want one key, first in first out. Only the first one's request goes to
-//! the store; the others learn from its answers.
+//! When to ask the store for a key that callers of this process want, and what its answers mean for them.
+//! Only the first caller's request goes to the store; the others learn from its answers.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use uuid::Uuid;
 
-use super::waiter::{AcquireCall, Waiter};
+use super::line::Line;
+use super::waiter::Waiter;
 use crate::store::{Occupant, StoreError, StoreErrorKind};
 
-/// Pause before a busy key is asked again: starts at the first, grows to the longest.
+/// Pause before a busy key is asked again, where nothing wakes us up: starts at the first, grows to the
+/// longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_ERROR_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause before a busy key is asked again although wake-ups are heard: one may be lost.
+const LISTENING_PAUSE: Duration = Duration::from_millis(950);
 
 /// How long a busy answer says in the row that somebody waits. Longer than any pause, and than a slow
 /// statement or two.
@@ -25,25 +31,36 @@ const ANSWER_LASTS: Duration = Duration::from_secs(1);
 /// How long a caller that does not wait puts up with a row that somebody has locked.
 const SKIP_PATIENCE: Duration = Duration::from_secs(1);
 
-/// While another process wants the key, this one takes it at most so often and so long in a row, and then
-/// stands back for longer than the other's pause between two looks.
-const LONGEST_STREAK: u32 = 16;
-const LONGEST_STREAK_TIME: Duration = Duration::from_millis(100);
+/// A process has the key for at most so long in a row, over hand-overs and leases, while others want it, and
+/// for at most so many leases. Then it stands back, so that another one gets in.
+const LONGEST_TURN: Duration = Duration::from_millis(100);
+const MOST_LEASES: u32 = 16;
+/// Where the others are woken up at once, turns are short and so is standing back; else it must last longer
+/// than the others' pause between two looks.
+const LONGEST_TURN_LISTENING: Duration = Duration::from_millis(10);
 const STAND_BACK: Duration = Duration::from_millis(130);
+const STAND_BACK_LISTENING: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    waiters: VecDeque<Waiter>,
+    line: Arc<Line>,
     /// The store is not asked before this.
     ask_at: Instant,
     pause: Duration,
     last: LastAnswer,
     last_at: Instant,
-    /// Leases in a row of this process while others wanted the key, and since when.
-    streak: u32,
-    streak_since: Instant,
+    turn: Option<Turn>,
+    /// Another process is known to want the key.
+    contended_until: Instant,
     /// Callers that wait are not asked for before this, so that another process gets in.
     stand_back_until: Instant,
+}
+
+/// The time in which the key keeps coming back to this process.
+#[derive(Debug)]
+struct Turn {
+    since: Instant,
+    leases: u32,
 }
 
 /// What the store said last, for callers whose time is over.
@@ -54,84 +71,87 @@ enum LastAnswer {
     Failed(StoreError),
 }
 
+/// What to ask the store for.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) waiter: u64,
+    pub(super) owner: Uuid,
+    pub(super) ttl: Duration,
+    pub(super) holder: Arc<str>,
+    /// How long the row should say that somebody waits.
+    pub(super) wanted_for: Option<Duration>,
+    /// Others are behind in the line.
+    pub(super) has_followers: bool,
+}
+
 impl Queue {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            waiters: VecDeque::new(),
+            line: Arc::default(),
             ask_at: now,
             pause: FIRST_PAUSE,
             last: LastAnswer::None,
             last_at: now,
-            streak: 0,
-            streak_since: now,
+            turn: None,
+            contended_until: now,
             stand_back_until: now,
         }
     }
 
-    /// Nobody waits, and nothing need be remembered for those who come next.
-    pub(super) fn is_idle(&self, now: Instant) -> bool {
-        self.waiters.is_empty() && self.remembers_until() <= now
+    pub(super) fn line(&self) -> &Arc<Line> {
+        &self.line
     }
 
-    /// A streak goes on when the next caller comes soon, and standing back holds for it too.
+    /// Nobody waits, and nothing need be remembered for those who come next.
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.remembers_until() <= now && self.line.is_empty()
+    }
+
+    /// A turn goes on when the next caller comes soon, and standing back holds for it too.
     fn remembers_until(&self) -> Instant {
-        let streak_end = self.streak_since + LONGEST_STREAK_TIME;
-        if self.streak > 0 {
-            self.stand_back_until.max(streak_end)
-        } else {
-            self.stand_back_until
-        }
+        let turn_end = self.turn.as_ref().map(|turn| turn.since + LONGEST_TURN);
+        self.stand_back_until
+            .max(turn_end.unwrap_or(self.stand_back_until))
     }
 
     pub(super) fn push(&mut self, waiter: Waiter, now: Instant) {
-        if waiter.is_impatient() || self.waiters.is_empty() {
+        if waiter.is_impatient() || self.line.is_empty() {
             self.ask_at = now;
         }
-        self.waiters.push_back(waiter);
+        self.line.push(waiter);
     }
 
-    /// Puts a caller back whose grant came too late to be of use.
-    pub(super) fn push_front(&mut self, waiter: Waiter) {
-        self.waiters.push_front(waiter);
+    /// Puts a caller back whose grant came too late to be of use, and asks for it again.
+    pub(super) fn put_back(&mut self, waiter: Waiter, now: Instant) {
+        self.line.push_front(waiter);
+        self.ask_at = now;
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<Waiter> {
-        let at = self.waiters.iter().position(|waiter| waiter.id == id)?;
-        self.waiters.remove(at)
+        self.line.remove(id)
     }
 
-    fn take_if(&mut self, mut test: impl FnMut(&Waiter) -> bool) -> std::vec::IntoIter<Waiter> {
-        let (mut taken, mut kept) = (Vec::new(), VecDeque::with_capacity(self.waiters.len()));
-        for waiter in self.waiters.drain(..) {
-            if test(&waiter) {
-                taken.push(waiter);
-            } else {
-                kept.push_back(waiter);
-            }
-        }
-        self.waiters = kept;
-        taken.into_iter()
+    /// Somebody waits for the key, and does not have it.
+    pub(super) fn waits(&self) -> bool {
+        !self.line.is_empty()
     }
 
-    /// Forgets callers that have gone away and answers those whose time is over. `held_here` is the lease
-    /// of this process that they wait for, if it has one.
-    pub(super) fn expire(&mut self, now: Instant, held_here: Option<&Occupant>) {
-        let is_over =
-            |waiter: &Waiter| waiter.is_gone() || waiter.deadline.is_some_and(|deadline| deadline <= now);
-        if !self
-            .waiters
-            .iter()
-            .any(|waiter| is_over(waiter) || (held_here.is_some() && waiter.is_impatient()))
-        {
+    /// Answers callers whose time is over. `held_here` is the lease of this process that they wait for, if
+    /// it has one.
+    pub(super) fn expire(&mut self, now: Instant, held_here: Option<impl FnOnce() -> Occupant>) {
+        let due = self.line.first_deadline().is_some_and(|deadline| deadline <= now);
+        if !due && (held_here.is_none() || !self.line.has_impatient()) {
             return;
         }
-        if let Some(occupant) = held_here {
+        let held_here = held_here.map(|occupant| occupant());
+        if let Some(occupant) = &held_here {
             self.refuse_impatient(Some(occupant));
         }
-        for waiter in self.take_if(is_over) {
+        let is_over = |waiter: &Waiter| waiter.deadline.is_some_and(|deadline| deadline <= now);
+        for waiter in self.line.take_if(is_over) {
             // An answer from long before the caller came says nothing about its time.
             let is_news = self.last_at + ANSWER_LASTS >= waiter.call.since;
-            match (held_here, &self.last) {
+            match (&held_here, &self.last) {
                 (Some(occupant), _) => waiter.refuse_busy(Some(occupant.clone())),
                 (None, LastAnswer::Busy(occupant)) if is_news => waiter.refuse_busy(occupant.clone()),
                 (None, LastAnswer::Failed(error)) => waiter.refuse_store(Some(error.clone())),
@@ -141,54 +161,79 @@ impl Queue {
     }
 
     fn refuse_impatient(&mut self, occupant: Option<&Occupant>) {
-        self.take_if(Waiter::is_impatient)
-            .for_each(|waiter| waiter.refuse_busy(occupant.cloned()));
+        if self.line.has_impatient() {
+            for waiter in self.line.take_if(Waiter::is_impatient) {
+                waiter.refuse_busy(occupant.cloned());
+            }
+        }
     }
 
     pub(super) fn refuse_for_shutdown(&mut self, nested_too: bool) {
-        self.take_if(|waiter| nested_too || !waiter.call.nested)
-            .for_each(Waiter::refuse_shutdown);
+        for waiter in self.line.take_if(|waiter| nested_too || !waiter.call.nested) {
+            waiter.refuse_shutdown();
+        }
     }
 
-    /// The caller to ask for now, if any, and how long the row should say that somebody waits.
-    pub(super) fn next_ask(&self, now: Instant) -> Option<(u64, &AcquireCall, Option<Duration>)> {
-        let first = self.waiters.front().filter(|_| self.may_ask_at() <= now)?;
-        let somebody_waits = self.waiters.iter().any(|waiter| !waiter.is_impatient());
-        Some((first.id, &first.call, somebody_waits.then_some(WANTED_FOR)))
+    /// Whether to ask the store now.
+    pub(super) fn may_ask(&self, now: Instant) -> bool {
+        self.may_ask_at() <= now && !self.line.is_empty()
+    }
+
+    /// What to ask for, on behalf of the first caller.
+    pub(super) fn next_ask(&self) -> Option<Ask> {
+        self.line.first(|first, all, waiting| Ask {
+            waiter: first.id,
+            owner: first.call.owner,
+            ttl: first.call.options.ttl,
+            holder: Arc::clone(&first.call.holder),
+            wanted_for: (waiting > 0).then_some(WANTED_FOR),
+            has_followers: all > 1,
+        })
     }
 
     fn may_ask_at(&self) -> Instant {
-        if self.waiters.iter().any(Waiter::is_impatient) {
+        if self.stand_back_until <= self.ask_at || self.line.has_impatient() {
             self.ask_at
         } else {
-            self.ask_at.max(self.stand_back_until)
+            self.stand_back_until
         }
     }
 
     /// When to look again without an event. `asked`: a request is on its way, or the lock is held here.
     pub(super) fn next_look(&self, now: Instant, asked: bool) -> Option<Instant> {
-        if self.waiters.is_empty() {
+        if self.line.is_empty() {
             return Some(self.remembers_until()).filter(|until| *until > now);
         }
-        let deadlines = self.waiters.iter().filter_map(|waiter| waiter.deadline);
         let ask_at = Some(self.may_ask_at()).filter(|at| !asked && *at > now);
-        deadlines.chain(ask_at).min()
+        self.line.first_deadline().into_iter().chain(ask_at).min()
     }
 
-    /// Somebody else holds the lock.
-    pub(super) fn busy(&mut self, occupant: Occupant, now: Instant) {
+    /// Somebody else holds the lock. `listening`: a wake-up will tell of the release.
+    pub(super) fn busy(&mut self, occupant: Occupant, listening: bool, now: Instant) {
         self.refuse_impatient(Some(&occupant));
         let expiry = now + occupant.remaining + Duration::from_millis(1);
-        self.ask_at = expiry.min(now + jittered(self.pause));
-        self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
-        self.streak = 0;
+        self.ask_at = expiry.min(now + self.next_pause(listening));
+        self.turn = None;
         self.answered(LastAnswer::Busy(Some(occupant)), now);
+    }
+
+    fn next_pause(&mut self, listening: bool) -> Duration {
+        if listening {
+            return LISTENING_PAUSE.mul_f64(0.95 + fastrand::f64() / 10.0);
+        }
+        let pause = jittered(self.pause);
+        self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
+        pause
     }
 
     /// The row was locked by somebody's statement or transaction.
     pub(super) fn skipped(&mut self, now: Instant) {
-        self.take_if(|waiter| waiter.is_impatient() && now >= waiter.call.since + SKIP_PATIENCE)
-            .for_each(|waiter| waiter.refuse_busy(None));
+        for waiter in self
+            .line
+            .take_if(|waiter| waiter.is_impatient() && now >= waiter.call.since + SKIP_PATIENCE)
+        {
+            waiter.refuse_busy(None);
+        }
         self.ask_at = now + jittered(self.pause.min(FIRST_PAUSE * 4));
         self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
         let known = match &mut self.last {
@@ -202,23 +247,51 @@ impl Queue {
     pub(super) fn failed(&mut self, error: StoreError, now: Instant) {
         let hopeless = !error.is_retryable();
         let unreachable = error.kind() == StoreErrorKind::Unreachable;
-        self.take_if(|waiter| hopeless || (unreachable && waiter.is_impatient()))
-            .for_each(|waiter| waiter.refuse_store(Some(error.clone())));
+        for waiter in self
+            .line
+            .take_if(|waiter| hopeless || (unreachable && waiter.is_impatient()))
+        {
+            waiter.refuse_store(Some(error.clone()));
+        }
         self.ask_at = now + jittered(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_ERROR_PAUSE);
         self.answered(LastAnswer::Failed(error), now);
     }
 
-    /// The request's lease was of no use: ask again with a fresh one.
-    pub(super) fn ask_again(&mut self, now: Instant) {
-        self.ask_at = now;
+    /// The key may be free: somebody has released it, or a wake-up may have been missed.
+    pub(super) fn woken(&mut self, now: Instant) {
+        self.pause = FIRST_PAUSE;
+        self.ask_at = self.ask_at.min(now);
     }
 
-    /// The lock came to this process.
-    pub(super) fn granted(&mut self, now: Instant) {
+    /// Nothing wakes us up any more: back to polling.
+    pub(super) fn deafened(&mut self, now: Instant) {
+        self.ask_at = self.ask_at.min(now + jittered(LONGEST_BUSY_PAUSE));
+    }
+
+    /// The lock came to this process. Returns until when it may be handed on here.
+    pub(super) fn granted(&mut self, wanted: bool, listening: bool, now: Instant) -> Instant {
         self.pause = FIRST_PAUSE;
         // Who waits from here on waits for this process.
         self.answered(LastAnswer::Busy(None), now);
+        if wanted {
+            self.contended_until = now + WANTED_FOR;
+        }
+        let length = self.turn_length(listening, now);
+        let turn = self.turn.get_or_insert(Turn {
+            since: now,
+            leases: 0,
+        });
+        turn.leases += 1;
+        turn.since + length
+    }
+
+    fn turn_length(&self, listening: bool, now: Instant) -> Duration {
+        if listening && now < self.contended_until {
+            LONGEST_TURN_LISTENING
+        } else {
+            LONGEST_TURN
+        }
     }
 
     fn answered(&mut self, answer: LastAnswer, now: Instant) {
@@ -235,20 +308,26 @@ impl Queue {
     }
 
     /// The lease of this process is over. `wanted`: somebody in another process may wait for the key.
-    pub(super) fn released(&mut self, former: Occupant, wanted: bool, now: Instant) {
+    pub(super) fn released(&mut self, former: Occupant, wanted: bool, listening: bool, now: Instant) {
         self.answered(LastAnswer::Busy(Some(former)), now);
         self.ask_at = now;
         if !wanted {
-            self.streak = 0;
+            self.turn = None;
             return;
         }
-        if self.streak == 0 {
-            self.streak_since = now;
-        }
-        self.streak += 1;
-        if self.streak >= LONGEST_STREAK || now - self.streak_since >= LONGEST_STREAK_TIME {
-            self.streak = 0;
-            self.stand_back_until = now + STAND_BACK;
+        self.contended_until = now + WANTED_FOR;
+        let length = self.turn_length(listening, now);
+        if let Some(turn) = self
+            .turn
+            .take_if(|turn| turn.leases >= MOST_LEASES || now - turn.since >= length)
+        {
+            let back = if listening {
+                STAND_BACK_LISTENING
+            } else {
+                STAND_BACK
+            };
+            tracing::trace!(leases = turn.leases, length = ?(now - turn.since), "standing back");
+            self.stand_back_until = now + back;
         }
     }
 }

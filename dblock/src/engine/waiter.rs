@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::lease::{Hold, Left};
-use crate::error::LockError;
+use super::lease::{Hold, Lease, LeaseTerms, Left};
+use crate::error::{LockError, LostReason};
 use crate::key::Key;
 use crate::options::{LockOptions, Wait};
 use crate::store::{Occupant, StoreError, StoreErrorKind};
@@ -116,11 +116,17 @@ impl Waiter {
     }
 }
 
-/// A caller that waits until the row has the number of holds that it made.
+/// A caller that waits until the row says what it did.
 #[derive(Debug)]
 pub(super) enum Syncer {
     /// A re-entry: goes in when the store says that the lease still holds.
     Entering {
+        since: Instant,
+        deadline: Instant,
+        reply: oneshot::Sender<Result<(), LockError>>,
+    },
+    /// A fence check: goes on when the row names the owner.
+    Naming {
         since: Instant,
         deadline: Instant,
         reply: oneshot::Sender<Result<(), LockError>>,
@@ -135,32 +141,41 @@ pub(super) enum Syncer {
 impl Syncer {
     pub(super) fn deadline(&self) -> Instant {
         match self {
-            Self::Entering { deadline, .. } | Self::Leaving { deadline, .. } => *deadline,
+            Self::Entering { deadline, .. }
+            | Self::Naming { deadline, .. }
+            | Self::Leaving { deadline, .. } => *deadline,
         }
     }
 
-    /// The row has the count.
+    /// Memory is enough for this caller: it need not wait until a row that somebody has locked is written.
+    pub(super) fn trusts_memory(&self) -> bool {
+        !matches!(self, Self::Naming { .. })
+    }
+
+    /// The row has the count, and the owner.
     pub(super) fn done(self) {
         match self {
-            Self::Entering { reply, .. } => drop(reply.send(Ok(()))),
+            Self::Entering { reply, .. } | Self::Naming { reply, .. } => drop(reply.send(Ok(()))),
             Self::Leaving { reply, .. } => drop(reply.send(Left::Confirmed)),
         }
     }
 
     /// The lease was over when the engine heard of the caller. It looks at a key whenever there is reason to,
     /// so it may see that the last hold has ended, and release, before the caller's own word arrives.
-    pub(super) fn late(self, lease: &super::lease::Lease) {
+    pub(super) fn late(self, lease: &Lease) {
         match self {
-            Self::Leaving { reply, .. } if lease.is_released() => drop(reply.send(Left::Confirmed)),
-            _ => self.lost(lease),
+            Self::Leaving { reply, .. } if lease.grant().is_released() => drop(reply.send(Left::Confirmed)),
+            _ => self.lost(&lease.terms, lease.lost_reason()),
         }
     }
 
     /// The lease has ended.
-    pub(super) fn lost(self, lease: &super::lease::Lease) {
-        let reason = lease.lost_reason().unwrap_or(crate::LostReason::Gone);
+    pub(super) fn lost(self, terms: &LeaseTerms, reason: Option<LostReason>) {
+        let reason = reason.unwrap_or(LostReason::Gone);
         match self {
-            Self::Entering { reply, .. } => drop(reply.send(Err(lease.lost(reason)))),
+            Self::Entering { reply, .. } | Self::Naming { reply, .. } => {
+                drop(reply.send(Err(terms.lost(reason))));
+            }
             Self::Leaving { reply, .. } => drop(reply.send(Left::Lost(reason))),
         }
     }
@@ -168,7 +183,7 @@ impl Syncer {
     /// The caller's time is over and the store has not answered.
     pub(super) fn give_up(self, key: &Key, trouble: Option<StoreError>) {
         match self {
-            Self::Entering { since, reply, .. } => {
+            Self::Entering { since, reply, .. } | Self::Naming { since, reply, .. } => {
                 let source = trouble.unwrap_or_else(|| {
                     StoreError::new(
                         StoreErrorKind::Unreachable,

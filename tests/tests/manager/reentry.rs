@@ -119,13 +119,13 @@ async fn siblings_without_an_enclosing_hold_exclude_each_other(backend: Backend)
             yield_now().await;
             inside.fetch_sub(1, Ordering::SeqCst);
             assert_eq!(row.reentrant_count, 1);
-            row
+            dblock::current().unwrap()
         })
     };
     let (one, two) = tokio::join!(sibling(), sibling());
     let (one, two) = (one.unwrap(), two.unwrap());
-    assert_ne!(one.lock_owner, two.lock_owner);
-    assert_ne!(one.fence_token, two.fence_token);
+    assert_ne!(one.owner(), two.owner());
+    assert_ne!(one.fence_token(), two.fence_token());
 }
 
 async fn a_spawned_task_is_a_new_owner(backend: Backend) {

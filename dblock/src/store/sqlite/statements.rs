@@ -165,12 +165,12 @@ fn inspect(table: &str) -> String {
     )
 }
 
-/// $1 key, $2 lease, $3 fence token; what is left of the lease. The column keeps its value: what matters
-/// is that the statement writes.
+/// $1 key, $2 lease, $3 fence token; what is left of the lease. What matters is that the statement writes. It
+/// writes the token, for a row that is still behind a hand-over.
 pub(super) fn verify(table: &str) -> String {
     format!(
-        "UPDATE {table} SET lease_id = lease_id \
-         WHERE lock_key = $1 AND lease_id = $2 AND fence_token = $3 AND {held} \
+        "UPDATE {table} SET fence_token = $3 \
+         WHERE lock_key = $1 AND lease_id = $2 AND $3 BETWEEN fence_token AND fence_ceiling AND {held} \
          RETURNING expire_at - {NOW}",
         held = held()
     )

@@ -1,0 +1,359 @@
+//! One grant of the store, shared between the engine and those who hold it.
+//!
+//! A [`Grant`] counts the holds of the owner inside, knows the local deadline, and hands the lock to the next
+//! in line. All of it is decided under one mutex and nowhere else: a grant that ended stays ended, a deadline
+//! moves only later and only on a reply of the store, and nobody is let in while another is inside or after
+//! the end.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::EngineHandle;
+use super::lease::{Hold, Lease};
+use super::line::Line;
+use super::waiter::{AcquireCall, Waiter};
+use crate::error::{LockError, LostReason};
+use crate::key::Key;
+use crate::options::{self, OnLost};
+use crate::store::Occupant;
+
+/// What stays the same for one owner in a grant.
+#[derive(Debug)]
+pub(crate) struct LeaseTerms {
+    pub(crate) key: Key,
+    pub(crate) owner: Uuid,
+    pub(crate) lease_id: Uuid,
+    pub(crate) fence_token: i64,
+    pub(crate) holder: Arc<str>,
+    pub(crate) ttl: Duration,
+    pub(crate) renew: bool,
+    pub(crate) on_lost: OnLost,
+    /// When the owner came in; for the first one, when the request that was granted was sent.
+    pub(crate) since: Instant,
+    /// The lease ends here whatever is renewed.
+    pub(crate) max_hold_until: Option<Instant>,
+    /// The row stays busy until here even when the body ended.
+    pub(crate) hold_min_until: Option<Instant>,
+    /// The owner came in without the store: the row may still name its predecessor.
+    pub(crate) handed_over: bool,
+}
+
+impl LeaseTerms {
+    /// `entered` is when the caller is let in: what it asked for at most and at least counts from there.
+    pub(super) fn new(
+        call: &AcquireCall,
+        lease_id: Uuid,
+        fence_token: i64,
+        since: Instant,
+        entered: Instant,
+    ) -> Self {
+        let options = &call.options;
+        Self {
+            key: call.key.clone(),
+            owner: call.owner,
+            lease_id,
+            fence_token,
+            holder: Arc::clone(&call.holder),
+            ttl: options.ttl,
+            renew: options.renew,
+            on_lost: options.on_lost,
+            since,
+            max_hold_until: options.max_hold.map(|length| entered + length),
+            hold_min_until: options.hold_min.map(|length| entered + length),
+            handed_over: false,
+        }
+    }
+
+    pub(crate) fn held(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    pub(crate) fn lost(&self, reason: LostReason) -> LockError {
+        LockError::Lost {
+            key: self.key.clone(),
+            reason,
+            fence_token: self.fence_token,
+            held: self.held(),
+        }
+    }
+}
+
+/// How far a grant may be handed on inside the process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HandOver {
+    /// Tokens kept free above the grant's own.
+    pub(super) spare_tokens: u32,
+    /// Nobody is let in after this without the store.
+    pub(super) until: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct Grant {
+    state: Mutex<State>,
+    line: Arc<Line>,
+    ended: CancellationToken,
+    revoked: CancellationToken,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Of the owner inside, or the last one.
+    terms: Arc<LeaseTerms>,
+    holds: u32,
+    /// When the store's lease ends at the earliest, on our clock.
+    store_end: Instant,
+    reason: Option<LostReason>,
+    /// The store has confirmed the release.
+    released: bool,
+    /// The owner inside has asked for a fence check: the lock goes on through the store.
+    pinned: bool,
+    hand_over: HandOver,
+    /// The engine knows that the row is behind.
+    behind_told: bool,
+}
+
+impl State {
+    fn renewable_until(&self) -> Instant {
+        let margin = options::margin(self.terms.ttl);
+        self.store_end.checked_sub(margin).unwrap_or(self.store_end)
+    }
+
+    /// The local deadline: the margin before the store's, or the end of `max_hold`.
+    fn deadline(&self) -> Instant {
+        let lease = self.renewable_until();
+        self.terms.max_hold_until.map_or(lease, |end| end.min(lease))
+    }
+
+    /// The caller that comes in next without the store, if the grant may be handed on to it.
+    fn successor(&mut self, line: &Line, now: Instant) -> Option<Waiter> {
+        let good = !self.pinned
+            && self.hand_over.spare_tokens > 0
+            && now < self.hand_over.until
+            && self.terms.hold_min_until.is_none();
+        if !good {
+            return None;
+        }
+        let confirmed = self.store_end.saturating_duration_since(now);
+        line.pop_if(now, |call| {
+            call.options.renew && confirmed >= call.options.ttl.mul_f64(2.0 / 3.0)
+        })
+    }
+}
+
+/// What the end of a hold leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The row must be told: the owner has other holds, or nobody came in its place.
+    Open,
+    /// The next in line has the lock.
+    HandedOver,
+}
+
+impl Grant {
+    /// A grant with one hold. `remaining` is what the store had left of it when it answered the request
+    /// sent at `terms.since`.
+    pub(super) fn new(
+        terms: Arc<LeaseTerms>,
+        remaining: Duration,
+        line: Arc<Line>,
+        hand_over: HandOver,
+    ) -> Arc<Self> {
+        let store_end = terms.since + remaining;
+        Arc::new(Self {
+            state: Mutex::new(State {
+                terms,
+                holds: 1,
+                store_end,
+                reason: None,
+                released: false,
+                pinned: false,
+                hand_over,
+                behind_told: false,
+            }),
+            line,
+            ended: CancellationToken::new(),
+            revoked: CancellationToken::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the owner of these terms is inside, or was the last one.
+    pub(super) fn is_of(&self, terms: &Arc<LeaseTerms>) -> bool {
+        Arc::ptr_eq(&self.state().terms, terms)
+    }
+
+    /// Who is inside, and with how many holds. At 0 nobody comes in any more.
+    pub(super) fn inside(&self) -> (Arc<LeaseTerms>, u32) {
+        let state = self.state();
+        (Arc::clone(&state.terms), state.holds)
+    }
+
+    /// Adds a hold of the owner with these terms.
+    pub(super) fn enter(&self, terms: &Arc<LeaseTerms>) -> Result<(), LockError> {
+        self.end_in_time();
+        let mut state = self.state();
+        if !Arc::ptr_eq(&state.terms, terms) || state.holds == 0 {
+            return Err(terms.lost(LostReason::Released));
+        }
+        if let Some(reason) = state.reason {
+            return Err(terms.lost(reason));
+        }
+        state.holds += 1;
+        Ok(())
+    }
+
+    /// Takes a hold away. With the last one, an owner that leaves in good order lets the next in line in.
+    pub(super) fn leave(self: &Arc<Self>, in_order: bool, engine: &EngineHandle) -> Left {
+        self.end_in_time();
+        let now = Instant::now();
+        let mut state = self.state();
+        state.holds = state.holds.saturating_sub(1);
+        let over = state.reason.is_some() || self.revoked.is_cancelled() || now >= state.deadline();
+        if state.holds > 0 || !in_order || over {
+            return Left::Open;
+        }
+        let Some(next) = state.successor(&self.line, now) else {
+            return Left::Open;
+        };
+        let former = &state.terms;
+        let token = former.fence_token + 1;
+        let mut terms = LeaseTerms::new(&next.call, former.lease_id, token, now, now);
+        terms.handed_over = true;
+        let terms = Arc::new(terms);
+        state.terms = Arc::clone(&terms);
+        state.holds = 1;
+        state.hand_over.spare_tokens -= 1;
+        let tell = !mem::replace(&mut state.behind_told, true);
+        drop(state);
+        let lease = Lease::new(terms, Arc::clone(self));
+        if tell {
+            engine.note_holds(&lease);
+        }
+        next.grant(Hold::granted(lease, engine.clone()));
+        Left::HandedOver
+    }
+
+    /// The engine is about to bring the row up to date.
+    pub(super) fn row_follows(&self) {
+        self.state().behind_told = false;
+    }
+
+    /// The owner with these terms wants its row checked: after it the lock goes on through the store.
+    pub(super) fn pin(&self, terms: &Arc<LeaseTerms>) -> Result<(), LockError> {
+        let mut state = self.state();
+        if !Arc::ptr_eq(&state.terms, terms) {
+            return Err(terms.lost(LostReason::Released));
+        }
+        state.pinned = true;
+        Ok(())
+    }
+
+    /// The store confirmed a request sent at `sent`: `remaining` was left then. A grant that has ended stays
+    /// ended, but its row is busy for that long.
+    pub(super) fn confirm(&self, sent: Instant, remaining: Duration) {
+        // Whether it has ended is decided before the deadline moves.
+        self.end_in_time();
+        let mut state = self.state();
+        state.store_end = state.store_end.max(sent + remaining);
+    }
+
+    /// The store has confirmed the release.
+    pub(super) fn mark_released(&self) {
+        self.state().released = true;
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.state().released
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.state().deadline()
+    }
+
+    /// When the store's lease ends at the earliest, on our clock.
+    pub(super) fn store_end(&self) -> Instant {
+        self.state().store_end
+    }
+
+    /// Why the grant has ended, if it has. The first reason stays.
+    pub(super) fn lost_reason(&self) -> Option<LostReason> {
+        self.end_in_time();
+        self.state().reason
+    }
+
+    /// Ends the grant if its time is over.
+    fn end_in_time(&self) {
+        self.end_for(|state| {
+            let now = Instant::now();
+            match state.terms.max_hold_until {
+                Some(end) if now >= end => Some(LostReason::MaxHold),
+                _ if now < state.renewable_until() => None,
+                _ if self.revoked.is_cancelled() => Some(LostReason::Revoked),
+                _ => Some(LostReason::Expired),
+            }
+        });
+    }
+
+    /// Ends the grant, unless it has ended already.
+    pub(super) fn end(&self, reason: LostReason) {
+        self.end_for(|_| Some(reason));
+    }
+
+    fn end_for(&self, reason: impl FnOnce(&State) -> Option<LostReason>) {
+        let mut state = self.state();
+        if state.reason.is_some() {
+            return;
+        }
+        let Some(reason) = reason(&state) else { return };
+        state.reason = Some(reason);
+        let (terms, holds) = (Arc::clone(&state.terms), state.holds);
+        drop(state);
+        if holds > 0 {
+            tracing::error!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
+                held = ?terms.held(), %reason, "lock lost");
+        }
+        self.ended.cancel();
+    }
+
+    pub(super) fn mark_revoked(&self) {
+        self.revoked.cancel();
+    }
+
+    pub(super) fn is_revoked(&self) -> bool {
+        self.revoked.is_cancelled()
+    }
+
+    pub(super) fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    pub(super) fn revoked(&self) -> &CancellationToken {
+        &self.revoked
+    }
+
+    /// What is left until the local deadline; zero when the grant has ended.
+    pub(super) fn remaining(&self) -> Duration {
+        if self.lost_reason().is_some() {
+            return Duration::ZERO;
+        }
+        self.deadline().saturating_duration_since(Instant::now())
+    }
+
+    pub(super) fn occupant(&self) -> Occupant {
+        let state = self.state();
+        Occupant {
+            owner: state.terms.owner,
+            holder: state.terms.holder.to_string(),
+            fence_token: state.terms.fence_token,
+            remaining: state.store_end.saturating_duration_since(Instant::now()),
+        }
+    }
+}

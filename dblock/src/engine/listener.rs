@@ -1,0 +1,142 @@
+//! Hearing of releases by other processes. It only saves time: who hears nothing polls.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::key::Key;
+use crate::store::{Store, StoreError, StoreErrorKind, WakeUp};
+
+/// Listening ends when nobody has waited for so long.
+const IDLE: Duration = Duration::from_mins(1);
+
+/// Pause before listening is tried again after it broke: starts at the first, grows to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Pause when the store says that it cannot.
+const UNSUPPORTED_PAUSE: Duration = Duration::from_mins(10);
+
+/// What the engine hears.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// Wake-ups are heard from here on: what was asked before may be out of date.
+    Listening,
+    /// A key has been released that somebody wanted.
+    Released(Key),
+    /// No wake-up is heard from here on.
+    Deaf,
+}
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    /// `None` where the store has no wake-ups.
+    store: Option<Arc<dyn Store>>,
+    tell: mpsc::UnboundedSender<WakeUp>,
+    told: mpsc::UnboundedReceiver<WakeUp>,
+    /// At most one: the store's `listen`.
+    task: JoinSet<StoreError>,
+    listening: bool,
+    needed_at: Instant,
+    retry_at: Instant,
+    pause: Duration,
+    /// The last failure was logged.
+    complained: bool,
+}
+
+impl Listener {
+    pub(super) fn new(store: &Arc<dyn Store>) -> Self {
+        let (tell, told) = mpsc::unbounded_channel();
+        let now = Instant::now();
+        Self {
+            store: store.capabilities().wake_ups.then(|| Arc::clone(store)),
+            tell,
+            told,
+            task: JoinSet::new(),
+            listening: false,
+            needed_at: now,
+            retry_at: now,
+            pause: FIRST_PAUSE,
+            complained: false,
+        }
+    }
+
+    pub(super) fn is_listening(&self) -> bool {
+        self.listening
+    }
+
+    /// A caller waits for a key that another process has.
+    pub(super) fn need(&mut self, now: Instant) {
+        self.needed_at = now;
+        let Some(store) = &self.store else { return };
+        if !self.task.is_empty() || now < self.retry_at {
+            return;
+        }
+        let (store, tell) = (Arc::clone(store), self.tell.clone());
+        self.task.spawn(async move {
+            store
+                .listen(&|wake_up| {
+                    // The engine that does not hear it any more has stopped.
+                    let _ = tell.send(wake_up);
+                })
+                .await
+        });
+    }
+
+    /// What is heard next.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn next(&mut self) -> Heard {
+        loop {
+            let idle_at = self.needed_at + IDLE;
+            tokio::select! {
+                // What was told before the end comes before the end.
+                biased;
+                Some(wake_up) = self.told.recv() => match wake_up {
+                    WakeUp::Released(key) => return Heard::Released(key),
+                    WakeUp::Listening => {
+                        self.listening = true;
+                        self.pause = FIRST_PAUSE;
+                        if std::mem::take(&mut self.complained) {
+                            tracing::info!("releases by other processes are heard again");
+                        }
+                        return Heard::Listening;
+                    }
+                },
+                Some(ended) = self.task.join_next() => {
+                    match ended {
+                        Ok(error) => self.broke(&error),
+                        // Stopped for want of waiters.
+                        Err(error) if error.is_cancelled() => {}
+                        Err(_) => self.broke(&StoreError::new(StoreErrorKind::Other, "the store panicked")),
+                    }
+                    self.listening = false;
+                    return Heard::Deaf;
+                }
+                () = sleep_until(idle_at), if !self.task.is_empty() => {
+                    self.task.abort_all();
+                    self.needed_at = Instant::now();
+                }
+                () = pending() => {}
+            }
+        }
+    }
+
+    fn broke(&mut self, error: &StoreError) {
+        let pause = if error.kind() == StoreErrorKind::Unsupported {
+            UNSUPPORTED_PAUSE
+        } else {
+            self.pause
+        };
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.retry_at = Instant::now() + pause;
+        if !std::mem::replace(&mut self.complained, true) {
+            tracing::warn!(%error, "releases by other processes are not heard; waiters poll");
+        }
+    }
+}
