@@ -20,26 +20,43 @@ pub(super) struct Statement<'q> {
     parameters: Vec<Parameter<'q>>,
 }
 
-/// One value, or an array of them.
+/// One value, or an array of them. `None` is NULL.
 pub(super) enum Parameter<'q> {
-    Text(&'q str),
-    Uuid(Uuid),
-    Integer(i32),
-    BigInt(i64),
+    Text(Option<&'q str>),
+    Uuid(Option<Uuid>),
+    Integer(Option<i32>),
+    BigInt(Option<i64>),
     Boolean(bool),
-    Texts(Vec<&'q str>),
-    Uuids(Vec<Uuid>),
-    Integers(Vec<i32>),
-    BigInts(Vec<i64>),
-    OptionalBigInts(Vec<Option<i64>>),
+    Texts(Vec<Option<&'q str>>),
+    Uuids(Vec<Option<Uuid>>),
+    Integers(Vec<Option<i32>>),
+    BigInts(Vec<Option<i64>>),
 }
 
 macro_rules! from {
-    ($($kind:ty => $variant:ident),+ $(,)?) => {
+    ($($kind:ty => $one:ident, $many:ident);+ $(;)?) => {
         $(
             impl<'q> From<$kind> for Parameter<'q> {
                 fn from(value: $kind) -> Self {
-                    Self::$variant(value)
+                    Self::$one(Some(value))
+                }
+            }
+
+            impl<'q> From<Option<$kind>> for Parameter<'q> {
+                fn from(value: Option<$kind>) -> Self {
+                    Self::$one(value)
+                }
+            }
+
+            impl<'q> From<Vec<$kind>> for Parameter<'q> {
+                fn from(values: Vec<$kind>) -> Self {
+                    Self::$many(values.into_iter().map(Some).collect())
+                }
+            }
+
+            impl<'q> From<Vec<Option<$kind>>> for Parameter<'q> {
+                fn from(values: Vec<Option<$kind>>) -> Self {
+                    Self::$many(values)
                 }
             }
         )+
@@ -47,17 +64,17 @@ macro_rules! from {
 }
 
 from!(
-    &'q str => Text,
-    Uuid => Uuid,
-    i32 => Integer,
-    i64 => BigInt,
-    bool => Boolean,
-    Vec<&'q str> => Texts,
-    Vec<Uuid> => Uuids,
-    Vec<i32> => Integers,
-    Vec<i64> => BigInts,
-    Vec<Option<i64>> => OptionalBigInts,
+    &'q str => Text, Texts;
+    Uuid => Uuid, Uuids;
+    i32 => Integer, Integers;
+    i64 => BigInt, BigInts;
 );
+
+impl From<bool> for Parameter<'_> {
+    fn from(value: bool) -> Self {
+        Self::Boolean(value)
+    }
+}
 
 impl<'q> Statement<'q> {
     /// Parameters stand in `sql` as `$1` to `$9`.
@@ -92,7 +109,6 @@ impl<'q> Statement<'q> {
                 Parameter::Uuids(values) => query.bind(values),
                 Parameter::Integers(values) => query.bind(values),
                 Parameter::BigInts(values) => query.bind(values),
-                Parameter::OptionalBigInts(values) => query.bind(values),
             };
         }
         query.fetch_all(&mut **session).await
@@ -122,29 +138,41 @@ impl<'q> Statement<'q> {
 impl Parameter<'_> {
     fn write(&self, text: &mut String) {
         match self {
-            Self::Text(value) => write_text(text, value),
-            Self::Uuid(value) => write_uuid(text, *value),
-            Self::Integer(value) => write_number(text, *value, "integer"),
-            Self::BigInt(value) => write_number(text, *value, "bigint"),
-            Self::Boolean(value) => text.push_str(if *value { "true" } else { "false" }),
-            Self::Texts(values) => write_array(text, values, "text", |text, value| write_text(text, value)),
-            Self::Uuids(values) => write_array(text, values, "uuid", |text, value| write_uuid(text, *value)),
-            Self::Integers(values) => write_array(text, values, "integer", |text, value| {
-                write_number(text, *value, "integer");
-            }),
-            Self::BigInts(values) => write_array(text, values, "bigint", |text, value| {
-                write_number(text, *value, "bigint");
-            }),
-            Self::OptionalBigInts(values) => write_array(text, values, "bigint", |text, value| match value {
-                Some(value) => write_number(text, *value, "bigint"),
-                None => text.push_str("NULL"),
-            }),
+            Self::Text(value) => one(text, "text", value.as_ref(), write_text),
+            Self::Uuid(value) => one(text, "uuid", value.as_ref(), write_plain),
+            Self::Integer(value) => one(text, "integer", value.as_ref(), write_plain),
+            Self::BigInt(value) => one(text, "bigint", value.as_ref(), write_plain),
+            Self::Boolean(value) => one(text, "boolean", Some(value), write_plain),
+            Self::Texts(values) => array(text, "text", values, write_text),
+            Self::Uuids(values) => array(text, "uuid", values, write_plain),
+            Self::Integers(values) => array(text, "integer", values, write_plain),
+            Self::BigInts(values) => array(text, "bigint", values, write_plain),
         }
     }
 }
 
+fn one<T>(text: &mut String, kind: &str, value: Option<&T>, write: impl Fn(&mut String, &T)) {
+    match value {
+        Some(value) => write(text, value),
+        None => text.push_str("NULL"),
+    }
+    text.push_str("::");
+    text.push_str(kind);
+}
+
+fn array<T>(text: &mut String, kind: &str, values: &[Option<T>], write: impl Fn(&mut String, &T)) {
+    text.push_str("ARRAY[");
+    for (place, value) in values.iter().enumerate() {
+        if place > 0 {
+            text.push(',');
+        }
+        one(text, kind, value.as_ref(), &write);
+    }
+    let _ = write!(text, "]::{kind}[]");
+}
+
 /// As hexadecimal digits: whatever `standard_conforming_strings` is, no character of it has a meaning.
-fn write_text(text: &mut String, value: &str) {
+fn write_text(text: &mut String, value: &&str) {
     text.push_str("convert_from(decode('");
     for byte in value.bytes() {
         let _ = write!(text, "{byte:02x}");
@@ -152,23 +180,9 @@ fn write_text(text: &mut String, value: &str) {
     text.push_str("', 'hex'), 'UTF8')");
 }
 
-fn write_uuid(text: &mut String, value: Uuid) {
-    let _ = write!(text, "'{value}'::uuid");
-}
-
-fn write_number(text: &mut String, value: impl std::fmt::Display, kind: &str) {
-    let _ = write!(text, "('{value}'::{kind})");
-}
-
-fn write_array<T>(text: &mut String, values: &[T], kind: &str, write: impl Fn(&mut String, &T)) {
-    text.push_str("ARRAY[");
-    for (place, value) in values.iter().enumerate() {
-        if place > 0 {
-            text.push(',');
-        }
-        write(text, value);
-    }
-    let _ = write!(text, "]::{kind}[]");
+/// What consists of letters, digits and `-` alone.
+fn write_plain(text: &mut String, value: &impl std::fmt::Display) {
+    let _ = write!(text, "'{value}'");
 }
 
 #[cfg(test)]
@@ -182,12 +196,20 @@ mod tests {
     #[test]
     fn values_stand_where_their_numbers_are() {
         let one = text("$2 + $1 < $2::bigint", |s| s.bind(1_i32).bind(-2_i64));
-        assert_eq!(one, "('-2'::bigint) + ('1'::integer) < ('-2'::bigint)::bigint");
+        assert_eq!(one, "'-2'::bigint + '1'::integer < '-2'::bigint::bigint");
         assert_eq!(text("SELECT 1", |s| s), "SELECT 1");
+        let rest = text("$1,$2,$3", |s| s.bind(true).bind(None::<Uuid>).bind(Uuid::nil()));
+        assert_eq!(
+            rest,
+            "'true'::boolean,NULL::uuid,'00000000-0000-0000-0000-000000000000'::uuid"
+        );
         let arrays = text("$1,$2", |s| {
             s.bind(vec![Some(7_i64), None]).bind(Vec::<i32>::new())
         });
-        assert_eq!(arrays, "ARRAY[('7'::bigint),NULL]::bigint[],ARRAY[]::integer[]");
+        assert_eq!(
+            arrays,
+            "ARRAY['7'::bigint,NULL::bigint]::bigint[],ARRAY[]::integer[]"
+        );
     }
 
     #[test]
@@ -195,7 +217,7 @@ mod tests {
         let hostile = "'; DROP TABLE x; -- $1 \\";
         let written = text("f($1, $2)", |s| s.bind(hostile).bind(vec![hostile]));
         let digits: String = hostile.bytes().map(|byte| format!("{byte:02x}")).collect();
-        let literal = format!("convert_from(decode('{digits}', 'hex'), 'UTF8')");
+        let literal = format!("convert_from(decode('{digits}', 'hex'), 'UTF8')::text");
         assert_eq!(written, format!("f({literal}, ARRAY[{literal}]::text[])"));
     }
 }
