@@ -1,11 +1,10 @@
 //! Through `PgBouncer` in transaction mode, where each transaction may meet another session of the server.
 //!
-//! That the store keeps its contract there is shown in `conformance.rs`.
+//! That the store keeps its contract there is shown in `conformance.rs`, and what the log says in `events.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dblock::{LockManager, LockOptions};
@@ -13,9 +12,6 @@ use dblock_tests::pgbouncer::{POOL_SIZE, PgBouncer, Setup};
 use futures_util::future::{join_all, try_join_all};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, Row};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use uuid::Uuid;
 
 /// Too long to run out during a test.
@@ -168,67 +164,8 @@ async fn nothing_of_ours_stays_in_a_shared_session() {
         }
         let prepared = pooled.in_every_session("SELECT count(*)::text FROM pg_prepared_statements");
         assert_eq!(prepared.await, vec!["0"; POOL_SIZE]);
+        let listening = pooled.in_every_session("SELECT count(*)::text FROM pg_listening_channels()");
+        assert_eq!(listening.await, vec!["0"; POOL_SIZE]);
         pooled.clean_up().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_says_it_once() {
-    let said = Said::default();
-    // For the whole process, because the engine logs from another thread.
-    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(said.clone())).unwrap();
-    for setup in [Setup::Refuses, Setup::Swallows] {
-        let Some(pooled) = Pooled::start(setup) else {
-            return;
-        };
-        let locks = pooled.manager().await;
-        // An operator's call opens a connection each time.
-        for _ in 0..3 {
-            locks.with("key", LockOptions::new(), async {}).await.unwrap();
-            locks.inspect(dblock::InspectFilter::new()).await.unwrap();
-        }
-        assert_eq!(said.about(&pooled.table), 1, "{setup:?}");
-        pooled.clean_up().await;
-    }
-}
-
-/// The tables of the events that name a pooler.
-#[derive(Clone, Default)]
-struct Said(Arc<Mutex<Vec<String>>>);
-
-impl Said {
-    fn about(&self, table: &str) -> usize {
-        self.0
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|said| *said == table)
-            .count()
-    }
-}
-
-#[derive(Default)]
-struct Fields {
-    message: String,
-    table: String,
-}
-
-impl Visit for Fields {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        match field.name() {
-            "message" => self.message = format!("{value:?}"),
-            "table" => self.table = format!("{value:?}"),
-            _ => {}
-        }
-    }
-}
-
-impl<S: Subscriber> Layer<S> for Said {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        if fields.message.contains("pooler") {
-            self.0.lock().unwrap().push(fields.table);
-        }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) const MAX_CONNECTIONS: usize = 4;
 
 /// How long opening a connection may take: less than the engine waits for an acquire, so that a server that
 /// swallows packets is known to be unreachable, and nothing was sent.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Opening<C> = Pin<Box<dyn Future<Output = Result<C, StoreError>> + Send>>;
 
@@ -56,9 +56,21 @@ impl<C> Connections<C> {
         self.borrow(|_| None).await
     }
 
-    async fn borrow(&self, choose: impl FnOnce(C) -> Option<C>) -> Result<Borrowed<'_, C>, StoreError> {
+    /// Room for one connection that the caller opens and keeps, until the permit is dropped.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) async fn room(&self) -> Result<SemaphorePermit<'_>, StoreError> {
+        let permit = self.permit().await?;
+        drop(self.idle().pop());
+        Ok(permit)
+    }
+
+    async fn permit(&self) -> Result<SemaphorePermit<'_>, StoreError> {
         let closed = |_| StoreError::new(StoreErrorKind::Other, "the lock store is closed");
-        let permit = self.permits.acquire().await.map_err(closed)?;
+        self.permits.acquire().await.map_err(closed)
+    }
+
+    async fn borrow(&self, choose: impl FnOnce(C) -> Option<C>) -> Result<Borrowed<'_, C>, StoreError> {
+        let permit = self.permit().await?;
         let idle = self.idle().pop().and_then(choose);
         let connection = match idle {
             Some(connection) => connection,

@@ -1,6 +1,7 @@
 //! Schema, and what operators ask for. Unlike a batch, these may wait shortly for a row.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
@@ -9,6 +10,8 @@ use uuid::Uuid;
 use super::statement::Statement;
 use super::{MIGRATION_SESSION, PostgresStore, errors};
 use crate::key::Key;
+use crate::store::Purged;
+use crate::store::clock::micros;
 use crate::store::error::StoreError;
 use crate::store::row::{InspectFilter, LockRow};
 use crate::store::schema::{self, SchemaVersion};
@@ -135,6 +138,44 @@ pub(super) async fn force_release(store: &PostgresStore, key: &Key) -> Result<bo
     })
     .await?;
     first_flag(store, &rows)
+}
+
+/// On an idle connection, unlike the rest: a purge takes many steps, and one that fails is tried again later.
+pub(super) async fn purge(
+    store: &PostgresStore,
+    idle: Duration,
+    after: Option<&Key>,
+    limit: u32,
+) -> Result<Purged, StoreError> {
+    let failed = |error| errors::of_statement(error, &store.table);
+    let mut connection = store.connections.take().await?;
+    let rows = Statement::new(&store.sql.purge)
+        // A key is never empty.
+        .bind(after.map_or("", Key::as_str))
+        .bind(i64::from(limit))
+        .bind(micros(idle))
+        .fetch_all(&mut connection)
+        .await
+        .map_err(failed);
+    let rows = connection.settle(rows)?;
+    let row = rows.first().ok_or_else(|| failed(sqlx::Error::RowNotFound))?;
+    purged(row, limit).map_err(failed)
+}
+
+fn purged(row: &PgRow, limit: u32) -> Result<Purged, sqlx::Error> {
+    let (looked_at, gone): (i64, i64) = (row.try_get(0)?, row.try_get(2)?);
+    let next = if looked_at < i64::from(limit) {
+        None
+    } else {
+        let last: Option<&str> = row.try_get(1)?;
+        last.map(|last| Key::new(None, last))
+            .transpose()
+            .map_err(|error| sqlx::Error::Decode(error.into()))?
+    };
+    Ok(Purged {
+        rows: u64::try_from(gone).unwrap_or(0),
+        next,
+    })
 }
 
 /// Executes one statement on a connection of the store's.

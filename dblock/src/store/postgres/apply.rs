@@ -12,7 +12,7 @@ use super::{PostgresStore, errors};
 use crate::store::clock::{micros, until};
 use crate::store::error::{StoreError, StoreErrorKind};
 use crate::store::row::Occupant;
-use crate::store::{Action, Outcome, Request};
+use crate::store::{Action, Outcome, Request, Successor};
 
 type Answer = Result<Outcome, StoreError>;
 
@@ -136,12 +136,18 @@ fn one<'q>(store: &PostgresStore, kind: Kind, request: &'q Request) -> Statement
     let query = Statement::new(&pair(store, kind).one);
     let query = query.bind(request.key.as_str()).bind(request.lease_id);
     match kind {
-        Kind::Extend => query.bind(count(request)).bind(ttl(request)),
+        Kind::Extend => query
+            .bind(count(request))
+            .bind(ttl(request))
+            .bind(new_owner(request))
+            .bind(new_holder(request))
+            .bind(new_token(request)),
         Kind::Release => query,
         Kind::Acquire => query
             .bind(owner(request))
             .bind(ttl(request))
-            .bind(holder(request)),
+            .bind(holder(request))
+            .bind(spare_tokens(request)),
     }
 }
 
@@ -154,13 +160,19 @@ fn many<'q>(store: &PostgresStore, kind: Kind, part: &[Placed<'q>]) -> Statement
         .bind(column(part, |request| request.key.as_str()))
         .bind(column(part, |request| request.lease_id));
     match kind {
-        Kind::Extend => query.bind(column(part, count)).bind(column(part, ttl)),
+        Kind::Extend => query
+            .bind(column(part, count))
+            .bind(column(part, ttl))
+            .bind(column(part, new_owner))
+            .bind(column(part, new_holder))
+            .bind(column(part, new_token)),
         Kind::Release => query,
         Kind::Acquire => query
             .bind(column(part, owner))
             .bind(column(part, ttl))
             .bind(column(part, holder))
-            .bind(column(part, wanted_for)),
+            .bind(column(part, wanted_for))
+            .bind(column(part, spare_tokens)),
     }
 }
 
@@ -197,6 +209,32 @@ fn wanted_for(request: &Request) -> Option<i64> {
         Action::Acquire { wanted_for, .. } => wanted_for.map(micros),
         _ => None,
     }
+}
+
+fn spare_tokens(request: &Request) -> i64 {
+    match request.action {
+        Action::Acquire { spare_tokens, .. } => spare_tokens.into(),
+        _ => 0,
+    }
+}
+
+fn successor(request: &Request) -> Option<&Successor> {
+    match &request.action {
+        Action::Extend { successor, .. } => successor.as_ref(),
+        _ => None,
+    }
+}
+
+fn new_owner(request: &Request) -> Option<Uuid> {
+    successor(request).map(|successor| successor.owner)
+}
+
+fn new_holder(request: &Request) -> Option<&str> {
+    successor(request).map(|successor| &*successor.holder)
+}
+
+fn new_token(request: &Request) -> Option<i64> {
+    successor(request).map(|successor| successor.fence_token)
 }
 
 /// Reads one row of an answer: the place in `part`, and the outcome. [`super::sql`] lists the columns.

@@ -8,6 +8,7 @@
 mod admin;
 mod apply;
 mod errors;
+mod listen;
 mod session;
 mod sql;
 mod sql_one;
@@ -26,7 +27,9 @@ use super::connections::{Connections, MAX_CONNECTIONS};
 use super::error::StoreError;
 use super::row::{InspectFilter, LockRow};
 use super::table::TableName;
-use super::{Capabilities, Database, FenceSource, Outcome, Request, Store, StoreFuture, clock};
+use super::{
+    Capabilities, Database, FenceSource, Outcome, Purged, Request, Store, StoreFuture, WakeUp, clock,
+};
 use crate::error::LockError;
 use crate::key::Key;
 
@@ -54,7 +57,7 @@ impl PostgresStore {
             // No number here has a fraction, and `PgBouncer` refuses the setting by default.
             .extra_float_digits(None)
             .disable_statement_logging();
-        let opener = Opener::new(options.clone(), table.clone());
+        let opener = Opener::new(options.clone());
         let connections = Connections::new(MAX_CONNECTIONS, move || {
             let opener = opener.clone();
             async move { opener.open().await }
@@ -134,6 +137,7 @@ impl Store for PostgresStore {
         Capabilities {
             verify_in: true,
             concurrency: 3,
+            wake_ups: true,
             ..Capabilities::new("postgres")
         }
     }
@@ -160,6 +164,19 @@ impl Store for PostgresStore {
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(admin::force_release(self, key))
+    }
+
+    fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
+        Box::pin(listen::listen(self, tell))
+    }
+
+    fn purge<'a>(
+        &'a self,
+        idle: Duration,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(admin::purge(self, idle, after, limit))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 use super::errors;
 use crate::store::error::StoreError;
-use crate::store::table::TableName;
 
 /// The isolation level that the statements are written for. In a stricter one they fail and are tried again.
 const ISOLATION: &str = "read committed";
@@ -70,15 +69,13 @@ impl DerefMut for Session {
 #[derive(Debug, Clone)]
 pub(super) struct Opener {
     options: PgConnectOptions,
-    table: TableName,
     pooled: Arc<AtomicBool>,
 }
 
 impl Opener {
-    pub(super) fn new(options: PgConnectOptions, table: TableName) -> Self {
+    pub(super) fn new(options: PgConnectOptions) -> Self {
         Self {
             options,
-            table,
             pooled: Arc::default(),
         }
     }
@@ -122,9 +119,7 @@ impl Opener {
     fn say_pooled(&self) {
         if !self.pooled.swap(true, Ordering::Relaxed) {
             tracing::info!(
-                table = %self.table,
-                "a connection pooler stands before PostgreSQL: dblock prepares no statements, and waiters poll \
-                 instead of being woken"
+                "a connection pooler shares the sessions of PostgreSQL: dblock prepares no statements in them"
             );
         }
     }

@@ -22,7 +22,22 @@ use super::sql_one;
 use crate::store::table::TableName;
 
 /// µs since the Unix epoch. `now()` would be the start of the transaction.
-pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+///
+/// `date_part` is in double precision: each µs up to the year 2106 comes out exactly, because the errors of
+/// the quotient and of the product stay below half a µs together. `extract` would be slow, as a `numeric`.
+pub(super) const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
+
+/// The channel of the table's wake-ups: the same under each of the table's names, and no other table's.
+fn channel(table: &str) -> String {
+    format!("'dblock_' || '{table}'::regclass::oid")
+}
+
+/// Whether somebody waits for a key that has just been released, who is then notified when the statement
+/// commits. Only then: notifications make commits wait for one another.
+pub(super) fn wakes(table: &str, wanted: &str, key: &str) -> String {
+    let channel = channel(table);
+    format!("CASE WHEN {wanted} THEN pg_notify({channel}, {key}) IS NOT NULL ELSE false END")
+}
 
 /// The statements of an action.
 #[derive(Debug)]
@@ -43,6 +58,8 @@ pub(super) struct Sql {
     pub(super) inspect: Arc<str>,
     pub(super) revoke: Arc<str>,
     pub(super) force_release: Arc<str>,
+    pub(super) purge: Arc<str>,
+    pub(super) channel: Arc<str>,
     pub(super) version: Arc<str>,
 }
 
@@ -60,6 +77,7 @@ impl Sql {
                         ("ttl", "bigint"),
                         ("holder", "text"),
                         ("wanted_for", "bigint"),
+                        ("spare_tokens", "bigint"),
                     ],
                     &acquire(&table),
                 ),
@@ -72,6 +90,9 @@ impl Sql {
                         ("lease_id", "uuid"),
                         ("count", "integer"),
                         ("ttl", "bigint"),
+                        ("new_owner", "uuid"),
+                        ("new_holder", "text"),
+                        ("new_token", "bigint"),
                     ],
                     &extend(&table),
                 ),
@@ -83,6 +104,8 @@ impl Sql {
             inspect: inspect(&table).into(),
             revoke: revoke(&table).into(),
             force_release: force_release(&table).into(),
+            purge: purge(&table).into(),
+            channel: format!("SELECT {}", channel(&table)).into(),
             // The join finds a missing lock table.
             version: format!(
                 "SELECT v.version, v.min_client FROM {version_table} v \
@@ -112,7 +135,7 @@ fn acquire(table: &str) -> String {
 locked AS MATERIALIZED (
     SELECT r.lock_key, r.lease_id = t.lease_id AS mine, r.wanted_for, t.reentrant_count, t.expire_at,
         t.fence_token, t.fence_ceiling, t.wanted_until, t.lock_owner, t.holder,
-        r.lease_id AS new_lease, r.lock_owner AS new_owner, r.holder AS new_holder, r.ttl
+        r.lease_id AS new_lease, r.lock_owner AS new_owner, r.holder AS new_holder, r.ttl, r.spare_tokens
     FROM requests r JOIN {table} t ON t.lock_key = r.lock_key
     ORDER BY t.lock_key FOR UPDATE OF t SKIP LOCKED
 ), timed AS MATERIALIZED (
@@ -128,7 +151,7 @@ locked AS MATERIALIZED (
 ), inserted AS (
     INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
         fence_ceiling, wanted_until, acquired_at, holder, revoked)
-    SELECT lock_key, lock_owner, 1, now + ttl, lease_id, now, now, 0, now, holder, false
+    SELECT lock_key, lock_owner, 1, now + ttl, lease_id, now, now + spare_tokens, 0, now, holder, false
     FROM (
         SELECT r.*, {NOW} AS now FROM requests r
         WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)
@@ -143,7 +166,8 @@ locked AS MATERIALIZED (
         holder = CASE WHEN j.takes THEN j.new_holder ELSE t.holder END,
         reentrant_count = CASE WHEN j.wants THEN t.reentrant_count ELSE 1 END,
         fence_token = CASE WHEN j.takes THEN greatest(j.fence_ceiling + 1, j.now) ELSE t.fence_token END,
-        fence_ceiling = CASE WHEN j.takes THEN greatest(j.fence_ceiling + 1, j.now) ELSE t.fence_ceiling END,
+        fence_ceiling = CASE WHEN j.takes THEN greatest(j.fence_ceiling + 1, j.now) + j.spare_tokens
+            ELSE t.fence_ceiling END,
         acquired_at = CASE WHEN j.takes THEN j.now ELSE t.acquired_at END,
         expire_at = CASE WHEN j.takes THEN j.now + j.ttl ELSE t.expire_at END,
         revoked = t.revoked AND NOT j.takes,
@@ -198,6 +222,9 @@ fn extend(table: &str) -> String {
         "{locked}, written AS (
     UPDATE {table} t SET
         reentrant_count = l.count,
+        lock_owner = coalesce(l.new_owner, t.lock_owner),
+        holder = coalesce(l.new_holder, t.holder),
+        fence_token = coalesce(l.new_token, t.fence_token),
         expire_at = CASE WHEN l.revoked THEN t.expire_at ELSE greatest(t.expire_at, l.now + l.ttl) END
     FROM timed l
     WHERE t.lock_key = l.lock_key AND l.mine AND l.reentrant_count > 0 AND l.expire_at > l.now
@@ -215,13 +242,16 @@ WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)"
 
 /// Answers: key, outcome, wanted.
 fn release(table: &str) -> String {
-    let locked = locked(table, "");
+    let (locked, wakes) = (
+        locked(table, ""),
+        wakes(table, "t.wanted_until > l.now", "t.lock_key"),
+    );
     format!(
         "{locked}, written AS (
     UPDATE {table} t SET reentrant_count = 0
     FROM timed l
     WHERE t.lock_key = l.lock_key AND l.mine AND l.reentrant_count > 0 AND l.expire_at > l.now
-    RETURNING l.lock_key, 'freed', t.wanted_until > l.now
+    RETURNING l.lock_key, 'freed', {wakes}
 )
 SELECT * FROM written
 UNION ALL
@@ -256,14 +286,40 @@ WHERE lock_key = $1 AND reentrant_count > 0 AND expire_at > {NOW} RETURNING true
 
 /// Parameters: key, fresh lease. A row that says whether the lease still held.
 fn force_release(table: &str) -> String {
+    let wakes = wakes(table, "t.wanted_until > l.now", "t.lock_key");
     format!(
         "WITH locked AS MATERIALIZED (
     SELECT lock_key, expire_at FROM {table} WHERE lock_key = $1 AND reentrant_count > 0 FOR UPDATE
 ), timed AS MATERIALIZED (
-    SELECT lock_key, expire_at > {NOW} AS held FROM locked
+    SELECT *, {NOW} AS now FROM locked
 )
 UPDATE {table} t SET reentrant_count = 0, lease_id = $2 FROM timed l WHERE t.lock_key = l.lock_key
-RETURNING l.held"
+RETURNING l.expire_at > l.now, {wakes}"
+    )
+}
+
+/// Parameters: key to begin behind, limit, idle. A row: how many rows were looked at, the last one's key, and
+/// how many were deleted.
+///
+/// Waits for nothing. A row is judged once more in the version that is locked: one that was used since the
+/// snapshot stays. It reads a range of the primary key, also where the planner's switches of our sessions
+/// could not be set.
+fn purge(table: &str) -> String {
+    format!(
+        "WITH looked_at AS MATERIALIZED (
+    SELECT lock_key FROM {table} WHERE lock_key > $1 ORDER BY lock_key LIMIT $2
+), seen AS MATERIALIZED (
+    SELECT count(*) AS rows, max(lock_key) AS last FROM looked_at
+), gone AS (
+    DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM {table}
+        WHERE lock_key > $1 AND lock_key <= (SELECT last FROM seen)
+            AND greatest(expire_at, wanted_until, fence_ceiling) <= {NOW} - $3
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING 1
+)
+SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
     )
 }
 

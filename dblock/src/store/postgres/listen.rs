@@ -1,0 +1,157 @@
+//! Wake-ups: LISTEN on a connection of its own, one of the store's few.
+//!
+//! A release that sees that its key is wanted notifies the table's channel; the payload is the key. A
+//! wake-up is only a hint: whoever misses one looks again within a second. So nothing here need be hurried,
+//! but a connection that hears nothing must not be taken for a quiet one:
+//! - A pooler in transaction mode accepts LISTEN and leaves it with some session. Therefore a notification
+//!   is sent from another connection first, and must arrive.
+//! - A server that is gone without a word is found out by a statement now and then. The kernel's keep-alive
+//!   would do too, but sqlx cannot set it, and its default is two hours.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgListener, PgNotification, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Executor as _, Row as _};
+use tokio::time::timeout;
+
+use super::statement::Statement;
+use super::{PostgresStore, errors};
+use crate::key::Key;
+use crate::store::WakeUp;
+use crate::store::connections::CONNECT_TIMEOUT;
+use crate::store::error::{StoreError, StoreErrorKind};
+
+/// After this long without a notification, a statement shows whether the server is there.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// How long a statement on this connection, or the first notification, may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub(super) async fn listen(store: &PostgresStore, tell: &(dyn Fn(WakeUp) + Send + Sync)) -> StoreError {
+    match until_lost(store, tell).await {
+        Err(error) => error,
+        Ok(never) => match never {},
+    }
+}
+
+async fn until_lost(
+    store: &PostgresStore,
+    tell: &(dyn Fn(WakeUp) + Send + Sync),
+) -> Result<Infallible, StoreError> {
+    refuse_a_pooler(store).await?;
+    let _room = store.connections.room().await?;
+    let mut listener = connect(store).await?;
+    let channel = channel(store, &mut listener).await?;
+    in_time(store, listener.listen(&channel)).await?;
+    // What came with the answers so far may have been another session's, lent to us for the statement.
+    while listener.next_buffered().is_some() {}
+    prove(store, &mut listener, &channel).await?;
+    tell(WakeUp::Listening);
+    loop {
+        match timeout(QUIET, listener.try_recv()).await {
+            Ok(answer) => {
+                // A payload that is no key is a proof of another process.
+                if let Ok(key) = Key::new(None, notification(store, answer)?.payload()) {
+                    tell(WakeUp::Released(key));
+                }
+            }
+            Err(_) if self::channel(store, &mut listener).await? == channel => {}
+            Err(_) => {
+                return Err(StoreError::new(
+                    StoreErrorKind::Conflict,
+                    "the lock table was replaced by another one",
+                ));
+            }
+        }
+    }
+}
+
+/// Behind a pooler LISTEN would stay with a session of the application's, and tell us nothing.
+async fn refuse_a_pooler(store: &PostgresStore) -> Result<(), StoreError> {
+    let session = store.connections.take().await?;
+    let is_ours = session.is_ours();
+    session.keep();
+    if is_ours {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Unsupported,
+        "a pooler shares the sessions of the server, so notifications do not arrive",
+    ))
+}
+
+/// sqlx receives notifications only on a connection of a pool, so this is a pool of one.
+///
+/// Dropping the listener sends an UNLISTEN in the background and then closes the connection; if the server
+/// is gone without a word, the kernel gives up on it after some minutes.
+async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(CONNECT_TIMEOUT)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_lazy_with(store.options.clone());
+    let mut listener = PgListener::connect_with(&pool)
+        .await
+        .map_err(errors::of_connect)?;
+    // A lost connection is the engine's business: it asks all waiters to look again.
+    listener.eager_reconnect(false);
+    Ok(listener)
+}
+
+/// The name of the table's channel. It changes when the table is replaced.
+async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<String, StoreError> {
+    let text = AssertSqlSafe(Arc::clone(&store.sql.channel));
+    let row = in_time(store, listener.fetch_one(text)).await?;
+    row.try_get(0)
+        .map_err(|error| errors::of_statement(error, &store.table))
+}
+
+/// Sees a notification of another connection's arrive while this one is idle. The payload is empty: no key.
+async fn prove(store: &PostgresStore, listener: &mut PgListener, channel: &str) -> Result<(), StoreError> {
+    let mut other = store.connections.take().await?;
+    let sent = Statement::new(&"SELECT pg_notify($1, '')".into())
+        .bind(channel)
+        .fetch_all(&mut other)
+        .await
+        .map_err(|error| errors::of_statement(error, &store.table));
+    other.settle(sent)?;
+    match timeout(PATIENCE, listener.try_recv()).await {
+        Ok(answer) => notification(store, answer).map(drop),
+        Err(_) => Err(StoreError::new(
+            StoreErrorKind::Unsupported,
+            "notifications of the database do not arrive, as behind a pooler in transaction mode; waiters \
+             poll instead",
+        )),
+    }
+}
+
+fn notification(
+    store: &PostgresStore,
+    answer: Result<Option<PgNotification>, sqlx::Error>,
+) -> Result<PgNotification, StoreError> {
+    answer
+        .map_err(|error| errors::of_statement(error, &store.table))?
+        .ok_or_else(|| {
+            StoreError::new(
+                StoreErrorKind::Interrupted,
+                "the connection that listens for releases was closed",
+            )
+        })
+}
+
+async fn in_time<T>(
+    store: &PostgresStore,
+    statement: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, StoreError> {
+    match timeout(PATIENCE, statement).await {
+        Ok(answer) => answer.map_err(|error| errors::of_statement(error, &store.table)),
+        Err(_) => Err(StoreError::new(
+            StoreErrorKind::Interrupted,
+            format!("the server did not answer the connection that listens for releases within {PATIENCE:?}"),
+        )),
+    }
+}

@@ -1,0 +1,21 @@
+//! What is special to the PostgreSQL store. The rules that all stores share are in the conformance suite.
+//!
+//! Needs a throw-away server: `DBLOCK_TEST_POSTGRES_URL` is the URL of a superuser on it. Each test has a
+//! table of its own.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::too_many_lines,
+    reason = "one sequence of events reads better in one piece"
+)]
+
+mod bench;
+mod failures;
+mod operators;
+mod purge;
+mod race;
+mod refusals;
+mod rules;
+mod schema;
+mod users;
+mod wake_ups;

@@ -1,0 +1,68 @@
+//! What the database refuses, and the remedy in the message.
+
+use dblock::store::postgres::PostgresStore;
+use dblock::store::{Outcome, Store, StoreErrorKind};
+
+use crate::bench::{Bench, acquire, ask, extend, one, release, token};
+
+#[tokio::test]
+async fn a_read_only_session_is_refused_with_a_remedy() {
+    let Some(bench) = Bench::new("readonly").await else {
+        return;
+    };
+    let store = bench.store_with(|url| url.push_str("options=-c%20default_transaction_read_only%3Don"));
+    let error = one(&store, &acquire("a")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused);
+    assert!(error.to_string().contains("primary"), "{error}");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_without_showing_it() {
+    let Some(bench) = Bench::new("password").await else {
+        return;
+    };
+    let store = bench.store_with(|url| url.push_str("password=hunter2"));
+    let error = one(&store, &acquire("a")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused);
+    assert!(!format!("{error:?} {store:?}").contains("hunter2"));
+    let nowhere = PostgresStore::open("postgres://a:hunter2@127.0.0.1:1/a", "t").unwrap();
+    let error = one(&nowhere, &acquire("a")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable);
+    assert!(!format!("{error:?} {nowhere:?}").contains("hunter2"));
+}
+
+/// The rights that the migration's script names are enough, and one less is refused with a remedy.
+#[tokio::test]
+async fn a_role_with_rights_on_the_tables_only() {
+    let Some(bench) = Bench::new("rights").await else {
+        return;
+    };
+    bench
+        .run(
+            "DO $$ BEGIN CREATE ROLE dblock_limited LOGIN PASSWORD 'limited'; \
+             EXCEPTION WHEN duplicate_object THEN NULL; END $$; \
+             REVOKE CREATE ON SCHEMA public FROM PUBLIC; \
+             GRANT SELECT ON {t}_version TO dblock_limited; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON {t} TO dblock_limited;",
+        )
+        .await;
+    let store = bench.store_with(|url| url.push_str("user=dblock_limited&password=limited"));
+    store.check_schema().await.unwrap();
+    store.migrate().await.unwrap();
+    let request = acquire("a");
+    token(&ask(&store, &request).await);
+    assert!(matches!(
+        ask(&store, &extend(&request, 1)).await,
+        Outcome::Extended { .. }
+    ));
+    assert!(store.revoke(&request.key).await.unwrap());
+    assert!(store.force_release(&request.key).await.unwrap());
+    assert_eq!(ask(&store, &release(&request)).await, Outcome::Lost);
+    bench.run("REVOKE UPDATE ON {t} FROM dblock_limited").await;
+    let error = one(&store, &acquire("a")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused);
+    assert!(error.to_string().contains("grant"), "{error}");
+    bench.run("DROP TABLE {t}_version").await;
+    let error = store.migrate().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+}

@@ -1,0 +1,170 @@
+//! Transactions of the user's that hold rows: the fence check, and what stands still meanwhile.
+
+use std::time::Duration;
+
+use dblock::store::{Action, Outcome, Store, StoreErrorKind};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use uuid::Uuid;
+
+use crate::bench::{Bench, TTL, acquire, ask, extend, key, release, token, waiting};
+
+/// A user's transaction holds one row: the others are answered at once, and it is not waited for.
+#[tokio::test]
+async fn a_users_lock_stalls_nobody() {
+    let Some(bench) = Bench::new("user").await else {
+        return;
+    };
+    let store = bench.store();
+    let held: Vec<_> = ["a", "b", "c"].map(acquire).into();
+    let tokens: Vec<_> = store
+        .apply(&held)
+        .await
+        .into_iter()
+        .map(|answer| token(&answer.unwrap()))
+        .collect();
+    let mut user = bench.user().await;
+    let mut transaction = user.begin().await.unwrap();
+    let left = store
+        .verify_in(&mut transaction, &held[1].key, held[1].lease_id, tokens[1])
+        .await
+        .unwrap();
+    assert!(left.is_some_and(|left| left > TTL / 2));
+
+    let renewals: Vec<_> = held.iter().map(|request| extend(request, 1)).collect();
+    let outcomes: Vec<_> = store
+        .apply(&renewals)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    assert!(matches!(outcomes[0], Outcome::Extended { .. }), "{outcomes:?}");
+    assert_eq!(outcomes[1], Outcome::Skipped);
+    assert!(matches!(outcomes[2], Outcome::Extended { .. }), "{outcomes:?}");
+    assert_eq!(ask(&store, &release(&held[1])).await, Outcome::Skipped);
+    // The snapshot shows who holds it. A wish cannot be written, so a waiter must ask again.
+    assert!(matches!(ask(&store, &acquire("b")).await, Outcome::Busy(_)));
+    assert_eq!(ask(&store, &waiting("b", TTL)).await, Outcome::Skipped);
+    // An operator's request waits for the row, but not for long.
+    let revoked = store.revoke(&key("b")).await.unwrap_err();
+    assert_eq!(revoked.kind(), StoreErrorKind::Conflict, "{revoked}");
+    transaction.commit().await.unwrap();
+    assert!(matches!(ask(&store, &waiting("b", TTL)).await, Outcome::Busy(_)));
+    assert!(matches!(
+        ask(&store, &release(&held[1])).await,
+        Outcome::Released {
+            freed: true,
+            wanted: true
+        }
+    ));
+}
+
+/// A lease that runs out during the fence check's transaction cannot be taken over before its end.
+#[tokio::test]
+async fn a_takeover_waits_for_the_fence_check() {
+    let Some(bench) = Bench::new("fence").await else {
+        return;
+    };
+    let store = bench.store();
+    let mut first = acquire("a");
+    if let Action::Acquire { ttl, .. } = &mut first.action {
+        *ttl = Duration::from_millis(300);
+    }
+    let fence = token(&ask(&store, &first).await);
+    let mut user = bench.user().await;
+    let mut transaction = user.begin().await.unwrap();
+    let verify =
+        async |on: &mut PgConnection, lease_id, fence| store.verify_in(on, &key("a"), lease_id, fence).await;
+    assert!(
+        verify(&mut transaction, first.lease_id, fence)
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert_eq!(
+        verify(&mut transaction, first.lease_id, fence + 1).await.unwrap(),
+        None
+    );
+    assert_eq!(
+        verify(&mut transaction, Uuid::now_v7(), fence).await.unwrap(),
+        None
+    );
+    // Ended by the server's clock, not by ours.
+    sqlx::query("SELECT pg_sleep(0.35)")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    assert_eq!(
+        verify(&mut transaction, first.lease_id, fence).await.unwrap(),
+        None
+    );
+    assert_eq!(ask(&store, &acquire("a")).await, Outcome::Skipped);
+    transaction.commit().await.unwrap();
+    assert!(matches!(
+        ask(&store, &acquire("a")).await,
+        Outcome::Granted {
+            taken_over: Some(_),
+            ..
+        }
+    ));
+}
+
+/// A renewal since the transaction's snapshot: seen under READ COMMITTED, retryable under stricter levels.
+#[tokio::test]
+async fn a_fence_check_after_a_renewal() {
+    let Some(bench) = Bench::new("levels").await else {
+        return;
+    };
+    let store = bench.store();
+    let request = acquire("a");
+    let fence = token(&ask(&store, &request).await);
+    for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        let mut user = bench.user().await;
+        let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
+        let mut transaction = user.begin_with(begin).await.unwrap();
+        sqlx::query("SELECT 1").execute(&mut *transaction).await.unwrap();
+        assert!(matches!(
+            ask(&store, &extend(&request, 1)).await,
+            Outcome::Extended { .. }
+        ));
+        let answer = store
+            .verify_in(&mut transaction, &request.key, request.lease_id, fence)
+            .await;
+        if level == "READ COMMITTED" {
+            assert!(answer.unwrap().is_some());
+        } else {
+            assert_eq!(answer.unwrap_err().kind(), StoreErrorKind::Conflict, "{level}");
+        }
+        transaction.rollback().await.unwrap();
+    }
+}
+
+/// Somebody inserts a row by hand and does not commit: only that key waits, for as long as `lock_timeout`.
+#[tokio::test]
+async fn an_insert_by_hand_stalls_only_its_key() {
+    let Some(bench) = Bench::new("insert").await else {
+        return;
+    };
+    let store = bench.store();
+    let mut user = bench.user().await;
+    let mut transaction = user.begin().await.unwrap();
+    let insert = format!(
+        "INSERT INTO {} VALUES ('b', gen_random_uuid(), 0, 0, gen_random_uuid(), 0, 0, 0, 0, '', false)",
+        bench.table
+    );
+    sqlx::query(AssertSqlSafe(insert))
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let answers = store.apply(&["a", "b", "c"].map(acquire)).await;
+    assert!(matches!(answers[0], Ok(Outcome::Granted { .. })), "{answers:?}");
+    assert!(
+        matches!(&answers[1], Err(error) if error.kind() == StoreErrorKind::Conflict),
+        "{answers:?}"
+    );
+    assert!(matches!(answers[2], Ok(Outcome::Granted { .. })), "{answers:?}");
+    transaction.commit().await.unwrap();
+    assert!(matches!(
+        ask(&store, &acquire("b")).await,
+        Outcome::Granted { taken_over: None, .. }
+    ));
+}
