@@ -1,3 +1,4 @@
 //! The parts of the examples that tests drive.
 
+pub mod custom_store;
 pub mod web;

@@ -40,7 +40,7 @@ struct Shared {
     capabilities: Capabilities,
     namespace: Option<String>,
     /// Host and process.
-    process: String,
+    process: Arc<str>,
     health: Arc<HealthBoard>,
 }
 
@@ -96,13 +96,14 @@ impl LockManager {
         let health = Arc::new(HealthBoard::default());
         let engine = crate::engine::start(store, settings, Arc::clone(&health))?;
         let host = gethostname::gethostname();
-        let process = format!("{}/{}", host.to_string_lossy(), std::process::id());
+        let mut process = format!("{}/{}", host.to_string_lossy(), std::process::id());
+        process.truncate(process.floor_char_boundary(MAX_KEY_BYTES));
         Ok(Self {
             shared: Arc::new(Shared {
                 engine,
                 capabilities,
                 namespace,
-                process,
+                process: process.into(),
                 health,
             }),
         })
@@ -229,11 +230,10 @@ impl LockManager {
 
     /// The `holder` column: for people, and cut to what fits.
     fn holder(&self, function: Option<&'static str>) -> Arc<str> {
-        let mut text = self.shared.process.clone();
-        if let Some(function) = function {
-            text.push(' ');
-            text.push_str(function);
-        }
+        let Some(function) = function else {
+            return Arc::clone(&self.shared.process);
+        };
+        let mut text = format!("{} {function}", self.shared.process);
         text.truncate(text.floor_char_boundary(MAX_KEY_BYTES));
         text.into()
     }

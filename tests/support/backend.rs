@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dblock::conformance::{Fixture, open};
 use dblock::store::memory::MemoryStore;
 use dblock::store::{Action, Request, Store};
 use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, StoreSource};
@@ -63,6 +64,8 @@ pub struct Row {
     pub lease_id: Uuid,
     /// The last token.
     pub fence_token: i64,
+    /// The largest token that anyone may have been given.
+    pub fence_ceiling: i64,
     /// Until when somebody waits.
     pub wanted_until: i64,
     /// When the lease was granted.
@@ -73,7 +76,7 @@ pub struct Row {
     pub now: i64,
 }
 
-type Columns = (Uuid, i32, i64, Uuid, i64, i64, i64, String, i64);
+type Columns = (Uuid, i32, i64, Uuid, i64, i64, i64, i64, String, i64);
 
 impl<'r, R: sqlx::Row> sqlx::FromRow<'r, R> for Row
 where
@@ -86,6 +89,7 @@ where
             expire_at,
             lease_id,
             fence_token,
+            fence_ceiling,
             wanted_until,
             acquired_at,
             holder,
@@ -97,6 +101,7 @@ where
             expire_at,
             lease_id,
             fence_token,
+            fence_ceiling,
             wanted_until,
             acquired_at,
             holder,
@@ -195,10 +200,21 @@ impl Backend {
         self.builder().build().await.unwrap()
     }
 
+    /// A new handle on a table of the backend's database, beneath any manager.
+    fn handle(&self, table: &str) -> Arc<dyn Store> {
+        match self.place() {
+            Place::Postgres(pool, _) => open::postgres::open((*pool.connect_options()).clone(), table),
+            Place::MySql(pool, _) => open::mysql::open((*pool.connect_options()).clone(), table),
+            Place::Sqlite(pool, _) => open::sqlite::open((*pool.connect_options()).clone(), table),
+            Place::Memory(store) => Ok(Arc::new(store.clone()) as Arc<dyn Store>),
+        }
+        .unwrap()
+    }
+
     /// The row of a key, whole with its namespace. Read on a connection of the test's own.
     pub async fn row(&self, key: &str) -> Option<Row> {
-        let columns = "lock_owner, reentrant_count, expire_at, lease_id, fence_token, wanted_until, \
-                       acquired_at, holder";
+        let columns = "lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling, \
+                       wanted_until, acquired_at, holder";
         let read = |clock: &str, parameter: &str| {
             let table = &self.table;
             AssertSqlSafe(format!(
@@ -345,6 +361,17 @@ impl Backend {
     }
 }
 
+impl Fixture for Backend {
+    async fn store(&self) -> Arc<dyn Store> {
+        self.handle(&self.table)
+    }
+
+    async fn bare(&self) -> Option<Arc<dyn Store>> {
+        let has_tables = !matches!(self.place(), Place::Memory(_));
+        has_tables.then(|| self.handle(&format!("{}_bare", self.table)))
+    }
+}
+
 async fn memory_row(store: &MemoryStore, key: &str) -> Option<Row> {
     let filter = InspectFilter::new().include_free().prefix(key);
     let rows = store.inspect(&filter).await.unwrap();
@@ -355,6 +382,7 @@ async fn memory_row(store: &MemoryStore, key: &str) -> Option<Row> {
         expire_at: row.expire_at,
         lease_id: row.lease_id,
         fence_token: row.fence_token,
+        fence_ceiling: row.fence_ceiling,
         wanted_until: row.wanted_until,
         acquired_at: row.acquired_at,
         holder: row.holder,

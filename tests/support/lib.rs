@@ -13,7 +13,6 @@ pub mod hot_account;
 pub mod line;
 pub mod own_server;
 pub mod pgbouncer;
-pub mod poll;
 pub mod proxy;
 pub mod run;
 pub mod transaction;

@@ -39,6 +39,10 @@ pub enum Trick {
     LoseRequest,
     /// The client's connection is closed; the server gets the request when [`Proxy::deliver`] is called.
     DeliverLate,
+    /// The server gets it, and nothing comes back on this connection any more.
+    Silence,
+    /// The server does not get it, and nothing comes back on this connection any more.
+    Swallow,
 }
 
 /// Says whether bytes on their way to the server are those to look out for.
@@ -135,6 +139,11 @@ impl Proxy {
         self.shared.state().look_out = Some((test, trick));
     }
 
+    /// Looks out for nothing any more.
+    pub fn look_away(&self) {
+        self.shared.state().look_out = None;
+    }
+
     /// How many tricks were played so far.
     pub fn played(&self) -> usize {
         self.shared.state().played
@@ -207,6 +216,11 @@ impl Shared {
                             }
                         }
                         Some(Trick::LoseRequest) => return,
+                        Some(Trick::Silence) => {
+                            let _ = to_server.write_all(&up[..length]).await;
+                            swallowed = true;
+                        }
+                        Some(Trick::Swallow) => swallowed = true,
                         Some(Trick::LoseReply) => {
                             let _ = to_server.write_all(&up[..length]).await;
                             return drain(&mut from_server).await;

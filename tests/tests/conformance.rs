@@ -1,84 +1,20 @@
-//! Every store keeps the contract.
+//! Every store keeps the contract: the whole suite, on each.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod memory {
-    use std::sync::Arc;
-
-    use dblock::conformance::Fixture;
-    use dblock::store::Store;
-    use dblock::store::memory::MemoryStore;
-
-    struct Memory(MemoryStore);
-
-    impl Fixture for Memory {
-        async fn store(&self) -> Arc<dyn Store> {
-            Arc::new(self.0.clone())
-        }
-    }
-
-    dblock::store_conformance!(Some(Memory(MemoryStore::new())));
-}
-
-mod sqlite {
-    use std::sync::Arc;
-
-    use dblock::conformance::{Fixture, open};
-    use dblock::store::Store;
-    use sqlx::sqlite::SqliteConnectOptions;
-    use tempfile::TempDir;
-
-    struct Sqlite(TempDir);
-
-    impl Fixture for Sqlite {
-        async fn store(&self) -> Arc<dyn Store> {
-            let options = SqliteConnectOptions::new()
-                .filename(self.0.path().join("locks.db"))
-                .create_if_missing(true);
-            let store = open::sqlite::open(options, "distributed_lock").unwrap();
-            store.migrate().await.unwrap();
-            store
-        }
-    }
-
-    dblock::store_conformance!(Some(Sqlite(tempfile::tempdir().unwrap())));
-}
-
-/// A store on a server: each fixture has a table of its own.
-macro_rules! server_conformance {
-    ($store:ident, $url:path) => {
+/// One line a store.
+macro_rules! conformance_of {
+    ($store:ident, $kind:ident) => {
         mod $store {
-            use std::sync::Arc;
-
-            use dblock::conformance::{Fixture, open};
-            use dblock::store::Store;
-
-            struct Server {
-                url: String,
-                table: String,
-            }
-
-            impl Fixture for Server {
-                async fn store(&self) -> Arc<dyn Store> {
-                    let options = self.url.parse().unwrap();
-                    let store = open::$store::open(options, &self.table).unwrap();
-                    store.migrate().await.unwrap();
-                    store
-                }
-            }
-
-            fn server() -> Option<Server> {
-                let table = format!("locks_{}", uuid::Uuid::now_v7().simple());
-                $url().map(|url| Server { url, table })
-            }
-
-            dblock::store_conformance!(server());
+            dblock::store_conformance!(dblock_tests::Backend::new(dblock_tests::Kind::$kind).await);
         }
     };
 }
 
-server_conformance!(postgres, dblock_tests::postgres_url);
-server_conformance!(mysql, dblock_tests::mysql_url);
+conformance_of!(memory, Memory);
+conformance_of!(sqlite, Sqlite);
+conformance_of!(postgres, Postgres);
+conformance_of!(mysql, MySql);
 
 /// The `PostgreSQL` store in sessions that it shares with others.
 mod postgres_through_pgbouncer {
@@ -93,19 +29,64 @@ mod postgres_through_pgbouncer {
         table: String,
     }
 
+    impl Pooled {
+        fn handle(&self, table: &str) -> Arc<dyn Store> {
+            open::postgres::open(self.bouncer.url().parse().unwrap(), table).unwrap()
+        }
+    }
+
     impl Fixture for Pooled {
         async fn store(&self) -> Arc<dyn Store> {
-            let options = self.bouncer.url().parse().unwrap();
-            let store = open::postgres::open(options, &self.table).unwrap();
+            let store = self.handle(&self.table);
             store.migrate().await.unwrap();
             store
+        }
+
+        async fn bare(&self) -> Option<Arc<dyn Store>> {
+            Some(self.handle(&format!("{}_bare", self.table)))
+        }
+
+        fn hears(&self) -> bool {
+            false
         }
     }
 
     fn pooled() -> Option<Pooled> {
-        let table = format!("locks_{}", uuid::Uuid::now_v7().simple());
+        let table = format!("pooled_{}", uuid::Uuid::now_v7().simple());
         PgBouncer::start(Setup::Refuses).map(|bouncer| Pooled { bouncer, table })
     }
 
     dblock::store_conformance!(pooled());
+}
+
+/// A check that is not in the list of `store_conformance!` would never run.
+#[test]
+fn the_list_has_every_check() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../dblock/src/conformance");
+    let list = std::fs::read_to_string(format!("{folder}/mod.rs")).expect("the list");
+    let mut checks = 0;
+    for folder in [folder.to_owned(), format!("{folder}/through_manager")] {
+        for file in std::fs::read_dir(folder).expect("the folder of the checks") {
+            let path = file.expect("a file").path();
+            if path.is_dir() {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("a file of checks");
+            let names = text
+                .split("\npub async fn ")
+                .skip(1)
+                .filter_map(|rest| rest.split_once("(fixture: &impl Fixture)"))
+                .map(|(name, _)| name)
+                .filter(|name| !name.contains(char::is_whitespace));
+            for name in names {
+                checks += 1;
+                assert!(
+                    list.contains(&format!("            {name},\n")),
+                    "{name} of {} is missing",
+                    path.display()
+                );
+            }
+        }
+    }
+    assert!(checks > 90, "only {checks} checks were found");
 }

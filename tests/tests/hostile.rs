@@ -4,12 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::conformance::open;
+use dblock::conformance::{Fixture, open};
 use dblock::store::memory::MemoryStore;
-use dblock::store::{Action, Outcome, Request, Store};
+use dblock::store::{Action, Outcome, Request};
 use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions};
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, Row, on_every_store};
@@ -171,21 +170,9 @@ async fn hostile_keys_change_nothing_outside_their_row(backend: Backend) {
     untouched.check(&keys).await;
 }
 
-/// A store on the backend's rows.
-fn store(backend: &Backend) -> Arc<dyn Store> {
-    let table = &backend.table;
-    let url = backend.url().unwrap_or_default();
-    match backend.place() {
-        Place::Postgres(..) => open::postgres::open(url.parse().unwrap(), table).unwrap(),
-        Place::MySql(..) => open::mysql::open(url.parse().unwrap(), table).unwrap(),
-        Place::Sqlite(..) => open::sqlite::open(url.parse().unwrap(), table).unwrap(),
-        Place::Memory(store) => Arc::new(store.clone()),
-    }
-}
-
 async fn hostile_owners_and_holders_change_nothing_outside_their_row(backend: Backend) {
     let untouched = Untouched::hold(&backend).await;
-    let store = store(&backend);
+    let store = backend.store().await;
     let ask = async |key: &str, lease_id, action| {
         let key = Key::new(None, key).unwrap();
         let request = Request {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dblock::conformance::open::sqlite;
-use dblock::store::{Action, InspectFilter, Outcome, Request, Store, StoreError, StoreErrorKind};
+use dblock::store::{
+    Action, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreErrorKind, Successor,
+};
 use dblock::{Key, LockError};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, SqliteConnection};
@@ -438,4 +440,197 @@ async fn a_closed_store_says_so() {
         StoreErrorKind::Other,
         "closed",
     );
+}
+
+/// The row of a key, free or not.
+async fn row(store: &dyn Store, key: &str) -> Option<LockRow> {
+    let filter = InspectFilter::new().include_free().prefix(key);
+    let rows = store.inspect(&filter).await.unwrap();
+    rows.into_iter().find(|row| row.key.as_str() == key)
+}
+
+fn with_spare_tokens(mut request: Request, spare: u32) -> Request {
+    if let Action::Acquire { spare_tokens, .. } = &mut request.action {
+        *spare_tokens = spare;
+    }
+    request
+}
+
+#[tokio::test]
+async fn spare_tokens_lie_between_the_token_and_the_ceiling() {
+    let file = File::migrated().await;
+    let store = file.store();
+    let mut ceiling = 0;
+    // A new row; a free one; and one whose ceiling is ahead of the clock.
+    for spare in [1_000_000_000, 0, 5] {
+        let lease = with_spare_tokens(acquire("k", TTL), spare);
+        let token = granted(&*store, &lease).await;
+        assert!(
+            token > ceiling,
+            "{token} was kept free for others, up to {ceiling}"
+        );
+        let held = row(&*store, "k").await.unwrap();
+        assert_eq!(
+            (held.fence_token, held.fence_ceiling),
+            (token, token + i64::from(spare))
+        );
+        // A repeated acquire keeps no more free.
+        assert_eq!(granted(&*store, &lease).await, token);
+        assert_eq!(row(&*store, "k").await.unwrap().fence_ceiling, held.fence_ceiling);
+        one(&*store, &release(&lease)).await.unwrap();
+        ceiling = held.fence_ceiling;
+    }
+}
+
+#[tokio::test]
+async fn a_successor_is_written_with_the_count() {
+    let file = File::migrated().await;
+    let store = file.store();
+    let lease = with_spare_tokens(acquire("k", TTL), 1_000_000_000);
+    let token = granted(&*store, &lease).await;
+    let before = row(&*store, "k").await.unwrap();
+    let owner = Uuid::now_v7();
+    let extend = |lease: &Request| Request {
+        action: Action::Extend {
+            count: 2,
+            ttl: Duration::from_secs(1),
+            successor: Some(Successor {
+                owner,
+                holder: "next".into(),
+                fence_token: token + 2,
+            }),
+        },
+        ..lease.clone()
+    };
+    assert_eq!(
+        one(&*store, &extend(&acquire("k", TTL))).await.unwrap(),
+        Outcome::Lost,
+        "another lease hands nothing over"
+    );
+    for batch in [vec![extend(&lease)], vec![extend(&lease), acquire("other", TTL)]] {
+        let answer = store.apply(&batch).await.remove(0).unwrap();
+        assert!(matches!(answer, Outcome::Extended { .. }), "{answer:?}");
+        let after = row(&*store, "k").await.unwrap();
+        let expected = LockRow {
+            owner,
+            holder: "next".into(),
+            fence_token: token + 2,
+            reentrant_count: 2,
+            now: after.now,
+            ..before.clone()
+        };
+        assert_eq!(after, expected, "everything else stays");
+    }
+    one(&*store, &release(&lease)).await.unwrap();
+    assert_eq!(
+        one(&*store, &extend(&lease)).await.unwrap(),
+        Outcome::Lost,
+        "after the release"
+    );
+    let next = granted(&*store, &acquire("k", TTL)).await;
+    assert_eq!(
+        next,
+        token + 1_000_000_001,
+        "tokens kept free are not given again"
+    );
+}
+
+const DAY: Duration = Duration::from_hours(24);
+
+#[tokio::test]
+async fn a_purge_takes_what_nobody_has_used_for_long() {
+    let file = File::migrated().await;
+    let (store, mut user) = (file.store(), file.user().await);
+    for key in ["free", "expired", "held", "wanted", "ceiling", "young"] {
+        let lease = acquire(key, TTL);
+        granted(&*store, &lease).await;
+        if key != "held" && key != "expired" {
+            one(&*store, &release(&lease)).await.unwrap();
+        }
+    }
+    // Used a little longer ago than a day, except in one respect.
+    let age = |except: &str| {
+        let columns = ["expire_at", "wanted_until", "fence_ceiling"];
+        let old = "CAST(unixepoch('subsec') * 1000000 AS INTEGER) - 86400000000 - 1000000";
+        let set: Vec<_> = columns
+            .into_iter()
+            .filter(|column| *column != except)
+            .map(|column| format!("{column} = {old}"))
+            .collect();
+        format!("UPDATE distributed_lock SET {}", set.join(", "))
+    };
+    let ages = [
+        format!("{} WHERE lock_key IN ('free', 'expired')", age("")),
+        format!("{} WHERE lock_key = 'held'", age("expire_at")),
+        // `wanted_until` is set by hand: nobody has asked for it.
+        "UPDATE distributed_lock SET wanted_until = expire_at WHERE lock_key = 'wanted'".into(),
+        format!("{} WHERE lock_key = 'wanted'", age("wanted_until")),
+        format!("{} WHERE lock_key = 'ceiling'", age("fence_ceiling")),
+    ];
+    execute(&mut user, &ages.join(";")).await;
+
+    let nothing = store.purge(DAY * 2, None, 100).await.unwrap();
+    assert_eq!(nothing, Purged::default(), "nothing is two days old");
+    let purged = store.purge(DAY, None, 100).await.unwrap();
+    assert_eq!(purged, Purged { rows: 2, next: None });
+    let left = store.inspect(&InspectFilter::new().include_free()).await.unwrap();
+    let left: Vec<_> = left.iter().map(|row| row.key.as_str()).collect();
+    assert_eq!(left, ["ceiling", "held", "wanted", "young"]);
+}
+
+#[tokio::test]
+async fn a_purge_goes_on_behind_the_last_key() {
+    let file = File::migrated().await;
+    let (store, mut user) = (file.store(), file.user().await);
+    let leases: Vec<Request> = (0..10).map(|n| acquire(&format!("k{n}"), TTL)).collect();
+    for answer in store.apply(&leases).await {
+        answer.unwrap();
+    }
+    let old =
+        "UPDATE distributed_lock SET expire_at = 1, fence_ceiling = 1 WHERE lock_key NOT IN ('k1', 'k9')";
+    execute(&mut user, old).await;
+    let (mut steps, mut after) = (Vec::new(), None);
+    loop {
+        let step = store.purge(DAY, after.as_ref(), 4).await.unwrap();
+        steps.push((step.rows, step.next.as_ref().map(ToString::to_string)));
+        match step.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(
+        steps,
+        [(3, Some("k3".to_owned())), (4, Some("k7".to_owned())), (1, None)]
+    );
+    assert_eq!(store.purge(DAY, None, 4).await.unwrap().rows, 0);
+    assert_eq!(
+        store
+            .inspect(&InspectFilter::new().include_free())
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
+}
+
+#[tokio::test]
+async fn a_purge_without_idle_rows_only_reads() {
+    let file = File::migrated().await;
+    let (store, mut user) = (file.store(), file.user().await);
+    granted(&*store, &acquire("k", TTL)).await;
+    execute(&mut user, "BEGIN IMMEDIATE").await;
+    assert_eq!(store.purge(DAY, None, 500).await.unwrap(), Purged::default());
+    execute(
+        &mut user,
+        "UPDATE distributed_lock SET expire_at = 1, fence_ceiling = 1; COMMIT",
+    )
+    .await;
+    execute(&mut user, "BEGIN IMMEDIATE").await;
+    assert_error(
+        store.purge(DAY, None, 500).await,
+        StoreErrorKind::Conflict,
+        "keep it short",
+    );
+    execute(&mut user, "COMMIT").await;
+    assert_eq!(store.purge(DAY, None, 500).await.unwrap().rows, 1);
 }

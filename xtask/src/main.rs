@@ -1,8 +1,9 @@
-//! The project's tasks: `cargo xtask test`, `cargo xtask servers` and `cargo xtask compile-time`. Unix only.
+//! The project's tasks: `cargo xtask test`, `bench`, `servers` and `compile-time`. Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
 
+mod bench;
 mod compile_time;
 mod process;
 mod servers;
@@ -32,6 +33,8 @@ struct Cli {
 enum Task {
     /// Run every check of the project, with throw-away database servers.
     Test(test::Args),
+    /// Measure dblock beside other locks, on throw-away servers.
+    Bench(bench::Args),
     /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
     Servers,
     /// Measure what the attribute costs the compiler.
@@ -55,6 +58,10 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Test(args) => tokio::select! {
             outcome = test::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Bench(args) => tokio::select! {
+            outcome = bench::run(&args) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::CompileTime => tokio::select! {

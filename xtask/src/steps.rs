@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use tokio::process::Command;
 
 use crate::process::{Process, Stop, Target, shown};
-use crate::servers::Servers;
+use crate::servers::{Purpose, Servers};
 use crate::stale;
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
@@ -157,7 +157,7 @@ fn drivers(tree: &str) -> Vec<&'static str> {
 }
 
 async fn test(extra: &[String]) -> anyhow::Result<Outcome> {
-    let servers = Servers::start_missing().await?;
+    let servers = Servers::start_missing(Purpose::Tests).await?;
     let on = servers.names().join(" and ");
     let mut command = cargo(["test"]);
     command.args(test_arguments(extra)).envs(servers.variables());
@@ -217,7 +217,7 @@ fn cargo_home() -> anyhow::Result<PathBuf> {
 }
 
 /// Cargo, the one that runs us, at the top of the workspace.
-fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
+pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(arguments);
@@ -228,7 +228,7 @@ fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
 }
 
 /// Runs a command to its end with its output on ours.
-async fn run(command: &mut Command) -> anyhow::Result<()> {
+pub(crate) async fn run(command: &mut Command) -> anyhow::Result<()> {
     eprintln!("$ {}", plain(command));
     let mut process = Process::start(command, STOP)?;
     let status = tokio::time::timeout(LIMIT, process.wait())

@@ -5,7 +5,7 @@ use super::scene::{Asker, Grant, LONG, batch, existing, one, row};
 use crate::store::Outcome;
 
 /// Keys that some database, collation or driver takes for one another.
-fn look_alikes() -> Vec<String> {
+pub(super) fn look_alikes() -> Vec<String> {
     let mut keys: Vec<String> = [
         "a",
         "A",

@@ -30,13 +30,18 @@
 
 mod acquire;
 mod batch;
+mod hand_over;
 mod holder;
 mod inspect;
 mod keys;
+mod listen;
 pub mod open;
 mod operator;
+pub mod poll;
+mod purge;
 mod race;
 mod scene;
+mod through_manager;
 mod token;
 mod wanted;
 
@@ -45,12 +50,16 @@ use std::sync::Arc;
 
 pub use self::acquire::*;
 pub use self::batch::*;
+pub use self::hand_over::*;
 pub use self::holder::*;
 pub use self::inspect::*;
 pub use self::keys::*;
+pub use self::listen::*;
 pub use self::operator::*;
+pub use self::purge::*;
 pub use self::race::*;
 pub use self::scene::PATIENCE;
+pub use self::through_manager::*;
 pub use self::token::*;
 pub use self::wanted::*;
 use crate::store::Store;
@@ -59,6 +68,18 @@ use crate::store::Store;
 pub trait Fixture: Sync {
     /// A new handle on the rows, independent of the others like another process, with its tables made.
     fn store(&self) -> impl Future<Output = Arc<dyn Store>> + Send;
+
+    /// A new handle on another place, the same one each time, where no tables have been made. `None`, the
+    /// default, for a store that needs none.
+    fn bare(&self) -> impl Future<Output = Option<Arc<dyn Store>>> + Send {
+        std::future::ready(None)
+    }
+
+    /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler, where
+    /// it can only find out when it listens; that must end as unsupported, then.
+    fn hears(&self) -> bool {
+        true
+    }
 }
 
 /// Makes one `#[tokio::test]` for each check of [`conformance`](crate::conformance).
@@ -101,6 +122,20 @@ macro_rules! store_conformance {
             tokens_grow_over_every_change_of_owner,
             quick_grants_have_different_tokens,
 
+            spare_tokens_are_never_given_again,
+            spare_tokens_are_kept_once,
+            successor_is_written,
+            successor_is_named_by_a_takeover,
+            successor_of_another_lease_changes_nothing,
+            successor_of_a_revoked_lease_is_written,
+
+            purge_takes_only_idle_rows,
+            purge_goes_in_steps,
+            tokens_grow_over_a_purge,
+
+            releases_of_wanted_keys_are_told,
+            listening_can_be_dropped,
+
             empty_batch_has_no_answers,
             batch_of_mixed_actions_answers_in_order,
             batch_of_a_hundred_keys,
@@ -118,6 +153,84 @@ macro_rules! store_conformance {
             clock_is_near_ours_and_moves,
             migrating_again_keeps_the_rows,
             capabilities_are_constant,
+
+            tasks_of_two_managers_never_overlap,
+            callers_of_one_process_get_in_first_come_first_served,
+            other_keys_do_not_wait,
+            a_lease_left_behind_is_taken_over_when_its_ttl_is_over,
+            renewal_keeps_a_body_inside_for_three_ttls,
+
+            who_waits_holds_nothing,
+            try_acquire_gives_none_when_busy_and_refuses_a_wait,
+            busy_says_who_and_how_long,
+            timeout_says_who_and_how_long,
+            a_wait_counts_the_whole_queue,
+            a_waiter_gets_in_soon_after_the_release,
+
+            tokens_grow_over_managers_and_force,
+            a_guard_reports_its_own_token_while_another_has_a_newer,
+            tokens_grow_over_a_takeover,
+
+            the_longest_key_works,
+            keys_that_look_alike_are_locks_of_their_own,
+
+            each_hold_counts_in_the_row,
+            owner_and_token_stay_the_same_inside,
+            deep_nesting_counts_up_and_down,
+            two_nested_calls_at_once_count_twice,
+            siblings_without_an_enclosing_hold_exclude_each_other,
+            a_spawned_task_is_a_new_owner,
+            another_manager_does_not_reenter,
+            a_guard_taken_inside_outlives_the_body,
+            a_nested_call_that_is_dropped_counts_back,
+            a_nested_panic_counts_back,
+            nested_calls_with_other_keys_share_the_owner,
+            waiting_forever_inside_of_another_lock_is_refused,
+            a_lease_that_was_freed_by_force_is_not_reentered,
+            an_expired_lease_is_not_reentered_even_if_nobody_took_it,
+            reentry_extends_the_lease,
+
+            a_body_that_returns_has_released,
+            a_body_that_fails_has_released,
+            a_panic_goes_on_after_the_release,
+            with_leaves_nothing_behind_wherever_it_is_dropped,
+            acquire_leaves_nothing_behind_wherever_it_is_dropped,
+            an_acquire_cut_off_at_any_time_leaves_nothing_behind,
+            a_waiting_acquire_that_is_dropped_leaves_nothing_behind,
+            a_body_that_loses_a_select_is_released,
+            a_body_that_times_out_is_released,
+            an_aborted_task_is_released,
+            a_released_guard_has_released,
+            a_release_that_the_engine_sees_before_it_is_told_is_confirmed,
+            a_dropped_guard_is_released,
+            the_lock_outlives_its_manager_but_not_its_guard,
+            hold_min_keeps_the_row_busy_but_not_the_caller,
+
+            a_lease_freed_by_force_stops_its_body,
+            a_body_that_only_wants_a_signal_goes_on,
+            an_unrenewed_body_is_dropped_before_the_lease_ends,
+            max_hold_ends_a_lease_that_is_renewed,
+            a_body_that_finished_in_time_keeps_its_result,
+            a_late_release_changes_nothing_and_says_lost,
+            a_former_holder_renews_nothing,
+            an_expired_guard_releases_nothing,
+            the_loss_of_an_inner_lock_leaves_the_outer_one,
+            the_loss_of_the_outer_lock_drops_the_nested_bodies,
+
+            lost_replies_count_nothing_twice,
+            lost_replies_free_nobody_elses_lock,
+            lost_replies_lose_no_lease,
+
+            inspect_filters_by_prefix_and_count,
+            a_revoked_lock_is_free_when_its_holder_leaves,
+            a_revoked_lease_is_told_and_not_renewed,
+            a_key_freed_by_force_can_be_taken_at_once,
+            orders_about_a_free_key_find_nothing,
+            health_says_when_the_store_last_answered,
+
+            missing_tables_name_the_remedy,
+            fence_check_elsewhere_is_unsupported,
+            runtime_is_the_callers_or_its_own,
         );
     };
     (@tests $fixture:expr => $($check:ident,)*) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::Key;
-use crate::store::{Action, InspectFilter, LockRow, Occupant, Outcome, Request, Store};
+use crate::store::{Action, InspectFilter, LockRow, Occupant, Outcome, Request, Store, Successor};
 
 /// No check waits longer than this for anything.
 pub const PATIENCE: Duration = Duration::from_mins(1);
@@ -66,11 +66,27 @@ impl Asker {
         })
     }
 
+    /// Keeps `spare_tokens` free for hand-overs.
+    pub(super) fn acquire_with_spare(&self, ttl: Duration, spare_tokens: u32) -> Request {
+        let mut request = self.acquire(ttl);
+        if let Action::Acquire {
+            spare_tokens: spare, ..
+        } = &mut request.action
+        {
+            *spare = spare_tokens;
+        }
+        request
+    }
+
     pub(super) fn extend(&self, count: u32, ttl: Duration) -> Request {
+        self.hand_over(count, ttl, None)
+    }
+
+    pub(super) fn hand_over(&self, count: u32, ttl: Duration, successor: Option<Successor>) -> Request {
         self.request(Action::Extend {
             count,
             ttl,
-            successor: None,
+            successor,
         })
     }
 
@@ -191,20 +207,25 @@ pub(super) async fn until_not_held(store: &dyn Store, key: &Key) {
 }
 
 /// Waits until the row of `key` is as `wished`.
-pub(super) async fn until(store: &dyn Store, key: &Key, what: &str, wished: impl Fn(&LockRow) -> bool) {
+pub(super) async fn until(
+    store: &dyn Store,
+    key: &Key,
+    what: &str,
+    wished: impl Fn(&LockRow) -> bool,
+) -> LockRow {
     let mut last = None;
     let waiting = async {
         loop {
             let row = existing(store, key).await;
             if wished(&row) {
-                return;
+                return row;
             }
             last = Some(row);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let in_time = tokio::time::timeout(PATIENCE, waiting).await.is_ok();
-    assert!(in_time, "waited {PATIENCE:?} for {what}; last seen: {last:?}");
+    let in_time = tokio::time::timeout(PATIENCE, waiting).await;
+    in_time.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}; last seen: {last:?}"))
 }
 
 /// Bounds a wait.

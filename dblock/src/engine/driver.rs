@@ -26,6 +26,9 @@ use crate::store::{Outcome, Request, Store};
 /// The most requests of one batch.
 const MAX_BATCH: usize = 512;
 
+/// The most commands that are obeyed before batches and timers get their turn.
+const MOST_COMMANDS: usize = 1024;
+
 /// How long a stopping engine waits for releases to go through.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -63,20 +66,26 @@ pub(super) async fn drive(
         let next_look = driver.looks.first().map(|(at, _)| *at);
         let wake_at = next_look.into_iter().chain(driver.stop.wakes_at()).min();
         tokio::select! {
-            count = inbox.recv_many(&mut commands, 1024), if open => {
+            count = inbox.recv_many(&mut commands, MOST_COMMANDS), if open => {
                 if count == 0 {
                     // Every manager, guard and body is gone: what they held is being released.
                     open = false;
                     driver.stop.begin(FAREWELL, None);
-                }
-                for command in commands.drain(..) {
-                    driver.obey(command);
                 }
             }
             Some(batch) = driver.batches.join_next() => driver.settle(batch),
             Some(_) = driver.errands.join_next() => {}
             heard = driver.listener.next() => driver.hear(heard),
             () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
+        }
+        // Whatever woke the loop, the next batch takes along what has come meanwhile.
+        while commands.len() < MOST_COMMANDS
+            && let Ok(command) = inbox.try_recv()
+        {
+            commands.push(command);
+        }
+        for command in commands.drain(..) {
+            driver.obey(command);
         }
         driver.look_at_due();
         driver.look_at_touched();

@@ -145,6 +145,36 @@ impl State {
     }
 }
 
+/// A grant at one instant, for the engine.
+#[derive(Debug, Clone)]
+pub(super) struct Snapshot {
+    /// Of the owner inside, or the last one.
+    pub(super) terms: Arc<LeaseTerms>,
+    /// At 0 nobody comes in any more.
+    pub(super) holds: u32,
+    /// When the store's lease ends at the earliest, on our clock.
+    pub(super) store_end: Instant,
+    /// The local deadline.
+    pub(super) deadline: Instant,
+    /// Why the grant has ended, if it has.
+    pub(super) reason: Option<LostReason>,
+}
+
+impl Snapshot {
+    pub(super) fn has_ended(&self) -> bool {
+        self.reason.is_some()
+    }
+
+    pub(super) fn occupant(&self, now: Instant) -> Occupant {
+        Occupant {
+            owner: self.terms.owner,
+            holder: self.terms.holder.to_string(),
+            fence_token: self.terms.fence_token,
+            remaining: self.store_end.saturating_duration_since(now),
+        }
+    }
+}
+
 /// What the end of a hold leads to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Left {
@@ -190,15 +220,22 @@ impl Grant {
         Arc::ptr_eq(&self.state().terms, terms)
     }
 
-    /// Who is inside, and with how many holds. At 0 nobody comes in any more.
-    pub(super) fn inside(&self) -> (Arc<LeaseTerms>, u32) {
+    /// What it is like now. The first look after its time ends it.
+    pub(super) fn look(&self, now: Instant) -> Snapshot {
+        self.end_in_time(now);
         let state = self.state();
-        (Arc::clone(&state.terms), state.holds)
+        Snapshot {
+            terms: Arc::clone(&state.terms),
+            holds: state.holds,
+            store_end: state.store_end,
+            deadline: state.deadline(),
+            reason: state.reason,
+        }
     }
 
     /// Adds a hold of the owner with these terms.
     pub(super) fn enter(&self, terms: &Arc<LeaseTerms>) -> Result<(), LockError> {
-        self.end_in_time();
+        self.end_in_time(Instant::now());
         let mut state = self.state();
         if !Arc::ptr_eq(&state.terms, terms) || state.holds == 0 {
             return Err(terms.lost(LostReason::Released));
@@ -212,8 +249,8 @@ impl Grant {
 
     /// Takes a hold away. With the last one, an owner that leaves in good order lets the next in line in.
     pub(super) fn leave(self: &Arc<Self>, in_order: bool, engine: &EngineHandle) -> Left {
-        self.end_in_time();
         let now = Instant::now();
+        self.end_in_time(now);
         let mut state = self.state();
         state.holds = state.holds.saturating_sub(1);
         let over = state.reason.is_some() || self.revoked.is_cancelled() || now >= state.deadline();
@@ -247,6 +284,7 @@ impl Grant {
     }
 
     /// The owner with these terms wants its row checked: after it the lock goes on through the store.
+    #[cfg(feature = "sql")]
     pub(super) fn pin(&self, terms: &Arc<LeaseTerms>) -> Result<(), LockError> {
         let mut state = self.state();
         if !Arc::ptr_eq(&state.terms, terms) {
@@ -260,7 +298,7 @@ impl Grant {
     /// ended, but its row is busy for that long.
     pub(super) fn confirm(&self, sent: Instant, remaining: Duration) {
         // Whether it has ended is decided before the deadline moves.
-        self.end_in_time();
+        self.end_in_time(Instant::now());
         let mut state = self.state();
         state.store_end = state.store_end.max(sent + remaining);
     }
@@ -274,10 +312,6 @@ impl Grant {
         self.state().released
     }
 
-    pub(super) fn deadline(&self) -> Instant {
-        self.state().deadline()
-    }
-
     /// When the store's lease ends at the earliest, on our clock.
     pub(super) fn store_end(&self) -> Instant {
         self.state().store_end
@@ -285,20 +319,17 @@ impl Grant {
 
     /// Why the grant has ended, if it has. The first reason stays.
     pub(super) fn lost_reason(&self) -> Option<LostReason> {
-        self.end_in_time();
+        self.end_in_time(Instant::now());
         self.state().reason
     }
 
     /// Ends the grant if its time is over.
-    fn end_in_time(&self) {
-        self.end_for(|state| {
-            let now = Instant::now();
-            match state.terms.max_hold_until {
-                Some(end) if now >= end => Some(LostReason::MaxHold),
-                _ if now < state.renewable_until() => None,
-                _ if self.revoked.is_cancelled() => Some(LostReason::Revoked),
-                _ => Some(LostReason::Expired),
-            }
+    fn end_in_time(&self, now: Instant) {
+        self.end_for(|state| match state.terms.max_hold_until {
+            Some(end) if now >= end => Some(LostReason::MaxHold),
+            _ if now < state.renewable_until() => None,
+            _ if self.revoked.is_cancelled() => Some(LostReason::Revoked),
+            _ => Some(LostReason::Expired),
         });
     }
 
@@ -341,19 +372,12 @@ impl Grant {
 
     /// What is left until the local deadline; zero when the grant has ended.
     pub(super) fn remaining(&self) -> Duration {
-        if self.lost_reason().is_some() {
+        let now = Instant::now();
+        self.end_in_time(now);
+        let state = self.state();
+        if state.reason.is_some() {
             return Duration::ZERO;
         }
-        self.deadline().saturating_duration_since(Instant::now())
-    }
-
-    pub(super) fn occupant(&self) -> Occupant {
-        let state = self.state();
-        Occupant {
-            owner: state.terms.owner,
-            holder: state.terms.holder.to_string(),
-            fence_token: state.terms.fence_token,
-            remaining: state.store_end.saturating_duration_since(Instant::now()),
-        }
+        state.deadline().saturating_duration_since(now)
     }
 }

@@ -1,15 +1,15 @@
 //! The grant that this process has on a key, seen by the engine: what its row says, and what must be
 //! written next.
 //!
-//! Owners may hand the lock on at any time without the engine. So it works on what it saw last: the owner's
-//! terms and the number of holds, read together. Once that number is 0 nobody comes in any more.
+//! Owners may hand the lock on at any time without the engine. So it works on what it saw last, read together.
+//! Once it has seen no hold, nobody comes in any more.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::grant::{Grant, LeaseTerms};
+use super::grant::{Grant, LeaseTerms, Snapshot};
 use super::waiter::Syncer;
 use crate::error::LostReason;
 use crate::options;
@@ -25,9 +25,8 @@ const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Holding {
     pub(super) grant: Arc<Grant>,
-    /// Of the owner inside, and its number of holds, when they were read last.
-    terms: Arc<LeaseTerms>,
-    holds: u32,
+    /// As it was when [`refresh`](Self::refresh) looked last.
+    seen: Snapshot,
     /// Whom the row names, and the number of holds that it has.
     row: Arc<LeaseTerms>,
     row_count: u32,
@@ -59,13 +58,12 @@ pub(super) enum Settled {
 
 impl Holding {
     pub(super) fn new(grant: Arc<Grant>) -> Self {
-        let (terms, holds) = grant.inside();
+        let seen = grant.look(Instant::now());
         Self {
-            row: Arc::clone(&terms),
+            row: Arc::clone(&seen.terms),
             row_count: 1,
-            sent_terms: Arc::clone(&terms),
-            terms,
-            holds,
+            sent_terms: Arc::clone(&seen.terms),
+            seen,
             follow_at: None,
             retry_at: None,
             pause: FIRST_RETRY,
@@ -80,34 +78,38 @@ impl Holding {
 
     /// Looks who is inside.
     pub(super) fn refresh(&mut self, now: Instant) {
-        (self.terms, self.holds) = self.grant.inside();
+        self.seen = self.grant.look(now);
         if self.row_is_behind() && self.follow_at.is_none() {
             self.follow_at = Some(now + ROW_FOLLOWS_WITHIN);
         }
     }
 
+    pub(super) fn seen(&self) -> &Snapshot {
+        &self.seen
+    }
+
     /// Of the owner inside.
     pub(super) fn terms(&self) -> &LeaseTerms {
-        &self.terms
+        &self.seen.terms
     }
 
     /// Everyone has left.
     pub(super) fn is_left(&self) -> bool {
-        self.holds == 0
+        self.seen.holds == 0
     }
 
     fn row_is_behind(&self) -> bool {
-        !Arc::ptr_eq(&self.row, &self.terms)
+        !Arc::ptr_eq(&self.row, &self.seen.terms)
     }
 
     /// When the lease is extended next: when less than two thirds of its ttl are confirmed, put earlier onto
     /// a grid so that leases of one ttl fall due together and are renewed by one statement.
     fn renew_at(&self) -> Option<Instant> {
-        let ttl = self.terms.ttl;
-        if !self.terms.renew || self.grant.is_revoked() || self.grant.lost_reason().is_some() {
+        let ttl = self.seen.terms.ttl;
+        if !self.seen.terms.renew || self.grant.is_revoked() || self.seen.has_ended() {
             return None;
         }
-        let end = self.grant.store_end();
+        let end = self.seen.store_end;
         let due = end.checked_sub(ttl * 2 / 3).unwrap_or(end);
         let grid = (ttl / 16).as_nanos().max(1);
         let past_grid = due.saturating_duration_since(epoch()).as_nanos() % grid;
@@ -124,15 +126,16 @@ impl Holding {
 
     /// Answers callers whose time is over, and everyone when the lease has ended.
     pub(super) fn expire(&mut self, now: Instant) {
-        let reason = self.grant.lost_reason();
+        let (terms, reason) = (&self.seen.terms, self.seen.reason);
         let ended = reason.is_some();
         for list in [&mut self.waiting, &mut self.sent] {
-            for syncer in list.extract_if(.., |syncer| (ended && self.holds > 0) || syncer.deadline() <= now)
-            {
+            for syncer in list.extract_if(.., |syncer| {
+                (ended && self.seen.holds > 0) || syncer.deadline() <= now
+            }) {
                 if ended {
-                    syncer.lost(&self.terms, reason);
+                    syncer.lost(terms, reason);
                 } else {
-                    syncer.give_up(&self.terms.key, self.trouble.clone());
+                    syncer.give_up(&terms.key, self.trouble.clone());
                 }
             }
         }
@@ -140,7 +143,7 @@ impl Holding {
 
     /// The store's lease has surely ended and nothing can be done for it any more.
     pub(super) fn is_past(&self, now: Instant) -> bool {
-        self.grant.lost_reason().is_some() && now >= self.grant.store_end()
+        self.seen.has_ended() && now >= self.seen.store_end
     }
 
     /// A request whose outcome nobody knows may have extended the row.
@@ -156,17 +159,17 @@ impl Holding {
 
     /// Everyone has left, and `hold_min` keeps the row busy.
     pub(super) fn lingers(&self, now: Instant) -> bool {
-        self.holds == 0 && self.lingers_until(now).is_some_and(|until| self.covers(until))
+        self.is_left() && self.lingers_until(now).is_some_and(|until| self.covers(until))
     }
 
     /// The row is busy until then by itself. Stores count in µs, or in ms.
     fn covers(&self, until: Instant) -> bool {
-        until <= self.grant.store_end() + Duration::from_millis(1)
+        until <= self.seen.store_end + Duration::from_millis(1)
     }
 
     /// Somebody is inside, perhaps still although the lease has ended, or `hold_min` keeps the row busy.
     pub(super) fn is_occupied(&self, now: Instant) -> bool {
-        self.holds > 0 || self.lingers_until(now).is_some()
+        !self.is_left() || self.lingers_until(now).is_some()
     }
 
     /// Why the last request failed, if it did.
@@ -176,9 +179,9 @@ impl Holding {
 
     /// `hold_min` keeps the row busy although everyone has left.
     fn lingers_until(&self, now: Instant) -> Option<Instant> {
-        let until = self.terms.hold_min_until?;
+        let until = self.seen.terms.hold_min_until?;
         // The local deadline is for bodies; the row is busy until its own end.
-        let stands = matches!(self.grant.lost_reason(), None | Some(LostReason::Expired));
+        let stands = matches!(self.seen.reason, None | Some(LostReason::Expired));
         (now < until && stands).then_some(until)
     }
 
@@ -188,8 +191,8 @@ impl Holding {
             self.retry_at = None;
         }
         let may_send = self.retry_at.is_none();
-        let holds = self.holds;
-        let ended = self.grant.lost_reason().is_some();
+        let holds = self.seen.holds;
+        let ended = self.seen.has_ended();
         if let Some(until) = self.lingers_until(now).filter(|_| holds == 0) {
             // The callers need not wait for that.
             self.waiting.drain(..).for_each(Syncer::done);
@@ -213,7 +216,7 @@ impl Holding {
             || self.renew_at().is_some_and(|renew_at| renew_at <= now);
         (due && !ended).then(|| Action::Extend {
             count: holds,
-            ttl: self.terms.ttl,
+            ttl: self.seen.terms.ttl,
             successor: self.successor(),
         })
     }
@@ -221,9 +224,9 @@ impl Holding {
     /// Whom the row must name, if it does not.
     fn successor(&self) -> Option<Successor> {
         self.row_is_behind().then(|| Successor {
-            owner: self.terms.owner,
-            holder: Arc::clone(&self.terms.holder),
-            fence_token: self.terms.fence_token,
+            owner: self.seen.terms.owner,
+            holder: Arc::clone(&self.seen.terms.holder),
+            fence_token: self.seen.terms.fence_token,
         })
     }
 
@@ -231,7 +234,7 @@ impl Holding {
     pub(super) fn sent(&mut self) {
         self.retry_at = None;
         self.follow_at = None;
-        self.sent_terms = Arc::clone(&self.terms);
+        self.sent_terms = Arc::clone(&self.seen.terms);
         self.grant.row_follows();
         self.sent.append(&mut self.waiting);
     }
@@ -239,15 +242,15 @@ impl Holding {
     /// When to look again without an event. `asked`: a request is on its way.
     pub(super) fn next_look(&self, now: Instant, asked: bool) -> Instant {
         let deadlines = self.waiting.iter().chain(&self.sent).map(Syncer::deadline);
-        let ended = self.grant.lost_reason().is_some();
+        let ended = self.seen.has_ended();
         let end = if ended {
-            self.grant.store_end()
+            self.seen.store_end
         } else {
-            self.grant.deadline()
+            self.seen.deadline
         };
         let send_at = if asked {
             None
-        } else if self.holds == 0 {
+        } else if self.is_left() {
             self.lingers_until(now).into_iter().chain(self.retry_at).min()
         } else {
             let due = self.renew_at().into_iter().chain(self.follow_at).min();
@@ -288,7 +291,7 @@ impl Holding {
                     LostReason::Gone
                 });
                 if matches!(action, Action::Release) {
-                    let terms = &self.terms;
+                    let terms = self.terms();
                     tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
                         held = ?terms.held(), "lock was gone before its release");
                 }
@@ -317,7 +320,7 @@ impl Holding {
                         _ => self.extend_unsure = true,
                     }
                 }
-                let terms = &self.terms;
+                let terms = self.terms();
                 tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
                     held = ?terms.held(), %error, remaining = ?self.grant.remaining(),
                     "lock could not be {}; trying again",
@@ -346,7 +349,7 @@ impl Holding {
         self.extend_unsure = false;
         self.pause = FIRST_RETRY;
         self.refresh(now);
-        let terms = &self.terms;
+        let terms = &self.seen.terms;
         if self.trouble.take().is_some() {
             tracing::info!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token, "lock renewed again");
         }
@@ -360,7 +363,7 @@ impl Holding {
 
     fn released(&mut self) {
         self.grant.mark_released();
-        let terms = &self.terms;
+        let terms = self.terms();
         tracing::debug!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
             held = ?terms.held(), "lock released");
         self.sent
@@ -372,7 +375,7 @@ impl Holding {
     /// The lease is over: nobody will get what they wait for.
     pub(super) fn give_everyone_up(&mut self) {
         let reason = self.grant.lost_reason();
-        let terms = &self.terms;
+        let terms = &self.seen.terms;
         self.sent
             .drain(..)
             .chain(self.waiting.drain(..))
@@ -386,7 +389,7 @@ impl Holding {
 
     fn back_off(&mut self, now: Instant) {
         self.retry_at = Some(now + self.pause);
-        let longest = (options::margin(self.terms.ttl)).min(LONGEST_RETRY);
+        let longest = (options::margin(self.seen.terms.ttl)).min(LONGEST_RETRY);
         self.pause = (self.pause * 2).min(longest);
     }
 }

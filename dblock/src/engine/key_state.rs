@@ -158,7 +158,7 @@ impl KeyState {
             .holding
             .as_ref()
             .filter(|holding| holding.is_occupied(now))
-            .map(|holding| || holding.grant.occupant());
+            .map(Holding::seen);
         self.queue.expire(now, held_here);
     }
 
@@ -177,8 +177,7 @@ impl KeyState {
         if on_its_way || holding.is_unsure() {
             self.orphans.push(Orphan::new(terms.lease_id, terms.ttl, now));
         }
-        let former = holding.grant.occupant();
-        self.queue.released(former, true, listening, now);
+        self.queue.released(holding.seen(), true, listening, now);
         self.queue.note_trouble(holding.trouble().cloned(), now);
     }
 
@@ -266,9 +265,9 @@ impl KeyState {
             return;
         };
         match sent.for_whom {
-            ForWhom::Orphan => self
-                .orphans
-                .retain_mut(|orphan| orphan.lease_id != sent.lease_id || !orphan.settle(&answer, scene.now)),
+            ForWhom::Orphan => self.orphans.retain_mut(|orphan| {
+                orphan.lease_id != sent.lease_id || !orphan.settle(&answer, sent.sent_at, scene.now)
+            }),
             ForWhom::Holding => self.settle_holding(&sent, answer, scene),
             ForWhom::Waiter(id) => self.settle_acquire(id, &sent, answer, scene),
         }
@@ -288,9 +287,8 @@ impl KeyState {
             scene.health.set_renewal_lag(lag);
         }
         if let Settled::Over { wanted } = holding.settle(&sent.action, sent.sent_at, answer, now) {
-            let former = holding.grant.occupant();
+            self.queue.released(holding.seen(), wanted, scene.listening, now);
             self.holding = None;
-            self.queue.released(former, wanted, scene.listening, now);
         }
     }
 

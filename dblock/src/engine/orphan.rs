@@ -37,13 +37,19 @@ impl Orphan {
         }
     }
 
-    /// Takes the answer to a release. Returns whether the orphan is settled.
-    pub(super) fn settle(&mut self, answer: &Result<Outcome, StoreError>, now: Instant) -> bool {
-        // A row that carries the lease shows that the acquire was carried out; it cannot be once more.
-        if matches!(answer, Ok(Outcome::Released { .. })) || now >= self.until {
+    /// Takes the answer to a release sent at `sent_at`. Returns whether the orphan is settled.
+    pub(super) fn settle(
+        &mut self,
+        answer: &Result<Outcome, StoreError>,
+        sent_at: Instant,
+        now: Instant,
+    ) -> bool {
+        // A row that carries the lease shows that the acquire was carried out; it cannot be once more. A
+        // release sent before the end may have been carried out before the acquire, however late its answer.
+        if matches!(answer, Ok(Outcome::Released { .. })) || sent_at >= self.until {
             return true;
         }
-        self.retry_at = (now + self.pause).min(self.until);
+        self.retry_at = (now + self.pause).min(self.until.max(now));
         let longest = if matches!(answer, Ok(Outcome::Lost)) {
             LONGEST_RETRY
         } else {
@@ -51,5 +57,23 @@ impl Orphan {
         };
         self.pause = (self.pause * 2).min(longest);
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The acquire may have been carried out between the release and its answer.
+    #[test]
+    fn a_release_sent_before_the_ttl_has_passed_settles_nothing() {
+        let ttl = Duration::from_secs(1);
+        let begin = Instant::now();
+        let end = begin + ttl;
+        let mut orphan = Orphan::new(Uuid::now_v7(), ttl, begin);
+        let nothing = Ok(Outcome::Lost);
+        assert!(!orphan.settle(&nothing, begin + ttl / 2, end + ttl));
+        assert_eq!(orphan.retry_at, end + ttl, "the last release is sent at once");
+        assert!(orphan.settle(&nothing, end, end + ttl));
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::grant::Snapshot;
 use super::line::Line;
 use super::waiter::Waiter;
 use crate::store::{Occupant, StoreError, StoreErrorKind};
@@ -68,6 +69,8 @@ struct Turn {
 enum LastAnswer {
     None,
     Busy(Option<Occupant>),
+    /// The lease of this process is over.
+    Ours(Snapshot),
     Failed(StoreError),
 }
 
@@ -138,12 +141,12 @@ impl Queue {
 
     /// Answers callers whose time is over. `held_here` is the lease of this process that they wait for, if
     /// it has one.
-    pub(super) fn expire(&mut self, now: Instant, held_here: Option<impl FnOnce() -> Occupant>) {
+    pub(super) fn expire(&mut self, now: Instant, held_here: Option<&Snapshot>) {
         let due = self.line.first_deadline().is_some_and(|deadline| deadline <= now);
         if !due && (held_here.is_none() || !self.line.has_impatient()) {
             return;
         }
-        let held_here = held_here.map(|occupant| occupant());
+        let held_here = held_here.map(|holding| holding.occupant(now));
         if let Some(occupant) = &held_here {
             self.refuse_impatient(Some(occupant));
         }
@@ -153,9 +156,12 @@ impl Queue {
             let is_news = self.last_at + ANSWER_LASTS >= waiter.call.since;
             match (&held_here, &self.last) {
                 (Some(occupant), _) => waiter.refuse_busy(Some(occupant.clone())),
+                (None, LastAnswer::Ours(former)) if is_news => waiter.refuse_busy(Some(former.occupant(now))),
                 (None, LastAnswer::Busy(occupant)) if is_news => waiter.refuse_busy(occupant.clone()),
                 (None, LastAnswer::Failed(error)) => waiter.refuse_store(Some(error.clone())),
-                (None, LastAnswer::Busy(_) | LastAnswer::None) => waiter.refuse_store(None),
+                (None, LastAnswer::Busy(_) | LastAnswer::Ours(_) | LastAnswer::None) => {
+                    waiter.refuse_store(None);
+                }
             }
         }
     }
@@ -308,8 +314,8 @@ impl Queue {
     }
 
     /// The lease of this process is over. `wanted`: somebody in another process may wait for the key.
-    pub(super) fn released(&mut self, former: Occupant, wanted: bool, listening: bool, now: Instant) {
-        self.answered(LastAnswer::Busy(Some(former)), now);
+    pub(super) fn released(&mut self, former: &Snapshot, wanted: bool, listening: bool, now: Instant) {
+        self.answered(LastAnswer::Ours(former.clone()), now);
         self.ask_at = now;
         if !wanted {
             self.turn = None;

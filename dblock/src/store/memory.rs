@@ -1,6 +1,6 @@
 //! Rows in the memory of this process, for unit tests and for programs of a single process.
 
-mod rules;
+mod table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use self::rules::Table;
+use self::table::Table;
 use super::clock::micros;
 use super::{Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreFuture};
 use crate::key::Key;

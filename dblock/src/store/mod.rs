@@ -15,6 +15,7 @@ pub(crate) mod clock;
 mod connections;
 mod error;
 mod row;
+mod rules;
 #[cfg(feature = "sql")]
 mod schema;
 #[cfg(feature = "sql")]
@@ -81,6 +82,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// To become held means: `lock_owner`, `lease_id`, `holder` from the request, `reentrant_count = 1`,
     /// `fence_token = max(fence_ceiling + 1, now)`, `fence_ceiling = fence_token + spare_tokens`,
     /// `acquired_at = now`, `expire_at = now + ttl`, `revoked = false`; `wanted_until` stays (0 for a new row).
+    ///
+    /// A busy acquire may leave `wanted_until` alone while at least half of `wanted_for` is still ahead.
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>>;
 
     /// Checks that the table is there and fits this version of dblock.

@@ -7,8 +7,8 @@ mod batch;
 mod error;
 mod fence;
 mod migrate;
+mod purge;
 mod row;
-mod rules;
 mod session;
 mod text;
 
@@ -26,7 +26,7 @@ pub(crate) use fence::verify;
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Request, Store, StoreError,
+    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
     StoreFuture, schema,
 };
 use crate::error::LockError;
@@ -186,6 +186,15 @@ impl Store for MySqlStore {
             text::CLOCK,
         );
         Box::pin(async move { Ok(self.execute(sql).await? > 0) })
+    }
+
+    fn purge<'a>(
+        &'a self,
+        idle: Duration,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(purge::step(self, idle, after, limit))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

@@ -6,10 +6,12 @@ mod answers;
 mod failure;
 mod migrate;
 mod open;
+mod purge;
 mod statements;
 mod verify;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow};
 use sqlx::{AssertSqlSafe, SqliteConnection};
@@ -21,8 +23,8 @@ use super::clock::micros;
 use super::connections::{Borrowed, Connections};
 use super::table::TableName;
 use super::{
-    Action, Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Request, Store, StoreError,
-    StoreFuture,
+    Action, Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store,
+    StoreError, StoreFuture,
 };
 use crate::key::Key;
 
@@ -114,13 +116,26 @@ impl SqliteStore {
                 ttl,
                 holder,
                 wanted_for,
-                ..
+                spare_tokens,
             } => query
                 .bind(owner)
                 .bind(micros(*ttl))
                 .bind(&**holder)
-                .bind(wanted_for.map(micros)),
-            Action::Extend { count, ttl, .. } => query.bind(count).bind(micros(*ttl)),
+                .bind(wanted_for.map(micros))
+                .bind(spare_tokens),
+            Action::Extend {
+                count,
+                ttl,
+                successor,
+            } => {
+                let successor = successor.as_ref();
+                query
+                    .bind(count)
+                    .bind(micros(*ttl))
+                    .bind(successor.map(|successor| successor.owner))
+                    .bind(successor.map(|successor| &*successor.holder))
+                    .bind(successor.map(|successor| successor.fence_token))
+            }
             Action::Release => query,
         };
         self.rows(connection, query).await
@@ -206,6 +221,19 @@ impl Store for SqliteStore {
                 .ask(query(&self.statements.force_release.alone, key).bind(Uuid::now_v7()))
                 .await?;
             Ok(!rows.is_empty())
+        })
+    }
+
+    fn purge<'a>(
+        &'a self,
+        idle: Duration,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(async move {
+            let mut connection = self.connections.take().await?;
+            let answer = self.purge_some(&mut connection, idle, after, limit).await;
+            connection.settle(answer)
         })
     }
 

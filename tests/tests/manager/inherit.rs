@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use dblock::conformance::poll::{DropWhen, drop_after};
 use dblock::{LockError, LostReason, current, inherit};
-use dblock_tests::poll::{DropWhen, drop_after};
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::oneshot;
 

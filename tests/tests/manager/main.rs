@@ -14,11 +14,11 @@
 mod attribute;
 mod errors;
 mod exclusion;
+mod hand_over;
 mod inherit;
 mod loss;
 mod operators;
 mod places;
-mod reentry;
 mod release;
 mod shutdown;
 mod stores;

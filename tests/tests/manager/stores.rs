@@ -16,7 +16,6 @@ use tokio::time::Instant;
 use crate::{LONG, long, patient, short};
 
 on_every_store!(databases:
-    a_missing_table_names_the_remedy,
     an_older_or_newer_schema_names_the_remedy,
     a_database_that_is_not_there_is_told_at_once,
     a_database_that_is_not_there_is_tried_until_the_wait_is_over,
@@ -39,25 +38,6 @@ fn store_error<T: Debug>(result: Result<T, LockError>) -> dblock::store::StoreEr
         LockError::Store { source, .. } => source,
         other => panic!("{other:?}"),
     }
-}
-
-async fn a_missing_table_names_the_remedy(backend: Backend) {
-    let bare = Backend::without_table(backend.kind()).await.unwrap();
-    let error = store_error(bare.builder().build().await);
-    assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("migrate"), "{error}");
-    let locks = bare.builder().start().unwrap();
-    for options in [long(), patient()] {
-        let since = Instant::now();
-        let error = store_error(locks.acquire("key", options).await);
-        assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
-        assert!(error.to_string().contains("migrate"), "{error}");
-        assert!(since.elapsed() < LONG / 2, "waiting does not help");
-    }
-    locks.migrate().await.unwrap();
-    locks.migrate().await.unwrap();
-    locks.with("key", long(), async {}).await.unwrap();
-    bare.clean_up().await;
 }
 
 async fn an_older_or_newer_schema_names_the_remedy(backend: Backend) {

@@ -21,7 +21,6 @@ on_every_store!(sqlite:
     acquiring_while_a_transaction_writes_names_the_cause,
     a_transaction_on_another_file_loses_nothing,
 );
-on_every_store!(memory: memory_refuses_the_check);
 on_every_store!(postgres: a_renewal_since_the_snapshot_is_retryable);
 
 async fn the_check_passes_inside_the_lease(backend: Backend) {
@@ -141,16 +140,6 @@ async fn a_transaction_on_another_file_loses_nothing(backend: Backend) {
         result => panic!("{result:?}"),
     }
     assert!(!guard.is_lost());
-    guard.release().await.unwrap();
-}
-
-async fn memory_refuses_the_check(backend: Backend) {
-    let guard = backend.manager().await.acquire("key", long()).await.unwrap();
-    let mut other = sqlx::SqliteConnection::connect("sqlite::memory:").await.unwrap();
-    match guard.verify_in(&mut other).await {
-        Err(LockError::Store { source, .. }) => assert_eq!(source.kind(), StoreErrorKind::Unsupported),
-        result => panic!("{result:?}"),
-    }
     guard.release().await.unwrap();
 }
 

@@ -6,8 +6,6 @@ use dblock::store::postgres::PostgresStore;
 use dblock::store::{Outcome, Request, Store, StoreError, StoreErrorKind, WakeUp};
 use dblock_tests::proxy::{Proxy, Traffic};
 use sqlx::{AssertSqlSafe, Row};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -225,57 +223,4 @@ async fn a_missing_table_is_named() {
     };
     let error = bench.store().listen(&|_| panic!("nothing can be heard")).await;
     assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
-}
-
-/// A pooler in transaction mode: LISTEN succeeds, and no notification ever comes.
-#[tokio::test]
-async fn a_pooler_that_keeps_notifications_is_found_out() {
-    let Some(bench) = Bench::new("wake_ups_pooler").await else {
-        return;
-    };
-    let pooler = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let store = bench.store_at(pooler.local_addr().unwrap());
-    let server = bench.address();
-    tokio::spawn(async move {
-        while let Ok((client, _)) = pooler.accept().await {
-            tokio::spawn(without_notifications(client, server));
-        }
-    });
-    let error = store.listen(&|wake_up| panic!("told {wake_up:?}")).await;
-    assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("poll"), "{error}");
-    // The rest works.
-    token(&ask(&store, &acquire("a")).await);
-}
-
-/// Forwards everything but notifications, which have the type `A` in the protocol.
-async fn without_notifications(mut client: TcpStream, server: std::net::SocketAddr) {
-    let mut server = TcpStream::connect(server).await.unwrap();
-    let (mut from_client, mut to_client) = client.split();
-    let (mut from_server, mut to_server) = server.split();
-    let down = async {
-        // The answer to the client's question for TLS has one byte and no length.
-        let mut answer = vec![from_server.read_u8().await?];
-        if answer == b"N" {
-            to_client.write_all(&answer).await?;
-            answer = vec![from_server.read_u8().await?];
-        }
-        loop {
-            let length = from_server.read_u32().await?;
-            answer.extend(length.to_be_bytes());
-            let start = answer.len();
-            answer.resize(start + length as usize - 4, 0);
-            from_server.read_exact(&mut answer[start..]).await?;
-            if answer[0] != b'A' {
-                to_client.write_all(&answer).await?;
-            }
-            answer = vec![from_server.read_u8().await?];
-        }
-        #[allow(unreachable_code, reason = "names the type of the block")]
-        std::io::Result::Ok(())
-    };
-    tokio::select! {
-        _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
-        _ = down => {}
-    }
 }

@@ -9,6 +9,7 @@ mod mariadb;
 mod packages;
 mod postgres;
 mod programs;
+mod redis;
 
 use std::env;
 use std::fs::{self, File};
@@ -28,21 +29,40 @@ const CONNECTIONS: u32 = 400;
 /// Tests start it themselves, before the PostgreSQL server. The name of the program is that of the package.
 const POOLER: &str = "pgbouncer";
 
-/// The two kinds of server that the tests need.
+/// The kinds of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Postgres,
     MySql,
+    /// For libraries that dblock is measured beside.
+    Redis,
+}
+
+/// What the servers are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Tests,
+    /// Also counts what a PostgreSQL server is asked, where it can.
+    Benches,
+}
+
+impl Purpose {
+    /// The servers that are needed.
+    fn kinds(self) -> &'static [Kind] {
+        match self {
+            Self::Tests => &[Kind::Postgres, Kind::MySql],
+            Self::Benches => &[Kind::Postgres, Kind::MySql, Kind::Redis],
+        }
+    }
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 2] = [Self::Postgres, Self::MySql];
-
-    /// The environment variable that gives the tests the server's URL.
+    /// The environment variable that gives the tests or benches the server's URL.
     pub(crate) fn variable(self) -> &'static str {
         match self {
             Self::Postgres => "DBLOCK_TEST_POSTGRES_URL",
             Self::MySql => "DBLOCK_TEST_MYSQL_URL",
+            Self::Redis => "DBLOCK_BENCH_REDIS_URL",
         }
     }
 
@@ -51,6 +71,7 @@ impl Kind {
         match self {
             Self::Postgres => "postgresql",
             Self::MySql => "mariadb-server",
+            Self::Redis => "redis-server",
         }
     }
 }
@@ -65,7 +86,7 @@ struct Server {
     url: String,
 }
 
-/// What the tests run against: servers of ours, and those that the environment names.
+/// What tests and benches run against: servers of ours, and those that the environment names.
 #[derive(Debug)]
 pub(crate) struct Servers {
     // Dropped in this order: the folder goes when nobody writes to it any more.
@@ -80,6 +101,7 @@ struct Programs {
     postgres: Option<postgres::Programs>,
     mysql: Option<mariadb::Programs>,
     pooler: bool,
+    redis: Option<redis::Programs>,
 }
 
 impl Programs {
@@ -94,6 +116,10 @@ impl Programs {
                 .then(mariadb::Programs::find)
                 .flatten(),
             pooler: programs::in_path(POOLER).is_some(),
+            redis: wanted
+                .contains(&Kind::Redis)
+                .then(redis::Programs::find)
+                .flatten(),
         }
     }
 
@@ -103,6 +129,7 @@ impl Programs {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),
             Kind::MySql => self.mysql.is_some(),
+            Kind::Redis => self.redis.is_some(),
         };
         wanted
             .iter()
@@ -115,7 +142,7 @@ impl Programs {
 
 impl Servers {
     /// Starts the `wanted` servers, after installing what is missing where we may.
-    pub(crate) async fn start(wanted: &[Kind]) -> anyhow::Result<Self> {
+    async fn start(wanted: &[Kind], purpose: Purpose) -> anyhow::Result<Self> {
         let mut programs = Programs::find(wanted);
         let missing = programs.missing(wanted);
         if !missing.is_empty() {
@@ -136,21 +163,31 @@ impl Servers {
         // A server that runs as another user has to get through to its own folder inside.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711))?;
         let password = random_password()?;
-        let (postgres, mysql) = tokio::try_join!(
+        let (postgres, mysql, redis) = tokio::try_join!(
             async {
                 let Some(programs) = &programs.postgres else {
+                    return Ok(None);
+                };
+                programs.start(folder.path(), &password, purpose).await.map(Some)
+            },
+            async {
+                let Some(programs) = &programs.mysql else {
                     return Ok(None);
                 };
                 programs.start(folder.path(), &password).await.map(Some)
             },
             async {
-                let Some(programs) = &programs.mysql else {
+                let Some(programs) = &programs.redis else {
                     return anyhow::Ok(None);
                 };
                 programs.start(folder.path(), &password).await.map(Some)
             },
         )?;
-        let running = [(Kind::Postgres, postgres), (Kind::MySql, mysql)];
+        let running = [
+            (Kind::Postgres, postgres),
+            (Kind::MySql, mysql),
+            (Kind::Redis, redis),
+        ];
         let running = running
             .into_iter()
             .filter_map(|(kind, server)| Some((kind, server?)))
@@ -159,13 +196,13 @@ impl Servers {
     }
 
     /// Starts the servers that the environment does not name.
-    pub(crate) async fn start_missing() -> anyhow::Result<Self> {
+    pub(crate) async fn start_missing(purpose: Purpose) -> anyhow::Result<Self> {
         let given = |kind: &Kind| env::var_os(kind.variable()).is_some_and(|url| !url.is_empty());
-        let (given, wanted): (Vec<Kind>, Vec<Kind>) = Kind::ALL.into_iter().partition(given);
+        let (given, wanted): (Vec<Kind>, Vec<Kind>) = purpose.kinds().iter().copied().partition(given);
         for kind in given {
             eprintln!("using the server given in {}", kind.variable());
         }
-        Self::start(&wanted).await
+        Self::start(&wanted, purpose).await
     }
 
     /// The servers that we run, for people.
@@ -176,7 +213,7 @@ impl Servers {
             .collect()
     }
 
-    /// The variables that lead the tests to our servers, and their values.
+    /// The variables that lead tests and benches to our servers, and their values.
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.running
             .iter()
@@ -184,9 +221,9 @@ impl Servers {
     }
 }
 
-/// `cargo xtask servers`: both servers, until a signal ends this future.
+/// `cargo xtask servers`: the servers for the tests, until a signal ends this future.
 pub(crate) async fn serve() -> anyhow::Result<ExitCode> {
-    let servers = Servers::start(&Kind::ALL).await?;
+    let servers = Servers::start(Purpose::Tests.kinds(), Purpose::Tests).await?;
     eprintln!(
         "{} run until Ctrl-C. In another terminal:",
         servers.names().join(" and ")
@@ -235,11 +272,15 @@ mod tests {
     fn only_what_was_wanted_can_be_missing() {
         let none = Programs::default();
         assert_eq!(
-            none.missing(&Kind::ALL),
+            none.missing(Purpose::Tests.kinds()),
             ["postgresql", "mariadb-server", "pgbouncer"]
         );
         assert_eq!(none.missing(&[Kind::MySql]), ["mariadb-server", "pgbouncer"]);
         let pooler = Programs { pooler: true, ..none };
+        assert_eq!(
+            pooler.missing(Purpose::Benches.kinds()),
+            ["postgresql", "mariadb-server", "redis-server"]
+        );
         assert!(pooler.missing(&[]).is_empty());
     }
 }

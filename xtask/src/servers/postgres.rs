@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::account::Account;
 use super::launch::{Launch, prepare};
 use super::programs::{self, Version};
-use super::{CONNECTIONS, Server};
+use super::{CONNECTIONS, Purpose, Server};
 
 /// The oldest version that dblock supports.
 const OLDEST: Version = Version { major: 13, minor: 0 };
@@ -42,8 +42,19 @@ impl Programs {
         complete.then_some(Self { folder, version })
     }
 
+    /// Whether the extension that counts statements is installed, as Debian's package has it.
+    fn can_count(&self) -> bool {
+        let library = self.folder.join("../lib/pg_stat_statements.so");
+        library.is_file()
+    }
+
     /// Starts a server with its files in `parent`.
-    pub(crate) async fn start(&self, parent: &Path, password: &str) -> anyhow::Result<Server> {
+    pub(crate) async fn start(
+        &self,
+        parent: &Path,
+        password: &str,
+        purpose: Purpose,
+    ) -> anyhow::Result<Server> {
         let account = Account::for_server("postgres")?;
         let folder = account.folder(parent, "postgres")?;
         let data = folder.join("data");
@@ -85,6 +96,11 @@ impl Programs {
                 // No Unix socket: the path of the folder may be too long for one.
                 command.args(["-c", "unix_socket_directories=", "-c", &format!("port={port}")]);
                 command.args(["-c", &format!("max_connections={CONNECTIONS}")]);
+                if purpose == Purpose::Benches && self.can_count() {
+                    command.args(["-c", "shared_preload_libraries=pg_stat_statements"]);
+                    // Switched on where statements are counted, and off where time is measured.
+                    command.args(["-c", "pg_stat_statements.track=none"]);
+                }
                 command
             },
             probe: &|port| {

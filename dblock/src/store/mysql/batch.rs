@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 
-use super::rules::{decide, decide_absent, judge_locked};
 use super::{MySqlStore, error, row, text};
-use crate::store::{LockRow, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::rules::{absent, carry_out, occupant};
+use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// How often a batch that collided with others is tried as a whole before it is split.
 const TRIES: u32 = 3;
@@ -191,12 +191,11 @@ impl Run<'_> {
         let mut seen = vec![false; members.len()];
         let mut outcomes = Vec::with_capacity(members.len());
         let mut changes = Vec::new();
-        for row in &rows {
-            let Some(place) = self.place(row) else { continue };
+        for mut row in rows {
+            let Some(place) = self.place(&row) else { continue };
             seen[place] = true;
-            let request = &requests[members[place]];
-            let (outcome, change) = decide(request, row);
-            changes.extend(change);
+            let (outcome, changed) = carry_out(&requests[members[place]], &mut row);
+            changes.extend(changed.then_some(row));
             outcomes.push((members[place], outcome));
         }
 
@@ -252,9 +251,10 @@ impl Run<'_> {
                 outcomes.push((member, judge_locked(request, row)));
                 continue;
             }
-            match decide_absent(request, now) {
-                (outcome, Some(row)) => inserts.push((member, outcome, row)),
-                (outcome, None) => outcomes.push((member, outcome)),
+            let mut row = absent(request.key.clone(), now);
+            match carry_out(request, &mut row) {
+                (outcome, true) => inserts.push((member, outcome, row)),
+                (outcome, false) => outcomes.push((member, outcome)),
             }
         }
         Ok(inserts)
@@ -290,6 +290,17 @@ impl Run<'_> {
             number,
             stage,
         }
+    }
+}
+
+/// What can be said of a row that somebody else has locked, from its last committed state: an acquire
+/// learns that the key is busy; everything else has to ask again.
+fn judge_locked(request: &Request, row: &LockRow) -> Outcome {
+    let acquire = matches!(request.action, Action::Acquire { .. });
+    if acquire && row.is_held() && row.lease_id != request.lease_id {
+        Outcome::Busy(occupant(row))
+    } else {
+        Outcome::Skipped
     }
 }
 

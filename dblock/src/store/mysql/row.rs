@@ -19,14 +19,18 @@ pub(super) async fn fetch(
     Ok((rows, now))
 }
 
+/// The key in the first column.
+pub(super) fn key(row: &MySqlRow) -> Result<Key, sqlx::Error> {
+    let key = std::str::from_utf8(row.try_get(0)?).map_err(unreadable)?;
+    Key::new(None, key).map_err(unreadable)
+}
+
 fn read(row: &MySqlRow, now: i64) -> Result<LockRow, sqlx::Error> {
-    let unreadable = |error: Box<dyn std::error::Error + Send + Sync>| sqlx::Error::Decode(error);
-    let key = std::str::from_utf8(row.try_get(0)?).map_err(|error| unreadable(error.into()))?;
     let count: i32 = row.try_get(2)?;
     Ok(LockRow {
-        key: Key::new(None, key).map_err(|error| unreadable(error.into()))?,
+        key: key(row)?,
         owner: row.try_get::<Uuid, _>(1)?,
-        reentrant_count: u32::try_from(count).map_err(|error| unreadable(error.into()))?,
+        reentrant_count: u32::try_from(count).map_err(unreadable)?,
         expire_at: row.try_get(3)?,
         lease_id: row.try_get(4)?,
         fence_token: row.try_get(5)?,
@@ -37,4 +41,8 @@ fn read(row: &MySqlRow, now: i64) -> Result<LockRow, sqlx::Error> {
         revoked: row.try_get(10)?,
         now,
     })
+}
+
+fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
+    sqlx::Error::Decode(error.into())
 }

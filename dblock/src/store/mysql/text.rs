@@ -79,7 +79,8 @@ pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -
     sql
 }
 
-fn key_list<'a>(keys: impl Iterator<Item = &'a Key>) -> String {
+/// The keys for `IN (…)`; empty if there are none.
+pub(super) fn key_list<'a>(keys: impl Iterator<Item = &'a Key>) -> String {
     keys.map(|key| hex(key.as_str().as_bytes()))
         .collect::<Vec<_>>()
         .join(", ")

@@ -3,8 +3,9 @@
 //! A release that sees that its key is wanted notifies the table's channel; the payload is the key. A
 //! wake-up is only a hint: whoever misses one looks again within a second. So nothing here need be hurried,
 //! but a connection that hears nothing must not be taken for a quiet one:
-//! - A pooler in transaction mode accepts LISTEN and leaves it with some session. Therefore a notification
-//!   is sent from another connection first, and must arrive.
+//! - A pooler in transaction mode accepts LISTEN and leaves it with a session that it lends to others, whose
+//!   drivers may fail on a notification (sqlx does). So poolers are found out before anything listens (`session.rs`
+//!   says how), and what is left of doubt by a channel of which nobody else knows ([`prove`]).
 //! - A server that is gone without a word is found out by a statement now and then. The kernel's keep-alive
 //!   would do too, but sqlx cannot set it, and its default is two hours.
 
@@ -16,8 +17,9 @@ use std::time::Duration;
 use sqlx::postgres::{PgListener, PgNotification, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 use tokio::time::timeout;
+use uuid::Uuid;
 
-use super::statement::Statement;
+use super::session::Mark;
 use super::{PostgresStore, errors};
 use crate::key::Key;
 use crate::store::WakeUp;
@@ -45,15 +47,13 @@ async fn until_lost(
     let _room = store.connections.room().await?;
     let mut listener = connect(store).await?;
     let channel = channel(store, &mut listener).await?;
+    prove(store, &mut listener).await?;
     in_time(store, listener.listen(&channel)).await?;
-    // What came with the answers so far may have been another session's, lent to us for the statement.
-    while listener.next_buffered().is_some() {}
-    prove(store, &mut listener, &channel).await?;
     tell(WakeUp::Listening);
     loop {
         match timeout(QUIET, listener.try_recv()).await {
             Ok(answer) => {
-                // A payload that is no key is a proof of another process.
+                // Who may use the database may notify anything.
                 if let Ok(key) = Key::new(None, notification(store, answer)?.payload()) {
                     tell(WakeUp::Released(key));
                 }
@@ -69,18 +69,12 @@ async fn until_lost(
     }
 }
 
-/// Behind a pooler LISTEN would stay with a session of the application's, and tell us nothing.
+/// Where the store's other sessions are not its own, none is opened for listening.
 async fn refuse_a_pooler(store: &PostgresStore) -> Result<(), StoreError> {
     let session = store.connections.take().await?;
     let is_ours = session.is_ours();
     session.keep();
-    if is_ours {
-        return Ok(());
-    }
-    Err(StoreError::new(
-        StoreErrorKind::Unsupported,
-        "a pooler shares the sessions of the server, so notifications do not arrive",
-    ))
+    if is_ours { Ok(()) } else { Err(behind_a_pooler()) }
 }
 
 /// sqlx receives notifications only on a connection of a pool, so this is a pool of one.
@@ -88,18 +82,25 @@ async fn refuse_a_pooler(store: &PostgresStore) -> Result<(), StoreError> {
 /// Dropping the listener sends an UNLISTEN in the background and then closes the connection; if the server
 /// is gone without a word, the kernel gives up on it after some minutes.
 async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
+    let mark = Mark::new();
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(CONNECT_TIMEOUT)
         .idle_timeout(None)
         .max_lifetime(None)
-        .connect_lazy_with(store.options.clone());
+        .connect_lazy_with(mark.on(store.options.clone()));
     let mut listener = PgListener::connect_with(&pool)
         .await
         .map_err(errors::of_connect)?;
     // A lost connection is the engine's business: it asks all waiters to look again.
     listener.eager_reconnect(false);
-    Ok(listener)
+    let row = in_time(store, listener.fetch_one(Mark::READ)).await?;
+    let is_ours = mark.is_in(&row);
+    if is_ours.map_err(|error| errors::of_statement(error, &store.table))? {
+        Ok(listener)
+    } else {
+        Err(behind_a_pooler())
+    }
 }
 
 /// The name of the table's channel. It changes when the table is replaced.
@@ -110,23 +111,28 @@ async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<Str
         .map_err(|error| errors::of_statement(error, &store.table))
 }
 
-/// Sees a notification of another connection's arrive while this one is idle. The payload is empty: no key.
-async fn prove(store: &PostgresStore, listener: &mut PgListener, channel: &str) -> Result<(), StoreError> {
+/// Sees a notification arrive that another connection has sent.
+async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<(), StoreError> {
+    let channel = format!("dblock_{}", Uuid::now_v7().simple());
+    in_time(store, listener.listen(&channel)).await?;
     let mut other = store.connections.take().await?;
-    let sent = Statement::new(&"SELECT pg_notify($1, '')".into())
-        .bind(channel)
-        .fetch_all(&mut other)
+    let sent = other
+        .execute(AssertSqlSafe(format!("NOTIFY \"{channel}\"")))
         .await
         .map_err(|error| errors::of_statement(error, &store.table));
     other.settle(sent)?;
     match timeout(PATIENCE, listener.try_recv()).await {
-        Ok(answer) => notification(store, answer).map(drop),
-        Err(_) => Err(StoreError::new(
-            StoreErrorKind::Unsupported,
-            "notifications of the database do not arrive, as behind a pooler in transaction mode; waiters \
-             poll instead",
-        )),
+        Ok(answer) => drop(notification(store, answer)?),
+        Err(_) => return Err(behind_a_pooler()),
     }
+    in_time(store, listener.unlisten(&channel)).await
+}
+
+fn behind_a_pooler() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unsupported,
+        "the database cannot be listened to, as behind a pooler in transaction mode; waiters poll instead",
+    )
 }
 
 fn notification(

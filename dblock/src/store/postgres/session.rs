@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{ConnectOptions as _, PgConnection, Row as _};
 use uuid::Uuid;
 
@@ -34,20 +34,38 @@ const SETTINGS: [(&str, &str); 8] = [
 ];
 
 /// A setting of no meaning to the server. Whoever reads back what was sent has the session to themselves.
-const MARK: &str = "dblock.session";
+pub(super) struct Mark(String);
+
+impl Mark {
+    pub(super) const READ: &str = "SELECT current_setting('dblock.session', true)";
+
+    pub(super) fn new() -> Self {
+        Self(Uuid::now_v7().to_string())
+    }
+
+    pub(super) fn on(&self, options: PgConnectOptions) -> PgConnectOptions {
+        options.options([("dblock.session", &self.0)])
+    }
+
+    /// Whether the answer to [`READ`](Self::READ) is this one.
+    pub(super) fn is_in(&self, row: &PgRow) -> Result<bool, sqlx::Error> {
+        let found: Option<&str> = row.try_get(0)?;
+        Ok(found == Some(&self.0))
+    }
+}
 
 /// A connection, and whose the session behind it is.
 #[derive(Debug)]
 pub(super) struct Session {
     connection: PgConnection,
-    /// No: each transaction may meet another session, which others use in between.
-    is_ours: bool,
+    pooled: Arc<AtomicBool>,
 }
 
 impl Session {
-    /// Settings, prepared statements and `LISTEN` last from one transaction to the next.
+    /// Settings, prepared statements and `LISTEN` last from one transaction to the next. Otherwise each
+    /// transaction may meet another session, which others use in between.
     pub(super) fn is_ours(&self) -> bool {
-        self.is_ours
+        !self.pooled.load(Ordering::Relaxed)
     }
 }
 
@@ -84,35 +102,32 @@ impl Opener {
     pub(super) async fn open(&self) -> Result<Session, StoreError> {
         if !self.pooled.load(Ordering::Relaxed) {
             match self.open_ours().await {
-                Ok(Some(connection)) => {
-                    return Ok(Session {
-                        connection,
-                        is_ours: true,
-                    });
-                }
+                Ok(Some(connection)) => return Ok(self.session(connection)),
                 Ok(None) => self.say_pooled(),
                 Err(error) if errors::is_refused_startup(&error) => self.say_pooled(),
                 Err(error) => return Err(errors::of_connect(error)),
             }
         }
-        Ok(Session {
-            connection: self.options.connect().await.map_err(errors::of_connect)?,
-            is_ours: false,
-        })
+        let connection = self.options.connect().await.map_err(errors::of_connect)?;
+        Ok(self.session(connection))
+    }
+
+    fn session(&self, connection: PgConnection) -> Session {
+        Session {
+            connection,
+            pooled: Arc::clone(&self.pooled),
+        }
     }
 
     /// `None` when the session is not ours. The settings are sent while connecting: a `SET` afterwards would
     /// reach other programs' sessions behind a pooler.
     async fn open_ours(&self) -> Result<Option<PgConnection>, sqlx::Error> {
-        let mark = Uuid::now_v7().to_string();
+        let mark = Mark::new();
         let options = self.options.clone().options(SETTINGS);
-        let options = options.options([("default_transaction_isolation", ISOLATION), (MARK, &mark)]);
-        let mut connection = options.connect().await?;
-        let row = sqlx::raw_sql("SELECT current_setting('dblock.session', true)")
-            .fetch_one(&mut connection)
-            .await?;
-        let found: Option<String> = row.try_get(0)?;
-        Ok((found == Some(mark)).then_some(connection))
+        let options = options.options([("default_transaction_isolation", ISOLATION)]);
+        let mut connection = mark.on(options).connect().await?;
+        let row = sqlx::raw_sql(Mark::READ).fetch_one(&mut connection).await?;
+        Ok(mark.is_in(&row)?.then_some(connection))
     }
 
     /// Once in the log.

@@ -86,12 +86,8 @@ fn released(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
 }
 
 pub(super) fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
-    let key: String = get(row, 0)?;
-    let key = Key::new(None, &key).map_err(|error| {
-        StoreError::new(StoreErrorKind::Other, "the lock table holds an impossible key").with_source(error)
-    })?;
     Ok(LockRow {
-        key,
+        key: key(get(row, 0)?)?,
         owner: get(row, 1)?,
         reentrant_count: get(row, 2)?,
         expire_at: get(row, 3)?,
@@ -103,6 +99,12 @@ pub(super) fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
         holder: get(row, 9)?,
         revoked: get(row, 10)?,
         now: get(row, 11)?,
+    })
+}
+
+pub(super) fn key(key: &str) -> Result<Key, StoreError> {
+    Key::new(None, key).map_err(|error| {
+        StoreError::new(StoreErrorKind::Other, "the lock table holds an impossible key").with_source(error)
     })
 }
 

@@ -57,6 +57,8 @@ pub(super) struct Statements {
     pub(super) revoke: Text,
     pub(super) force_release: Text,
     pub(super) inspect: Arc<str>,
+    pub(super) idle: Arc<str>,
+    pub(super) purge: Arc<str>,
     pub(super) version: Arc<str>,
 }
 
@@ -77,6 +79,8 @@ impl Statements {
                 held = held()
             )),
             inspect: inspect(table).into(),
+            idle: idle_rows(table).into(),
+            purge: purge(table).into(),
             version: format!("SELECT version, min_client FROM {version} WHERE id = 1").into(),
         }
     }
@@ -86,7 +90,7 @@ fn held() -> String {
     format!("reentrant_count > 0 AND expire_at > {NOW}")
 }
 
-/// $1 key, $2 lease, $3 owner, $4 ttl, $5 holder, $6 `wanted_for` or NULL.
+/// $1 key, $2 lease, $3 owner, $4 ttl, $5 holder, $6 `wanted_for` or NULL, $7 spare tokens.
 ///
 /// Rows that begin with 0: the row as it was. Rows that begin with 1: the lease is held by $2 now.
 fn acquire(table: &str) -> String {
@@ -106,25 +110,28 @@ fn acquire(table: &str) -> String {
     )
 }
 
-/// The part of an acquire that takes the lock, if the row is absent or `available`.
+/// The part of an acquire that takes the lock, if the row is absent or `available`. It reads the clock once:
+/// `acquired_at` is now.
 fn grant(table: &str, available: &str) -> String {
     format!(
         "INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
              fence_ceiling, wanted_until, acquired_at, holder, revoked) \
-         VALUES ($1, $3, 1, {NOW} + $4, $2, {NOW}, {NOW}, 0, {NOW}, $5, 0) \
+         VALUES ($1, $3, 1, {NOW} + $4, $2, {NOW}, {NOW} + $7, 0, {NOW}, $5, 0) \
          ON CONFLICT (lock_key) DO UPDATE SET lock_owner = excluded.lock_owner, reentrant_count = 1, \
              expire_at = excluded.expire_at, lease_id = excluded.lease_id, \
-             fence_token = max(fence_ceiling + 1, {NOW}), fence_ceiling = max(fence_ceiling + 1, {NOW}), \
+             fence_token = max(fence_ceiling + 1, excluded.acquired_at), \
+             fence_ceiling = max(fence_ceiling + 1, excluded.acquired_at) + $7, \
              acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = 0 \
          WHERE lease_id <> excluded.lease_id AND {available} \
-         RETURNING 1, fence_token, expire_at - {NOW}, wanted_until > {NOW}"
+         RETURNING 1, fence_token, expire_at - acquired_at, wanted_until > acquired_at"
     )
 }
 
-/// $1 key, $2 lease, $3 count, $4 ttl.
+/// $1 key, $2 lease, $3 count, $4 ttl; the successor's $5 owner, $6 holder and $7 token, or NULL.
 fn extend(table: &str) -> String {
     format!(
-        "UPDATE {table} SET reentrant_count = $3, \
+        "UPDATE {table} SET reentrant_count = $3, lock_owner = coalesce($5, lock_owner), \
+             holder = coalesce($6, holder), fence_token = coalesce($7, fence_token), \
              expire_at = iif(revoked, expire_at, max(expire_at, {NOW} + $4)) \
          WHERE lock_key = $1 AND lease_id = $2 AND {held} \
          RETURNING expire_at - {NOW}, revoked, wanted_until > {NOW}",
@@ -162,6 +169,29 @@ fn inspect(table: &str) -> String {
              AND (NOT $2 OR {held}) \
          ORDER BY lock_key LIMIT $3",
         held = held()
+    )
+}
+
+/// Nobody has used the row for `idle`: not held, not wanted, and a token from the clock is above the ceiling.
+fn is_idle(idle: &str) -> String {
+    format!("max(expire_at, wanted_until, fence_ceiling) <= {NOW} - {idle}")
+}
+
+/// $1 the key before the first, $2 idle, $3 limit. How many rows there are, the last one's key, and how
+/// many of them are idle. Without rows no key, and NULL.
+fn idle_rows(table: &str) -> String {
+    format!(
+        "SELECT count(*), max(lock_key), sum(idle) FROM \
+         (SELECT lock_key, {idle} AS idle FROM {table} WHERE lock_key > $1 ORDER BY lock_key LIMIT $3)",
+        idle = is_idle("$2")
+    )
+}
+
+/// $1 the key before the first, $2 idle, $3 the last key. Looks at the rows again, now that nobody else writes.
+fn purge(table: &str) -> String {
+    format!(
+        "DELETE FROM {table} WHERE lock_key > $1 AND lock_key <= $3 AND {idle}",
+        idle = is_idle("$2")
     )
 }
 

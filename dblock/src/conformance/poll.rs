@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 /// When a future is dropped after its last poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,22 +12,28 @@ pub enum DropWhen {
     Waiting,
     /// When it was woken, before it could look: what it waited for is there and nobody takes it.
     Woken,
+    /// So much later, without looking: what is on its way meanwhile arrives, and nobody takes it.
+    Later(Duration),
 }
 
 /// Polls `future` at most `polls` times and drops it then. Its value if it was done before.
 pub async fn drop_after<F: Future>(future: F, polls: usize, when: DropWhen) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
-    poll_fn(|context| {
+    let value = poll_fn(|context| {
         if left == 0 {
             return Poll::Ready(None);
         }
         left -= 1;
         match future.as_mut().poll(context) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
-            Poll::Pending if left == 0 && when == DropWhen::Waiting => Poll::Ready(None),
+            Poll::Pending if left == 0 && when != DropWhen::Woken => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
     })
-    .await
+    .await;
+    if let (None, DropWhen::Later(length)) = (&value, when) {
+        tokio::time::sleep(length).await;
+    }
+    value
 }

@@ -1,0 +1,102 @@
+//! Tasks that lock and unlock for a while, and what they saw.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use crate::subject::{Client, Subject};
+
+/// What the tasks do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load<'a> {
+    pub(crate) tasks: usize,
+    pub(crate) keys: Keys<'a>,
+    /// Runs before anything counts.
+    pub(crate) warm: Duration,
+    pub(crate) time: Duration,
+}
+
+/// Which keys the tasks lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Keys<'a> {
+    /// Each task its own, with this prefix.
+    Own(&'a str),
+    /// All of them this one.
+    One(&'a str),
+}
+
+/// What happened in the measured time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen {
+    pub(crate) time: Duration,
+    /// Lock and unlock together, ns.
+    pub(crate) pairs: Vec<u64>,
+    /// From asking for the lock to being inside, ns.
+    pub(crate) waits: Vec<u64>,
+    /// How often each task was inside.
+    pub(crate) entries: Vec<u64>,
+}
+
+impl Seen {
+    pub(crate) fn per_second(&self) -> f64 {
+        self.entries.iter().sum::<u64>() as f64 / self.time.as_secs_f64()
+    }
+}
+
+impl Load<'_> {
+    /// Runs the tasks to the end.
+    pub(crate) async fn run(self, subject: &dyn Subject) -> anyhow::Result<Seen> {
+        let barrier = Arc::new(Barrier::new(self.tasks));
+        let mut tasks = JoinSet::new();
+        for number in 0..self.tasks {
+            let client = match self.keys {
+                Keys::Own(prefix) => subject.client(&format!("{prefix}:{number}")),
+                Keys::One(key) => subject.client(key),
+            };
+            tasks.spawn(one_task(client, Arc::clone(&barrier), self.warm, self.time));
+        }
+        let mut seen = Seen {
+            time: self.time,
+            ..Seen::default()
+        };
+        while let Some(task) = tasks.join_next().await {
+            let (pairs, waits) = task.context("a task panicked")??;
+            seen.entries.push(waits.len() as u64);
+            seen.pairs.extend(pairs);
+            seen.waits.extend(waits);
+        }
+        Ok(seen)
+    }
+}
+
+async fn one_task(
+    mut client: Box<dyn Client>,
+    barrier: Arc<Barrier>,
+    warm: Duration,
+    time: Duration,
+) -> anyhow::Result<(Vec<u64>, Vec<u64>)> {
+    barrier.wait().await;
+    let start = Instant::now() + warm;
+    let end = start + time;
+    let (mut pairs, mut waits) = (Vec::new(), Vec::new());
+    loop {
+        let asked = Instant::now();
+        if asked >= end {
+            return Ok((pairs, waits));
+        }
+        client.lock().await?;
+        let inside = Instant::now();
+        client.unlock().await?;
+        if inside >= start && inside < end {
+            waits.push(nanos(inside - asked));
+            pairs.push(nanos(asked.elapsed()));
+        }
+    }
+}
+
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

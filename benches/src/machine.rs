@@ -1,0 +1,92 @@
+//! Where a run took place.
+
+use std::fs;
+
+use serde_json::{Map, Value, json};
+
+/// What the libraries that are compared were locked to.
+const LOCK_FILE: &str = include_str!("../Cargo.lock");
+
+/// The libraries whose versions matter. sqlx is in twice: ours first, then that of others.
+const LIBRARIES: [&str; 9] = [
+    "dblock",
+    "sqlx",
+    "distributed-lock-postgres",
+    "distributed-lock-mysql",
+    "rslock",
+    "async-redis-lock",
+    "redis",
+    "libsqlite3-sys",
+    "tokio",
+];
+
+/// Processor, kernel, compiler and libraries.
+pub(crate) fn describe() -> Map<String, Value> {
+    let libraries = LIBRARIES.map(|name| (name.to_owned(), json!(versions(LOCK_FILE, name).join(", "))));
+    Map::from_iter([
+        ("cpu".to_owned(), json!(after("/proc/cpuinfo", "model name"))),
+        (
+            "cores".to_owned(),
+            json!(std::thread::available_parallelism().map_or(0, usize::from)),
+        ),
+        ("memory".to_owned(), json!(after("/proc/meminfo", "MemTotal"))),
+        (
+            "kernel".to_owned(),
+            json!(
+                fs::read_to_string("/proc/sys/kernel/osrelease")
+                    .unwrap_or_default()
+                    .trim()
+            ),
+        ),
+        ("load_before".to_owned(), json!(load())),
+        ("rustc".to_owned(), json!(env!("BENCH_RUSTC"))),
+        ("libraries".to_owned(), Value::Object(Map::from_iter(libraries))),
+    ])
+}
+
+/// The mean number of running processes in the last minute: above 1 before the run, something else
+/// disturbs it.
+fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg")
+        .ok()?
+        .split(' ')
+        .next()?
+        .parse()
+        .ok()
+}
+
+/// What follows `name:` in the file.
+fn after(file: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// The versions of a package in a lock file, the newest first.
+fn versions<'a>(lock_file: &'a str, package: &str) -> Vec<&'a str> {
+    let name = format!("name = \"{package}\"");
+    let mut lines = lock_file.lines();
+    let mut found = Vec::new();
+    while lines.any(|line| line == name) {
+        found.extend(
+            lines
+                .next()
+                .and_then(|line| line.strip_prefix("version = \"")?.strip_suffix('"')),
+        );
+    }
+    found.reverse();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_library_is_in_the_lock_file() {
+        for name in LIBRARIES {
+            assert!(!versions(LOCK_FILE, name).is_empty(), "{name}");
+        }
+        assert_eq!(versions(LOCK_FILE, "sqlx").len(), 2);
+    }
+}

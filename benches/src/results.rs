@@ -1,0 +1,88 @@
+//! What a run found.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::measure::Figures;
+use crate::ratios;
+use crate::scenario::Scenario;
+use crate::subject::Kind;
+
+/// The medians of all scenarios, and where they were measured.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    scenarios: BTreeMap<Scenario, BTreeMap<Kind, Figures>>,
+    pub(crate) machine: Map<String, Value>,
+}
+
+impl Results {
+    pub(crate) fn set(&mut self, scenario: Scenario, kind: Kind, figures: Figures) {
+        self.scenarios.entry(scenario).or_default().insert(kind, figures);
+    }
+
+    pub(crate) fn get(&self, scenario: Scenario, kind: Kind) -> Option<&Figures> {
+        self.scenarios.get(&scenario)?.get(&kind)
+    }
+
+    /// A figure that only this scenario has.
+    pub(crate) fn more(&self, scenario: Scenario, kind: Kind, name: &str) -> Option<f64> {
+        self.get(scenario, kind)?.more.get(name).copied()
+    }
+
+    /// The most connections that one process of ours had, with 256 tasks or a thousand waiters.
+    pub(crate) fn most_connections_of_ours(&self) -> Option<f64> {
+        let scenarios = [
+            Scenario::Keys256,
+            Scenario::Keys256Mysql,
+            Scenario::Waiters,
+            Scenario::Held,
+        ];
+        let ours = [Kind::DblockPostgres, Kind::DblockMysql];
+        let figures = scenarios
+            .iter()
+            .flat_map(|scenario| ours.iter().map(|kind| self.get(*scenario, *kind)));
+        figures
+            .flatten()
+            .filter_map(|figures| figures.connections)
+            .reduce(f64::max)
+    }
+
+    pub(crate) fn scenarios(&self) -> impl Iterator<Item = (Scenario, &BTreeMap<Kind, Figures>)> {
+        self.scenarios
+            .iter()
+            .map(|(scenario, subjects)| (*scenario, subjects))
+    }
+
+    /// Every subject that took part, each once.
+    pub(crate) fn subjects(&self) -> std::collections::BTreeSet<Kind> {
+        self.scenarios
+            .values()
+            .flat_map(BTreeMap::keys)
+            .copied()
+            .collect()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let scenarios: Map<String, Value> = self
+            .scenarios()
+            .map(|(scenario, subjects)| {
+                let subjects: Map<String, Value> = subjects
+                    .iter()
+                    .map(|(kind, figures)| (kind.name().to_owned(), json!(figures)))
+                    .collect();
+                (scenario.name().to_owned(), Value::Object(subjects))
+            })
+            .collect();
+        let ratios: Map<String, Value> = ratios::ALL
+            .iter()
+            .filter_map(|ratio| Some((ratio.name.to_owned(), json!(ratio.value(self)?))))
+            .collect();
+        let settings: Map<String, Value> = self
+            .subjects()
+            .into_iter()
+            .map(|kind| (kind.name().to_owned(), json!(kind.settings())))
+            .collect();
+        json!({ "scenarios": scenarios, "ratios": ratios, "machine": self.machine, "settings": settings })
+    }
+}

@@ -1,0 +1,50 @@
+//! From the moment that one process begins to release until the waiter in another one is inside.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use super::{Context, with_subject};
+use crate::measure::Figures;
+use crate::subject::{Kind, Use};
+use crate::worker::{Work, Worker, clock};
+
+pub(super) const SUBJECTS: &[Kind] = &[
+    Kind::DblockPostgres,
+    Kind::Advisory,
+    Kind::DblockMysql,
+    Kind::DblockSqlite,
+    Kind::Rslock,
+];
+
+pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {
+    let url = context.servers.url(kind.place())?;
+    let times = context.pace.pick(15, 30);
+    let plan = Use {
+        tasks: 1,
+        contended: true,
+    };
+    with_subject(context, kind, plan, async |subject| {
+        let mut worker = Worker::start(kind, &url, "handed", Work::Wait).await?;
+        let mut holder = subject.client("handed");
+        let mut nanos = Vec::new();
+        for _ in 0..times {
+            holder.lock().await?;
+            worker.tell("lock").await?;
+            let line = worker.hear().await?;
+            ensure!(line == "asking", "the waiter says {line:?}");
+            // Nobody can see from outside that it waits. The length varies, so that waiters who poll are met
+            // at any point between two looks.
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(30..90))).await;
+            let released = clock();
+            holder.unlock().await?;
+            let inside: u64 = worker.hear().await?.parse()?;
+            nanos.push(inside.saturating_sub(released));
+        }
+        worker.end().await?;
+        let mut figures = Figures::of(0.0, nanos);
+        figures.per_s = None;
+        Ok(figures)
+    })
+    .await
+}

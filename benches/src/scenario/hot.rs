@@ -1,0 +1,44 @@
+//! 64 tasks of one process want one key.
+
+use std::time::Duration;
+
+use super::{Context, with_subject};
+use crate::load::{Keys, Load, Seen};
+use crate::measure::Figures;
+use crate::subject::{Kind, Use};
+
+pub(super) const SUBJECTS: &[Kind] = &[
+    Kind::DblockPostgres,
+    Kind::Advisory,
+    Kind::Dlpg,
+    Kind::Rslock,
+    Kind::AsyncRedisLock,
+];
+
+const TASKS: usize = 64;
+
+pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {
+    let load = Load {
+        tasks: TASKS,
+        keys: Keys::One("hot"),
+        warm: Duration::from_millis(500),
+        time: Duration::from_millis(context.pace.pick(1500, 3000)),
+    };
+    let plan = Use {
+        tasks: TASKS,
+        contended: true,
+    };
+    with_subject(context, kind, plan, async |subject| {
+        let seen = load.run(subject).await?;
+        Ok(Figures::of_waits(&seen).with("most_over_fewest", most_over_fewest(&seen)))
+    })
+    .await
+}
+
+/// Entries of the task that was inside most often over those of the one that was least; a task that
+/// starved counts as one entry.
+pub(super) fn most_over_fewest(seen: &Seen) -> f64 {
+    let most = seen.entries.iter().max().copied().unwrap_or(0);
+    let fewest = seen.entries.iter().min().copied().unwrap_or(0);
+    most as f64 / fewest.max(1) as f64
+}

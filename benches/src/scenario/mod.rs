@@ -1,0 +1,217 @@
+//! The scenarios, and the order in which their rounds run.
+
+mod alone;
+mod attribute;
+mod bloat;
+mod handover;
+mod held;
+mod hot;
+mod hot4proc;
+mod keys;
+mod million_rows;
+mod waiters;
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::measure::Figures;
+use crate::servers::{Place, Servers};
+use crate::subject::{Kind, Subject, Use};
+
+/// How long things are measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) quick: bool,
+}
+
+impl Pace {
+    /// One of two values: for a quick run, or for a full one.
+    pub(crate) fn pick<T>(self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}
+
+/// What a round needs.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) servers: &'a mut Servers,
+    pub(crate) pace: Pace,
+    /// Distinguishes the keys of the rounds.
+    pub(crate) round: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
+pub(crate) enum Scenario {
+    Alone,
+    AloneMysql,
+    AloneSqlite,
+    Keys16,
+    Keys64,
+    Keys256,
+    Keys256Mysql,
+    Hot64,
+    Hot4proc,
+    Handover,
+    Waiters,
+    Held,
+    MillionRows,
+    Bloat,
+    Attribute,
+}
+
+impl Scenario {
+    pub(crate) const ALL: [Self; 15] = [
+        Self::Alone,
+        Self::AloneMysql,
+        Self::AloneSqlite,
+        Self::Keys16,
+        Self::Keys64,
+        Self::Keys256,
+        Self::Keys256Mysql,
+        Self::Hot64,
+        Self::Hot4proc,
+        Self::Handover,
+        Self::Waiters,
+        Self::Held,
+        Self::MillionRows,
+        Self::Bloat,
+        Self::Attribute,
+    ];
+
+    /// The name in tables and JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::AloneMysql => "alone_mysql",
+            Self::AloneSqlite => "alone_sqlite",
+            Self::Keys16 => "keys16",
+            Self::Keys64 => "keys64",
+            Self::Keys256 => "keys256",
+            Self::Keys256Mysql => "keys256_mysql",
+            Self::Hot64 => "hot64",
+            Self::Hot4proc => "hot4proc",
+            Self::Handover => "handover",
+            Self::Waiters => "waiters",
+            Self::Held => "held",
+            Self::MillionRows => "million_rows",
+            Self::Bloat => "bloat",
+            Self::Attribute => "attribute",
+        }
+    }
+
+    /// What is done, in a line.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Alone => "one task, one key: lock and unlock",
+            Self::AloneMysql => "one task, one key, on MariaDB",
+            Self::AloneSqlite => "one task, one key, on SQLite",
+            Self::Keys16 => "16 tasks, each its own key",
+            Self::Keys64 => "64 tasks, each its own key",
+            Self::Keys256 => "256 tasks, each its own key",
+            Self::Keys256Mysql => "256 tasks, each its own key, on MariaDB",
+            Self::Hot64 => "64 tasks of one process on one key; times are waits",
+            Self::Hot4proc => "4 processes with 16 tasks each on one key; times are waits",
+            Self::Handover => "one waiter in another process: from release to inside",
+            Self::Waiters => "1,000 tasks wait for a key that another node holds",
+            Self::Held => "10,000 leases are held and renewed",
+            Self::MillionRows => "one task, one key, with a million idle rows and without",
+            Self::Bloat => "one key is locked again and again: pages of 8 kB",
+            Self::Attribute => "an annotated call on the memory store",
+        }
+    }
+
+    /// Who takes part, in the order of a round.
+    pub(crate) fn subjects(self) -> &'static [Kind] {
+        match self {
+            Self::Alone => alone::POSTGRES,
+            Self::AloneMysql => alone::MYSQL,
+            Self::AloneSqlite => alone::SQLITE,
+            Self::Keys16 | Self::Keys64 | Self::Keys256 => keys::SUBJECTS,
+            Self::Keys256Mysql => keys::MYSQL,
+            Self::Hot64 => hot::SUBJECTS,
+            Self::Hot4proc => hot4proc::SUBJECTS,
+            Self::Handover => handover::SUBJECTS,
+            Self::Waiters => waiters::SUBJECTS,
+            Self::Held => held::SUBJECTS,
+            Self::MillionRows => million_rows::SUBJECTS,
+            Self::Bloat => bloat::SUBJECTS,
+            Self::Attribute => attribute::SUBJECTS,
+        }
+    }
+
+    pub(crate) fn rounds(self, pace: Pace) -> usize {
+        match self {
+            Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(5, 9),
+            Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql | Self::Hot64 => pace.pick(3, 5),
+            Self::Hot4proc | Self::Handover | Self::Attribute => pace.pick(2, 5),
+            // Counts of statements and pages, which noise hardly changes.
+            Self::Waiters | Self::Held | Self::Bloat => 1,
+        }
+    }
+
+    /// One round of one subject.
+    pub(crate) async fn round(self, context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {
+        match self {
+            Self::Alone | Self::AloneMysql | Self::AloneSqlite => alone::round(context, kind).await,
+            Self::Keys16 => keys::round(context, kind, 16).await,
+            Self::Keys64 => keys::round(context, kind, 64).await,
+            Self::Keys256 | Self::Keys256Mysql => keys::round(context, kind, 256).await,
+            Self::Hot64 => hot::round(context, kind).await,
+            Self::Hot4proc => hot4proc::round(context, kind).await,
+            Self::Handover => handover::round(context, kind).await,
+            Self::Waiters => waiters::round(context, kind).await,
+            Self::Held => held::round(context, kind).await,
+            Self::MillionRows => million_rows::round(context, kind).await,
+            Self::Bloat => bloat::round(context, kind).await,
+            Self::Attribute => attribute::round(context, kind).await,
+        }
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Opens the subject, which then is alone on its server, runs `body`, and closes it. Adds connections.
+pub(crate) async fn with_subject(
+    context: &mut Context<'_>,
+    kind: Kind,
+    plan: Use,
+    body: impl AsyncFnOnce(&dyn Subject) -> anyhow::Result<Figures>,
+) -> anyhow::Result<Figures> {
+    let subject = kind.open(context.servers, plan).await?;
+    let figures = body(&*subject).await;
+    let connections = context.servers.connections(kind.place()).await;
+    subject.close().await?;
+    let mut figures = figures?;
+    figures.connections = Some(connections? as f64);
+    Ok(figures)
+}
+
+/// Statements for each pair, from a short run of its own: PostgreSQL counts only while asked to, since
+/// counting costs time. `None` where nobody counts.
+pub(crate) async fn statements_per_pair(
+    context: &mut Context<'_>,
+    kind: Kind,
+    plan: Use,
+    body: impl AsyncFnOnce(&dyn Subject) -> anyhow::Result<u64>,
+) -> anyhow::Result<Option<f64>> {
+    let place = kind.place();
+    if place == Place::Sqlite {
+        return Ok(None);
+    }
+    context.servers.count_statements(place, true).await?;
+    let subject = kind.open(context.servers, plan).await?;
+    let before = context.servers.statements(place).await?;
+    let pairs = body(&*subject).await;
+    let statements = context.servers.statements_since(place, before).await;
+    subject.close().await?;
+    context.servers.count_statements(place, false).await?;
+    let (pairs, statements) = (pairs?, statements?);
+    Ok(statements.map(|statements| statements as f64 / pairs.max(1) as f64))
+}
+
+/// How long the run for counting is.
+pub(crate) const COUNTED: Duration = Duration::from_millis(300);

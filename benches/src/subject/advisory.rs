@@ -1,0 +1,76 @@
+//! sqlx's `PgAdvisoryLock`: a session lock of PostgreSQL, which occupies a connection while it is held and
+//! while it is awaited.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use sqlx::Postgres;
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockGuard, PgPool, PgPoolOptions};
+
+use super::{Client, PATIENCE, Step, Subject, Use};
+
+pub(super) const SETTINGS: &str = "a connection for each task, taken from an sqlx pool once and kept; `acquire` and `release_now`; the statement prepared";
+
+pub(super) struct Advisory {
+    pool: PgPool,
+}
+
+struct Task {
+    pool: PgPool,
+    lock: PgAdvisoryLock,
+    // Kept between the pairs: giving it back to the pool would cost a ping each time.
+    connection: Option<PoolConnection<Postgres>>,
+    guard: Option<PgAdvisoryLockGuard<PoolConnection<Postgres>>>,
+}
+
+pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Advisory> {
+    let pool = PgPoolOptions::new()
+        .max_connections(u32::try_from(plan.tasks)?)
+        .acquire_timeout(PATIENCE)
+        .idle_timeout(None::<Duration>)
+        .max_lifetime(None::<Duration>)
+        .test_before_acquire(false)
+        .connect(url)
+        .await?;
+    Ok(Advisory { pool })
+}
+
+impl Subject for Advisory {
+    fn client(&self, key: &str) -> Box<dyn Client> {
+        Box::new(Task {
+            pool: self.pool.clone(),
+            lock: PgAdvisoryLock::new(key),
+            connection: None,
+            guard: None,
+        })
+    }
+
+    fn close(&self) -> Step<'_> {
+        Box::pin(async {
+            self.pool.close().await;
+            Ok(())
+        })
+    }
+}
+
+impl Client for Task {
+    fn lock(&mut self) -> Step<'_> {
+        Box::pin(async {
+            let connection = match self.connection.take() {
+                Some(connection) => connection,
+                None => self.pool.acquire().await?,
+            };
+            self.guard = Some(self.lock.acquire(connection).await?);
+            Ok(())
+        })
+    }
+
+    fn unlock(&mut self) -> Step<'_> {
+        Box::pin(async {
+            let guard = self.guard.take().context("locked before")?;
+            self.connection = Some(guard.release_now().await?);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! dblock itself, with its defaults.
+
+use ::dblock::{LockGuard, LockManager, LockOptions};
+use anyhow::Context as _;
+
+use super::{Client, PATIENCE, Step, Subject, TTL, Use};
+
+pub(super) const SETTINGS: &str = "defaults; at most four connections of its own; `acquire` and `release`";
+
+/// The lock table of the scenarios that have no own one.
+pub(super) const TABLE: &str = "bench_lock";
+pub(super) const EMPTY_TABLE: &str = "bench_empty";
+pub(crate) const MILLION_TABLE: &str = "bench_million";
+
+pub(super) struct Dblock {
+    locks: LockManager,
+    options: LockOptions,
+}
+
+struct Task {
+    locks: LockManager,
+    key: String,
+    options: LockOptions,
+    guard: Option<LockGuard>,
+}
+
+pub(super) async fn open(url: &str, table: &str, plan: Use) -> anyhow::Result<Dblock> {
+    let options = LockOptions::new().ttl(TTL);
+    Ok(Dblock {
+        locks: table_of(url, table).await?,
+        options: if plan.contended {
+            options.wait(PATIENCE)
+        } else {
+            options
+        },
+    })
+}
+
+/// A manager as the scenarios use it.
+pub(crate) async fn manager(url: &str) -> anyhow::Result<LockManager> {
+    table_of(url, TABLE).await
+}
+
+/// A manager on a table of its own.
+pub(crate) async fn table_of(url: &str, table: &str) -> anyhow::Result<LockManager> {
+    let builder = LockManager::builder_for_url(url)?.table(table).auto_migrate(true);
+    Ok(builder.build().await?)
+}
+
+impl Subject for Dblock {
+    fn client(&self, key: &str) -> Box<dyn Client> {
+        Box::new(Task {
+            locks: self.locks.clone(),
+            key: key.to_owned(),
+            options: self.options.clone(),
+            guard: None,
+        })
+    }
+
+    fn close(&self) -> Step<'_> {
+        Box::pin(async {
+            self.locks.shutdown(PATIENCE).await;
+            Ok(())
+        })
+    }
+}
+
+impl Client for Task {
+    fn lock(&mut self) -> Step<'_> {
+        Box::pin(async {
+            self.guard = Some(self.locks.acquire(&self.key, self.options.clone()).await?);
+            Ok(())
+        })
+    }
+
+    fn unlock(&mut self) -> Step<'_> {
+        Box::pin(async {
+            let guard = self.guard.take().context("locked before")?;
+            Ok(guard.release().await?)
+        })
+    }
+}

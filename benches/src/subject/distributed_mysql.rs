@@ -1,0 +1,74 @@
+//! distributed-lock-mysql: `GET_LOCK`, which MariaDB keeps in memory, on a connection of a pool.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
+use distributed_lock_mysql::lock::MySqlDistributedLock;
+use distributed_lock_mysql::{MySqlLockHandle, MySqlLockProvider};
+use sqlx_of_peers::mysql::{MySqlPool, MySqlPoolOptions};
+
+use super::{Client, PATIENCE, Step, Subject, Use};
+
+pub(super) const SETTINGS: &str = "a pool of 16 connections (one for each task under contention) with `test_before_acquire(false)`, no \
+     keep-alive; `acquire` and `release`";
+
+pub(super) struct Distributed {
+    provider: MySqlLockProvider,
+    pool: MySqlPool,
+}
+
+struct Task {
+    lock: MySqlDistributedLock,
+    handle: Option<MySqlLockHandle>,
+}
+
+pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
+    let connections = if plan.contended {
+        plan.tasks
+    } else {
+        plan.tasks.clamp(1, 16)
+    };
+    let pool = MySqlPoolOptions::new()
+        .max_connections(u32::try_from(connections)?)
+        .acquire_timeout(PATIENCE)
+        .idle_timeout(None::<Duration>)
+        .max_lifetime(None::<Duration>)
+        .test_before_acquire(false)
+        .connect(url)
+        .await?;
+    let provider = MySqlLockProvider::builder().pool(pool.clone()).build().await?;
+    Ok(Distributed { provider, pool })
+}
+
+impl Subject for Distributed {
+    fn client(&self, key: &str) -> Box<dyn Client> {
+        Box::new(Task {
+            lock: self.provider.create_lock(key),
+            handle: None,
+        })
+    }
+
+    fn close(&self) -> Step<'_> {
+        Box::pin(async {
+            self.pool.close().await;
+            Ok(())
+        })
+    }
+}
+
+impl Client for Task {
+    fn lock(&mut self) -> Step<'_> {
+        Box::pin(async {
+            self.handle = Some(self.lock.acquire(Some(PATIENCE)).await?);
+            Ok(())
+        })
+    }
+
+    fn unlock(&mut self) -> Step<'_> {
+        Box::pin(async {
+            let handle = self.handle.take().context("locked before")?;
+            Ok(handle.release().await?)
+        })
+    }
+}

@@ -1,0 +1,89 @@
+//! distributed-lock-postgres: a session lock of PostgreSQL on a connection of a pool.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
+use distributed_lock_postgres::PostgresLockProvider;
+use distributed_lock_postgres::handle::PostgresLockHandle;
+use distributed_lock_postgres::lock::PostgresDistributedLock;
+use sqlx_of_peers::postgres::{PgPool, PgPoolOptions};
+
+use super::{Client, PATIENCE, Step, Subject, Use};
+
+pub(super) const SETTINGS: &str = "a pool of 16 connections with `test_before_acquire(false)`; without contention `try_acquire`, which \
+     takes 2 statements (`acquire` takes 6), else `acquire` with a connection for each task; `release`";
+
+pub(super) struct Distributed {
+    provider: PostgresLockProvider,
+    pool: PgPool,
+    contended: bool,
+}
+
+struct Task {
+    lock: PostgresDistributedLock,
+    contended: bool,
+    handle: Option<PostgresLockHandle>,
+}
+
+pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
+    // Its documentation gives a URL or a pool. With a URL the pool has 10 connections and pings each before
+    // use: slower. A waiter under contention needs a connection of its own.
+    let connections = if plan.contended {
+        plan.tasks
+    } else {
+        plan.tasks.clamp(1, 16)
+    };
+    let pool = PgPoolOptions::new()
+        .max_connections(u32::try_from(connections)?)
+        .acquire_timeout(PATIENCE)
+        .idle_timeout(None::<Duration>)
+        .max_lifetime(None::<Duration>)
+        .test_before_acquire(false)
+        .connect(url)
+        .await?;
+    let provider = PostgresLockProvider::builder().pool(pool.clone()).build().await?;
+    Ok(Distributed {
+        provider,
+        pool,
+        contended: plan.contended,
+    })
+}
+
+impl Subject for Distributed {
+    fn client(&self, key: &str) -> Box<dyn Client> {
+        Box::new(Task {
+            lock: self.provider.create_lock(key),
+            contended: self.contended,
+            handle: None,
+        })
+    }
+
+    fn close(&self) -> Step<'_> {
+        Box::pin(async {
+            self.pool.close().await;
+            Ok(())
+        })
+    }
+}
+
+impl Client for Task {
+    fn lock(&mut self) -> Step<'_> {
+        Box::pin(async {
+            self.handle = if self.contended {
+                Some(self.lock.acquire(Some(PATIENCE)).await?)
+            } else {
+                self.lock.try_acquire().await?
+            };
+            self.handle.as_ref().context("nobody else wants the key")?;
+            Ok(())
+        })
+    }
+
+    fn unlock(&mut self) -> Step<'_> {
+        Box::pin(async {
+            let handle = self.handle.take().context("locked before")?;
+            Ok(handle.release().await?)
+        })
+    }
+}

@@ -1,0 +1,211 @@
+//! The locks that are measured, each behind the same two calls.
+
+mod advisory;
+mod async_redis;
+mod dblock;
+mod distributed_mysql;
+mod distributed_postgres;
+mod floor;
+mod redlock;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::servers::{Place, Servers};
+
+pub(crate) use dblock::{MILLION_TABLE, manager, table_of};
+
+/// The lease of every lock that has one.
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+
+/// Longer than any wait of a scenario that goes well.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The future of one step. Boxed for every subject alike.
+pub(crate) type Step<'a> = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send + 'a>>;
+
+/// A lock library, connected to its server.
+pub(crate) trait Subject: Send + Sync {
+    /// What one task uses for one key.
+    fn client(&self, key: &str) -> Box<dyn Client>;
+
+    /// Closes the connections and waits until they are closed.
+    fn close(&self) -> Step<'_>;
+}
+
+/// One task's lock on one key.
+pub(crate) trait Client: Send {
+    /// Takes the lock, however long it takes.
+    fn lock(&mut self) -> Step<'_>;
+
+    /// Gives it back, and returns when the server has confirmed that.
+    fn unlock(&mut self) -> Step<'_>;
+}
+
+/// How a subject will be used, so that each can choose its best settings for that.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Use {
+    /// Tasks that lock at the same time.
+    pub(crate) tasks: usize,
+    /// Whether they want the same key.
+    pub(crate) contended: bool,
+}
+
+/// Every subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
+pub(crate) enum Kind {
+    DblockPostgres,
+    DblockMysql,
+    DblockSqlite,
+    /// On a lock table without other rows.
+    DblockEmpty,
+    /// On one with a million idle rows.
+    DblockMillion,
+    /// On the memory store.
+    DblockMemory,
+    /// INSERT and DELETE of one row, each through a pool.
+    FloorPostgres,
+    FloorMysql,
+    FloorSqlite,
+    /// The same on one connection that is kept.
+    BarePostgres,
+    BareMysql,
+    BareSqlite,
+    /// Upsert and UPDATE of one row, each through a pool.
+    UpsertPostgres,
+    UpsertMysql,
+    UpsertSqlite,
+    /// sqlx's `PgAdvisoryLock`.
+    Advisory,
+    /// distributed-lock-postgres.
+    Dlpg,
+    /// distributed-lock-mysql.
+    Dlmy,
+    Rslock,
+    AsyncRedisLock,
+}
+
+impl Kind {
+    /// The name in tables and JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::DblockPostgres => "dblock-postgres",
+            Self::DblockMysql => "dblock-mysql",
+            Self::DblockSqlite => "dblock-sqlite",
+            Self::DblockEmpty => "dblock-empty-table",
+            Self::DblockMillion => "dblock-million-rows",
+            Self::DblockMemory => "dblock-memory",
+            Self::FloorPostgres => "floor-postgres",
+            Self::FloorMysql => "floor-mysql",
+            Self::FloorSqlite => "floor-sqlite",
+            Self::BarePostgres => "bare-postgres",
+            Self::BareMysql => "bare-mysql",
+            Self::BareSqlite => "bare-sqlite",
+            Self::UpsertPostgres => "upsert-postgres",
+            Self::UpsertMysql => "upsert-mysql",
+            Self::UpsertSqlite => "upsert-sqlite",
+            Self::Advisory => "sqlx-advisory",
+            Self::Dlpg => "distributed-lock-postgres",
+            Self::Dlmy => "distributed-lock-mysql",
+            Self::Rslock => "rslock",
+            Self::AsyncRedisLock => "async-redis-lock",
+        }
+    }
+
+    /// Whether it is dblock.
+    pub(crate) fn is_ours(self) -> bool {
+        self.name().starts_with("dblock")
+    }
+
+    /// Where it keeps its locks.
+    pub(crate) fn place(self) -> Place {
+        match self {
+            Self::DblockPostgres
+            | Self::DblockEmpty
+            | Self::DblockMillion
+            | Self::FloorPostgres
+            | Self::BarePostgres
+            | Self::UpsertPostgres
+            | Self::Advisory
+            | Self::Dlpg => Place::Postgres,
+            Self::DblockMysql | Self::FloorMysql | Self::BareMysql | Self::UpsertMysql | Self::Dlmy => {
+                Place::MySql
+            }
+            Self::DblockSqlite | Self::FloorSqlite | Self::BareSqlite | Self::UpsertSqlite => Place::Sqlite,
+            Self::Rslock | Self::AsyncRedisLock => Place::Redis,
+            Self::DblockMemory => Place::Memory,
+        }
+    }
+
+    /// How it is used, for the reader of the figures.
+    pub(crate) fn settings(self) -> &'static str {
+        match self {
+            Self::DblockPostgres
+            | Self::DblockMysql
+            | Self::DblockSqlite
+            | Self::DblockEmpty
+            | Self::DblockMillion
+            | Self::DblockMemory => dblock::SETTINGS,
+            Self::FloorPostgres | Self::FloorMysql | Self::FloorSqlite => floor::SETTINGS,
+            Self::BarePostgres | Self::BareMysql | Self::BareSqlite => floor::BARE_SETTINGS,
+            Self::UpsertPostgres | Self::UpsertMysql | Self::UpsertSqlite => floor::UPSERT_SETTINGS,
+            Self::Advisory => advisory::SETTINGS,
+            Self::Dlpg => distributed_postgres::SETTINGS,
+            Self::Dlmy => distributed_mysql::SETTINGS,
+            Self::Rslock => redlock::SETTINGS,
+            Self::AsyncRedisLock => async_redis::SETTINGS,
+        }
+    }
+
+    /// Connects it.
+    pub(crate) async fn open(self, servers: &Servers, plan: Use) -> anyhow::Result<Box<dyn Subject>> {
+        let url = servers.url(self.place())?;
+        self.open_at(&url, plan)
+            .await
+            .with_context(|| format!("cannot open {self}"))
+    }
+
+    /// Connects it to a database whose URL is known.
+    pub(crate) async fn open_at(self, url: &str, plan: Use) -> anyhow::Result<Box<dyn Subject>> {
+        Ok(match self {
+            Self::DblockPostgres | Self::DblockMysql | Self::DblockSqlite | Self::DblockMemory => {
+                Box::new(dblock::open(url, dblock::TABLE, plan).await?) as Box<dyn Subject>
+            }
+            Self::DblockEmpty => Box::new(dblock::open(url, dblock::EMPTY_TABLE, plan).await?),
+            Self::DblockMillion => Box::new(dblock::open(url, MILLION_TABLE, plan).await?),
+            Self::FloorPostgres | Self::UpsertPostgres | Self::BarePostgres => {
+                Box::new(floor::postgres(url, self.write(), plan).await?)
+            }
+            Self::FloorMysql | Self::UpsertMysql | Self::BareMysql => {
+                Box::new(floor::mysql(url, self.write(), plan).await?)
+            }
+            Self::FloorSqlite | Self::UpsertSqlite | Self::BareSqlite => {
+                Box::new(floor::sqlite(url, self.write(), plan).await?)
+            }
+            Self::Advisory => Box::new(advisory::open(url, plan).await?),
+            Self::Dlpg => Box::new(distributed_postgres::open(url, plan).await?),
+            Self::Dlmy => Box::new(distributed_mysql::open(url, plan).await?),
+            Self::Rslock => Box::new(redlock::open(url, plan)),
+            Self::AsyncRedisLock => Box::new(async_redis::open(url, plan).await?),
+        })
+    }
+
+    /// What the floor subjects do.
+    fn write(self) -> floor::Write {
+        match self {
+            Self::UpsertPostgres | Self::UpsertMysql | Self::UpsertSqlite => floor::Write::UpsertUpdate,
+            Self::BarePostgres | Self::BareMysql | Self::BareSqlite => floor::Write::OnOneConnection,
+            _ => floor::Write::InsertDelete,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,258 @@
+//! A lost lease stops its body, is told as lost with its reason, and stays lost; its former holder changes
+//! nothing for its successor.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::site::{SHORT, Site, is_free, long, patient, short};
+use crate::conformance::Fixture;
+use crate::{LockError, LostReason, OnLost, current};
+
+/// Says when it was dropped.
+#[derive(Debug, Clone, Default)]
+struct Dropped(Arc<Mutex<Option<Instant>>>);
+
+impl Dropped {
+    fn at(&self) -> Option<Instant> {
+        *self.0.lock().unwrap()
+    }
+
+    /// A body that never ends and notes when it is dropped.
+    async fn body(self) {
+        struct Note(Dropped);
+        impl Drop for Note {
+            fn drop(&mut self) {
+                *self.0.0.lock().unwrap() = Some(Instant::now());
+            }
+        }
+        let _note = Note(self);
+        std::future::pending::<()>().await;
+    }
+}
+
+fn reason(result: &LockError) -> LostReason {
+    match result {
+        LockError::Lost { reason, .. } => *reason,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+/// A body whose lease was freed by force is dropped and told as lost, with key, token and reason.
+pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let dropped = Dropped::default();
+    let (inside, is_inside) = oneshot::channel();
+    let body = dropped.clone().body();
+    let held = locks.with("key", short(), async {
+        inside.send(current().unwrap().fence_token()).unwrap();
+        body.await;
+    });
+    let force = async {
+        let token = is_inside.await.unwrap();
+        assert!(operator.force_release("key").await.unwrap());
+        token
+    };
+    let (ended, token) = tokio::join!(held, force);
+    let lost = ended.unwrap_err();
+    assert_eq!(reason(&lost), LostReason::Gone);
+    assert!(dropped.at().is_some());
+    match lost {
+        LockError::Lost {
+            key,
+            fence_token,
+            held,
+            ..
+        } => {
+            assert_eq!((key.as_str(), fence_token), ("key", token));
+            assert!(held < SHORT * 2, "{held:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// With `on_lost = signal` the body is told and goes on.
+pub async fn a_body_that_only_wants_a_signal_goes_on(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let held = locks.with("key", short().on_lost(OnLost::Signal), async {
+        let lock = current().unwrap();
+        operator.force_release("key").await.unwrap();
+        let lost = lock.lost().await;
+        assert_eq!(reason(&lost), LostReason::Gone);
+        assert_eq!(lock.remaining(), Duration::ZERO);
+        // It goes on for as long as it likes.
+        tokio::time::sleep(SHORT).await;
+        "the end"
+    });
+    assert_eq!(held.await.unwrap(), "the end");
+}
+
+/// Without renewal the body is dropped before the store's lease ends, and the row is freed.
+pub async fn an_unrenewed_body_is_dropped_before_the_lease_ends(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let dropped = Dropped::default();
+    let ends_at = Mutex::new(None);
+    let body = dropped.clone().body();
+    let held = locks.with("key", short().renew(false), async {
+        // On this clock the lease ends at the latest then: the row was read before the clock.
+        let row = site.the_row("key").await;
+        let rest = u64::try_from(row.expire_at - row.now).unwrap();
+        *ends_at.lock().unwrap() = Some((Instant::now(), Duration::from_micros(rest)));
+        body.await;
+    });
+    let lost = held.await.unwrap_err();
+    assert_eq!(reason(&lost), LostReason::Expired);
+    let (read_at, rest) = ends_at.into_inner().unwrap().unwrap();
+    let dropped = dropped.at().unwrap();
+    assert!(dropped < read_at + rest, "the body was inside after its lease");
+    assert!(
+        dropped > read_at + rest - SHORT / 2,
+        "it was dropped far too early"
+    );
+    let row = site.the_row("key").await;
+    assert!(
+        is_free(&row),
+        "and released, since the lease had not ended yet: {row:?}"
+    );
+}
+
+/// `max_hold` ends a lease that is being renewed.
+pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let dropped = Dropped::default();
+    let since = Instant::now();
+    let options = short().max_hold(SHORT * 3 / 2);
+    let lost = locks
+        .with("key", options, dropped.clone().body())
+        .await
+        .unwrap_err();
+    assert_eq!(reason(&lost), LostReason::MaxHold);
+    let held = dropped.at().unwrap() - since;
+    assert!(held >= SHORT * 3 / 2 && held < SHORT * 5 / 2, "{held:?}");
+    assert!(site.is_free("key").await);
+}
+
+/// A body that was done before the loss was known keeps its result.
+pub async fn a_body_that_finished_in_time_keeps_its_result(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let held = locks.with("key", long(), async {
+        assert!(operator.force_release("key").await.unwrap());
+        7
+    });
+    assert_eq!(
+        held.await.unwrap(),
+        7,
+        "its release found nothing, but the body was done"
+    );
+}
+
+/// The release of a former holder says lost and leaves its successor alone.
+pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let former = locks.acquire("key", long()).await.unwrap();
+    other.force_release("key").await.unwrap();
+    let successor = other.acquire("key", long()).await.unwrap();
+    let row = site.the_row("key").await;
+    let token = former.fence_token();
+    match former.release().await {
+        Err(LockError::Lost {
+            key,
+            reason: LostReason::Gone,
+            fence_token,
+            ..
+        }) => {
+            assert_eq!((key.as_str(), fence_token), ("key", token));
+        }
+        result => panic!("{result:?}"),
+    }
+    let after = site.the_row("key").await;
+    assert_eq!((after.lease_id, after.reentrant_count), (row.lease_id, 1));
+    assert_eq!(
+        (after.expire_at, after.fence_token),
+        (row.expire_at, successor.fence_token())
+    );
+    successor.release().await.unwrap();
+}
+
+/// The renewals of a former holder change nothing of its successor's, not even the count.
+pub async fn a_former_holder_renews_nothing(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let former = locks.acquire("key", short()).await.unwrap();
+    other.force_release("key").await.unwrap();
+    // Two holds, so that a count that the former holder wrote would be seen.
+    let nested = other.with("key", long(), async {
+        let row = site.the_row("key").await;
+        let lost = former.lost().await;
+        (lost, row, site.the_row("key").await)
+    });
+    let (lost, row, after) = other.with("key", long(), nested).await.unwrap().unwrap();
+    assert_eq!(reason(&lost), LostReason::Gone);
+    assert!(former.is_lost() && former.remaining().is_zero());
+    assert_eq!((row.reentrant_count, after.reentrant_count), (2, 2));
+    assert_eq!((after.lease_id, after.expire_at), (row.lease_id, row.expire_at));
+    assert!(former.release().await.unwrap_err().is_lost());
+}
+
+/// A guard whose lease ran out knows it before a successor is in, and releases nothing of it.
+pub async fn an_expired_guard_releases_nothing(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let former = locks.acquire("key", short().renew(false)).await.unwrap();
+    let dropped = locks.clone();
+    let successor = other.acquire("key", patient()).await.unwrap();
+    assert!(successor.fence_token() > former.fence_token());
+    assert!(former.is_lost(), "it knew before anybody could get in");
+    let row = site.the_row("key").await;
+    let lost = former.release().await.unwrap_err();
+    assert_eq!(reason(&lost), LostReason::Expired);
+    drop(dropped);
+    let after = site.the_row("key").await;
+    assert_eq!(
+        (after.lease_id, after.reentrant_count, after.expire_at),
+        (row.lease_id, 1, row.expire_at)
+    );
+    successor.release().await.unwrap();
+}
+
+/// Losing an inner lock drops the inner body only.
+pub async fn the_loss_of_an_inner_lock_leaves_the_outer_one(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let outer = locks.with("outer", long(), async {
+        let inner = locks.with("inner", short(), async {
+            operator.force_release("inner").await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let lost = inner.await.unwrap_err();
+        (
+            lost.key().unwrap().as_str().to_owned(),
+            site.the_row("outer").await.reentrant_count,
+        )
+    });
+    assert_eq!(outer.await.unwrap(), ("inner".to_owned(), 1));
+}
+
+/// Losing an outer lock drops the nested bodies, and their locks are released.
+pub async fn the_loss_of_the_outer_lock_drops_the_nested_bodies(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let dropped = Dropped::default();
+    let body = dropped.clone().body();
+    let outer = locks.with("outer", short(), async {
+        operator.force_release("outer").await.unwrap();
+        locks.with("inner", long(), body).await
+    });
+    let lost = outer.await.unwrap_err();
+    assert_eq!(lost.key().unwrap().as_str(), "outer");
+    assert!(dropped.at().is_some());
+    site.until_free("inner").await;
+}

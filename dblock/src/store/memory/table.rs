@@ -1,0 +1,67 @@
+//! The rows and their clock.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Bound;
+use std::time::Duration;
+
+use crate::key::Key;
+use crate::store::clock::micros;
+use crate::store::rules::{absent, carry_out};
+use crate::store::{LockRow, Outcome, Purged, Request};
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) rows: BTreeMap<Key, LockRow>,
+    /// The clock's last reading, so that it never falls, not even between runtimes.
+    pub(super) now: i64,
+}
+
+impl Table {
+    pub(super) fn apply(&mut self, request: &Request) -> Outcome {
+        match self.rows.entry(request.key.clone()) {
+            Entry::Occupied(mut place) => {
+                let row = place.get_mut();
+                row.now = self.now;
+                carry_out(request, row).0
+            }
+            Entry::Vacant(place) => {
+                let mut row = absent(request.key.clone(), self.now);
+                let (outcome, changed) = carry_out(request, &mut row);
+                if changed {
+                    place.insert(row);
+                }
+                outcome
+            }
+        }
+    }
+
+    pub(super) fn purge(&mut self, idle: Duration, after: Option<&Key>, limit: u32) -> Purged {
+        let before = self.now.saturating_sub(micros(idle));
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let looked_at = self.rows.range((from, Bound::Unbounded)).take(limit);
+        let looked_at: Vec<_> = looked_at
+            .map(|(key, row)| {
+                let last_used = row.expire_at.max(row.wanted_until).max(row.fence_ceiling);
+                (key.clone(), last_used <= before)
+            })
+            .collect();
+        let mut purged = Purged::default();
+        for (key, _) in looked_at.iter().filter(|(_, idle)| *idle) {
+            self.rows.remove(key);
+            purged.rows += 1;
+        }
+        if looked_at.len() == limit {
+            purged.next = looked_at.into_iter().next_back().map(|(key, _)| key);
+        }
+        purged
+    }
+
+    /// The row of `key` if it is held.
+    pub(super) fn held(&mut self, key: &Key) -> Option<&mut LockRow> {
+        let row = self.rows.get_mut(key)?;
+        row.now = self.now;
+        row.is_held().then_some(row)
+    }
+}

@@ -1,0 +1,317 @@
+//! The table of rules on [`Store::apply`](super::Store::apply) as a function of one row, for stores that
+//! decide in Rust. No SQL, no I/O.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::clock::{micros, until};
+use super::{Action, LockRow, Occupant, Outcome, Request};
+use crate::key::Key;
+
+/// Does to `row` what `request` asks for. Nobody else can change the row meanwhile, and [`LockRow::now`] was
+/// read after that was so.
+///
+/// Returns the answer, and whether the row has changed.
+pub(super) fn carry_out(request: &Request, row: &mut LockRow) -> (Outcome, bool) {
+    let same = row.lease_id == request.lease_id;
+    let held = row.is_held();
+    let now = row.now;
+    match &request.action {
+        // A repeated request, whose first answer was lost. Whether it took over a lease is forgotten.
+        Action::Acquire { .. } if same && held => {
+            let changed = row.reentrant_count != 1;
+            row.reentrant_count = 1;
+            (granted(row, None), changed)
+        }
+        // A late request of a lease that is over: it must not come to life again.
+        Action::Acquire { .. } if same => (Outcome::Lost, false),
+        Action::Acquire { wanted_for, .. } if held => {
+            let changed = wanted_for.is_some_and(|length| want(row, length));
+            (Outcome::Busy(occupant(row)), changed)
+        }
+        Action::Acquire {
+            owner,
+            ttl,
+            holder,
+            spare_tokens,
+            ..
+        } => {
+            let former = (row.reentrant_count > 0).then(|| occupant(row));
+            row.owner = *owner;
+            row.lease_id = request.lease_id;
+            holder.as_ref().clone_into(&mut row.holder);
+            row.reentrant_count = 1;
+            row.fence_token = row.fence_ceiling.saturating_add(1).max(now);
+            row.fence_ceiling = row.fence_token.saturating_add((*spare_tokens).into());
+            row.acquired_at = now;
+            row.expire_at = now.saturating_add(micros(*ttl));
+            row.revoked = false;
+            (granted(row, former), true)
+        }
+        Action::Extend {
+            count,
+            ttl,
+            successor,
+        } if same && held => {
+            row.reentrant_count = *count;
+            if let Some(successor) = successor {
+                row.owner = successor.owner;
+                successor.holder.as_ref().clone_into(&mut row.holder);
+                row.fence_token = successor.fence_token;
+            }
+            if !row.revoked {
+                row.expire_at = row.expire_at.max(now.saturating_add(micros(*ttl)));
+            }
+            let extended = Outcome::Extended {
+                remaining: until(row.expire_at, now),
+                revoked: row.revoked,
+                wanted: is_wanted(row),
+            };
+            (extended, true)
+        }
+        Action::Release if same && (held || row.reentrant_count == 0) => {
+            row.reentrant_count = 0;
+            let released = Outcome::Released {
+                freed: held,
+                wanted: is_wanted(row),
+            };
+            (released, held)
+        }
+        Action::Extend { .. } | Action::Release => (Outcome::Lost, false),
+    }
+}
+
+/// What stands for the row of a key that has none: free, the lease nobody's, and no token given yet. It is to
+/// be inserted if [`carry_out`] changes it.
+pub(super) fn absent(key: Key, now: i64) -> LockRow {
+    LockRow {
+        key,
+        owner: Uuid::nil(),
+        reentrant_count: 0,
+        expire_at: 0,
+        lease_id: Uuid::nil(),
+        fence_token: 0,
+        fence_ceiling: 0,
+        wanted_until: 0,
+        acquired_at: 0,
+        holder: String::new(),
+        revoked: false,
+        now,
+    }
+}
+
+/// Who is, or was, inside.
+pub(super) fn occupant(row: &LockRow) -> Occupant {
+    Occupant {
+        owner: row.owner,
+        holder: row.holder.clone(),
+        fence_token: row.fence_token,
+        remaining: until(row.expire_at, row.now),
+    }
+}
+
+/// Whether a busy acquire must write that it waits for `length`. The write is spared while at least half of the
+/// time is still ahead, so that many waiters don't cost a commit each.
+pub(super) fn must_want(row: &LockRow, length: Duration) -> bool {
+    row.wanted_until.saturating_sub(row.now) < micros(length) / 2
+}
+
+fn want(row: &mut LockRow, length: Duration) -> bool {
+    let must = must_want(row, length);
+    if must {
+        row.wanted_until = row.now.saturating_add(micros(length));
+    }
+    must
+}
+
+fn is_wanted(row: &LockRow) -> bool {
+    row.wanted_until > row.now
+}
+
+fn granted(row: &LockRow, taken_over: Option<Occupant>) -> Outcome {
+    Outcome::Granted {
+        fence_token: row.fence_token,
+        remaining: until(row.expire_at, row.now),
+        taken_over,
+        wanted: is_wanted(row),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Successor;
+
+    const NOW: i64 = 1_800_000_000_000_000;
+    const SECOND: i64 = 1_000_000;
+    const TTL: Duration = Duration::from_secs(3);
+
+    fn row(lease_id: Uuid, reentrant_count: u32, expire_at: i64) -> LockRow {
+        LockRow {
+            lease_id,
+            reentrant_count,
+            expire_at,
+            owner: Uuid::now_v7(),
+            fence_token: 7,
+            fence_ceiling: 9,
+            acquired_at: 1,
+            holder: "h".into(),
+            ..absent(Key::new(None, "k").unwrap(), NOW)
+        }
+    }
+
+    fn request(lease_id: Uuid, action: Action) -> Request {
+        Request {
+            key: Key::new(None, "k").unwrap(),
+            lease_id,
+            action,
+        }
+    }
+
+    fn acquire(lease_id: Uuid, wanted_for: Option<Duration>, spare_tokens: u32) -> Request {
+        let action = Action::Acquire {
+            owner: Uuid::now_v7(),
+            ttl: TTL,
+            holder: "me".into(),
+            wanted_for,
+            spare_tokens,
+        };
+        request(lease_id, action)
+    }
+
+    fn extend(lease_id: Uuid, count: u32, successor: Option<Successor>) -> Request {
+        let action = Action::Extend {
+            count,
+            ttl: TTL,
+            successor,
+        };
+        request(lease_id, action)
+    }
+
+    fn unchanged(request: &Request, row: &LockRow) -> Outcome {
+        let mut after = row.clone();
+        let (outcome, changed) = carry_out(request, &mut after);
+        assert_eq!((&after, changed), (row, false), "{request:?}");
+        outcome
+    }
+
+    #[test]
+    fn the_expiry_instant_itself_is_expired() {
+        let mine = Uuid::now_v7();
+        let expired = row(mine, 1, NOW);
+        for late in [
+            acquire(mine, None, 0),
+            extend(mine, 1, None),
+            request(mine, Action::Release),
+        ] {
+            assert_eq!(unchanged(&late, &expired), Outcome::Lost);
+        }
+        let next = Uuid::now_v7();
+        let mut taken = expired.clone();
+        let (outcome, changed) = carry_out(&acquire(next, None, 0), &mut taken);
+        assert!(
+            matches!(&outcome, Outcome::Granted { taken_over: Some(former), .. } if former.owner == expired.owner),
+            "{outcome:?}"
+        );
+        assert!(changed);
+        assert_eq!(taken.lease_id, next);
+    }
+
+    #[test]
+    fn a_token_passes_the_ceiling_even_when_the_clock_fell_back() {
+        let mut free = row(Uuid::now_v7(), 0, 0);
+        free.fence_ceiling = NOW + SECOND;
+        carry_out(&acquire(Uuid::now_v7(), None, 100), &mut free);
+        assert_eq!(
+            (free.fence_token, free.fence_ceiling),
+            (NOW + SECOND + 1, NOW + SECOND + 101)
+        );
+    }
+
+    #[test]
+    fn an_absent_row_becomes_a_whole_one() {
+        let request = acquire(Uuid::now_v7(), None, 10);
+        let mut row = absent(request.key.clone(), NOW);
+        let (outcome, changed) = carry_out(&request, &mut row);
+        assert!(changed && matches!(outcome, Outcome::Granted { taken_over: None, .. }));
+        let Action::Acquire { owner, .. } = request.action else {
+            unreachable!()
+        };
+        let whole = LockRow {
+            key: request.key,
+            owner,
+            reentrant_count: 1,
+            expire_at: NOW + 3 * SECOND,
+            lease_id: request.lease_id,
+            fence_token: NOW,
+            fence_ceiling: NOW + 10,
+            wanted_until: 0,
+            acquired_at: NOW,
+            holder: "me".into(),
+            revoked: false,
+            now: NOW,
+        };
+        assert_eq!(row, whole);
+    }
+
+    #[test]
+    fn wanted_until_is_written_only_when_half_of_it_has_passed() {
+        let request = acquire(Uuid::now_v7(), Some(Duration::from_secs(4)), 0);
+        for (ahead, written) in [
+            (-SECOND, true),
+            (SECOND, true),
+            (2 * SECOND, false),
+            (9 * SECOND, false),
+        ] {
+            let mut held = row(Uuid::now_v7(), 1, NOW + SECOND);
+            held.wanted_until = NOW + ahead;
+            let before = held.clone();
+            let (outcome, changed) = carry_out(&request, &mut held);
+            assert!(matches!(outcome, Outcome::Busy(_)));
+            assert_eq!(changed, written, "{ahead}");
+            let wanted_until = if written { NOW + 4 * SECOND } else { NOW + ahead };
+            assert_eq!(
+                held,
+                LockRow {
+                    wanted_until,
+                    ..before
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn a_revoked_lease_is_counted_but_not_extended() {
+        let mine = Uuid::now_v7();
+        let mut held = row(mine, 1, NOW + SECOND);
+        held.revoked = true;
+        let (outcome, _) = carry_out(&extend(mine, 2, None), &mut held);
+        assert!(matches!(outcome, Outcome::Extended { revoked: true, .. }));
+        assert_eq!((held.reentrant_count, held.expire_at), (2, NOW + SECOND));
+    }
+
+    #[test]
+    fn a_successor_takes_the_lease_and_nothing_else() {
+        let mine = Uuid::now_v7();
+        let successor = Successor {
+            owner: Uuid::now_v7(),
+            holder: "next".into(),
+            fence_token: 8,
+        };
+        let before = row(mine, 3, NOW + SECOND);
+        let mut held = before.clone();
+        carry_out(&extend(mine, 1, Some(successor.clone())), &mut held);
+        let after = LockRow {
+            owner: successor.owner,
+            holder: "next".into(),
+            fence_token: 8,
+            reentrant_count: 1,
+            expire_at: NOW + 3 * SECOND,
+            ..before
+        };
+        assert_eq!(held, after);
+        let late = extend(Uuid::now_v7(), 1, Some(successor));
+        assert_eq!(unchanged(&late, &held), Outcome::Lost);
+    }
+}

@@ -1,0 +1,53 @@
+//! Deleting rows that nobody has used for long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, SqliteConnection};
+
+use super::answers::{get, key};
+use super::{SqliteStore, failure};
+use crate::key::Key;
+use crate::store::clock::micros;
+use crate::store::{Purged, StoreError};
+
+impl SqliteStore {
+    /// Reads first: a file without idle rows, which is the usual one, is never locked for writing.
+    pub(super) async fn purge_some(
+        &self,
+        connection: &mut SqliteConnection,
+        idle: Duration,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> Result<Purged, StoreError> {
+        // Every key is longer than the empty one, so it stands behind it.
+        let after = after.map_or("", Key::as_str);
+        let look = sqlx::query(AssertSqlSafe(Arc::clone(&self.statements.idle)))
+            .bind(after)
+            .bind(micros(idle))
+            .bind(limit);
+        let rows = self.rows(connection, look).await?;
+        let mut purged = Purged::default();
+        let Some(row) = rows.first() else {
+            return Ok(purged);
+        };
+        let looked_at: u32 = get(row, 0)?;
+        let Some(last) = get::<Option<&str>>(row, 1)? else {
+            return Ok(purged);
+        };
+        if get::<i64>(row, 2)? > 0 {
+            purged.rows = sqlx::query(AssertSqlSafe(Arc::clone(&self.statements.purge)))
+                .bind(after)
+                .bind(micros(idle))
+                .bind(last)
+                .execute(connection)
+                .await
+                .map_err(|error| failure::of_statement(error, &self.table))?
+                .rows_affected();
+        }
+        if looked_at >= limit {
+            purged.next = Some(key(last)?);
+        }
+        Ok(purged)
+    }
+}

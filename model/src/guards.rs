@@ -1,0 +1,74 @@
+//! The guards of the protocol: rules that each close a sequence of events. A test removes one of them and
+//! expects the checker to find that sequence.
+
+/// One rule of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guard {
+    /// A release is conditioned on `lease_id`. Without it: on the process.
+    ReleaseChecksLease,
+    /// A renewal is conditioned on `lease_id`. Without it: on nothing.
+    ExtendChecksLease,
+    /// A renewal requires `expire_at > now`.
+    ExtendChecksExpiry,
+    /// A free row refuses the `lease_id` that it carries.
+    FreeRowRefusesItsLease,
+    /// A repeated acquire is answered with the grant that stands. Without it: as busy.
+    RepeatedAcquireIsSameGrant,
+    /// The number of holds is written, not added to.
+    AbsoluteCounts,
+    /// A new token is larger than the row's `fence_ceiling`. Without it: than the clock allows only.
+    TokenAboveCeiling,
+    /// A new token is not smaller than the store's clock. Without it: the ceiling alone counts.
+    TokenFromClock,
+    /// The acquire raises `fence_ceiling` by the block that the process may hand out.
+    CeilingCoversBlock,
+    /// An extend never lowers the row's token.
+    ExtendKeepsLaterToken,
+    /// Only rows whose `fence_ceiling` is below the clock are purged.
+    PurgeBelowClock,
+    /// Only rows that were idle for long are purged.
+    PurgeOnlyIdle,
+    /// A body ends at the local deadline.
+    LocalDeadline,
+    /// The local deadline is counted from before the request was sent. Without it: from the reply.
+    DeadlineFromSend,
+    /// The local deadline is earlier than the store's by a margin.
+    Margin,
+    /// An acquire of unknown outcome is released.
+    OrphanIsReleased,
+    /// That release is resent until the ttl has passed.
+    OrphanReleaseIsResent,
+    /// The lock is handed over only before the local deadline.
+    HandOverWithinLease,
+    /// The lock is handed over only within the block of reserved tokens.
+    HandOverWithinBlock,
+    /// Not after a body that called `verify_in`.
+    NoHandOverAfterCheck,
+    /// The row follows before a fence check.
+    FlushBeforeCheck,
+    /// A fence check locks the row until the user's transaction ends.
+    CheckLocksRow,
+    /// A fence check requires `expire_at > now`.
+    CheckRequiresLease,
+}
+
+/// Which guards stand: all of them, or all but one.
+#[derive(Debug, Clone, Copy)]
+pub struct Guards {
+    removed: Option<Guard>,
+}
+
+impl Guards {
+    /// The protocol as it is.
+    pub const ALL: Self = Self { removed: None };
+
+    /// The protocol without one of its rules.
+    pub const fn without(guard: Guard) -> Self {
+        Self { removed: Some(guard) }
+    }
+
+    /// Whether `guard` stands.
+    pub fn has(self, guard: Guard) -> bool {
+        self.removed != Some(guard)
+    }
+}

@@ -1,0 +1,121 @@
+//! The calls that are dropped. Each takes the lock on [`KEY`], enters it again, is inside for as long as it is
+//! told, and leaves.
+
+use std::time::Duration;
+
+use dblock::{LockError, LockManager, LockOptions, distributed_lock, inherit};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+/// The one key of the matrix.
+pub(crate) const KEY: &str = "cancelled";
+
+/// The ways to take a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// A method with the attribute that calls another one.
+    Attribute,
+    /// `with` inside of `with`.
+    With,
+    /// A guard: acquired with a wait, entered, released.
+    Guard,
+    /// A guard without a wait.
+    Impatient,
+    /// A child that shares its parent's lock, and outlives the parent's body.
+    Inherit,
+}
+
+/// All of them.
+pub(crate) const CALLS: [Call; 5] = [
+    Call::Attribute,
+    Call::With,
+    Call::Guard,
+    Call::Impatient,
+    Call::Inherit,
+];
+
+struct Service {
+    locks: LockManager,
+    ttl: Duration,
+    inside: Duration,
+}
+
+impl Service {
+    #[distributed_lock(key = "{KEY}", ttl = self.ttl, wait = "1m", manager = self.locks)]
+    async fn outer(&self) -> Result<(), LockError> {
+        yield_now().await;
+        self.inner().await?;
+        stay(self.inside).await;
+        Ok(())
+    }
+
+    #[distributed_lock(key = "{KEY}", ttl = self.ttl, wait = "1m", manager = self.locks)]
+    async fn inner(&self) -> Result<(), LockError> {
+        yield_now().await;
+        Ok(())
+    }
+}
+
+async fn stay(inside: Duration) {
+    if inside.is_zero() {
+        yield_now().await;
+    } else {
+        sleep(inside).await;
+    }
+}
+
+impl Call {
+    /// The call's future, with a lease of `ttl`. It is `inside` for so long.
+    pub(crate) fn start(
+        self,
+        locks: &LockManager,
+        ttl: Duration,
+        inside: Duration,
+    ) -> BoxFuture<'static, Result<(), LockError>> {
+        let locks = locks.clone();
+        let impatient = LockOptions::new().ttl(ttl);
+        let options = impatient.clone().wait(Duration::from_mins(1));
+        match self {
+            Self::Attribute => {
+                let service = Service { locks, ttl, inside };
+                async move { service.outer().await }.boxed()
+            }
+            Self::With => async move {
+                let body = async {
+                    yield_now().await;
+                    locks.with(KEY, options.clone(), yield_now()).await?;
+                    stay(inside).await;
+                    Ok(())
+                };
+                locks.with(KEY, options.clone(), body).await?
+            }
+            .boxed(),
+            Self::Guard => by_hand(locks, options, inside).boxed(),
+            Self::Impatient => by_hand(locks, impatient, inside).boxed(),
+            Self::Inherit => async move {
+                let parent = locks.with(KEY, options, async {
+                    yield_now().await;
+                    [inherit(stay(inside))]
+                });
+                let [child] = parent.await?;
+                child.await
+            }
+            .boxed(),
+        }
+    }
+}
+
+async fn by_hand(locks: LockManager, options: LockOptions, inside: Duration) -> Result<(), LockError> {
+    let guard = locks.acquire(KEY, options.clone()).await?;
+    yield_now().await;
+    guard
+        .enter(async {
+            locks.with(KEY, options, yield_now()).await?;
+            stay(inside).await;
+            Ok::<_, LockError>(())
+        })
+        .await??;
+    guard.release().await
+}

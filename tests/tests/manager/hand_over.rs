@@ -1,0 +1,425 @@
+//! Hand-over inside the process: the lock goes from one task to the next without the store in between.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use dblock::store::memory::MemoryStore;
+use dblock::{CurrentLock, LockError, LockManager, LockOptions, LostReason, current};
+use dblock_tests::transaction::Transaction;
+use dblock_tests::{Backend, on_every_store};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+
+use crate::{LONG, SHORT, patient};
+
+on_every_store!(
+    the_next_in_line_shares_the_lease_and_has_an_owner_and_a_token_of_its_own,
+    the_row_follows,
+    another_process_is_told_who_has_the_lock,
+    who_has_handed_on_is_out,
+    the_next_grant_of_the_store_is_above_every_token_handed_on,
+    who_has_gone_away_is_passed_over,
+    only_a_body_that_returned_hands_on,
+    hold_min_is_not_handed_on,
+    a_lease_that_is_not_renewed_is_not_handed_on,
+    it_can_be_switched_off,
+    a_loss_reaches_who_is_inside_and_the_others_acquire_again,
+    a_process_that_hands_on_lets_others_in,
+    nobody_is_ever_inside_with_another,
+);
+on_every_store!(databases:
+    a_fence_check_sees_the_hand_over,
+    a_body_that_was_checked_does_not_hand_on,
+);
+
+/// What a body saw of its lock.
+struct Seen {
+    lock: CurrentLock,
+    lease_id: uuid::Uuid,
+}
+
+type Body = Box<dyn FnOnce(CurrentLock) -> BoxFuture<'static, ()> + Send>;
+
+fn nothing() -> Body {
+    Box::new(|_| async {}.boxed())
+}
+
+/// Runs `bodies` one after the other under the lock, in this order: they are in line before the first of them
+/// can get it. From the second on each one may hand on to the next.
+async fn in_line(
+    backend: &Backend,
+    locks: &LockManager,
+    bodies: Vec<(LockOptions, Body)>,
+) -> Vec<Result<Seen, LockError>> {
+    let other = backend.manager().await;
+    let first = other.acquire("key", patient()).await.unwrap();
+    let calls = bodies.into_iter().map(|(options, body)| {
+        locks.with("key", options, async move {
+            let lock = current().unwrap();
+            let lease_id = backend.the_row("key").await.lease_id;
+            body(lock.clone()).await;
+            Seen { lock, lease_id }
+        })
+    });
+    // The calls are polled once, and so in line, before the release.
+    let (seen, ()) = tokio::join!(join_all(calls), async { first.release().await.unwrap() });
+    seen
+}
+
+async fn four_in_line(backend: &Backend, locks: &LockManager, third: LockOptions, body: Body) -> [Seen; 4] {
+    let bodies = vec![
+        (patient(), nothing()),
+        (patient(), nothing()),
+        (third, body),
+        (patient(), nothing()),
+    ];
+    let seen = in_line(backend, locks, bodies).await;
+    seen.into_iter()
+        .map(Result::unwrap)
+        .collect::<Vec<_>>()
+        .try_into()
+        .unwrap_or_else(|_| panic!("four"))
+}
+
+async fn the_next_in_line_shares_the_lease_and_has_an_owner_and_a_token_of_its_own(backend: Backend) {
+    let locks = backend.manager().await;
+    let [.., second, third, fourth] = four_in_line(&backend, &locks, patient(), nothing()).await;
+    assert_eq!(
+        (second.lease_id, third.lease_id),
+        (third.lease_id, fourth.lease_id)
+    );
+    for (former, next) in [(&second, &third), (&third, &fourth)] {
+        assert_eq!(next.lock.fence_token(), former.lock.fence_token() + 1);
+        assert_ne!(next.lock.owner(), former.lock.owner());
+    }
+    backend.until_free("key").await;
+}
+
+async fn the_row_follows(backend: Backend) {
+    let locks = backend.manager().await;
+    let row = backend.clone();
+    let body: Body = Box::new(move |lock| {
+        async move {
+            let named = |now: &dblock_tests::Row| now.lock_owner == lock.owner();
+            let row = row.until("key", LONG, named).await;
+            assert_eq!((row.fence_token, row.reentrant_count), (lock.fence_token(), 1));
+            assert!(row.fence_ceiling >= row.fence_token);
+        }
+        .boxed()
+    });
+    four_in_line(&backend, &locks, patient(), body).await;
+}
+
+async fn another_process_is_told_who_has_the_lock(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let row = backend.clone();
+    let body: Body = Box::new(move |lock| {
+        async move {
+            row.until("key", LONG, |row| row.lock_owner == lock.owner()).await;
+            let busy = other.acquire("key", LockOptions::new()).await.unwrap_err();
+            let LockError::Busy {
+                occupant: Some(occupant),
+                ..
+            } = busy
+            else {
+                panic!("{busy:?}");
+            };
+            assert_eq!(
+                (occupant.owner, occupant.fence_token),
+                (lock.owner(), lock.fence_token())
+            );
+        }
+        .boxed()
+    });
+    four_in_line(&backend, &locks, patient(), body).await;
+}
+
+async fn who_has_handed_on_is_out(backend: Backend) {
+    let locks = backend.manager().await;
+    let (send, former) = oneshot::channel::<CurrentLock>();
+    let bodies: Vec<(LockOptions, Body)> = vec![
+        (patient(), nothing()),
+        (
+            patient(),
+            Box::new(|lock| async { send.send(lock).unwrap() }.boxed()),
+        ),
+        (
+            patient(),
+            Box::new(|lock| {
+                async move {
+                    let former = former.await.unwrap();
+                    assert_eq!(lock.fence_token(), former.fence_token() + 1, "it was handed over");
+                    assert_eq!(former.remaining(), Duration::ZERO);
+                    assert!(lock.remaining() > SHORT);
+                }
+                .boxed()
+            }),
+        ),
+    ];
+    for seen in in_line(&backend, &locks, bodies).await {
+        seen.unwrap();
+    }
+}
+
+async fn the_next_grant_of_the_store_is_above_every_token_handed_on(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let [.., last] = four_in_line(&backend, &locks, patient(), nothing()).await;
+    let row = backend.the_row("key").await;
+    assert!(row.fence_ceiling >= last.lock.fence_token());
+    let next = other.acquire("key", patient()).await.unwrap();
+    assert!(next.fence_token() > last.lock.fence_token());
+    assert!(next.fence_token() > row.fence_ceiling);
+    next.release().await.unwrap();
+}
+
+async fn who_has_gone_away_is_passed_over(backend: Backend) {
+    let locks = backend.manager().await;
+    let gone = tokio::spawn({
+        let locks = locks.clone();
+        let busy = backend.manager().await.acquire("key", patient()).await.unwrap();
+        async move {
+            let mut calls: Vec<_> = (0..5).map(|_| locks.acquire("key", patient()).boxed()).collect();
+            for call in &mut calls {
+                assert!(call.now_or_never().is_none());
+            }
+            // Two and four go away, in any order with the release.
+            drop(calls.remove(3));
+            drop(calls.remove(1));
+            busy.release().await.unwrap();
+            for call in calls {
+                call.await.unwrap().release().await.unwrap();
+            }
+        }
+    });
+    gone.await.unwrap();
+    backend.until_free("key").await;
+}
+
+/// The lease of the one behind a third in line that ended in `way`.
+async fn only_a_body_that_returned_hands_on(backend: Backend) {
+    for way in ["panics", "is dropped"] {
+        let (locks, other) = (backend.manager().await, backend.manager().await);
+        let first = other.acquire("key", patient()).await.unwrap();
+        let lease_of = async |row: &Backend| row.the_row("key").await.lease_id;
+        let before = locks.with("key", patient(), async { yield_now().await });
+        let ends_badly = AssertUnwindSafe(locks.with("key", patient(), async {
+            let lease_id = lease_of(&backend).await;
+            if way == "panics" {
+                std::panic::panic_any(lease_id);
+            }
+            lease_id
+        }))
+        .catch_unwind();
+        let (inside, is_inside) = oneshot::channel();
+        let dropped = locks.with("key", patient(), async {
+            inside.send(lease_of(&backend).await).unwrap();
+            std::future::pending::<()>().await;
+        });
+        let after = locks.with("key", patient(), lease_of(&backend));
+        let bad = async {
+            if way == "panics" {
+                *ends_badly.await.unwrap_err().downcast::<uuid::Uuid>().unwrap()
+            } else {
+                tokio::select! {
+                    ended = dropped => panic!("{ended:?}"),
+                    lease_id = is_inside => lease_id.unwrap(),
+                }
+            }
+        };
+        let (before, bad, after, ()) =
+            tokio::join!(before, bad, after, async { first.release().await.unwrap() });
+        before.unwrap();
+        assert_ne!(bad, after.unwrap(), "a body that {way}");
+    }
+}
+
+async fn hold_min_is_not_handed_on(backend: Backend) {
+    let locks = backend.manager().await;
+    let brief = patient().hold_min(Duration::from_millis(1));
+    let [_, second, third, fourth] = four_in_line(&backend, &locks, brief, nothing()).await;
+    assert_eq!(second.lease_id, third.lease_id, "it may be the next itself");
+    assert_ne!(third.lease_id, fourth.lease_id);
+}
+
+async fn a_lease_that_is_not_renewed_is_not_handed_on(backend: Backend) {
+    let locks = backend.manager().await;
+    let [_, second, third, _] = four_in_line(&backend, &locks, patient().renew(false), nothing()).await;
+    assert_ne!(second.lease_id, third.lease_id, "it gets all of its ttl");
+}
+
+async fn it_can_be_switched_off(backend: Backend) {
+    let locks = backend.builder().hand_over(false).build().await.unwrap();
+    let seen = four_in_line(&backend, &locks, patient(), nothing()).await;
+    for pair in seen.windows(2) {
+        assert_ne!(pair[0].lease_id, pair[1].lease_id);
+    }
+}
+
+async fn a_loss_reaches_who_is_inside_and_the_others_acquire_again(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let stopped = Arc::new(AtomicBool::new(false));
+    let body: Body = Box::new({
+        let stopped = Arc::clone(&stopped);
+        move |_| {
+            async move {
+                assert!(other.force_release("key").await.unwrap());
+                std::future::pending::<()>().await;
+                stopped.store(true, Ordering::SeqCst);
+            }
+            .boxed()
+        }
+    });
+    let bodies = vec![
+        (patient(), nothing()),
+        (patient(), nothing()),
+        // Renewals tell it of the loss within a third of that.
+        (patient().ttl(SHORT), body),
+        (patient(), nothing()),
+        (patient(), nothing()),
+    ];
+    let seen = in_line(&backend, &locks, bodies).await;
+    let [_, second, third, fourth, fifth] = &seen[..] else {
+        panic!("five");
+    };
+    let lost = third.as_ref().err().unwrap();
+    let LockError::Lost {
+        reason, fence_token, ..
+    } = lost
+    else {
+        panic!("{lost:?}");
+    };
+    assert_eq!(*reason, LostReason::Gone);
+    let tokens = [second, fourth, fifth].map(|seen| seen.as_ref().ok().unwrap().lock.fence_token());
+    assert!(tokens[0] < *fence_token && *fence_token < tokens[1] && tokens[1] < tokens[2]);
+    assert!(!stopped.load(Ordering::SeqCst));
+    backend.until_free("key").await;
+}
+
+async fn a_process_that_hands_on_lets_others_in(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let enough = Arc::new(AtomicBool::new(false));
+    let greedy = (0..8).map(|_| {
+        let (locks, enough) = (locks.clone(), Arc::clone(&enough));
+        tokio::spawn(async move {
+            let mut entries = 0;
+            while !enough.load(Ordering::SeqCst) {
+                locks.with("key", patient(), yield_now()).await.unwrap();
+                entries += 1;
+            }
+            entries
+        })
+    });
+    let greedy: Vec<_> = greedy.collect();
+    // They are at it.
+    backend
+        .until("key", LONG, |row| row.fence_ceiling > row.fence_token)
+        .await;
+    for _ in 0..3 {
+        other.with("key", patient(), yield_now()).await.unwrap();
+    }
+    enough.store(true, Ordering::SeqCst);
+    for task in greedy {
+        assert!(task.await.unwrap() > 0, "each of them has had its turn");
+    }
+}
+
+/// On a clock that jumps from event to event: how long another process waits at most.
+#[tokio::test(start_paused = true)]
+async fn another_process_waits_for_one_turn_and_one_pause() {
+    let store = MemoryStore::new();
+    let manager = || LockManager::builder(store.clone()).start().unwrap();
+    let (locks, other) = (manager(), manager());
+    for _ in 0..4 {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            loop {
+                let body = tokio::time::sleep(Duration::from_millis(5));
+                locks.with("key", patient(), body).await.unwrap();
+            }
+        });
+    }
+    tokio::time::sleep(SHORT).await;
+    for _ in 0..10 {
+        let since = tokio::time::Instant::now();
+        other.with("key", patient(), async {}).await.unwrap();
+        // A turn is 100 ms, a pause between two looks at most 125 ms.
+        assert!(
+            since.elapsed() < Duration::from_millis(300),
+            "{:?}",
+            since.elapsed()
+        );
+    }
+}
+
+async fn nobody_is_ever_inside_with_another(backend: Backend) {
+    let managers = [backend.manager().await, backend.manager().await];
+    let inside = Arc::new(AtomicU32::new(0));
+    let tasks = (0..16).map(|i| {
+        let (locks, inside) = (managers[i % 2].clone(), Arc::clone(&inside));
+        tokio::spawn(async move {
+            let mut tokens = Vec::new();
+            for round in 0..25 {
+                let body = async {
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "overlap");
+                    if round % 5 == 0 {
+                        // Re-entry in the middle of a streak.
+                        locks.with("key", patient(), yield_now()).await.unwrap();
+                    }
+                    yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    current().unwrap().fence_token()
+                };
+                tokens.push(locks.with("key", patient(), body).await.unwrap());
+            }
+            tokens
+        })
+    });
+    let mut tokens = Vec::new();
+    for task in tasks.collect::<Vec<_>>() {
+        let of_task = task.await.unwrap();
+        assert!(of_task.is_sorted());
+        tokens.extend(of_task);
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 16 * 25, "no token was given twice");
+}
+
+async fn a_fence_check_sees_the_hand_over(backend: Backend) {
+    let locks = backend.manager().await;
+    let place = backend.clone();
+    let body: Body = Box::new(move |lock| {
+        async move {
+            let mut transaction = Transaction::begin(&place).await;
+            transaction.verify_current(&lock).await.unwrap();
+            transaction.commit().await;
+            assert_eq!(place.the_row("key").await.fence_token, lock.fence_token());
+        }
+        .boxed()
+    });
+    let [_, second, third, _] = four_in_line(&backend, &locks, patient(), body).await;
+    assert_eq!(second.lease_id, third.lease_id, "it was handed over");
+    let mut transaction = Transaction::begin(&backend).await;
+    let out = transaction.verify_current(&second.lock).await.unwrap_err();
+    assert!(out.is_lost(), "{out:?}");
+    transaction.commit().await;
+}
+
+async fn a_body_that_was_checked_does_not_hand_on(backend: Backend) {
+    let locks = backend.manager().await;
+    let place = backend.clone();
+    let body: Body = Box::new(move |lock| {
+        async move {
+            let mut transaction = Transaction::begin(&place).await;
+            transaction.verify_current(&lock).await.unwrap();
+            transaction.commit().await;
+        }
+        .boxed()
+    });
+    let [.., third, fourth] = four_in_line(&backend, &locks, patient(), body).await;
+    assert_ne!(third.lease_id, fourth.lease_id);
+}

@@ -1,0 +1,96 @@
+//! What is special to MySQL and MariaDB. The rules that every store keeps are in the conformance suite.
+//!
+//! `DBLOCK_TEST_MYSQL_URL` names a throw-away server by address and a superuser of it. Without it these
+//! tests are left out, loudly, or fail when `DBLOCK_TEST_REQUIRE_SERVERS=1`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod access;
+mod apart;
+mod fence;
+mod keys;
+mod place;
+mod purge;
+mod race;
+mod schema;
+
+use std::time::Duration;
+
+use dblock::Key;
+use dblock::store::mysql::MySqlStore;
+use dblock::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
+use sqlx::AssertSqlSafe;
+use sqlx::mysql::MySqlConnection;
+use uuid::Uuid;
+
+const TTL: Duration = Duration::from_secs(30);
+
+async fn run(connection: &mut MySqlConnection, sql: &str) {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(connection)
+        .await
+        .unwrap();
+}
+
+fn key(text: impl AsRef<str>) -> Key {
+    Key::new(None, text.as_ref()).unwrap()
+}
+
+fn acquire(name: impl AsRef<str>) -> Request {
+    let action = Action::Acquire {
+        owner: Uuid::now_v7(),
+        ttl: TTL,
+        holder: "test".into(),
+        wanted_for: None,
+        spare_tokens: 0,
+    };
+    Request {
+        key: key(name),
+        lease_id: Uuid::now_v7(),
+        action,
+    }
+}
+
+fn extend(of: &Request, count: u32) -> Request {
+    Request {
+        action: Action::Extend {
+            count,
+            ttl: TTL,
+            successor: None,
+        },
+        ..of.clone()
+    }
+}
+
+fn release(of: &Request) -> Request {
+    Request {
+        action: Action::Release,
+        ..of.clone()
+    }
+}
+
+async fn one(store: &MySqlStore, request: Request) -> Outcome {
+    store.apply(&[request]).await.pop().unwrap().unwrap()
+}
+
+/// Asks again while the row is locked by somebody else.
+async fn settled(store: &MySqlStore, request: Request) -> Outcome {
+    loop {
+        match one(store, request.clone()).await {
+            Outcome::Skipped => tokio::task::yield_now().await,
+            outcome => return outcome,
+        }
+    }
+}
+
+fn token(outcome: &Outcome) -> i64 {
+    let Outcome::Granted { fence_token, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    *fence_token
+}
+
+fn kind<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> (StoreErrorKind, String) {
+    let error = answer.unwrap_err();
+    (error.kind(), error.to_string())
+}
