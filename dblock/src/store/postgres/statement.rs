@@ -216,7 +216,8 @@ mod tests {
     fn text_is_written_as_digits_and_never_replaced_again() {
         let hostile = "'; DROP TABLE x; -- $1 \\";
         let written = text("f($1, $2)", |s| s.bind(hostile).bind(vec![hostile]));
-        let digits: String = hostile.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let digits: Vec<_> = hostile.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let digits = digits.concat();
         let literal = format!("convert_from(decode('{digits}', 'hex'), 'UTF8')::text");
         assert_eq!(written, format!("f({literal}, ARRAY[{literal}]::text[])"));
     }
