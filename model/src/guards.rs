@@ -26,7 +26,7 @@ pub enum Guard {
     ExtendKeepsLaterToken,
     /// Only rows whose `fence_ceiling` is below the clock are purged.
     PurgeBelowClock,
-    /// Only rows that were idle for long are purged.
+    /// Only rows that were idle for longer than any request is late are purged.
     PurgeOnlyIdle,
     /// A body ends at the local deadline.
     LocalDeadline,
@@ -38,6 +38,8 @@ pub enum Guard {
     OrphanIsReleased,
     /// That release is resent until the ttl has passed.
     OrphanReleaseIsResent,
+    /// The last one is sent after the ttl. Without it: answered after the ttl, and perhaps carried out before.
+    LastReleaseAfterTtl,
     /// The lock is handed over only before the local deadline.
     HandOverWithinLease,
     /// The lock is handed over only within the block of reserved tokens.
@@ -48,8 +50,6 @@ pub enum Guard {
     FlushBeforeCheck,
     /// A fence check locks the row until the user's transaction ends.
     CheckLocksRow,
-    /// A fence check requires `expire_at > now`.
-    CheckRequiresLease,
 }
 
 /// Which guards stand: all of them, or all but one.

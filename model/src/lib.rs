@@ -5,7 +5,10 @@
 //!
 //! | model | what it is about |
 //! |---|---|
+//! | [`retry`] | acquires of unknown outcome and their release |
 //! | [`lease`] | renewal, expiry and takeover; clocks, pauses, crashes |
+//! | [`counts`] | re-entry |
+//! | [`hand_over`] | handing the lock over inside a process, fence checks, purge |
 //!
 //! Nothing in them is forced to happen: that a process does not take its next step while the clock goes on
 //! is a pause of it, or of its thread, or of the network. Time is counted in ticks up to a bound.
@@ -15,8 +18,11 @@
 //! inside or still has to release it, or else ends by itself; and no lease is longer than a ttl from now.
 
 pub mod check;
+pub mod counts;
 pub mod guards;
+pub mod hand_over;
 pub mod history;
 pub mod lease;
+pub mod retry;
 pub mod store;
 pub mod wire;

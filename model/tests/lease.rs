@@ -12,7 +12,7 @@ const TROUBLES: [Trouble; 3] = [Trouble::Jump(MARGIN), Trouble::Crash, Trouble::
 fn the_protocol_holds() {
     for trouble in TROUBLES {
         let guards = Guards::ALL;
-        holds(&format!("lease, {trouble:?}"), LeaseModel { guards, trouble });
+        holds(&format!("lease, {trouble:?}"), &LeaseModel { guards, trouble });
     }
 }
 

@@ -15,6 +15,7 @@ pub mod own_server;
 pub mod pgbouncer;
 pub mod proxy;
 pub mod run;
+pub mod telling_store;
 pub mod transaction;
 
 pub use backend::{Backend, Kind, Row};

@@ -141,9 +141,9 @@ impl Scenario {
 
     pub(crate) fn rounds(self, pace: Pace) -> usize {
         match self {
-            Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(5, 9),
-            Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql | Self::Hot64 => pace.pick(3, 5),
-            Self::Hot4proc | Self::Handover | Self::Attribute => pace.pick(2, 5),
+            Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(3, 9),
+            Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(3, 5),
+            Self::Hot64 | Self::Hot4proc | Self::Handover | Self::Attribute => pace.pick(2, 5),
             // Counts of statements and pages, which noise hardly changes.
             Self::Waiters | Self::Held | Self::Bloat => 1,
         }

@@ -19,11 +19,13 @@ mod inherit;
 mod loss;
 mod operators;
 mod places;
+mod purge;
 mod release;
 mod shutdown;
 mod stores;
 mod tokens;
 mod verify;
+mod wake_ups;
 
 use std::time::Duration;
 

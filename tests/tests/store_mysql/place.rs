@@ -64,6 +64,14 @@ impl Place {
             .unwrap()
     }
 
+    pub(crate) async fn is_mariadb(&self) -> bool {
+        let version: String = sqlx::query_scalar("SELECT VERSION()")
+            .fetch_one(&mut self.connection().await)
+            .await
+            .unwrap();
+        version.contains("MariaDB")
+    }
+
     pub(crate) async fn run(&self, sql: &str) {
         run(&mut self.connection().await, sql).await;
     }

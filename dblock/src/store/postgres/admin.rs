@@ -79,7 +79,7 @@ async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Res
             .fetch_in(&mut transaction)
             .await?;
         if found.is_empty() {
-            sqlx::query(AssertSqlSafe(format!("CREATE SCHEMA \"{name}\"")))
+            sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA \"{name}\"")))
                 .execute(&mut *transaction)
                 .await?;
         }

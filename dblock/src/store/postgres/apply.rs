@@ -118,8 +118,9 @@ async fn execute(store: &PostgresStore, kind: Kind, part: &[Placed<'_>]) -> Resu
     // What the statement leaves out is a row that was locked, or that came or went meanwhile.
     let mut outcomes = vec![Outcome::Skipped; part.len()];
     for row in rows {
-        let (place, outcome) = answer(kind, part, &row).map_err(failed)?;
-        outcomes[place] = outcome;
+        let (place, outcome) = answer(kind, &row).map_err(failed)?;
+        let place = usize::try_from(place - 1).ok().and_then(|i| outcomes.get_mut(i));
+        *place.ok_or_else(|| failed(unexpected("a request that was not made")))? = outcome;
     }
     Ok(outcomes)
 }
@@ -237,12 +238,9 @@ fn new_token(request: &Request) -> Option<i64> {
     successor(request).map(|successor| successor.fence_token)
 }
 
-/// Reads one row of an answer: the place in `part`, and the outcome. [`super::sql`] lists the columns.
-fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcome), sqlx::Error> {
-    let key: &str = row.try_get(0)?;
-    let place = part
-        .binary_search_by(|(_, request)| request.key.as_str().cmp(key))
-        .map_err(|_| unexpected("a key that was not asked for"))?;
+/// Reads one row of an answer: the place among the requests from 1 on, and the outcome. [`super::sql`] lists
+/// the columns.
+fn answer(kind: Kind, row: &PgRow) -> Result<(i64, Outcome), sqlx::Error> {
     let outcome = match (kind, row.try_get(1)?) {
         (Kind::Acquire, "busy") => Outcome::Busy(occupant(row, until(row.try_get(3)?, 0))?),
         (Kind::Acquire, word @ ("granted" | "taken over")) => Outcome::Granted {
@@ -265,7 +263,7 @@ fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcom
         (_, "lost") => Outcome::Lost,
         _ => return Err(unexpected("an unknown outcome")),
     };
-    Ok((place, outcome))
+    Ok((row.try_get(0)?, outcome))
 }
 
 fn occupant(row: &PgRow, remaining: Duration) -> Result<Occupant, sqlx::Error> {

@@ -2,7 +2,7 @@
 //!
 //! Each action is one autocommit statement, so a lock that nobody else wants costs one round trip to
 //! acquire and one to release; only a row in an unusual state costs a second one. Rows are locked with
-//! `SKIP LOCKED`: a transaction of the user's that holds a row stalls nobody. `sql.rs` explains why the
+//! `SKIP LOCKED`: a transaction of the user's that holds a row stalls nobody. `sql/mod.rs` explains why the
 //! statements are right.
 
 mod admin;
@@ -11,7 +11,6 @@ mod errors;
 mod listen;
 mod session;
 mod sql;
-mod sql_one;
 mod statement;
 
 use std::fmt;

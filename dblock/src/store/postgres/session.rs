@@ -22,11 +22,12 @@ const ISOLATION: &str = "read committed";
 /// What else our own sessions have. Nothing but speed and patience depends on it.
 ///
 /// The planner's switches keep a plan that was made for an empty table from reading the whole of a large one.
-const SETTINGS: [(&str, &str); 8] = [
+const SETTINGS: [(&str, &str); 9] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
+    ("jit", "off"),
     ("lock_timeout", "1s"),
     ("statement_timeout", "5s"),
     ("idle_in_transaction_session_timeout", "10s"),

@@ -1,0 +1,187 @@
+//! Wake-ups by other processes' releases: they save time and statements, and nothing else depends on them.
+//! On a clock that jumps from event to event, so that statements can be counted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dblock::store::Store;
+use dblock::{LockManager, LockOptions};
+use dblock_tests::faulty_store::{FaultyStore, Kind};
+use dblock_tests::telling_store::TellingStore;
+use dblock_tests::{Backend, on_every_store};
+use tokio::time::{Instant, sleep};
+
+use crate::{LONG, long, patient};
+
+on_every_store!(postgres:
+    a_connection_that_hears_nothing_any_more_only_slows_things,
+);
+
+struct Scene {
+    telling: TellingStore,
+    /// Counts what the waiting process asks.
+    counting: Arc<FaultyStore>,
+    waiting: LockManager,
+    holding: LockManager,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let telling = TellingStore::new();
+        let inner: Arc<dyn Store> = Arc::new(telling.clone());
+        let counting = FaultyStore::over(inner);
+        let other: Arc<dyn Store> = Arc::new(telling.clone());
+        Self {
+            waiting: counting.manager(),
+            holding: LockManager::builder(other).start().unwrap(),
+            telling,
+            counting,
+        }
+    }
+
+    fn acquires(&self) -> usize {
+        self.counting.asked_to(Kind::Acquire).len()
+    }
+
+    /// Has many callers wait for 10 seconds for a key that another process holds; how often the store was asked.
+    async fn asked_in_ten_seconds(&self) -> usize {
+        let guard = self.holding.acquire("key", long()).await.unwrap();
+        let waiters = (0..100).map(|_| {
+            let locks = self.waiting.clone();
+            tokio::spawn(async move { locks.acquire("key", patient()).await })
+        });
+        let waiters: Vec<_> = waiters.collect();
+        let before = self.acquires();
+        sleep(Duration::from_secs(10)).await;
+        let asked = self.acquires() - before;
+        for waiter in waiters {
+            waiter.abort();
+        }
+        guard.release().await.unwrap();
+        asked
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_asks_about_once_a_second() {
+    let scene = Scene::new();
+    let asked = scene.asked_in_ten_seconds().await;
+    assert!((10..=14).contains(&asked), "{asked}");
+    assert_eq!(scene.telling.listeners(), 1, "one a process, not one a caller");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_hears_nothing_polls() {
+    let scene = Scene::new();
+    scene.telling.go_deaf();
+    let asked = scene.asked_in_ten_seconds().await;
+    assert!((80..=140).contains(&asked), "{asked}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_wakes_at_once() {
+    let scene = Scene::new();
+    let guard = scene.holding.acquire("key", long()).await.unwrap();
+    let waiter = tokio::spawn({
+        let locks = scene.waiting.clone();
+        async move {
+            let guard = locks.acquire("key", patient()).await.unwrap();
+            (guard, Instant::now())
+        }
+    });
+    sleep(Duration::from_millis(3_333)).await;
+    guard.release().await.unwrap();
+    let released = Instant::now();
+    let (guard, entered) = waiter.await.unwrap();
+    assert!(
+        entered - released <= Duration::from_millis(1),
+        "{:?}",
+        entered - released
+    );
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_nobody_was_told_of_is_found_within_a_second() {
+    let scene = Scene::new();
+    let guard = scene
+        .holding
+        .acquire("key", long().ttl(Duration::from_secs(5)).renew(false))
+        .await;
+    // It expires: nobody tells of that, but the reply said when.
+    let since = Instant::now();
+    let next = scene.waiting.acquire("key", patient()).await.unwrap();
+    let waited = since.elapsed();
+    assert!((5_000..=5_100).contains(&waited.as_millis()), "{waited:?}");
+    next.release().await.unwrap();
+    drop(guard);
+    // An operator frees it; this store tells nobody.
+    let guard = scene.holding.acquire("key", long()).await.unwrap();
+    let waiter = tokio::spawn({
+        let locks = scene.waiting.clone();
+        async move { locks.acquire("key", patient()).await }
+    });
+    sleep(Duration::from_secs(3)).await;
+    let since = Instant::now();
+    scene.holding.force_release("key").await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    assert!(
+        since.elapsed() <= Duration::from_millis(1_001),
+        "{:?}",
+        since.elapsed()
+    );
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn going_deaf_in_the_middle_is_noticed() {
+    let scene = Scene::new();
+    let guard = scene.holding.acquire("key", long()).await.unwrap();
+    let waiter = tokio::spawn({
+        let locks = scene.waiting.clone();
+        async move { locks.acquire("key", patient()).await }
+    });
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(scene.telling.listeners(), 1);
+    scene.telling.go_deaf();
+    let before = scene.acquires();
+    sleep(Duration::from_secs(2)).await;
+    let asked = scene.acquires() - before;
+    assert!(asked >= 10, "back to polling: {asked}");
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn listening_ends_when_nobody_has_waited_for_a_minute() {
+    let scene = Scene::new();
+    scene.asked_in_ten_seconds().await;
+    assert_eq!(scene.telling.listeners(), 1);
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(scene.telling.listeners(), 1);
+    sleep(Duration::from_secs(40)).await;
+    assert_eq!(scene.telling.listeners(), 0);
+    scene.asked_in_ten_seconds().await;
+    assert_eq!(scene.telling.listeners(), 1, "and begins again");
+}
+
+/// The server ends the listening connection, and the lock goes round all the same.
+async fn a_connection_that_hears_nothing_any_more_only_slows_things(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    for _ in 0..3 {
+        let guard = locks.acquire("key", long()).await.unwrap();
+        let waiter = tokio::spawn({
+            let other = other.clone();
+            async move { other.acquire("key", LockOptions::new().wait(LONG)).await }
+        });
+        backend.until("key", LONG, |row| row.wanted_until > row.now).await;
+        backend
+            .execute(
+                "DO $$ BEGIN PERFORM pg_terminate_backend(pid) FROM pg_stat_activity \
+                 WHERE query LIKE 'LISTEN %' AND pid <> pg_backend_pid(); END $$",
+            )
+            .await;
+        guard.release().await.unwrap();
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+    }
+}
