@@ -143,10 +143,18 @@ async fn a_role_that_may_only_use_the_two_tables_does_everything(backend: Backen
     let taken = locks.acquire("left", long.clone().wait(LONG)).await.unwrap();
     taken.release().await.unwrap();
 
-    // Housekeeping.
-    role.store()
+    // Housekeeping, of a row that looks as if nobody had used it for decades.
+    backend
+        .execute(
+            "UPDATE {table} SET expire_at = 1, wanted_until = 0, fence_token = 1, fence_ceiling = 1 WHERE lock_key = 'left'",
+        )
+        .await;
+    let purged = role
+        .store()
         .purge(Duration::from_hours(24), None, 100)
         .await
         .unwrap();
+    assert_eq!(purged.rows, 1);
+    assert_eq!(backend.row("left").await, None);
     role.drop().await;
 }
