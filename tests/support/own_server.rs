@@ -8,12 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::line::Database;
 
 /// How long a server may take to start.
 const START: Duration = Duration::from_mins(1);
 
-/// A running server in a temporary folder. It is killed when this is dropped.
+/// How long a server that was asked to stop may take.
+const STOP: Duration = Duration::from_secs(10);
+
+/// A running server in a temporary folder. It is stopped when this is dropped.
 #[derive(Debug)]
 pub struct OwnServer {
     database: Database,
@@ -103,6 +108,25 @@ impl OwnServer {
         }
     }
 
+    /// Tells it to stop without waiting for anybody: immediate mode on PostgreSQL, which leaves recovery to
+    /// the next start; an ordinary end on MySQL, which has no such mode.
+    pub fn stop_at_once(&mut self) {
+        let signal = match self.database {
+            Database::Postgres => Signal::QUIT,
+            Database::MySql => Signal::TERM,
+        };
+        let Some(child) = &mut self.child else { return };
+        let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        // It has not been waited for, so its id is its own.
+        if id.is_some_and(|id| kill_process(id, signal).is_ok()) {
+            let deadline = Instant::now() + STOP;
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        self.kill();
+    }
+
     /// Starts it again, on the same port, and waits until it answers.
     pub async fn restart(&mut self) {
         self.kill();
@@ -180,7 +204,15 @@ impl OwnServer {
     }
 
     fn launch(&mut self) {
-        let mut command = self.command(&self.program);
+        // When we are killed and cannot stop it, Linux does.
+        let mut command = match on_path("setpriv").filter(|_| cfg!(target_os = "linux")) {
+            None => self.command(&self.program),
+            Some(setpriv) => {
+                let mut command = self.command(&setpriv);
+                command.args(["--pdeathsig", "QUIT", "--"]).arg(&self.program);
+                command
+            }
+        };
         match self.database {
             Database::Postgres => {
                 command.arg("-D").arg(self.data());
@@ -247,8 +279,9 @@ impl OwnServer {
 }
 
 impl Drop for OwnServer {
+    /// Not killed, which would leave shared memory behind.
     fn drop(&mut self) {
-        self.kill();
+        self.stop_at_once();
     }
 }
 

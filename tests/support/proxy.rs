@@ -26,6 +26,8 @@ pub enum Traffic {
     Slow(Duration),
     /// Accepts connections and forwards nothing. What was swallowed does not come later.
     BlackHole,
+    /// Lets the server have every request and swallows its replies. They do not come later.
+    Deaf,
     /// Closes every connection, new ones too.
     Refused,
 }
@@ -202,6 +204,7 @@ impl Shared {
         let (mut up, mut down) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
         // Once something was swallowed, the rest of the stream is worth nothing.
         let mut swallowed = *traffic.borrow_and_update() == Traffic::BlackHole;
+        let mut deaf = *traffic.borrow() == Traffic::Deaf;
         loop {
             tokio::select! {
                 read = from_client.read(&mut up) => {
@@ -239,7 +242,7 @@ impl Shared {
                 }
                 read = from_server.read(&mut down) => {
                     let Ok(length @ 1..) = read else { return };
-                    if swallowed {
+                    if swallowed || deaf {
                         continue;
                     }
                     let pause = match *traffic.borrow() {
@@ -254,6 +257,7 @@ impl Shared {
                 _ = traffic.changed() => match *traffic.borrow_and_update() {
                     Traffic::Refused => return,
                     Traffic::BlackHole => swallowed = true,
+                    Traffic::Deaf => deaf = true,
                     Traffic::Flows | Traffic::Slow(_) => {}
                 },
             }

@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask test`, `bench`, `servers` and `compile-time`. Unix only.
+//! The project's tasks: `cargo xtask test`, `torture`, `bench`, `servers` and `compile-time`. Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
@@ -11,6 +11,7 @@ mod signals;
 mod stale;
 mod steps;
 mod test;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,8 @@ struct Cli {
 enum Task {
     /// Run every check of the project, with throw-away database servers.
     Test(test::Args),
+    /// Fight for locks while processes, connections and servers fail, and check what happened.
+    Torture(torture::Args),
     /// Measure dblock beside other locks, on throw-away servers.
     Bench(bench::Args),
     /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
@@ -58,6 +61,10 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Test(args) => tokio::select! {
             outcome = test::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Torture(args) => tokio::select! {
+            outcome = torture::run(&args) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Bench(args) => tokio::select! {

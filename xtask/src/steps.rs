@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use crate::process::{Process, Stop, Target, shown};
 use crate::servers::{Purpose, Servers};
-use crate::stale;
+use crate::{stale, torture};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
@@ -44,6 +44,8 @@ pub(crate) enum Step {
     Stores,
     /// All tests of all crates, on all stores.
     Test,
+    /// A short torture of each store, with the same faults every time.
+    Torture,
     /// The documentation builds without a warning.
     Doc,
     /// The newcomer's first command works.
@@ -62,11 +64,12 @@ pub(crate) enum Outcome {
 }
 
 impl Step {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Fmt,
         Self::Clippy,
         Self::Stores,
         Self::Test,
+        Self::Torture,
         Self::Doc,
         Self::Quickstart,
         Self::Package,
@@ -81,6 +84,7 @@ impl Step {
             }
             Self::Stores => stores().await?,
             Self::Test => return test(extra).await,
+            Self::Torture => torture::briefly().await?,
             Self::Doc => {
                 let mut command = cargo(["doc", "--workspace", "--no-deps", "--features", FEATURES]);
                 run(command.env("RUSTDOCFLAGS", "-D warnings")).await?;
@@ -122,6 +126,7 @@ impl fmt::Display for Step {
             Self::Clippy => "clippy",
             Self::Stores => "stores",
             Self::Test => "test",
+            Self::Torture => "torture",
             Self::Doc => "doc",
             Self::Quickstart => "quickstart",
             Self::Package => "package",
@@ -196,7 +201,7 @@ async fn example_exists(name: &str) -> anyhow::Result<bool> {
     Ok(targets.any(|target| target["name"] == name && target["kind"][0] == "example"))
 }
 
-async fn target_folder() -> anyhow::Result<PathBuf> {
+pub(crate) async fn target_folder() -> anyhow::Result<PathBuf> {
     let metadata = metadata().await?;
     metadata["target_directory"]
         .as_str()

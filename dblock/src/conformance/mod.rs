@@ -24,7 +24,21 @@
 //! ```
 //!
 //! A check fails by panicking. Each has rows of its own, in a fresh fixture, and waits for nothing longer than
-//! [`PATIENCE`].
+//! [`PATIENCE`]. Its name says what it shows; the text of its function says how. The list of
+//! [`store_conformance!`](crate::store_conformance) is in two halves:
+//!
+//! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an operator
+//!   may do, tokens, successors and spare tokens of hand-overs, purge, wake-ups, batches, races between
+//!   handles, keys and holders of any text, the clock, and migration.
+//! - **Through a [`LockManager`](crate::LockManager)**, as programs use it: exclusion, takeover, waiting and wake-up,
+//!   tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost replies,
+//!   operators, missing tables. The shortest lease is a second, so some of these take a few.
+//!
+//! What a store says that it cannot do is not left out: the check sees that it is refused as
+//! [`Unsupported`](crate::store::StoreErrorKind::Unsupported), and that nothing else is touched by that.
+//!
+//! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite with a
+//! store's servers under load, too: what it shows about time, it shows with wide bounds.
 
 #![allow(clippy::missing_panics_doc, reason = "a check fails by panicking")]
 
@@ -64,7 +78,7 @@ pub use self::token::*;
 pub use self::wanted::*;
 use crate::store::Store;
 
-/// One fresh set of rows.
+/// One fresh set of rows, apart from those of every other fixture: a table, file or prefix of its own.
 pub trait Fixture: Sync {
     /// A new handle on the rows, independent of the others like another process, with its tables made.
     fn store(&self) -> impl Future<Output = Arc<dyn Store>> + Send;

@@ -48,6 +48,10 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What keeps the rows: one table in one database, or memory.
 ///
+/// For a store of your own: `examples/custom_store` shows a small one and says what to mind, the module
+/// `conformance` (feature `conformance`) has the suite that it must pass, and
+/// [`LockManager::builder`](crate::LockManager::builder) takes it as an `Arc<dyn Store>`.
+///
 /// The engine calls every method on its own runtime and never drops a future of [`apply`](Self::apply)
 /// except when a statement takes far too long; a store must then give up the connection that it used.
 pub trait Store: Debug + Send + Sync + 'static {

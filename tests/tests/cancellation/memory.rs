@@ -85,11 +85,13 @@ enum Place {
     InLine,
 }
 
-/// While it waits; when it was woken; when what was sent is on its way; when the renewal is.
-const MOMENTS: [DropWhen; 4] = [
+/// While it waits; when it was woken; when what was sent is on its way; at the instant at which the answer of
+/// a slow store arrives; when the renewal is on its way.
+const MOMENTS: [DropWhen; 5] = [
     DropWhen::Waiting,
     DropWhen::Woken,
     DropWhen::Later(Duration::from_millis(1)),
+    DropWhen::Later(SLOW),
     DropWhen::Later(Duration::from_millis(10_001)),
 ];
 

@@ -196,9 +196,12 @@ async fn play(case: Case, line: &Line, alone: &Mutex<()>) -> bool {
         "{case:?}: {}",
         line.proxy.most_open()
     );
-    if matches!(case.trouble, Trouble::None | Trouble::Busy | Trouble::Slow) {
-        let broken: Vec<_> = connections.iter().filter(|port| !after.contains(port)).collect();
-        assert!(broken.is_empty(), "{case:?}: connections were given up");
+    let given_up = connections.iter().filter(|port| !after.contains(port)).count();
+    match (case.trouble, line.database) {
+        (Trouble::Cut | Trouble::Trick(..), _) => {}
+        // An idle connection makes room for the one that listens.
+        (Trouble::Busy, Database::Postgres) => assert!(given_up <= 1, "{case:?}: {given_up} given up"),
+        _ => assert_eq!(given_up, 0, "{case:?}: connections were given up"),
     }
     ended
 }

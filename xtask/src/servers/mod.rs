@@ -123,6 +123,24 @@ impl Programs {
         }
     }
 
+    /// The `wanted` ones, after installing what is missing where we may.
+    async fn find_or_install(wanted: &[Kind]) -> anyhow::Result<Self> {
+        let programs = Self::find(wanted);
+        let missing = programs.missing(wanted);
+        if missing.is_empty() {
+            return Ok(programs);
+        }
+        packages::install(&missing).await?;
+        let programs = Self::find(wanted);
+        let missing = programs.missing(wanted);
+        anyhow::ensure!(
+            missing.is_empty(),
+            "still not found after the installation: {}",
+            missing.join(", ")
+        );
+        Ok(programs)
+    }
+
     /// The packages of what was wanted and not found. The pooler always is: the tests need it before a
     /// server that the environment names as well.
     fn missing(&self, wanted: &[Kind]) -> Vec<&'static str> {
@@ -143,19 +161,7 @@ impl Programs {
 impl Servers {
     /// Starts the `wanted` servers, after installing what is missing where we may.
     async fn start(wanted: &[Kind], purpose: Purpose) -> anyhow::Result<Self> {
-        let mut programs = Programs::find(wanted);
-        let missing = programs.missing(wanted);
-        if !missing.is_empty() {
-            packages::install(&missing).await?;
-            programs = Programs::find(wanted);
-            let missing = programs.missing(wanted);
-            anyhow::ensure!(
-                missing.is_empty(),
-                "still not found after the installation: {}",
-                missing.join(", ")
-            );
-        }
-
+        let programs = Programs::find_or_install(wanted).await?;
         let folder = tempfile::Builder::new()
             .prefix("dblock-")
             .tempdir()
@@ -218,6 +224,25 @@ impl Servers {
         self.running
             .iter()
             .map(|(kind, server)| (kind.variable(), server.url.as_str()))
+    }
+}
+
+/// Installs what is missing of a server's programs, where we may, for somebody who starts it himself.
+pub(crate) async fn install(kind: Kind) -> anyhow::Result<()> {
+    Programs::find_or_install(&[kind]).await.map(drop)
+}
+
+/// Whether a process can be given a wall clock of its own.
+pub(crate) fn has_faketime() -> bool {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let library = |folder: fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
+    folders.map(library).any(|library| library.is_file())
+}
+
+/// Installs a library that is of use but not needed; says why where we may not.
+pub(crate) async fn install_if_we_may(package: &str) {
+    if let Err(error) = packages::install(&[package]).await {
+        eprintln!("going on without {package}: {error:#}");
     }
 }
 

@@ -1,0 +1,220 @@
+//! A bank of accounts in the tortured database, where an update would be lost if two were inside of a lock.
+//!
+//! A transfer reads both balances, computes, and writes the sums and two lines in the ledger in one
+//! transaction with the fence check. Nothing but the locks keeps two transfers apart.
+
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use dblock::{CurrentLock, StoreSource};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use sqlx::{Acquire as _, AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
+
+use crate::history::AccountEnd;
+
+/// Accounts are numbered from 0.
+pub(crate) const ACCOUNTS: i32 = 4;
+
+const OPENED_WITH: i64 = 1_000_000;
+
+/// Connections that a process has for its own statements.
+const CONNECTIONS: u32 = 4;
+
+/// How long a process waits for one of them.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The bank's database.
+#[derive(Debug, Clone)]
+pub(crate) enum Bank {
+    Postgres(PgPool),
+    MySql(MySqlPool),
+    Sqlite(SqlitePool),
+}
+
+/// Runs the same code on whichever pool it is.
+macro_rules! on {
+    ($bank:expr, |$pool:ident| $code:expr) => {
+        match $bank {
+            Bank::Postgres($pool) => $code,
+            Bank::MySql($pool) => $code,
+            Bank::Sqlite($pool) => $code,
+        }
+    };
+}
+
+/// Money from one account to another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Transfer {
+    pub(crate) id: i64,
+    pub(crate) from: i32,
+    pub(crate) to: i32,
+    pub(crate) amount: i64,
+}
+
+/// A statement of ours. It holds numbers only, so it is the same for all three databases.
+fn sql(text: String) -> AssertSqlSafe<String> {
+    AssertSqlSafe(text)
+}
+
+impl Bank {
+    /// A bank at a URL. Connects when it has to.
+    pub(crate) fn at(url: &str) -> anyhow::Result<Self> {
+        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+        Ok(match scheme {
+            "postgres" => Self::Postgres(
+                PgPoolOptions::new()
+                    .max_connections(CONNECTIONS)
+                    .acquire_timeout(PATIENCE)
+                    .connect_lazy(url)?,
+            ),
+            "mysql" => Self::MySql(
+                MySqlPoolOptions::new()
+                    .max_connections(CONNECTIONS)
+                    .acquire_timeout(PATIENCE)
+                    .connect_lazy(url)?,
+            ),
+            "sqlite" => {
+                let file = SqliteConnectOptions::from_str(url)?
+                    .create_if_missing(true)
+                    .journal_mode(SqliteJournalMode::Wal)
+                    .busy_timeout(PATIENCE);
+                Self::Sqlite(
+                    SqlitePoolOptions::new()
+                        .max_connections(CONNECTIONS)
+                        .acquire_timeout(PATIENCE)
+                        .connect_lazy_with(file),
+                )
+            }
+            other => bail!("no bank for {other:?}"),
+        })
+    }
+
+    /// For a manager over the same database.
+    pub(crate) fn source(&self) -> StoreSource {
+        on!(self, |pool| pool.into())
+    }
+
+    /// Opens the accounts.
+    pub(crate) async fn open(&self) -> anyhow::Result<()> {
+        let accounts: Vec<String> = (0..ACCOUNTS)
+            .map(|account| format!("({account}, {OPENED_WITH})"))
+            .collect();
+        for statement in [
+            "CREATE TABLE torture_account (id INT PRIMARY KEY, balance BIGINT NOT NULL)".to_owned(),
+            "CREATE TABLE torture_ledger (transfer BIGINT NOT NULL, account INT NOT NULL, amount BIGINT NOT NULL, \
+             PRIMARY KEY (transfer, account))"
+                .to_owned(),
+            format!("INSERT INTO torture_account VALUES {}", accounts.join(", ")),
+        ] {
+            on!(self, |pool| sqlx::raw_sql(sql(statement)).execute(pool).await.map(drop))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a transfer under the locks of both accounts. One that fails may have been committed all the same.
+    pub(crate) async fn transfer(&self, transfer: Transfer, locks: [&CurrentLock; 2]) -> anyhow::Result<()> {
+        let Transfer { id, from, to, amount } = transfer;
+        on!(self, |pool| {
+            let mut borrowed = Borrowed::from(pool.acquire().await?);
+            let connection = borrowed.connection();
+            let mut sums = Vec::new();
+            for (account, amount) in [(from, -amount), (to, amount)] {
+                let read = sql(format!(
+                    "SELECT balance FROM torture_account WHERE id = {account}"
+                ));
+                let balance: i64 = sqlx::query_scalar(read)
+                    .persistent(false)
+                    .fetch_one(&mut **connection)
+                    .await?;
+                sums.push((account, amount, balance + amount));
+            }
+            let mut tx = connection.begin().await?;
+            for lock in locks {
+                lock.verify_in(&mut tx).await?;
+            }
+            for (account, amount, sum) in sums {
+                let write = format!("UPDATE torture_account SET balance = {sum} WHERE id = {account}");
+                sqlx::raw_sql(sql(write)).execute(&mut *tx).await?;
+                let book = format!("INSERT INTO torture_ledger VALUES ({id}, {account}, {amount})");
+                sqlx::raw_sql(sql(book)).execute(&mut *tx).await?;
+            }
+            tx.commit().await?;
+            borrowed.is_clean = true;
+            Ok(())
+        })
+    }
+
+    /// Keeps every connection of the pool for so long.
+    pub(crate) async fn exhaust(&self, length: Duration) {
+        on!(self, |pool| {
+            let all = (0..CONNECTIONS).map(|_| async {
+                let mut borrowed = Borrowed::from(pool.acquire().await?);
+                borrowed.is_clean = true;
+                tokio::time::sleep(length).await;
+                drop(borrowed);
+                Ok::<_, sqlx::Error>(())
+            });
+            futures_util::future::join_all(all).await;
+        });
+    }
+
+    /// All accounts, and the transfer of every line of the ledger.
+    pub(crate) async fn close(&self) -> anyhow::Result<(Vec<AccountEnd>, Vec<i64>)> {
+        on!(self, |pool| {
+            let balances: Vec<(i32, i64)> =
+                sqlx::query_as("SELECT id, balance FROM torture_account ORDER BY id")
+                    .fetch_all(pool)
+                    .await
+                    .context("reading the accounts")?;
+            let ledger: Vec<(i64, i32, i64)> =
+                sqlx::query_as("SELECT transfer, account, amount FROM torture_ledger")
+                    .fetch_all(pool)
+                    .await
+                    .context("reading the ledger")?;
+            let accounts = balances.iter().map(|&(account, balance)| AccountEnd {
+                account,
+                opened_with: OPENED_WITH,
+                balance,
+                ledger: ledger
+                    .iter()
+                    .filter(|line| line.1 == account)
+                    .map(|line| line.2)
+                    .sum(),
+            });
+            Ok((accounts.collect(), ledger.iter().map(|line| line.0).collect()))
+        })
+    }
+}
+
+/// A connection of a pool. Unless all went well it is closed rather than given back: whoever was dropped in
+/// the middle of a statement, or timed out, leaves it in an unknown state.
+struct Borrowed<D: sqlx::Database> {
+    connection: Option<sqlx::pool::PoolConnection<D>>,
+    is_clean: bool,
+}
+
+impl<D: sqlx::Database> From<sqlx::pool::PoolConnection<D>> for Borrowed<D> {
+    fn from(connection: sqlx::pool::PoolConnection<D>) -> Self {
+        Self {
+            connection: Some(connection),
+            is_clean: false,
+        }
+    }
+}
+
+impl<D: sqlx::Database> Borrowed<D> {
+    fn connection(&mut self) -> &mut sqlx::pool::PoolConnection<D> {
+        self.connection.as_mut().expect("it is there until it is dropped")
+    }
+}
+
+impl<D: sqlx::Database> Drop for Borrowed<D> {
+    fn drop(&mut self) {
+        if let Some(mut connection) = self.connection.take().filter(|_| !self.is_clean) {
+            connection.close_on_drop();
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The calls of all processes, put together from their lines.
+
+use std::collections::HashMap;
+
+use super::facts::Facts;
+use crate::history::{End, Event, History, How, Line, MS, Way};
+use crate::seat::Life;
+
+/// A call for a lock.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) life: Life,
+    pub(crate) number: u64,
+    pub(crate) key: String,
+    pub(crate) way: Way,
+    pub(crate) wait: i64,
+    /// The ttl of its lease: that of the outermost call of its chain with the same key.
+    pub(crate) ttl: i64,
+    within: Option<u64>,
+    /// The nearest call around it with the same key.
+    pub(crate) outer: Option<u64>,
+    pub(crate) asked: i64,
+    pub(crate) stay: Option<Stay>,
+    /// When its guard's release was confirmed.
+    pub(crate) released: Option<i64>,
+    pub(crate) answer: Option<Answer>,
+    pub(crate) transferred: Option<i64>,
+    /// When its process ended.
+    process_end: i64,
+}
+
+/// A section.
+#[derive(Debug, Clone)]
+pub(crate) struct Stay {
+    pub(crate) entered: i64,
+    pub(crate) owner: String,
+    pub(crate) token: i64,
+    /// When it kept its thread, and until when it meant to.
+    pub(crate) blocks: Vec<(i64, i64)>,
+    pub(crate) left: Option<Left>,
+}
+
+/// The end of a section.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Left {
+    pub(crate) at: i64,
+    pub(crate) last_step: i64,
+    pub(crate) how: How,
+}
+
+/// The end of a call.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) at: i64,
+    pub(crate) end: End,
+    pub(crate) by: Option<i64>,
+    pub(crate) text: Option<String>,
+}
+
+impl Call {
+    pub(crate) fn left_how(&self) -> Option<How> {
+        Some(self.stay.as_ref()?.left?.how)
+    }
+
+    /// When its section ended: for one that was cut by a kill, the last moment of which it is sure that the
+    /// process lived.
+    pub(crate) fn stay_end(&self) -> i64 {
+        let left = self.stay.as_ref().and_then(|stay| stay.left);
+        left.map_or(self.process_end, |left| left.at)
+    }
+
+    /// When the caller knew whether it had the lock, or was no more.
+    pub(crate) fn decided(&self) -> i64 {
+        let entered = self.stay.as_ref().map(|stay| stay.entered);
+        let answered = self.answer.as_ref().map(|answer| answer.at);
+        entered.or(answered).unwrap_or(self.process_end)
+    }
+}
+
+/// All calls.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    calls: Vec<Call>,
+    places: HashMap<(Life, u64), usize>,
+}
+
+impl Calls {
+    pub(crate) fn read(history: &History, facts: &Facts) -> Self {
+        let mut calls = Self::default();
+        for (life, log) in &history.workers {
+            for line in log {
+                calls.add(*life, line, facts);
+            }
+        }
+        calls
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Call> {
+        self.calls.iter()
+    }
+
+    pub(crate) fn get(&self, life: Life, number: u64) -> Option<&Call> {
+        self.places.get(&(life, number)).map(|place| &self.calls[*place])
+    }
+
+    /// The sections of each key, in the order of their entries.
+    pub(crate) fn sections(&self) -> Vec<(&str, Vec<(&Call, &Stay)>)> {
+        let mut by_key: HashMap<&str, Vec<(&Call, &Stay)>> = HashMap::new();
+        for call in &self.calls {
+            if let Some(stay) = &call.stay {
+                by_key.entry(&call.key).or_default().push((call, stay));
+            }
+        }
+        let mut by_key: Vec<_> = by_key.into_iter().collect();
+        by_key.sort_by_key(|(key, _)| *key);
+        for (_, sections) in &mut by_key {
+            sections.sort_by_key(|(_, stay)| stay.entered);
+        }
+        by_key
+    }
+
+    fn add(&mut self, life: Life, written: &Line, facts: &Facts) {
+        let at = written.at;
+        let number = match &written.event {
+            Event::Ask {
+                call,
+                key,
+                way,
+                ttl_ms,
+                wait_ms,
+                within,
+                ..
+            } => {
+                let outer = self.around(life, *within, key);
+                let own_ttl = i64::from(*ttl_ms) * MS;
+                let ttl = outer.map_or(own_ttl, |outer| outer.ttl);
+                let call = Call {
+                    life,
+                    number: *call,
+                    key: key.clone(),
+                    way: *way,
+                    wait: i64::from(*wait_ms) * MS,
+                    ttl,
+                    within: *within,
+                    outer: outer.map(|outer| outer.number),
+                    asked: at,
+                    stay: None,
+                    released: None,
+                    answer: None,
+                    transferred: None,
+                    process_end: facts.end_of(life),
+                };
+                self.places.insert((life, call.number), self.calls.len());
+                self.calls.push(call);
+                return;
+            }
+            Event::Enter { call, .. }
+            | Event::Block { call, .. }
+            | Event::Leave { call, .. }
+            | Event::Released { call }
+            | Event::Answer { call, .. } => *call,
+            // Its number has its call in it.
+            Event::Transferred { id } => (*id & 0xffff_ffff).unsigned_abs(),
+            _ => return,
+        };
+        let Some(place) = self.places.get(&(life, number)) else {
+            return;
+        };
+        self.calls[*place].note(written);
+    }
+
+    /// The nearest call with a key around one that is made inside of `within`.
+    fn around(&self, life: Life, within: Option<u64>, key: &str) -> Option<&Call> {
+        let first = within.and_then(|number| self.get(life, number));
+        std::iter::successors(first, |call| self.get(life, call.within?)).find(|call| call.key == key)
+    }
+}
+
+impl Call {
+    fn note(&mut self, line: &Line) {
+        let at = line.at;
+        match &line.event {
+            Event::Enter { owner, token, .. } => {
+                self.stay = Some(Stay {
+                    entered: at,
+                    owner: owner.clone(),
+                    token: *token,
+                    blocks: Vec::new(),
+                    left: None,
+                });
+            }
+            Event::Block { ms, .. } => {
+                if let Some(stay) = &mut self.stay {
+                    stay.blocks.push((at, at + i64::from(*ms) * MS));
+                }
+            }
+            Event::Leave { last_step, how, .. } => {
+                if let Some(stay) = &mut self.stay {
+                    stay.left = Some(Left {
+                        at,
+                        last_step: *last_step,
+                        how: *how,
+                    });
+                }
+            }
+            Event::Released { .. } => self.released = Some(at),
+            Event::Answer { end, by, text, .. } => {
+                self.answer = Some(Answer {
+                    at,
+                    end: *end,
+                    by: *by,
+                    text: text.clone(),
+                });
+            }
+            Event::Transferred { id } => self.transferred = Some(*id),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What explains that a section went on although another owner was inside: the exceptions of the first
+//! guarantee, and nothing else.
+
+use super::calls::{Call, Stay};
+use super::facts::{Facts, Span};
+use crate::history::MS;
+
+/// A section that was polled within this time before its end knew what it did.
+const GRACE: i64 = 50 * MS;
+
+/// Why two owners were inside of a key at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    /// The process of the former owner stood still: SIGSTOP.
+    Paused,
+    /// An operator freed the key by force.
+    Forced,
+    /// The body of the former owner did not reach an await.
+    Blocked,
+    /// The machine did not let the body of the former owner run for longer than its margin.
+    Starved,
+    /// None of these: a violation.
+    Unexplained,
+}
+
+impl Cause {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Paused => "process stood still (SIGSTOP)",
+            Self::Forced => "key freed by force",
+            Self::Blocked => "body did not reach an await",
+            Self::Starved => "body was not polled for longer than its margin",
+            Self::Unexplained => "UNEXPLAINED",
+        }
+    }
+}
+
+/// How much sooner than the store's a lease ends for its holder: a twentieth of its ttl, but at least 50 ms.
+pub(super) fn margin(ttl: i64) -> i64 {
+    (ttl / 20).max(50 * MS)
+}
+
+/// Why a section was still there in `span`, in which it should not have been: the exceptions must cover all
+/// of it, and the one that covers its beginning gives it the name.
+pub(super) fn cause(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> Cause {
+    let mut excused: Vec<(Span, Cause)> = Vec::new();
+    for pause in facts.pauses(call.life) {
+        let to = pause.to.saturating_add(GRACE);
+        excused.push((Span { to, ..*pause }, Cause::Paused));
+    }
+    for order in facts.forced(&call.key) {
+        // The holder hears of it at its next renewal, or its lease ends for it.
+        let to = order.to.saturating_add(call.ttl + GRACE);
+        excused.push((Span { to, ..*order }, Cause::Forced));
+    }
+    for &(from, to) in &stay.blocks {
+        excused.push((Span { from, to: to + GRACE }, Cause::Blocked));
+    }
+    if let Some(left) = stay.left
+        && left.at - left.last_step >= margin(call.ttl)
+    {
+        let unpolled = Span {
+            from: left.last_step,
+            to: left.at,
+        };
+        excused.push((unpolled, Cause::Starved));
+    }
+    covering(span, &excused).unwrap_or(Cause::Unexplained)
+}
+
+/// The cause at the beginning of `span`, if the causes together cover all of it.
+fn covering(span: Span, excused: &[(Span, Cause)]) -> Option<Cause> {
+    let mut first = None;
+    let mut covered = span.from;
+    loop {
+        let reaches = |(excuse, _): &&(Span, Cause)| excuse.from <= covered && excuse.to > covered;
+        let further = excused.iter().filter(reaches);
+        // The named exceptions come before mere starvation, which each of them brings with it.
+        let next = match first {
+            None => further.min_by_key(|(_, cause)| *cause),
+            Some(_) => further.max_by_key(|(excuse, _)| excuse.to),
+        };
+        let Some((excuse, cause)) = next else {
+            return first.filter(|_| covered >= span.to);
+        };
+        first = first.or(Some(*cause));
+        covered = excuse.to;
+        if covered >= span.to {
+            return first;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(from: i64, to: i64) -> Span {
+        Span { from, to }
+    }
+
+    #[test]
+    fn exceptions_must_cover_all_of_it() {
+        let excused = [
+            (span(10, 20), Cause::Starved),
+            (span(0, 15), Cause::Paused),
+            (span(20, 30), Cause::Forced),
+        ];
+        assert_eq!(covering(span(5, 12), &excused), Some(Cause::Paused));
+        assert_eq!(covering(span(5, 25), &excused), Some(Cause::Paused));
+        assert_eq!(covering(span(16, 20), &excused), Some(Cause::Starved));
+        assert_eq!(covering(span(5, 31), &excused), None);
+        assert_eq!(covering(span(-1, 5), &excused), None);
+        assert_eq!(covering(span(5, 6), &[]), None);
+    }
+}

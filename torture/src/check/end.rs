@@ -1,0 +1,79 @@
+//! The end of a run: everyone recovered, nobody is left, nothing is held, and no money was lost.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::calls::Calls;
+use super::facts::Facts;
+use super::finding::Finding;
+use crate::history::{End, Event, History, MS};
+
+/// How long after the last fault everything must be well again: the longest lease, and connecting anew.
+pub(crate) const RECOVERY: i64 = 4_000 * MS;
+
+pub(super) fn check(history: &History, calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
+    let mut quiet = false;
+    for line in &history.runner {
+        match &line.event {
+            Event::Ended { life, code } if *code != Some(0) => findings.push(Finding::Crashed {
+                life: *life,
+                code: *code,
+            }),
+            Event::Stuck { life } => findings.push(Finding::Stuck { life: *life }),
+            Event::Quiet { held } => {
+                quiet = true;
+                findings.extend(held.iter().cloned().map(Finding::HeldAtTheEnd));
+            }
+            Event::Bank { accounts, transfers } => {
+                let kept = accounts
+                    .iter()
+                    .map(|account| account.balance - account.opened_with);
+                if kept.sum::<i64>() != 0 || accounts.iter().any(|a| a.balance != a.opened_with + a.ledger) {
+                    findings.push(Finding::MoneyLost(accounts.clone()));
+                }
+                transfers_kept(calls, transfers, findings);
+            }
+            _ => {}
+        }
+    }
+    if !quiet {
+        findings.push(Finding::Unfinished);
+    }
+    if let Some(calm) = facts.calm {
+        recovered(calls, calm + RECOVERY, findings);
+    }
+}
+
+/// What was reported as committed is in the ledger, with both its lines.
+fn transfers_kept(calls: &Calls, transfers: &[i64], findings: &mut Vec<Finding>) {
+    let mut lines: HashMap<i64, usize> = HashMap::new();
+    for id in transfers {
+        *lines.entry(*id).or_default() += 1;
+    }
+    let committed = calls.iter().filter_map(|call| call.transferred);
+    for id in committed.filter(|id| lines.get(id) != Some(&2)) {
+        findings.push(Finding::TransferLost { id });
+    }
+}
+
+/// Once the faults are over, somebody is inside of every key and the store fails nobody.
+fn recovered(calls: &Calls, since: i64, findings: &mut Vec<Finding>) {
+    let mut dead: BTreeSet<&str> = calls.iter().map(|call| call.key.as_str()).collect();
+    for call in calls.iter().filter(|call| call.stay.is_some()) {
+        // A long section may have the key all the time.
+        if call.stay_end() >= since {
+            dead.remove(call.key.as_str());
+        }
+    }
+    for call in calls.iter() {
+        let Some(answer) = &call.answer else { continue };
+        let expected = call.asked < since && answer.end == End::Store;
+        if matches!(answer.end, End::Store | End::Other) && !expected {
+            findings.push(Finding::StoreFailed {
+                key: call.key.clone(),
+                at: answer.at,
+                text: answer.text.clone().unwrap_or_default(),
+            });
+        }
+    }
+    findings.extend(dead.into_iter().map(|key| Finding::Dead { key: key.to_owned() }));
+}

@@ -1,0 +1,57 @@
+//! Two owners inside of one key.
+
+use std::collections::HashSet;
+
+use super::Verdict;
+use super::calls::{Call, Calls, Stay};
+use super::cause::{Cause, cause};
+use super::facts::{Facts, Span};
+use super::finding::{Finding, Who};
+
+/// Counts every pair of owners that were inside of a key at once by what explains it.
+pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
+    for (key, sections) in calls.sections() {
+        let mut inside: Vec<(&Call, &Stay)> = Vec::new();
+        let mut found = HashSet::new();
+        for (call, stay) in sections {
+            inside.retain(|(other, _)| other.stay_end() > stay.entered);
+            for &(other, other_stay) in &inside {
+                if other_stay.owner == stay.owner && other_stay.token == stay.token {
+                    continue;
+                }
+                let pair = [(call, stay), (other, other_stay)];
+                let cause = judge(pair, facts);
+                *verdict.overlaps.entry(cause).or_default() += 1;
+                // One that stays for long meets many; it is told of once.
+                let (former, _) = former(pair);
+                if cause == Cause::Unexplained && found.insert((former.life, former.number)) {
+                    verdict.findings.push(Finding::Overlap {
+                        key: key.to_owned(),
+                        first: Who::of(other, other_stay),
+                        second: Who::of(call, stay),
+                        length: call.stay_end().min(other.stay_end()) - stay.entered,
+                    });
+                }
+            }
+            inside.push((call, stay));
+        }
+    }
+}
+
+/// The one with the smaller token should have gone before the other came.
+fn former<'a>(pair: [(&'a Call, &'a Stay); 2]) -> (&'a Call, &'a Stay) {
+    if pair[0].1.token < pair[1].1.token {
+        pair[0]
+    } else {
+        pair[1]
+    }
+}
+
+fn judge(pair: [(&Call, &Stay); 2], facts: &Facts) -> Cause {
+    let (call, stay) = former(pair);
+    let span = Span {
+        from: pair[0].1.entered.max(pair[1].1.entered),
+        to: call.stay_end(),
+    };
+    cause(call, stay, span, facts)
+}

@@ -1,0 +1,113 @@
+//! What the runner did to the processes and the locks.
+
+use std::collections::HashMap;
+
+use crate::fault::Fault;
+use crate::history::{Event, Line, MS};
+use crate::seat::Life;
+
+/// How long after an operator's order of unknown outcome it may still be carried out.
+const LATE_ORDER: i64 = 15_000 * MS;
+
+/// A stretch of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) from: i64,
+    pub(crate) to: i64,
+}
+
+impl Span {
+    /// The part of it that is inside of another.
+    pub(crate) fn within(self, other: Self) -> i64 {
+        (self.to.min(other.to) - self.from.max(other.from)).max(0)
+    }
+}
+
+/// What the runner wrote down.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    pauses: HashMap<Life, Vec<Span>>,
+    forced: HashMap<String, Vec<Span>>,
+    /// When replies of the store came late, by seat.
+    slowed: HashMap<usize, Vec<Span>>,
+    /// When a process was killed, or had surely ended.
+    ends: HashMap<Life, i64>,
+    pub(crate) calm: Option<i64>,
+    /// The last thing that the runner wrote down.
+    pub(crate) end: i64,
+}
+
+impl Facts {
+    pub(crate) fn read(lines: &[Line]) -> Self {
+        let mut facts = Self::default();
+        for Line { at, event } in lines {
+            facts.end = *at;
+            match event {
+                Event::Paused { life } => {
+                    // Until the end, unless it goes on before.
+                    facts.pauses.entry(*life).or_default().push(Span {
+                        from: *at,
+                        to: i64::MAX,
+                    });
+                }
+                Event::Continued { life } => {
+                    if let Some(pause) = facts.pauses.entry(*life).or_default().last_mut() {
+                        pause.to = *at;
+                    }
+                }
+                Event::Forcing { key } => {
+                    facts.forced.entry(key.clone()).or_default().push(Span {
+                        from: *at,
+                        to: i64::MAX,
+                    });
+                }
+                Event::Forced { key, known } => {
+                    let orders = facts.forced.entry(key.clone()).or_default();
+                    // Two operators may be at work at once; which of them is done does not matter.
+                    if let Some(order) = orders.iter_mut().find(|order| order.to == i64::MAX) {
+                        order.to = *at + if *known { 0 } else { LATE_ORDER };
+                    }
+                }
+                Event::Killed { life } | Event::Ended { life, .. } | Event::Stuck { life } => {
+                    facts.ends.insert(*life, *at);
+                }
+                Event::Fault {
+                    fault: Fault::Slow { seat, ms, .. },
+                } => facts.slowed.entry(*seat).or_default().push(Span {
+                    from: *at,
+                    to: *at + i64::from(*ms) * MS,
+                }),
+                Event::Calm => facts.calm = Some(*at),
+                _ => {}
+            }
+        }
+        facts
+    }
+
+    /// When a process stood still.
+    pub(crate) fn pauses(&self, life: Life) -> &[Span] {
+        self.pauses.get(&life).map_or(&[], Vec::as_slice)
+    }
+
+    /// For how long a process stood still in a stretch of time.
+    pub(crate) fn paused_within(&self, life: Life, span: Span) -> i64 {
+        self.pauses(life).iter().map(|pause| pause.within(span)).sum()
+    }
+
+    /// Whether a process may have heard of the store in a stretch of time later than it was told.
+    pub(crate) fn hears_late(&self, life: Life, span: Span) -> bool {
+        let slowed = self.slowed.get(&life.seat).map_or(&[][..], Vec::as_slice);
+        let mut late = slowed.iter().chain(self.pauses(life));
+        late.any(|late| late.within(span) > 0)
+    }
+
+    /// When an operator freed a key.
+    pub(crate) fn forced(&self, key: &str) -> &[Span] {
+        self.forced.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// When a process ended.
+    pub(crate) fn end_of(&self, life: Life) -> i64 {
+        self.ends.get(&life).copied().unwrap_or(self.end)
+    }
+}

@@ -1,0 +1,207 @@
+//! What must not be.
+
+use std::fmt;
+
+use super::calls::{Call, Stay};
+use crate::history::{AccountEnd, MS, Row};
+use crate::seat::Life;
+
+/// A section that is part of a finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Who {
+    pub(crate) life: Life,
+    pub(crate) call: u64,
+    pub(crate) token: i64,
+    pub(crate) entered: i64,
+    pub(crate) left: i64,
+}
+
+impl Who {
+    pub(super) fn of(call: &Call, stay: &Stay) -> Self {
+        Self {
+            life: call.life,
+            call: call.number,
+            token: stay.token,
+            entered: stay.entered,
+            left: call.stay_end(),
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (self.entered / MS, self.left / MS);
+        write!(
+            f,
+            "process {} call {} (token {}, inside from {from} to {to} ms)",
+            self.life, self.call, self.token
+        )
+    }
+}
+
+/// One thing that must not be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// Two owners were inside of a key at once, and no exception explains it.
+    Overlap {
+        key: String,
+        first: Who,
+        second: Who,
+        length: i64,
+    },
+    /// Two owners had the same token.
+    TokenReused { key: String, first: Who, second: Who },
+    /// A later owner had a smaller token.
+    TokenFell { key: String, first: Who, second: Who },
+    /// A re-entry had another owner or token than the lock around it.
+    ReentryChanged { key: String, outer: Who, inner: Who },
+    /// The resource took a write although it had seen a larger token.
+    StaleWriteAccepted {
+        key: String,
+        token: i64,
+        highest: i64,
+        at: i64,
+    },
+    /// A call took longer than its wait allows.
+    Hung {
+        key: String,
+        life: Life,
+        call: u64,
+        what: &'static str,
+        took: i64,
+        limit: i64,
+        at: i64,
+    },
+    /// Somebody was refused because of a lease whose release was confirmed.
+    BusyAfterRelease {
+        key: String,
+        token: i64,
+        released: i64,
+        asked: i64,
+    },
+    /// A row was held when every lease must have ended.
+    HeldAtTheEnd(Row),
+    /// A balance is not what the ledger says.
+    MoneyLost(Vec<AccountEnd>),
+    /// A transfer was reported as committed and is not in the ledger.
+    TransferLost { id: i64 },
+    /// A process ended by itself.
+    Crashed { life: Life, code: Option<i32> },
+    /// A process did not end when it was asked to.
+    Stuck { life: Life },
+    /// Nobody got into a key after the faults were over.
+    Dead { key: String },
+    /// The store failed a call when no fault was there to explain it.
+    StoreFailed { key: String, at: i64, text: String },
+    /// The history has no end.
+    Unfinished,
+}
+
+impl Finding {
+    /// Whether a call is part of it.
+    pub(crate) fn is_about(&self, life: Life, call: u64) -> bool {
+        let one = |who: &Who| (who.life, who.call) == (life, call);
+        match self {
+            Self::Overlap { first, second, .. }
+            | Self::TokenReused { first, second, .. }
+            | Self::TokenFell { first, second, .. } => one(first) || one(second),
+            Self::ReentryChanged { outer, inner, .. } => one(outer) || one(inner),
+            Self::Hung {
+                life: hung,
+                call: number,
+                ..
+            } => (*hung, *number) == (life, call),
+            _ => false,
+        }
+    }
+
+    /// The key and the time to draw.
+    pub(crate) fn place(&self) -> Option<(&str, i64)> {
+        match self {
+            Self::Overlap { key, second, .. }
+            | Self::TokenReused { key, second, .. }
+            | Self::TokenFell { key, second, .. } => Some((key, second.entered)),
+            Self::ReentryChanged { key, inner, .. } => Some((key, inner.entered)),
+            Self::StaleWriteAccepted { key, at, .. }
+            | Self::Hung { key, at, .. }
+            | Self::StoreFailed { key, at, .. }
+            | Self::BusyAfterRelease { key, asked: at, .. } => Some((key, *at)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overlap {
+                key,
+                first,
+                second,
+                length,
+            } => {
+                let us = length / 1_000;
+                write!(f, "two inside of {key} for {us} µs: {first} and {second}")
+            }
+            Self::TokenReused { key, first, second } => {
+                write!(f, "a token of {key} was given twice: {first} and {second}")
+            }
+            Self::TokenFell { key, first, second } => {
+                write!(f, "a token of {key} fell: {first}, then {second}")
+            }
+            Self::ReentryChanged { key, outer, inner } => {
+                write!(
+                    f,
+                    "a re-entry of {key} changed owner or token: {outer}, inside {inner}"
+                )
+            }
+            Self::StaleWriteAccepted {
+                key, token, highest, ..
+            } => write!(
+                f,
+                "a write to {key} with token {token} was accepted after {highest}"
+            ),
+            Self::Hung {
+                key,
+                life,
+                call,
+                what,
+                took,
+                limit,
+                ..
+            } => {
+                let (took, limit) = (took / MS, limit / MS);
+                write!(
+                    f,
+                    "process {life} call {call} on {key} took {took} ms {what}, with {limit} ms allowed"
+                )
+            }
+            Self::BusyAfterRelease {
+                key,
+                token,
+                released,
+                asked,
+            } => {
+                let later = (asked - released) / MS;
+                write!(
+                    f,
+                    "{key} was busy with token {token} for somebody who asked {later} ms after its release was confirmed"
+                )
+            }
+            Self::HeldAtTheEnd(row) => write!(
+                f,
+                "{} is held at the end, by {} for {} ms more (token {})",
+                row.key, row.holder, row.remaining_ms, row.token
+            ),
+            Self::MoneyLost(accounts) => write!(f, "money was lost or made: {accounts:?}"),
+            Self::TransferLost { id } => write!(f, "transfer {id} was committed and is not in the ledger"),
+            Self::Crashed { life, code } => write!(f, "process {life} ended by itself with {code:?}"),
+            Self::Stuck { life } => write!(f, "process {life} did not end when it was asked to"),
+            Self::Dead { key } => write!(f, "nobody got into {key} after the faults were over"),
+            Self::StoreFailed { key, text, .. } => {
+                write!(f, "the store failed a call on {key} without a fault: {text}")
+            }
+            Self::Unfinished => write!(f, "the history has no end"),
+        }
+    }
+}

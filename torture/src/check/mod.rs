@@ -1,0 +1,109 @@
+//! Judges a run from its history alone.
+//!
+//! - [`calls`] puts the lines of the processes together; [`facts`] those of the runner.
+//! - [`exclusion`] finds two owners inside of a key, and [`cause`] says whether an exception of the guarantee
+//!   explains it; [`tokens`], [`fence`], [`waits`] and [`end`] look for everything else.
+
+mod calls;
+mod cause;
+mod end;
+mod exclusion;
+mod facts;
+mod fence;
+mod finding;
+mod tokens;
+mod waits;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::history::{End, Event, History, Way};
+
+pub(crate) use calls::Calls;
+pub(crate) use cause::Cause;
+pub(crate) use facts::Facts;
+pub(crate) use finding::Finding;
+
+/// What a history says.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    /// What must not be. None in a good run.
+    pub(crate) findings: Vec<Finding>,
+    /// Pairs of owners that were inside of a key at once, by what explains it.
+    pub(crate) overlaps: BTreeMap<Cause, usize>,
+    pub(crate) fence: fence::Writes,
+    pub(crate) counts: Counts,
+}
+
+/// Figures of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Faults that came to pass, by name, and those that could not.
+    pub(crate) faults: BTreeMap<&'static str, (usize, usize)>,
+    pub(crate) sections: usize,
+    /// Sections whose process was killed inside of them.
+    pub(crate) cut: usize,
+    pub(crate) by_way: BTreeMap<String, usize>,
+    pub(crate) by_how: BTreeMap<String, usize>,
+    pub(crate) by_end: BTreeMap<End, usize>,
+    pub(crate) reentries: usize,
+    pub(crate) transfers: usize,
+    pub(crate) longest_wait: Duration,
+    pub(crate) longest_release: Duration,
+    /// By how much a call outlasted its wait at most.
+    pub(crate) latest: Duration,
+    pub(crate) processes: usize,
+}
+
+impl Counts {
+    /// All that came to pass.
+    pub(crate) fn injected(&self) -> usize {
+        self.faults.values().map(|(injected, _)| injected).sum()
+    }
+}
+
+/// Judges a history.
+pub(crate) fn check(history: &History) -> Verdict {
+    let facts = Facts::read(&history.runner);
+    let calls = Calls::read(history, &facts);
+    let mut verdict = Verdict {
+        counts: count(history, &calls),
+        ..Verdict::default()
+    };
+    exclusion::check(&calls, &facts, &mut verdict);
+    tokens::check(&calls, &facts, &mut verdict.findings);
+    verdict.fence = fence::check(&history.resource, &calls, &facts, &mut verdict.findings);
+    waits::check(&calls, &facts, &mut verdict);
+    end::check(history, &calls, &facts, &mut verdict.findings);
+    verdict
+}
+
+fn count(history: &History, calls: &Calls) -> Counts {
+    let mut counts = Counts {
+        processes: history.workers.len(),
+        ..Counts::default()
+    };
+    for line in &history.runner {
+        if let Event::Done { fault, injected } = &line.event {
+            let (done, not) = counts.faults.entry(fault.name()).or_default();
+            *(if *injected { done } else { not }) += 1;
+        }
+    }
+    for call in calls.iter() {
+        if let Some(answer) = &call.answer {
+            *counts.by_end.entry(answer.end).or_default() += 1;
+        }
+        counts.transfers += usize::from(call.transferred.is_some());
+        if call.stay.is_none() {
+            continue;
+        }
+        counts.sections += 1;
+        counts.reentries += usize::from(call.outer.is_some() && call.way != Way::Inherit);
+        *counts.by_way.entry(format!("{:?}", call.way)).or_default() += 1;
+        match call.left_how() {
+            Some(how) => *counts.by_how.entry(format!("{how:?}")).or_default() += 1,
+            None => counts.cut += 1,
+        }
+    }
+    counts
+}

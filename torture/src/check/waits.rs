@@ -1,0 +1,105 @@
+//! Nobody hangs: a call is decided within its wait, and ends soon after its section; a released lock is free.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::Verdict;
+use super::calls::{Call, Calls};
+use super::facts::{Facts, Span};
+use super::finding::Finding;
+use crate::history::{End, MS};
+
+/// What a call may take beyond its wait, on a machine that is busy.
+pub(crate) const SLACK: i64 = 1_000 * MS;
+
+/// What a call without a wait may take: the store's time.
+const STORE_PATIENCE: i64 = 5_000 * MS;
+
+/// How long a call awaits its release at most.
+const RELEASE_PATIENCE: i64 = 2_000 * MS;
+
+/// For how long after a release a caller may hear that its key was busy: a process takes the store's word for
+/// a second, and the row may lag behind hand-overs.
+const LAG: i64 = 1_500 * MS;
+
+pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
+    let mut longest = (0, 0);
+    let mut latest = 0;
+    for call in calls.iter() {
+        let waited = awake(call, call.asked, call.decided(), facts);
+        longest.0 = longest.0.max(waited);
+        let limit = if call.wait == 0 { STORE_PATIENCE } else { call.wait };
+        latest = latest.max(waited - limit);
+        judge(call, "to get in or give up", waited, limit, verdict);
+        let left = call.stay.as_ref().and_then(|stay| stay.left);
+        if let (Some(left), Some(answer)) = (left, &call.answer) {
+            let leaving = awake(call, left.at, answer.at, facts);
+            longest.1 = longest.1.max(leaving);
+            judge(call, "to leave", leaving, RELEASE_PATIENCE, verdict);
+        }
+    }
+    let span = |ns: i64| Duration::from_nanos(ns.unsigned_abs());
+    (verdict.counts.longest_wait, verdict.counts.longest_release) = (span(longest.0), span(longest.1));
+    verdict.counts.latest = span(latest);
+    busy_after_release(calls, facts, &mut verdict.findings);
+}
+
+/// The time from one moment to another in which the call's process did not stand still.
+fn awake(call: &Call, from: i64, to: i64, facts: &Facts) -> i64 {
+    to - from - facts.paused_within(call.life, Span { from, to })
+}
+
+fn judge(call: &Call, what: &'static str, took: i64, limit: i64, verdict: &mut Verdict) {
+    if took > limit + SLACK {
+        verdict.findings.push(Finding::Hung {
+            key: call.key.clone(),
+            life: call.life,
+            call: call.number,
+            what,
+            took,
+            limit,
+            at: call.asked,
+        });
+    }
+}
+
+/// Somebody was refused because of a token whose release had been confirmed well before he asked.
+fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
+    let mut released: HashMap<(&str, i64), (i64, i64)> = HashMap::new();
+    for call in calls.iter() {
+        let Some(stay) = &call.stay else { continue };
+        let (at, last) = released.entry((&call.key, stay.token)).or_insert((i64::MAX, 0));
+        *at = call.released.map_or(*at, |released| released.min(*at));
+        // Holds of the same lease, such as a child's, may outlive the guard.
+        *last = call
+            .answer
+            .as_ref()
+            .map_or(i64::MAX, |answer| answer.at)
+            .max(*last);
+    }
+    for call in calls.iter() {
+        let Some(answer) = &call.answer else { continue };
+        let Some(by) = answer
+            .by
+            .filter(|_| matches!(answer.end, End::Busy | End::Timeout))
+        else {
+            continue;
+        };
+        let Some(&(at, last)) = released.get(&(call.key.as_str(), by)) else {
+            continue;
+        };
+        let since = at.max(last);
+        let span = Span {
+            from: since,
+            to: call.asked,
+        };
+        if since.saturating_add(LAG) < call.asked && !facts.hears_late(call.life, span) {
+            findings.push(Finding::BusyAfterRelease {
+                key: call.key.clone(),
+                token: by,
+                released: at,
+                asked: call.asked,
+            });
+        }
+    }
+}

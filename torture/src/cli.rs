@@ -1,0 +1,53 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{check, history, report, run, worker};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "dblock-torture",
+    about = "Fights for locks while processes, connections and servers fail"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run, check and report.
+    Run(run::Arguments),
+    /// Check the history of an earlier run again.
+    Check {
+        /// The folder of the history.
+        folder: PathBuf,
+    },
+    /// A process of a run.
+    #[command(hide = true)]
+    Worker(worker::Arguments),
+}
+
+/// Runs the program with the arguments of this process.
+pub fn main() -> ExitCode {
+    let ended = match Cli::parse().command {
+        Command::Run(arguments) => run::main(&arguments),
+        Command::Check { folder } => check_again(&folder),
+        Command::Worker(arguments) => worker::main(&arguments),
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn check_again(folder: &std::path::Path) -> anyhow::Result<ExitCode> {
+    let history = history::History::read(folder)?;
+    let verdict = check::check(&history);
+    report::print(&verdict);
+    report::pictures(&history, &verdict, folder)?;
+    Ok(report::exit_code(&verdict))
+}

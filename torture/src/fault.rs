@@ -1,0 +1,93 @@
+//! The faults, as data.
+
+use serde::{Deserialize, Serialize};
+
+/// One fault. Lengths are in milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "fault", rename_all = "snake_case")]
+pub(crate) enum Fault {
+    /// SIGKILL for a process; another takes its seat.
+    Kill { seat: usize },
+    /// SIGSTOP, and SIGCONT after so long.
+    Pause { seat: usize, ms: u32 },
+    /// The connections of a process are closed, and new ones for so long.
+    Cut { seat: usize, ms: u32 },
+    /// Those of all processes.
+    CutAll { ms: u32 },
+    /// The server carries out the next lock statement of a process; its reply is thrown away.
+    LoseReply { seat: usize },
+    /// The next lock statement of a process never arrives.
+    LoseRequest { seat: usize },
+    /// The connection breaks under the next lock statement of a process, and the server gets the statement
+    /// so much later.
+    DeliverLate { seat: usize, ms: u32 },
+    /// Nothing gets through in either direction, and no connection breaks.
+    BlackHole { seat: usize, ms: u32 },
+    /// Statements arrive, and no reply comes back.
+    Deaf { seat: usize, ms: u32 },
+    /// Each reply comes so much later.
+    Slow { seat: usize, delay: u32, ms: u32 },
+    /// An administrator ends all sessions of the server, or one.
+    Terminate { all: bool },
+    /// SIGKILL for the server, and a restart.
+    KillServer,
+    /// The server is told to stop at once (PostgreSQL: immediate mode; MariaDB: SIGTERM), and restarted.
+    StopServer,
+    /// The application's pool of a process has no free connection for so long.
+    ExhaustPool { seat: usize, ms: u32 },
+    /// The server takes no more connections for so long.
+    ExhaustServer { ms: u32 },
+    /// An operator frees a key by force.
+    ForceRelease { key: usize },
+    /// An operator revokes a lease.
+    Revoke { key: usize },
+    /// The wall clock of a process jumps to so many seconds from the true time.
+    ClockJump { seat: usize, to_s: i32 },
+    /// A transaction of somebody else keeps the SQLite file.
+    LockFile { ms: u32 },
+}
+
+impl Fault {
+    /// The seat of the process that it is for, if it is for one.
+    pub(crate) fn seat(&self) -> Option<usize> {
+        match *self {
+            Self::Kill { seat }
+            | Self::Pause { seat, .. }
+            | Self::Cut { seat, .. }
+            | Self::LoseReply { seat }
+            | Self::LoseRequest { seat }
+            | Self::DeliverLate { seat, .. }
+            | Self::BlackHole { seat, .. }
+            | Self::Deaf { seat, .. }
+            | Self::Slow { seat, .. }
+            | Self::ExhaustPool { seat, .. }
+            | Self::ClockJump { seat, .. } => Some(seat),
+            _ => None,
+        }
+    }
+
+    /// For tables.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Kill { .. } => "process killed (SIGKILL)",
+            Self::Pause { .. } => "process stopped (SIGSTOP)",
+            Self::Cut { .. } => "connections of a process cut",
+            Self::CutAll { .. } => "all connections cut",
+            Self::LoseReply { .. } => "reply lost after the server committed",
+            Self::LoseRequest { .. } => "request lost",
+            Self::DeliverLate { .. } => "request delivered late",
+            Self::BlackHole { .. } => "traffic black-holed",
+            Self::Deaf { .. } => "replies black-holed",
+            Self::Slow { .. } => "traffic slowed",
+            Self::Terminate { .. } => "sessions ended by an administrator",
+            Self::KillServer => "server killed (SIGKILL) and restarted",
+            Self::StopServer => "server stopped at once and restarted",
+            Self::ExhaustPool { .. } => "application's pool exhausted",
+            Self::ExhaustServer { .. } => "server's connections exhausted",
+            Self::ForceRelease { .. } => "key freed by force",
+            Self::Revoke { .. } => "lease revoked",
+            Self::ClockJump { .. } => "client's wall clock jumped",
+            Self::LockFile { .. } => "file kept by another transaction",
+        }
+    }
+}

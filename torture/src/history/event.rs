@@ -1,0 +1,158 @@
+//! What can be written down.
+
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+use crate::seat::Life;
+
+/// A line of a history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// When.
+    pub(crate) at: i64,
+    #[serde(flatten)]
+    pub(crate) event: Event,
+}
+
+/// Something that happened. Calls are numbered within their process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "e", rename_all = "snake_case")]
+pub(crate) enum Event {
+    /// Worker: a call for a lock is about to be made.
+    Ask {
+        call: u64,
+        key: String,
+        way: Way,
+        ttl_ms: u32,
+        wait_ms: u32,
+        renew: bool,
+        /// The call inside of whose section this one is made.
+        within: Option<u64>,
+    },
+    /// Worker: the section of a call begins.
+    Enter { call: u64, owner: String, token: i64 },
+    /// Worker: the section will now keep its thread for so long without reaching an await.
+    Block { call: u64, ms: u32 },
+    /// Worker: the section has ended, and this is when it was last alive and knew that it had the lock.
+    Leave { call: u64, last_step: i64, how: How },
+    /// Worker: the guard's release was confirmed.
+    Released { call: u64 },
+    /// Worker: the call has ended.
+    Answer {
+        call: u64,
+        end: End,
+        /// Whose token stood in the way, when it was busy.
+        by: Option<i64>,
+        /// The message, where it says more.
+        text: Option<String>,
+    },
+    /// Worker: a transfer was committed, as the database said.
+    Transferred { id: i64 },
+
+    /// Resource: a write arrived that was sent at `sent` by a section.
+    Write {
+        from: Life,
+        call: u64,
+        key: String,
+        token: i64,
+        sent: i64,
+        /// The largest token that was seen for the key before.
+        last: i64,
+        accepted: bool,
+    },
+
+    /// Runner: the run begins.
+    Begin { store: String, seed: u64, end: i64 },
+    /// Runner: a process was started.
+    Started { life: Life, pid: u32 },
+    /// Runner: a process was killed; it lived until now at least.
+    Killed { life: Life },
+    /// Runner: a process ended after it was asked to, and its exit code.
+    Ended { life: Life, code: Option<i32> },
+    /// Runner: a process did not end although it was asked to.
+    Stuck { life: Life },
+    /// Runner: a process stood still from now on.
+    Paused { life: Life },
+    /// Runner: a process went on.
+    Continued { life: Life },
+    /// Runner: an operator is about to free a key by force.
+    Forcing { key: String },
+    /// Runner: the order was carried out; `known` unless its outcome is not known.
+    Forced { key: String, known: bool },
+    /// Runner: a fault is about to be injected.
+    Fault { fault: Fault },
+    /// Runner: what came of the fault.
+    Done { fault: Fault, injected: bool },
+    /// Runner: no more faults from now on.
+    Calm,
+    /// Runner: all processes have gone and their leases must have ended; these rows are held.
+    Quiet { held: Vec<Row> },
+    /// Runner: what the accounts say at the end.
+    Bank {
+        accounts: Vec<AccountEnd>,
+        /// Every line of the ledger, by transfer.
+        transfers: Vec<i64>,
+    },
+}
+
+/// How a lock is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Way {
+    /// `LockManager::with`.
+    With,
+    /// The attribute.
+    Attribute,
+    /// A guard, with the section inside of `enter`.
+    Guard,
+    /// A guard whose holder looks at `is_lost` by itself.
+    BareGuard,
+    /// `with` and `on_lost = "signal"`.
+    Signal,
+    /// `dblock::inherit` in a task of its own.
+    Inherit,
+}
+
+/// How a section ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum How {
+    Returned,
+    Dropped,
+    Panicked,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum End {
+    Done,
+    Busy,
+    Timeout,
+    Lost,
+    Store,
+    Shutdown,
+    /// An error that no fault explains.
+    Other,
+    Dropped,
+    Panicked,
+}
+
+/// A row that is held at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) key: String,
+    pub(crate) token: i64,
+    pub(crate) remaining_ms: u64,
+    pub(crate) holder: String,
+}
+
+/// An account at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AccountEnd {
+    pub(crate) account: i32,
+    pub(crate) opened_with: i64,
+    pub(crate) balance: i64,
+    /// The sum of its lines in the ledger.
+    pub(crate) ledger: i64,
+}

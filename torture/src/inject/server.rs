@@ -1,0 +1,121 @@
+//! Faults of the server itself.
+
+use std::time::Duration;
+
+use sqlx::{Connection as _, MySqlConnection, PgConnection, SqliteConnection};
+use tokio::time::{sleep, timeout};
+
+use super::{Injector, millis};
+use crate::fault::Fault;
+use crate::target::StoreKind;
+
+/// How long a connection or a statement of the administrator may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// More connections than the server takes.
+const TOO_MANY: usize = 200;
+
+impl Injector<'_> {
+    pub(super) async fn on_server(&self, fault: &Fault) -> anyhow::Result<bool> {
+        let Some(server) = &self.target.server else {
+            return Ok(false);
+        };
+        // One fault of the server at a time.
+        let Ok(mut server) = server.try_lock() else {
+            return Ok(false);
+        };
+        match *fault {
+            Fault::KillServer => {
+                server.kill();
+                server.restart().await;
+            }
+            Fault::StopServer => {
+                server.stop_at_once();
+                server.restart().await;
+            }
+            Fault::Terminate { all } => {
+                let done = timeout(PATIENCE, self.terminate(all)).await;
+                return Ok(matches!(done, Ok(Ok(1..))));
+            }
+            Fault::ExhaustServer { ms } => return Ok(self.exhaust_server(millis(ms)).await),
+            _ => unreachable!("not a fault of the server"),
+        }
+        Ok(true)
+    }
+
+    /// Ends sessions, and says how many.
+    async fn terminate(&self, all: bool) -> sqlx::Result<usize> {
+        let limit = if all { 1_000 } else { 1 };
+        if self.target.store == StoreKind::Postgres {
+            let mut admin = PgConnection::connect(self.target.url()).await?;
+            let ended: Vec<bool> = sqlx::query_scalar(
+                "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE \
+                 pid <> pg_backend_pid() AND backend_type = 'client backend' ORDER BY random() LIMIT $1) AS chosen",
+            )
+            .bind(i64::from(limit))
+            .fetch_all(&mut admin)
+            .await?;
+            admin.close().await?;
+            return Ok(ended.into_iter().filter(|ended| *ended).count());
+        }
+        let mut admin = MySqlConnection::connect(self.target.url()).await?;
+        let sessions: Vec<u64> = sqlx::query_scalar(
+            "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE id <> CONNECTION_ID() \
+             AND command <> 'Daemon' ORDER BY RAND() LIMIT ?",
+        )
+        .bind(limit)
+        .fetch_all(&mut admin)
+        .await?;
+        let mut ended = 0;
+        for session in sessions {
+            // One that has gone meanwhile cannot be ended.
+            let kill = sqlx::AssertSqlSafe(format!("KILL CONNECTION {session}"));
+            ended += usize::from(sqlx::raw_sql(kill).execute(&mut admin).await.is_ok());
+        }
+        admin.close().await?;
+        Ok(ended)
+    }
+
+    /// Opens connections until the server refuses more, and keeps them for so long.
+    async fn exhaust_server(&self, length: Duration) -> bool {
+        if self.target.store == StoreKind::Postgres {
+            exhaust::<PgConnection>(self.target.url(), length).await
+        } else {
+            exhaust::<MySqlConnection>(self.target.url(), length).await
+        }
+    }
+
+    /// Keeps every other writer out of the file for so long.
+    pub(super) async fn lock_file(&self, length: Duration) -> anyhow::Result<bool> {
+        let mut connection = SqliteConnection::connect(self.target.url()).await?;
+        // It may have to wait for others first.
+        if sqlx::raw_sql("BEGIN IMMEDIATE")
+            .execute(&mut connection)
+            .await
+            .is_err()
+        {
+            return Ok(false);
+        }
+        sleep(length).await;
+        sqlx::raw_sql("ROLLBACK").execute(&mut connection).await?;
+        connection.close().await?;
+        Ok(true)
+    }
+}
+
+async fn exhaust<C: sqlx::Connection>(url: &str, length: Duration) -> bool {
+    let mut taken = Vec::new();
+    while taken.len() < TOO_MANY {
+        match timeout(PATIENCE, C::connect(url)).await {
+            Ok(Ok(connection)) => taken.push(connection),
+            _ => break,
+        }
+    }
+    let exhausted = taken.len() < TOO_MANY;
+    sleep(length).await;
+    for connection in taken {
+        // A connection that broke meanwhile is as good as closed.
+        let _ = timeout(PATIENCE, connection.close()).await;
+    }
+    exhausted
+}

@@ -1,0 +1,222 @@
+//! What people get to see: progress while a run goes on, figures at its end, and a picture of what went
+//! wrong.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{IsTerminal as _, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::check::{Cause, Verdict};
+use crate::history::History;
+use crate::seat::Life;
+use crate::timeline;
+
+/// How often a line of progress is printed.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Findings that are printed and drawn; a broken lock makes thousands.
+const SHOWN: usize = 20;
+
+/// How a section's entry looks in a history.
+const ENTRY: &[u8] = b"\"e\":\"enter\"";
+
+/// Counts while a run goes on.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    folder: PathBuf,
+    start: Instant,
+    length: Duration,
+    injected: Cell<usize>,
+    not_injected: Cell<usize>,
+    entries: Cell<usize>,
+    /// How far each history was read.
+    read: RefCell<HashMap<PathBuf, u64>>,
+}
+
+impl Progress {
+    pub(crate) fn new(folder: &Path, length: Duration) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            start: Instant::now(),
+            length,
+            injected: Cell::default(),
+            not_injected: Cell::default(),
+            entries: Cell::default(),
+            read: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn note_fault(&self, injected: bool) {
+        let count = if injected {
+            &self.injected
+        } else {
+            &self.not_injected
+        };
+        count.set(count.get() + 1);
+    }
+
+    /// Prints a line again and again until it is dropped.
+    pub(crate) async fn print(&self) {
+        let on_terminal = std::io::stderr().is_terminal();
+        loop {
+            tokio::time::sleep(EVERY).await;
+            let before = self.entries.get();
+            self.count_entries();
+            let (from, to) = if on_terminal { ("\r\x1b[K", "") } else { ("", "\n") };
+            let rate = (self.entries.get() - before) as u64 / EVERY.as_secs();
+            let _ = write!(
+                std::io::stderr(),
+                "{from}{:>5.0} of {} s: {} faults ({} could not be), {} sections, {rate} a second{to}",
+                self.start.elapsed().as_secs_f64(),
+                self.length.as_secs(),
+                self.injected.get(),
+                self.not_injected.get(),
+                self.entries.get(),
+            );
+        }
+    }
+
+    /// Reads what was added to the histories. An entry on the border of two reads is not counted; the
+    /// figures at the end are exact.
+    fn count_entries(&self) {
+        let files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        for file in files {
+            if file.file_name().to_str().and_then(Life::of_file).is_none() {
+                continue;
+            }
+            let mut read = self.read.borrow_mut();
+            let from = read.entry(file.path()).or_default();
+            let mut text = Vec::new();
+            let added = File::open(file.path()).and_then(|mut file| {
+                file.seek(SeekFrom::Start(*from))?;
+                file.read_to_end(&mut text)
+            });
+            *from += added.unwrap_or(0) as u64;
+            let found = text
+                .windows(ENTRY.len())
+                .filter(|window| *window == ENTRY)
+                .count();
+            self.entries.set(self.entries.get() + found);
+        }
+    }
+}
+
+/// The figures of a run and its findings.
+pub(crate) fn print(verdict: &Verdict) {
+    let counts = &verdict.counts;
+    println!("\nfaults injected: {}", counts.injected());
+    for (name, (injected, not)) in &counts.faults {
+        let not = if *not > 0 {
+            format!(" ({not} more could not be)")
+        } else {
+            String::new()
+        };
+        println!("  {injected:>6}  {name}{not}");
+    }
+    println!(
+        "sections entered: {} by {} processes",
+        counts.sections, counts.processes
+    );
+    for (way, count) in &counts.by_way {
+        println!("  {count:>6}  {way}");
+    }
+    println!("  of them {} re-entries", counts.reentries);
+    for (how, count) in &counts.by_how {
+        println!("  {count:>6}  {how}");
+    }
+    println!("  {:>6}  cut by a kill", counts.cut);
+    println!("calls ended:");
+    for (end, count) in &counts.by_end {
+        println!("  {count:>6}  {end:?}");
+    }
+    println!("overlaps of owners, by cause:");
+    for cause in [
+        Cause::Paused,
+        Cause::Forced,
+        Cause::Blocked,
+        Cause::Starved,
+        Cause::Unexplained,
+    ] {
+        let count = verdict.overlaps.get(&cause).unwrap_or(&0);
+        println!("  {count:>6}  {}", cause.name());
+    }
+    let fence = &verdict.fence;
+    println!(
+        "fenced writes: {} accepted; without the check {} more would have got through",
+        fence.accepted,
+        fence.all_refused()
+    );
+    println!(
+        "  {:>6}  sent in time, and late on their way",
+        fence.refused_on_their_way
+    );
+    for (cause, count) in &fence.refused {
+        println!("  {count:>6}  {}", cause.name());
+    }
+    println!("transfers committed: {}", counts.transfers);
+    println!(
+        "longest wait for a lock {:?}, at most {:?} longer than allowed; for a release {:?}",
+        counts.longest_wait, counts.latest, counts.longest_release
+    );
+    let findings = verdict.findings.len();
+    for finding in verdict.findings.iter().take(SHOWN) {
+        println!("VIOLATION: {finding}");
+    }
+    if findings > SHOWN {
+        println!("and {} more", findings - SHOWN);
+    }
+    println!(
+        "{}",
+        if findings == 0 {
+            "no violation".to_owned()
+        } else {
+            format!("{findings} VIOLATIONS")
+        }
+    );
+}
+
+/// A timeline of each finding that has a place.
+pub(crate) fn pictures(history: &History, verdict: &Verdict, folder: &Path) -> anyhow::Result<()> {
+    for (number, finding) in verdict.findings.iter().take(SHOWN).enumerate() {
+        if let Some(picture) = timeline::draw(history, finding) {
+            let path = folder.join(format!("violation-{number}.svg"));
+            std::fs::write(&path, picture)?;
+            eprintln!("a picture: {}", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// A row for the table in docs/evidence.md.
+pub(crate) fn row(verdict: &Verdict, store: &str, minutes: f64, seed: u64) -> String {
+    let counts = &verdict.counts;
+    let overlaps = |cause| verdict.overlaps.get(&cause).copied().unwrap_or(0);
+    let ms = |length: Duration| length.as_millis();
+    let cells = [
+        store.to_owned(),
+        minutes.to_string(),
+        seed.to_string(),
+        counts.injected().to_string(),
+        counts.processes.to_string(),
+        counts.sections.to_string(),
+        counts.transfers.to_string(),
+        format!("{} / {}", verdict.fence.accepted, verdict.fence.all_refused()),
+        [Cause::Paused, Cause::Forced, Cause::Blocked, Cause::Starved]
+            .map(|cause| overlaps(cause).to_string())
+            .join(" / "),
+        format!("{} / {} ms", ms(counts.longest_wait), ms(counts.longest_release)),
+        verdict.findings.len().to_string(),
+    ];
+    format!("| {} |", cells.join(" | "))
+}
+
+pub(crate) fn exit_code(verdict: &Verdict) -> ExitCode {
+    if verdict.findings.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,242 @@
+//! One run from its start to its verdict.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use dblock::{InspectFilter, LockManager, LockRow};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::bank::{ACCOUNTS, Bank};
+use crate::check;
+use crate::crew::{self, Crew, Terms};
+use crate::history::{Event, History, Journal, RESOURCE, RUNNER, Row, now};
+use crate::inject::Injector;
+use crate::report::{self, Progress};
+use crate::resource::Resource;
+use crate::schedule::{self, Planned, Stage};
+use crate::target::{StoreKind, Target};
+use crate::worker::{KEYS, LONGEST_TTL};
+
+/// The last part of a run, without faults: everything must be well again in it.
+const CALM: Duration = Duration::from_secs(7);
+
+/// How long after the last process has gone a lease may still stand: its ttl, and a statement that arrived
+/// late.
+pub(crate) const QUIET: Duration = LONGEST_TTL.saturating_add(Duration::from_secs(1));
+
+/// What is run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Where the locks are kept.
+    #[arg(long, value_enum)]
+    store: StoreKind,
+    /// How long faults are injected.
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// Decides which faults come when, and what the processes do.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Processes.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=50))]
+    processes: u32,
+    /// Tasks of each process.
+    #[arg(long, default_value_t = 6)]
+    tasks: u64,
+    /// Every hand-over goes through the database.
+    #[arg(long)]
+    no_hand_over: bool,
+    /// Keep the history here even when all is well.
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn length(&self) -> anyhow::Result<Duration> {
+        Duration::try_from_secs_f64(self.minutes * 60.0).context("--minutes")
+    }
+
+    /// The command that repeats this run.
+    fn command(&self) -> String {
+        let (store, seed) = (self.store.name(), self.seed);
+        let (minutes, processes, tasks) = (self.minutes, self.processes, self.tasks);
+        let hand_over = if self.no_hand_over { " --no-hand-over" } else { "" };
+        format!(
+            "cargo xtask torture --store {store} --minutes {minutes} --seed {seed} \
+             -- --processes {processes} --tasks {tasks}{hand_over}"
+        )
+    }
+}
+
+/// Runs on this thread, so that the processes, which are tied to it, live as long as the run.
+pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let (mut hangup, mut interrupt, mut terminate) = (
+            signal(SignalKind::hangup())?,
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+        );
+        // Dropping the run drops the guards of every process and folder that it made.
+        tokio::select! {
+            ended = run(arguments) => ended,
+            _ = hangup.recv() => Ok(ExitCode::from(129)),
+            _ = interrupt.recv() => Ok(ExitCode::from(130)),
+            _ = terminate.recv() => Ok(ExitCode::from(143)),
+        }
+    })
+}
+
+async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let length = arguments.length()?;
+    let folder = tempfile::Builder::new().prefix("dblock-torture-").tempdir()?;
+    eprintln!("{}", arguments.command());
+    fight(arguments, length, folder.path()).await?;
+
+    let history = History::read(folder.path())?;
+    let verdict = check::check(&history);
+    report::print(&verdict);
+    let (store, seed) = (arguments.store.name(), arguments.seed);
+    println!(
+        "\nfor docs/evidence.md:\n{}",
+        report::row(&verdict, store, arguments.minutes, seed)
+    );
+    let kept = match &arguments.keep {
+        Some(keep) => Some(keep_in(folder.path(), keep)?),
+        None if verdict.findings.is_empty() => None,
+        None => Some(folder.keep()),
+    };
+    if let Some(kept) = kept {
+        report::pictures(&history, &verdict, &kept)?;
+        eprintln!("the history is in {}", kept.display());
+    }
+    if !verdict.findings.is_empty() {
+        eprintln!("to repeat it: {}", arguments.command());
+    }
+    Ok(report::exit_code(&verdict))
+}
+
+fn keep_in(folder: &Path, keep: &Path) -> anyhow::Result<PathBuf> {
+    std::fs::create_dir_all(keep)?;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.path().extension().is_some_and(|end| end == "jsonl") {
+            std::fs::copy(entry.path(), keep.join(entry.file_name()))?;
+        }
+    }
+    Ok(keep.to_owned())
+}
+
+/// Everything that makes history.
+async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow::Result<()> {
+    let seats = usize::try_from(arguments.processes)?;
+    let target = Target::start(arguments.store, seats, folder).await?;
+    let bank = Bank::at(target.url())?;
+    let locks = LockManager::builder(bank.source())
+        .namespace("torture")
+        .auto_migrate(true)
+        .build()
+        .await?;
+    bank.open().await?;
+    let journal = Journal::create(&folder.join(RUNNER))?;
+    let resource = Resource::listen(Journal::create(&folder.join(RESOURCE))?).await?;
+    // The host's clock is SQLite's.
+    let faketime = crew::faketime().filter(|_| arguments.store != StoreKind::Sqlite);
+    if faketime.is_none() && arguments.store != StoreKind::Sqlite {
+        eprintln!("LEFT OUT: jumps of the clients' clocks, because libfaketime is not installed");
+    }
+    let stage = Stage {
+        store: arguments.store,
+        seats,
+        keys: KEYS + usize::try_from(ACCOUNTS)?,
+        clocks: faketime.is_some(),
+    };
+    let end = now() + i64::try_from((length + CALM).as_nanos())?;
+    journal.write(Event::Begin {
+        store: arguments.store.name().to_owned(),
+        seed: arguments.seed,
+        end,
+    });
+    let crew = Crew::start(
+        Terms {
+            target: &target,
+            folder,
+            resource: resource.address()?,
+            tasks: arguments.tasks,
+            seed: arguments.seed,
+            hand_over: !arguments.no_hand_over,
+            faketime: faketime.as_deref(),
+            journal: &journal,
+        },
+        seats,
+    )?;
+    let injector = Injector {
+        crew: &crew,
+        target: &target,
+        locks: &locks,
+        journal: &journal,
+    };
+    let progress = Progress::new(folder, length + CALM);
+    let plan = schedule::plan(arguments.seed, &stage, length);
+    let acts = async {
+        injure(&injector, plan, &progress).await?;
+        journal.write(Event::Calm);
+        sleep(CALM).await;
+        crew.dismiss().await?;
+        sleep(QUIET).await;
+        take_stock(&locks, &bank, &journal).await
+    };
+    tokio::select! {
+        ended = acts => ended?,
+        () = resource.serve() => unreachable!("it serves until it is dropped"),
+        () = progress.print() => unreachable!("it prints until it is dropped"),
+    }
+    locks.shutdown(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+/// Carries out the plan. Faults go on side by side; returns when the last has ended.
+async fn injure(injector: &Injector<'_>, plan: Vec<Planned>, progress: &Progress) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let mut running = FuturesUnordered::new();
+    let mut plan = plan.iter().peekable();
+    loop {
+        let next = plan.peek().map(|planned| start + planned.at);
+        tokio::select! {
+            () = sleep_until(next.unwrap_or(start)), if next.is_some() => {
+                if let Some(planned) = plan.next() {
+                    running.push(injector.inject(&planned.fault));
+                }
+            }
+            Some(injected) = running.next() => progress.note_fault(injected?),
+            else => return Ok(()),
+        }
+    }
+}
+
+/// What is left when everyone has gone.
+async fn take_stock(locks: &LockManager, bank: &Bank, journal: &Journal) -> anyhow::Result<()> {
+    let held = locks.inspect(InspectFilter::new()).await?;
+    journal.write(Event::Quiet {
+        held: held_rows(held),
+    });
+    let (accounts, transfers) = bank.close().await?;
+    journal.write(Event::Bank { accounts, transfers });
+    Ok(())
+}
+
+pub(crate) fn held_rows(rows: Vec<LockRow>) -> Vec<Row> {
+    let row = |row: LockRow| Row {
+        key: row.key.to_string(),
+        token: row.fence_token,
+        remaining_ms: u64::try_from((row.expire_at - row.now) / 1_000).unwrap_or(0),
+        holder: row.holder,
+    };
+    rows.into_iter().map(row).collect()
+}

@@ -1,0 +1,200 @@
+//! Which fault comes when: a pure function of the seed, so that a seed repeats a run as far as the
+//! machine's own timing allows.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::fault::Fault;
+use crate::target::StoreKind;
+
+/// The time from one fault to the next, in milliseconds: 0.6 seconds on average, so that 20 minutes bring
+/// well over 1,000.
+const GAP: std::ops::Range<u64> = 200..1_000;
+
+/// Nothing happens before the processes are at work.
+const HEAD_START: Duration = Duration::from_secs(1);
+
+/// What a schedule is made for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stage {
+    pub(crate) store: StoreKind,
+    pub(crate) seats: usize,
+    pub(crate) keys: usize,
+    /// The clocks of the processes can be set.
+    pub(crate) clocks: bool,
+}
+
+/// A fault and when it comes, counted from the start of the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Planned {
+    pub(crate) at: Duration,
+    pub(crate) fault: Fault,
+}
+
+/// Draws one fault.
+type Draw = fn(&mut Rng, &Stage) -> Fault;
+
+/// How often each fault comes, in relation to the others.
+fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
+    let mut weights: Vec<(u32, Draw)> = vec![
+        (10, |rng, stage| Fault::Kill {
+            seat: seat(rng, stage),
+        }),
+        (8, |rng, stage| Fault::Pause {
+            seat: seat(rng, stage),
+            // Most outlast every lease, which are of 1 to 3 seconds.
+            ms: if rng.u8(..4) == 0 {
+                rng.u32(200..1_000)
+            } else {
+                rng.u32(1_200..4_500)
+            },
+        }),
+        (6, |rng, stage| Fault::ForceRelease {
+            key: rng.usize(..stage.keys),
+        }),
+        (4, |rng, stage| Fault::Revoke {
+            key: rng.usize(..stage.keys),
+        }),
+        (4, |rng, stage| Fault::ExhaustPool {
+            seat: seat(rng, stage),
+            ms: rng.u32(300..3_000),
+        }),
+    ];
+    if stage.store == StoreKind::Sqlite {
+        weights.push((8, |rng, _| Fault::LockFile {
+            ms: if rng.u8(..4) == 0 {
+                rng.u32(1_000..4_000)
+            } else {
+                rng.u32(50..1_000)
+            },
+        }));
+        return weights;
+    }
+    let network: [(u32, Draw); 11] = [
+        (8, |rng, stage| Fault::Cut {
+            seat: seat(rng, stage),
+            ms: rng.u32(1..1_500),
+        }),
+        (2, |rng, _| Fault::CutAll { ms: rng.u32(1..800) }),
+        (12, |rng, stage| Fault::LoseReply {
+            seat: seat(rng, stage),
+        }),
+        (6, |rng, stage| Fault::LoseRequest {
+            seat: seat(rng, stage),
+        }),
+        (8, |rng, stage| Fault::DeliverLate {
+            seat: seat(rng, stage),
+            ms: rng.u32(50..5_000),
+        }),
+        (6, |rng, stage| Fault::BlackHole {
+            seat: seat(rng, stage),
+            ms: rng.u32(200..4_500),
+        }),
+        (6, |rng, stage| Fault::Deaf {
+            seat: seat(rng, stage),
+            ms: rng.u32(200..4_500),
+        }),
+        (6, |rng, stage| Fault::Slow {
+            seat: seat(rng, stage),
+            delay: rng.u32(10..400),
+            ms: rng.u32(500..4_000),
+        }),
+        (6, |rng, _| Fault::Terminate {
+            all: rng.u8(..4) == 0,
+        }),
+        (2, |_, _| Fault::KillServer),
+        (2, |_, _| Fault::StopServer),
+    ];
+    weights.extend(network);
+    weights.push((2, |rng, _| Fault::ExhaustServer {
+        ms: rng.u32(300..2_500),
+    }));
+    if stage.clocks {
+        weights.push((6, |rng, stage| Fault::ClockJump {
+            seat: seat(rng, stage),
+            // Up to a day, both ways.
+            to_s: rng.i32(-86_400..86_400),
+        }));
+    }
+    weights
+}
+
+fn seat(rng: &mut Rng, stage: &Stage) -> usize {
+    rng.usize(..stage.seats)
+}
+
+/// The faults of the first `length` of a run.
+pub(crate) fn plan(seed: u64, stage: &Stage, length: Duration) -> Vec<Planned> {
+    let mut rng = Rng::with_seed(seed);
+    let weights = weights(stage);
+    let sum: u32 = weights.iter().map(|(weight, _)| weight).sum();
+    let mut at = HEAD_START;
+    let mut plan = Vec::new();
+    while at < length {
+        let mut drawn = rng.u32(..sum);
+        let chosen = weights.iter().find(|(weight, _)| {
+            let found = drawn < *weight;
+            drawn = drawn.saturating_sub(*weight);
+            found
+        });
+        let (_, draw) = chosen.expect("what is drawn is below the sum");
+        let fault = draw(&mut rng, stage);
+        plan.push(Planned { at, fault });
+        at += Duration::from_millis(rng.u64(GAP));
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const MINUTES: Duration = Duration::from_mins(20);
+
+    fn stage(store: StoreKind) -> Stage {
+        Stage {
+            store,
+            seats: 4,
+            keys: 6,
+            clocks: store != StoreKind::Sqlite,
+        }
+    }
+
+    #[test]
+    fn a_seed_repeats_its_schedule() {
+        for store in StoreKind::ALL {
+            let first = plan(7, &stage(store), MINUTES);
+            assert_eq!(first, plan(7, &stage(store), MINUTES));
+            assert_ne!(first, plan(8, &stage(store), MINUTES));
+            // A longer run begins like a shorter one.
+            let short = plan(7, &stage(store), MINUTES / 4);
+            assert_eq!(first[..short.len()], short);
+        }
+    }
+
+    #[test]
+    fn twenty_minutes_bring_over_a_thousand_faults_of_every_kind() {
+        for (store, kinds) in [
+            (StoreKind::Postgres, 18),
+            (StoreKind::Mysql, 18),
+            (StoreKind::Sqlite, 6),
+        ] {
+            let plan = plan(1, &stage(store), MINUTES);
+            assert!(plan.len() > 1_500, "{store:?}: {}", plan.len());
+            let names: BTreeSet<_> = plan.iter().map(|planned| planned.fault.name()).collect();
+            assert_eq!(names.len(), kinds, "{store:?}: {names:?}");
+        }
+    }
+
+    #[test]
+    fn the_clock_of_sqlite_is_the_hosts_and_stays() {
+        let plan = plan(1, &stage(StoreKind::Sqlite), MINUTES);
+        assert!(
+            plan.iter()
+                .all(|planned| !matches!(planned.fault, Fault::ClockJump { .. }))
+        );
+    }
+}

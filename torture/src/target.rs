@@ -1,0 +1,95 @@
+//! What is tortured: a server of the run's own behind a proxy for each process, or a file.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use dblock_tests::line::Database;
+use dblock_tests::own_server::OwnServer;
+use dblock_tests::proxy::Proxy;
+use tokio::sync::Mutex;
+
+/// The stores that can be tortured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum StoreKind {
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL or MariaDB.
+    #[value(alias = "mariadb")]
+    Mysql,
+    /// A SQLite file.
+    Sqlite,
+}
+
+impl StoreKind {
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 3] = [Self::Postgres, Self::Mysql, Self::Sqlite];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Mysql => "mysql",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
+/// A database and the ways to it.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) store: StoreKind,
+    url: String,
+    /// `None` for a file.
+    pub(crate) server: Option<Mutex<OwnServer>>,
+    /// One for each seat; none for a file.
+    pub(crate) proxies: Vec<Proxy>,
+}
+
+impl Target {
+    pub(crate) async fn start(store: StoreKind, seats: usize, folder: &Path) -> anyhow::Result<Self> {
+        let database = match store {
+            StoreKind::Postgres => Database::Postgres,
+            StoreKind::Mysql => Database::MySql,
+            StoreKind::Sqlite => {
+                return Ok(Self {
+                    store,
+                    url: format!("sqlite://{}", folder.join("torture.db").display()),
+                    server: None,
+                    proxies: Vec::new(),
+                });
+            }
+        };
+        let Some(server) = OwnServer::start(database).await else {
+            bail!("the programs of {} are not installed", store.name());
+        };
+        let url = server.url();
+        let address = address(&url)?;
+        Ok(Self {
+            store,
+            url,
+            server: Some(Mutex::new(server)),
+            proxies: (0..seats).map(|_| Proxy::start(address)).collect(),
+        })
+    }
+
+    /// The way past all proxies.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The way of the process in a seat.
+    pub(crate) fn url_of(&self, seat: usize) -> anyhow::Result<String> {
+        let Some(proxy) = self.proxies.get(seat) else {
+            return Ok(self.url.clone());
+        };
+        let (server, proxy) = (address(&self.url)?.to_string(), proxy.address().to_string());
+        Ok(self.url.replacen(&server, &proxy, 1))
+    }
+}
+
+/// Host and port of a URL.
+fn address(url: &str) -> anyhow::Result<SocketAddr> {
+    let (_, rest) = url.split_once('@').context("the URL names a user")?;
+    let (address, _) = rest.split_once('/').context("the URL names a database")?;
+    address.parse().context("the URL names an address")
+}

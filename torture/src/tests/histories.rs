@@ -1,0 +1,427 @@
+//! Histories written by hand, in milliseconds.
+
+use crate::check::{Cause, Finding, Verdict, check};
+use crate::fault::Fault;
+use crate::history::{AccountEnd, End, Event, History, How, Line, MS, Row, Way};
+use crate::seat::Life;
+
+const A: Life = Life { seat: 0, life: 0 };
+const B: Life = Life { seat: 1, life: 0 };
+
+/// The ttl and the wait of every call.
+const TTL: i64 = 2_000;
+const WAIT: i64 = 3_000;
+
+/// A history in the making.
+#[derive(Default)]
+struct Sketch(History);
+
+impl Sketch {
+    fn worker(&mut self, life: Life, at: i64, event: Event) {
+        let written = Line { at: at * MS, event };
+        self.0.workers.entry(life).or_default().push(written);
+    }
+
+    fn runner(mut self, at: i64, event: Event) -> Self {
+        self.0.runner.push(Line { at: at * MS, event });
+        self
+    }
+
+    fn ask(&mut self, life: Life, call: u64, at: i64, within: Option<u64>) {
+        let event = Event::Ask {
+            call,
+            key: "k".to_owned(),
+            way: Way::With,
+            ttl_ms: u32::try_from(TTL).unwrap(),
+            wait_ms: u32::try_from(WAIT).unwrap(),
+            renew: true,
+            within,
+        };
+        self.worker(life, at, event);
+    }
+
+    fn enter(&mut self, life: Life, call: u64, at: i64, (owner, token): (&str, i64)) {
+        let owner = owner.to_owned();
+        self.worker(life, at, Event::Enter { call, owner, token });
+    }
+
+    fn leave(&mut self, life: Life, call: u64, at: i64, last_step: i64) {
+        let last_step = last_step * MS;
+        let how = How::Returned;
+        self.worker(life, at, Event::Leave { call, last_step, how });
+    }
+
+    fn answer(&mut self, life: Life, call: u64, at: i64, end: End, by: Option<i64>) {
+        let text = None;
+        self.worker(life, at, Event::Answer { call, end, by, text });
+    }
+
+    /// A whole call whose owner is its token, and which is alive until it leaves.
+    fn section(self, life: Life, call: u64, token: i64, from: i64, to: i64) -> Self {
+        self.section_last_seen(life, call, token, from, (to, to))
+    }
+
+    fn section_last_seen(
+        mut self,
+        life: Life,
+        call: u64,
+        token: i64,
+        from: i64,
+        (to, last_step): (i64, i64),
+    ) -> Self {
+        self.ask(life, call, from, None);
+        self.enter(life, call, from, (&token.to_string(), token));
+        self.leave(life, call, to, last_step);
+        self.answer(life, call, to, End::Done, None);
+        self
+    }
+
+    fn write(mut self, at: i64, life: Life, call: u64, token: i64, accepted: bool) -> Self {
+        let event = Event::Write {
+            from: life,
+            call,
+            key: "k".to_owned(),
+            token,
+            sent: at * MS,
+            last: 0,
+            accepted,
+        };
+        self.0.resource.push(Line { at: at * MS, event });
+        self
+    }
+
+    /// Ends the history as a good run ends.
+    fn judge(self) -> Verdict {
+        let quiet = self.runner(100_000, Event::Quiet { held: Vec::new() });
+        check(&quiet.0)
+    }
+
+    fn findings(self) -> Vec<Finding> {
+        self.judge().findings
+    }
+}
+
+fn forced(sketch: Sketch, at: i64) -> Sketch {
+    let key = "k".to_owned();
+    sketch
+        .runner(at, Event::Forcing { key: key.clone() })
+        .runner(at + 1, Event::Forced { key, known: true })
+}
+
+fn paused(sketch: Sketch, life: Life, from: i64, to: i64) -> Sketch {
+    sketch
+        .runner(from, Event::Paused { life })
+        .runner(to, Event::Continued { life })
+}
+
+/// One overlap, and what the checker says about it.
+fn overlap(sketch: Sketch) -> Cause {
+    let verdict = sketch.judge();
+    let causes: Vec<_> = verdict.overlaps.into_iter().collect();
+    let [(cause, 1)] = causes[..] else {
+        panic!("{causes:?}")
+    };
+    let overlaps = |found: &Finding| matches!(found, Finding::Overlap { .. });
+    assert_eq!(verdict.findings.iter().any(overlaps), cause == Cause::Unexplained);
+    cause
+}
+
+#[test]
+fn one_after_the_other_is_well() {
+    let sketch = Sketch::default()
+        .section(A, 1, 10, 0, 100)
+        .section(B, 1, 20, 101, 200);
+    assert_eq!(sketch.findings(), []);
+}
+
+#[test]
+fn two_inside_is_found() {
+    let sketch = Sketch::default()
+        .section(A, 1, 10, 0, 100)
+        .section(B, 1, 20, 99, 200);
+    assert_eq!(overlap(sketch), Cause::Unexplained);
+}
+
+#[test]
+fn two_inside_is_found_for_a_section_that_was_cut() {
+    let mut sketch = Sketch::default().section(B, 1, 20, 99, 200);
+    sketch.ask(A, 1, 0, None);
+    sketch.enter(A, 1, 0, ("10", 10));
+    let killed = |sketch: Sketch, at| sketch.runner(at, Event::Killed { life: A });
+    assert_eq!(overlap(killed(sketch, 100)), Cause::Unexplained);
+}
+
+#[test]
+fn a_pause_explains_what_it_covers() {
+    let sketch = || {
+        Sketch::default()
+            .section(A, 1, 10, 0, 5_000)
+            .section(B, 1, 20, 3_000, 6_000)
+    };
+    assert_eq!(overlap(paused(sketch(), A, 500, 4_990)), Cause::Paused);
+    // It was awake for too long afterwards.
+    assert_eq!(overlap(paused(sketch(), A, 500, 4_000)), Cause::Unexplained);
+    // It stood still only after the other was inside.
+    assert_eq!(overlap(paused(sketch(), A, 3_500, 4_990)), Cause::Unexplained);
+    // The other stood still.
+    assert_eq!(overlap(paused(sketch(), B, 500, 4_990)), Cause::Unexplained);
+}
+
+#[test]
+fn force_explains_one_lease() {
+    let sketch = |until| {
+        Sketch::default()
+            .section(A, 1, 10, 0, until)
+            .section(B, 1, 20, 1_010, 9_000)
+    };
+    assert_eq!(overlap(forced(sketch(1_000 + TTL), 1_000)), Cause::Forced);
+    assert_eq!(overlap(forced(sketch(1_100 + TTL), 1_000)), Cause::Unexplained);
+    assert_eq!(overlap(forced(sketch(1_500), 1_020)), Cause::Unexplained);
+}
+
+#[test]
+fn a_blocked_body_explains_as_long_as_it_blocks() {
+    let sketch = |ms| {
+        let mut sketch = Sketch::default();
+        sketch.ask(A, 1, 0, None);
+        sketch.enter(A, 1, 0, ("10", 10));
+        sketch.worker(A, 1, Event::Block { call: 1, ms });
+        sketch.leave(A, 1, 3_000, 3_000);
+        sketch.section(B, 1, 20, 2_500, 4_000)
+    };
+    assert_eq!(overlap(sketch(2_999)), Cause::Blocked);
+    assert_eq!(overlap(sketch(2_900)), Cause::Unexplained);
+}
+
+#[test]
+fn a_body_that_was_not_polled_is_starved() {
+    // The margin of 2 seconds is 100 ms.
+    let sketch = |last| {
+        Sketch::default()
+            .section_last_seen(A, 1, 10, 0, (1_000, last))
+            .section(B, 1, 20, 950, 2_000)
+    };
+    assert_eq!(overlap(sketch(900)), Cause::Starved);
+    assert_eq!(overlap(sketch(901)), Cause::Unexplained);
+    // It took a step while the other was inside.
+    let late = Sketch::default()
+        .section_last_seen(A, 1, 10, 0, (1_200, 960))
+        .section(B, 1, 20, 950, 2_000);
+    assert_eq!(overlap(late), Cause::Unexplained);
+}
+
+#[test]
+fn a_jump_of_a_clients_clock_explains_nothing() {
+    let fault = Fault::ClockJump { seat: 0, to_s: 3_600 };
+    let sketch = Sketch::default()
+        .section(A, 1, 10, 0, 100)
+        .section(B, 1, 20, 99, 200)
+        .runner(50, Event::Fault { fault });
+    assert_eq!(overlap(sketch), Cause::Unexplained);
+}
+
+#[test]
+fn a_token_given_twice_is_found() {
+    let mut sketch = Sketch::default().section(A, 1, 10, 0, 100);
+    sketch.ask(B, 1, 200, None);
+    sketch.enter(B, 1, 200, ("another", 10));
+    sketch.leave(B, 1, 300, 300);
+    sketch.answer(B, 1, 300, End::Done, None);
+    let found = sketch.findings();
+    assert!(matches!(found[..], [Finding::TokenReused { .. }]), "{found:?}");
+}
+
+#[test]
+fn a_token_that_fell_is_found() {
+    let sketch = Sketch::default()
+        .section(A, 1, 20, 0, 100)
+        .section(B, 1, 10, 200, 300);
+    let found = sketch.findings();
+    assert!(matches!(found[..], [Finding::TokenFell { .. }]), "{found:?}");
+}
+
+#[test]
+fn a_reentry_keeps_its_token() {
+    let sketch = |inner: (&str, i64)| {
+        let mut sketch = Sketch::default();
+        sketch.ask(A, 1, 0, None);
+        sketch.enter(A, 1, 0, ("x", 10));
+        sketch.ask(A, 2, 1, Some(1));
+        sketch.enter(A, 2, 2, inner);
+        for (call, at) in [(2, 3), (1, 4)] {
+            sketch.leave(A, call, at, at);
+            sketch.answer(A, call, at, End::Done, None);
+        }
+        sketch.findings()
+    };
+    assert_eq!(sketch(("x", 10)), []);
+    let found = sketch(("x", 11));
+    assert!(
+        found
+            .iter()
+            .any(|found| matches!(found, Finding::ReentryChanged { .. })),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_stale_write_must_be_refused() {
+    let sketch = || {
+        Sketch::default()
+            .section(A, 1, 10, 0, 100)
+            .section(B, 1, 20, 200, 300)
+            .write(250, B, 1, 20, true)
+    };
+    let found = sketch().write(260, A, 1, 10, true).findings();
+    assert!(
+        matches!(found[..], [Finding::StaleWriteAccepted { .. }]),
+        "{found:?}"
+    );
+
+    let verdict = sketch().write(260, A, 1, 10, false).judge();
+    assert_eq!(verdict.findings, []);
+    assert_eq!((verdict.fence.accepted, verdict.fence.all_refused()), (1, 1));
+}
+
+#[test]
+fn a_call_that_outlasts_its_wait_is_found() {
+    let sketch = |until| {
+        let mut sketch = Sketch::default();
+        sketch.ask(A, 1, 0, None);
+        sketch.answer(A, 1, until, End::Timeout, None);
+        sketch
+    };
+    assert_eq!(sketch(WAIT + 1_000).findings(), []);
+    let found = sketch(WAIT + 1_001).findings();
+    assert!(matches!(found[..], [Finding::Hung { .. }]), "{found:?}");
+    // A process that stands still cannot answer.
+    assert_eq!(paused(sketch(WAIT + 3_000), A, 100, 2_100).findings(), []);
+}
+
+#[test]
+fn a_call_without_an_answer_is_found() {
+    let mut sketch = Sketch::default();
+    sketch.ask(A, 1, 0, None);
+    let sketch = sketch.runner(
+        10_000,
+        Event::Ended {
+            life: A,
+            code: Some(0),
+        },
+    );
+    let found = sketch.findings();
+    assert!(matches!(found[..], [Finding::Hung { .. }]), "{found:?}");
+}
+
+#[test]
+fn a_release_that_hangs_is_found() {
+    let mut sketch = Sketch::default();
+    sketch.ask(A, 1, 0, None);
+    sketch.enter(A, 1, 0, ("x", 10));
+    sketch.leave(A, 1, 10, 10);
+    sketch.answer(A, 1, 3_011, End::Done, None);
+    let found = sketch.findings();
+    assert!(
+        matches!(found[..], [Finding::Hung { what: "to leave", .. }]),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_released_lock_is_not_busy() {
+    let sketch = |asked, by| {
+        let mut sketch = Sketch::default().section(A, 1, 10, 0, 100);
+        sketch.worker(A, 100, Event::Released { call: 1 });
+        sketch.ask(B, 1, asked, None);
+        sketch.answer(B, 1, asked + 5, End::Busy, Some(by));
+        sketch
+    };
+    assert_eq!(sketch(1_600, 10).findings(), []);
+    assert_eq!(sketch(1_601, 11).findings(), []);
+    assert_eq!(paused(sketch(1_601, 10), B, 50, 150).findings(), []);
+    let found = sketch(1_601, 10).findings();
+    assert!(
+        matches!(found[..], [Finding::BusyAfterRelease { .. }]),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn the_end_is_looked_at() {
+    let row = Row {
+        key: "k".to_owned(),
+        token: 10,
+        remaining_ms: 5,
+        holder: "h".to_owned(),
+    };
+    let held = Sketch::default().runner(
+        1,
+        Event::Quiet {
+            held: vec![row.clone()],
+        },
+    );
+    assert_eq!(held.findings(), [Finding::HeldAtTheEnd(row)]);
+    assert_eq!(check(&Sketch::default().0).findings, [Finding::Unfinished]);
+    let stuck = Sketch::default().runner(1, Event::Stuck { life: A });
+    assert_eq!(stuck.findings(), [Finding::Stuck { life: A }]);
+    let crashed = Sketch::default().runner(1, Event::Ended { life: A, code: None });
+    assert_eq!(crashed.findings(), [Finding::Crashed { life: A, code: None }]);
+}
+
+#[test]
+fn lost_money_is_found() {
+    let account = |account, balance, ledger| AccountEnd {
+        account,
+        opened_with: 100,
+        balance,
+        ledger,
+    };
+    let bank = |accounts: [AccountEnd; 2]| {
+        let event = Event::Bank {
+            accounts: accounts.to_vec(),
+            transfers: Vec::new(),
+        };
+        Sketch::default().runner(1, event).findings()
+    };
+    assert_eq!(bank([account(0, 90, -10), account(1, 110, 10)]), []);
+    // An update was lost, in one account or evenly in both.
+    for accounts in [
+        [account(0, 90, -10), account(1, 100, 10)],
+        [account(0, 90, -20), account(1, 110, 20)],
+    ] {
+        let found = bank(accounts);
+        assert!(matches!(found[..], [Finding::MoneyLost(_)]), "{found:?}");
+    }
+}
+
+#[test]
+fn a_lost_transfer_is_found() {
+    let id = 1;
+    let end = |transfers| {
+        let mut sketch = Sketch::default().section(A, 1, 10, 0, 100);
+        sketch.worker(A, 50, Event::Transferred { id });
+        let accounts = Vec::new();
+        sketch.runner(200, Event::Bank { accounts, transfers }).findings()
+    };
+    assert_eq!(end(vec![id, id]), []);
+    for transfers in [vec![], vec![id]] {
+        assert_eq!(end(transfers), [Finding::TransferLost { id }]);
+    }
+}
+
+#[test]
+fn everything_is_well_again_after_the_faults() {
+    let sketch = |end| {
+        let mut sketch = Sketch::default()
+            .section(A, 1, 10, 0, 100)
+            .runner(1_000, Event::Calm);
+        sketch.ask(A, 2, 6_000, None);
+        sketch.answer(A, 2, 6_001, end, None);
+        sketch
+    };
+    let found = sketch(End::Busy).findings();
+    assert!(matches!(found[..], [Finding::Dead { .. }]), "{found:?}");
+    assert_eq!(sketch(End::Busy).section(B, 1, 20, 6_000, 6_100).findings(), []);
+    let found = sketch(End::Store).section(B, 1, 20, 6_000, 6_100).findings();
+    assert!(matches!(found[..], [Finding::StoreFailed { .. }]), "{found:?}");
+}

@@ -1,0 +1,6 @@
+//! Tests of the torture itself: what it finds in histories that were written by hand, and in runs on stores
+//! that are broken on purpose.
+
+mod broken;
+mod histories;
+mod store;

@@ -1,0 +1,200 @@
+//! A call for a lock: written down before it is made, and however it ends.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dblock::{CurrentLock, LockError, distributed_lock};
+use futures_util::FutureExt as _;
+
+use super::Worker;
+use super::mix::Plan;
+use super::section::Planned;
+use crate::history::{End, Event, Way};
+
+/// A call that was asked and has not ended. When it is dropped, that is its end.
+struct Asked<'a> {
+    worker: &'a Worker,
+    number: u64,
+    answered: bool,
+}
+
+impl<'a> Asked<'a> {
+    fn write_down(worker: &'a Worker, plan: &Plan, within: Option<u64>) -> Self {
+        let number = worker.calls.fetch_add(1, Ordering::Relaxed);
+        Self::write_down_as(worker, number, plan, within)
+    }
+
+    fn write_down_as(worker: &'a Worker, number: u64, plan: &Plan, within: Option<u64>) -> Self {
+        let millis = |length: Duration| u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
+        worker.journal.write(Event::Ask {
+            call: number,
+            key: plan.key.clone(),
+            way: plan.way,
+            ttl_ms: millis(plan.ttl),
+            wait_ms: millis(plan.wait),
+            renew: plan.renew,
+            within,
+        });
+        Self {
+            worker,
+            number,
+            answered: false,
+        }
+    }
+
+    fn answer(mut self, result: &Result<(), LockError>) {
+        let (end, by) = match result {
+            Ok(()) => (End::Done, None),
+            Err(LockError::Busy { occupant, .. }) => (End::Busy, occupant.as_ref()),
+            Err(LockError::Timeout { occupant, .. }) => (End::Timeout, occupant.as_ref()),
+            Err(LockError::Lost { .. }) => (End::Lost, None),
+            Err(LockError::Store { .. }) => (End::Store, None),
+            Err(LockError::Shutdown { .. }) => (End::Shutdown, None),
+            Err(_) => (End::Other, None),
+        };
+        let text = result
+            .as_ref()
+            .err()
+            .filter(|_| matches!(end, End::Store | End::Other));
+        self.write_end(
+            end,
+            by.map(|occupant| occupant.fence_token),
+            text.map(ToString::to_string),
+        );
+    }
+
+    fn write_end(&mut self, end: End, by: Option<i64>, text: Option<String>) {
+        self.answered = true;
+        self.worker.journal.write(Event::Answer {
+            call: self.number,
+            end,
+            by,
+            text,
+        });
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            let end = if std::thread::panicking() {
+                End::Panicked
+            } else {
+                End::Dropped
+            };
+            self.write_end(end, None, None);
+        }
+    }
+}
+
+impl Worker {
+    /// Makes an outermost call, and drops it early if that is planned.
+    pub(super) async fn attempt(self: &Arc<Self>, plan: &Plan) {
+        let call = AssertUnwindSafe(self.call(plan, None, None)).catch_unwind();
+        let ended = match plan.dropped_after {
+            None => call.await,
+            Some(after) => tokio::time::timeout(after, call).await.unwrap_or(Ok(())),
+        };
+        if let Err(panic) = ended
+            && !panic.is::<Planned>()
+        {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Makes a call, inside of the section of another or not. Boxed, because sections make calls.
+    pub(super) fn call<'a>(
+        self: &'a Arc<Self>,
+        plan: &'a Plan,
+        within: Option<u64>,
+        outer: Option<CurrentLock>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            if plan.way == Way::Inherit {
+                return self.inherit(plan, within);
+            }
+            let asked = Asked::write_down(self, plan, within);
+            let number = asked.number;
+            let result = match plan.way {
+                Way::With | Way::Signal => {
+                    let section = self.section(number, plan, outer);
+                    self.locks.with(&plan.key, plan.options(), section).await
+                }
+                Way::Attribute if plan.renew => self.renewed(plan, number, outer).await,
+                Way::Attribute => self.not_renewed(plan, number, outer).await,
+                Way::Guard => self.guard(plan, number, outer).await,
+                Way::BareGuard => self.bare_guard(plan, number).await,
+                Way::Inherit => unreachable!("was looked at above"),
+            };
+            asked.answer(&result);
+        })
+    }
+
+    #[distributed_lock(key = "{plan.key}", ttl = plan.ttl, wait = plan.wait, manager = self.locks)]
+    async fn renewed(
+        self: &Arc<Self>,
+        plan: &Plan,
+        number: u64,
+        outer: Option<CurrentLock>,
+    ) -> Result<(), LockError> {
+        self.section(number, plan, outer).await;
+        Ok(())
+    }
+
+    #[distributed_lock(key = plan.key, ttl = plan.ttl, wait = plan.wait, renew = false, manager = self.locks)]
+    async fn not_renewed(
+        self: &Arc<Self>,
+        plan: &Plan,
+        number: u64,
+        outer: Option<CurrentLock>,
+    ) -> Result<(), LockError> {
+        self.section(number, plan, outer).await;
+        Ok(())
+    }
+
+    async fn guard(
+        self: &Arc<Self>,
+        plan: &Plan,
+        number: u64,
+        outer: Option<CurrentLock>,
+    ) -> Result<(), LockError> {
+        let guard = self.locks.acquire(&plan.key, plan.options()).await?;
+        guard.enter(self.section(number, plan, outer)).await?;
+        self.release(guard, number).await
+    }
+
+    async fn bare_guard(self: &Arc<Self>, plan: &Plan, number: u64) -> Result<(), LockError> {
+        let guard = self.locks.acquire(&plan.key, plan.options()).await?;
+        self.bare_section(number, plan, &guard).await;
+        self.release(guard, number).await
+    }
+
+    async fn release(&self, guard: dblock::LockGuard, number: u64) -> Result<(), LockError> {
+        guard.release().await?;
+        self.journal.write(Event::Released { call: number });
+        Ok(())
+    }
+
+    /// Spawns a task that shares the lock; nobody waits for it.
+    fn inherit(self: &Arc<Self>, plan: &Plan, within: Option<u64>) {
+        let (worker, plan) = (Arc::clone(self), plan.clone());
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let section = {
+            let (worker, plan) = (Arc::clone(self), plan.clone());
+            async move { worker.section(number, &plan, None).await }
+        };
+        // Its hold counts from here.
+        let child = dblock::inherit(section);
+        tokio::spawn(async move {
+            let asked = Asked::write_down_as(&worker, number, &plan, within);
+            let ended = AssertUnwindSafe(child).catch_unwind().await;
+            match ended {
+                Ok(result) => asked.answer(&result),
+                Err(_) => drop(asked),
+            }
+        });
+    }
+}

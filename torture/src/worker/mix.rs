@@ -1,0 +1,225 @@
+//! What a call does, drawn at random: few keys, short leases, every way in and every way out.
+
+use std::time::Duration;
+
+use dblock::{LockOptions, OnLost};
+use fastrand::Rng;
+
+use crate::bank::{ACCOUNTS, Transfer};
+use crate::history::Way;
+
+/// Keys of sections that write to the fenced resource or to nothing; the accounts have keys of their own.
+pub(crate) const KEYS: usize = 6;
+
+/// No lease is longer.
+pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(3);
+
+/// The name of a key by its number: first those of [`KEYS`], then those of the accounts.
+pub(crate) fn key_name(number: usize) -> String {
+    number
+        .checked_sub(KEYS)
+        .map_or_else(|| format!("key{number}"), |account| format!("account{account}"))
+}
+
+/// What a call does.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(super) key: String,
+    pub(super) way: Way,
+    pub(super) ttl: Duration,
+    pub(super) wait: Duration,
+    pub(super) renew: bool,
+    pub(super) section: Section,
+    /// The call is dropped after so long, if it has not ended.
+    pub(super) dropped_after: Option<Duration>,
+}
+
+/// What happens inside of the lock.
+#[derive(Debug, Clone)]
+pub(super) struct Section {
+    pub(super) length: Duration,
+    pub(super) work: Work,
+    /// The body panics when it is done.
+    pub(super) panics: bool,
+    /// A call that is made inside.
+    pub(super) inner: Option<Box<Plan>>,
+    /// For so long the body keeps its thread.
+    pub(super) blocks: Option<Duration>,
+}
+
+/// What a section does besides staying.
+#[derive(Debug, Clone)]
+pub(super) enum Work {
+    /// Nothing: it trusts the lock.
+    Unfenced,
+    /// Writes to the resource that checks tokens, over and over.
+    Fenced,
+    /// Holds the first account of a transfer; the call inside has the second and makes it.
+    Transfer(Transfer),
+}
+
+impl Plan {
+    pub(super) fn options(&self) -> LockOptions {
+        let options = LockOptions::new().ttl(self.ttl).wait(self.wait).renew(self.renew);
+        options.on_lost(if self.way == Way::Signal {
+            OnLost::Signal
+        } else {
+            OnLost::Cancel
+        })
+    }
+}
+
+/// A call of an ordinary task.
+pub(super) fn plan(rng: &mut Rng, has_bank: bool) -> Plan {
+    if has_bank && rng.u8(..5) == 0 {
+        return transfer(rng);
+    }
+    let key = key_name(rng.usize(..KEYS));
+    let mut plan = one(rng, key);
+    if rng.u8(..4) == 0 && can_nest(plan.way) {
+        // Mostly a re-entry; else another key inside of this one, with a wait that ends by itself.
+        let key = if rng.u8(..3) == 0 {
+            key_name(rng.usize(..KEYS))
+        } else {
+            plan.key.clone()
+        };
+        let mut inner = one(rng, key);
+        if rng.u8(..4) == 0 {
+            inner = inherited(inner, &plan);
+        } else if rng.u8(..4) == 0 && can_nest(inner.way) {
+            let innermost = one(rng, plan.key.clone());
+            inner.section.inner = Some(Box::new(innermost));
+        }
+        plan.section.inner = Some(Box::new(inner));
+    }
+    plan
+}
+
+/// A call whose section keeps its thread for longer than its lease, which is not renewed.
+pub(super) fn blocking(rng: &mut Rng) -> Plan {
+    let key = key_name(rng.usize(..KEYS));
+    let mut plan = one(rng, key);
+    plan.way = Way::With;
+    plan.ttl = Duration::from_secs(1);
+    plan.wait = Duration::from_secs(3);
+    plan.renew = false;
+    plan.dropped_after = None;
+    plan.section.blocks = Some(millis(rng, 500..2_000));
+    plan
+}
+
+/// A task of its own that shares the lock.
+fn inherited(child: Plan, parent: &Plan) -> Plan {
+    Plan {
+        key: parent.key.clone(),
+        way: Way::Inherit,
+        ttl: parent.ttl,
+        dropped_after: None,
+        ..child
+    }
+}
+
+/// A guard is in no chain by itself, so a call under it would wait for it.
+fn can_nest(way: Way) -> bool {
+    way != Way::BareGuard
+}
+
+fn one(rng: &mut Rng, key: String) -> Plan {
+    let way = match rng.u8(..10) {
+        0..=2 => Way::With,
+        3..=5 => Way::Attribute,
+        6..=7 => Way::Guard,
+        8 => Way::BareGuard,
+        _ => Way::Signal,
+    };
+    let wait = match rng.u8(..10) {
+        0 => Duration::ZERO,
+        1..=3 => millis(rng, 20..500),
+        _ => millis(rng, 1_000..5_000),
+    };
+    let length = match rng.u8(..100) {
+        0..=19 => Duration::ZERO,
+        20..=89 => millis(rng, 1..20),
+        90..=98 => millis(rng, 30..300),
+        // Longer than its lease: it lives on renewals.
+        _ => millis(rng, 1_000..4_500),
+    };
+    Plan {
+        key,
+        way,
+        ttl: millis(rng, 1_000..3_001),
+        wait,
+        renew: rng.u8(..10) != 0,
+        section: Section {
+            length,
+            work: if rng.bool() { Work::Fenced } else { Work::Unfenced },
+            panics: rng.u8(..30) == 0,
+            inner: None,
+            blocks: None,
+        },
+        dropped_after: (rng.u8(..8) == 0).then(|| millis(rng, 0..400)),
+    }
+}
+
+/// The lock of the smaller account around that of the larger, so that no two transfers wait for each other.
+fn transfer(rng: &mut Rng) -> Plan {
+    let first = rng.i32(0..ACCOUNTS - 1);
+    let second = rng.i32(first + 1..ACCOUNTS);
+    let (from, to) = if rng.bool() {
+        (first, second)
+    } else {
+        (second, first)
+    };
+    let transfer = Transfer {
+        id: 0,
+        from,
+        to,
+        amount: rng.i64(1..1_000),
+    };
+    let account = |rng: &mut Rng, account: i32, transfer: Transfer| {
+        let number = usize::try_from(account).expect("accounts are numbered from 0");
+        let mut plan = one(rng, key_name(KEYS + number));
+        plan.way = if rng.bool() { Way::With } else { Way::Attribute };
+        plan.wait = millis(rng, 500..3_000);
+        plan.section.work = Work::Transfer(transfer);
+        plan.section.length = Duration::ZERO;
+        plan
+    };
+    let inner = account(rng, second, transfer);
+    let mut outer = account(rng, first, transfer);
+    outer.section.inner = Some(Box::new(inner));
+    outer
+}
+
+fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
+    Duration::from_millis(rng.u64(range))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mix_holds_everything() {
+        let mut rng = Rng::with_seed(1);
+        let plans: Vec<Plan> = (0..5_000).map(|_| plan(&mut rng, true)).collect();
+        let some = |test: &dyn Fn(&Plan) -> bool| assert!(plans.iter().any(test));
+        for way in [Way::With, Way::Attribute, Way::Guard, Way::BareGuard, Way::Signal] {
+            some(&|plan| plan.way == way);
+        }
+        let inner = |plan: &Plan| plan.section.inner.clone();
+        some(&|plan| inner(plan).is_some_and(|inner| inner.way == Way::Inherit));
+        some(&|plan| inner(plan).is_some_and(|inner| inner.key == plan.key));
+        some(&|plan| inner(plan).is_some_and(|inner| inner.key != plan.key));
+        some(&|plan| matches!(plan.section.work, Work::Transfer(_)));
+        some(&|plan| plan.section.panics);
+        some(&|plan| plan.section.length > plan.ttl);
+        some(&|plan| plan.dropped_after.is_some());
+        some(&|plan| plan.wait.is_zero());
+        assert!(
+            plans
+                .iter()
+                .all(|plan| plan.ttl <= LONGEST_TTL && plan.options() != LockOptions::new())
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! What a process of the run does: tasks that take locks in every way there is, stay, and leave or are
+//! stopped in every way there is.
+//!
+//! - [`mix`] decides what a call does; [`call`] makes it and writes down that it is made and how it ended.
+//! - [`section`] is what happens inside of the lock.
+
+mod call;
+mod mix;
+mod process;
+mod section;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use dblock::LockManager;
+use fastrand::Rng;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::bank::Bank;
+use crate::history::Journal;
+use crate::resource::ResourceClient;
+use crate::seat::Life;
+
+pub(crate) use mix::{KEYS, LONGEST_TTL, key_name};
+pub(crate) use process::{Arguments, main};
+#[cfg(test)]
+pub(crate) use section::Planned;
+
+/// One process, or in the checker's own tests what stands for one.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    life: Life,
+    locks: LockManager,
+    journal: Journal,
+    resource: ResourceClient,
+    /// `None` for a store without a database.
+    bank: Option<Bank>,
+    calls: AtomicU64,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        life: Life,
+        locks: LockManager,
+        folder: &Path,
+        resource: ResourceClient,
+        bank: Option<Bank>,
+    ) -> anyhow::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            life,
+            locks,
+            journal: Journal::create(&folder.join(life.file()))?,
+            resource,
+            bank,
+            calls: AtomicU64::new(1),
+        }))
+    }
+
+    /// Works with so many tasks until `stop`. Then every task is dropped where it is: what it has must be
+    /// released all the same.
+    pub(crate) async fn work(self: &Arc<Self>, seed: u64, tasks: u64, stop: CancellationToken) {
+        let mut running = JoinSet::new();
+        for task in 0..tasks {
+            let (worker, stop) = (Arc::clone(self), stop.clone());
+            let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(task));
+            running.spawn(async move { stop.run_until_cancelled(worker.go_on(rng)).await });
+        }
+        let (worker, stop) = (Arc::clone(self), stop.clone());
+        let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(999));
+        // Sections that block their thread have one of their own, so that they stop nobody else.
+        let blocking = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.expect("a runtime for one task");
+            runtime.block_on(stop.run_until_cancelled(worker.go_on_blocking(rng)));
+        });
+        while let Some(ended) = running.join_next().await {
+            ended.expect("a task catches what panics in it");
+        }
+        blocking.await.expect("a task catches what panics in it");
+    }
+
+    async fn go_on(self: &Arc<Self>, mut rng: Rng) {
+        loop {
+            let plan = mix::plan(&mut rng, self.bank.is_some());
+            self.attempt(&plan).await;
+            // Sometimes at once, so that the key is asked for again before others have noticed.
+            let pause = if rng.u8(..3) == 0 { 0 } else { rng.u64(..60) };
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+    }
+
+    async fn go_on_blocking(self: &Arc<Self>, mut rng: Rng) {
+        loop {
+            tokio::time::sleep(Duration::from_millis(rng.u64(1_000..8_000))).await;
+            let plan = mix::blocking(&mut rng);
+            self.attempt(&plan).await;
+        }
+    }
+}

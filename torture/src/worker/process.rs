@@ -1,0 +1,119 @@
+//! The worker as an OS process: started by the runner, told what to do on standard input, and gone when
+//! that closes or the runner is.
+
+use std::io::BufRead as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use dblock::LockManager;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::Worker;
+use super::section::Planned;
+use crate::bank::Bank;
+use crate::resource::ResourceClient;
+use crate::seat::Life;
+
+/// How a worker is started.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[arg(long)]
+    pub(crate) url: String,
+    #[arg(long)]
+    pub(crate) folder: PathBuf,
+    #[arg(long)]
+    pub(crate) resource: SocketAddr,
+    #[arg(long)]
+    pub(crate) seat: usize,
+    #[arg(long)]
+    pub(crate) life: usize,
+    #[arg(long)]
+    pub(crate) tasks: u64,
+    #[arg(long)]
+    pub(crate) seed: u64,
+    #[arg(long, action = clap::ArgAction::Set)]
+    pub(crate) hand_over: bool,
+}
+
+pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    // A stopped process does not see that its standard input has closed.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie the process to the runner")?;
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !panic.payload().is::<Planned>() {
+            report(panic);
+            // Wherever it was, in the engine too: nobody else may get to see it.
+            std::process::exit(101);
+        }
+    }));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(work(arguments))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn work(arguments: &Arguments) -> anyhow::Result<()> {
+    let life = Life {
+        seat: arguments.seat,
+        life: arguments.life,
+    };
+    let bank = Bank::at(&arguments.url)?;
+    // The server may be down at this moment.
+    let locks = LockManager::builder(bank.source())
+        .namespace("torture")
+        .hand_over(arguments.hand_over)
+        .start()?;
+    let resource = ResourceClient::new(arguments.resource);
+    let worker = Worker::new(
+        life,
+        locks.clone(),
+        &arguments.folder,
+        resource,
+        Some(bank.clone()),
+    )?;
+
+    let stop = CancellationToken::new();
+    let mut orders = orders();
+    let obey = async {
+        while let Some(order) = orders.recv().await {
+            let Order::Exhaust(length) = order;
+            tokio::spawn({
+                let bank = bank.clone();
+                async move { bank.exhaust(length).await }
+            });
+        }
+        stop.cancel();
+    };
+    let work = Arc::clone(&worker);
+    let seed = arguments.seed.wrapping_mul(1_000_003) ^ (life.life * 100 + life.seat) as u64;
+    tokio::join!(obey, work.work(seed, arguments.tasks, stop.clone()));
+    locks.shutdown(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+/// What the runner can ask for.
+enum Order {
+    /// Keep every connection of the application's pool for so long.
+    Exhaust(Duration),
+}
+
+/// The orders, until standard input closes.
+fn orders() -> mpsc::UnboundedReceiver<Order> {
+    let (send, orders) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if let Some(ms) = line.strip_prefix("exhaust ").and_then(|ms| ms.parse().ok()) {
+                let _ = send.send(Order::Exhaust(Duration::from_millis(ms)));
+            }
+        }
+    });
+    orders
+}

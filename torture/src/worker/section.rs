@@ -1,0 +1,216 @@
+//! What happens inside of a lock.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use dblock::{CurrentLock, LockGuard};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use super::Worker;
+use super::mix::{Plan, Work};
+use crate::history::{Event, How, Way, now};
+use crate::resource::Write;
+
+/// How often a section is polled at least, and notes that it is alive. Much shorter than the margin of the
+/// shortest lease, so that a section that outlives its lease by that margin either was not polled, which its last step shows,
+/// or was not stopped.
+const STEP: Duration = Duration::from_millis(5);
+
+/// How long a section waits for the database or the resource.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// The payload of a panic that is part of the plan.
+pub(crate) struct Planned;
+
+/// A stay inside of a lock. Writes down when it begins and, however it ends, when it does.
+struct Visit<'a> {
+    worker: &'a Worker,
+    call: u64,
+    token: i64,
+    key: String,
+    last_step: AtomicI64,
+    returned: bool,
+}
+
+impl<'a> Visit<'a> {
+    fn begin(worker: &'a Worker, call: u64, key: &str, owner: uuid::Uuid, token: i64) -> Self {
+        let at = worker.journal.write(Event::Enter {
+            call,
+            owner: owner.simple().to_string(),
+            token,
+        });
+        Self {
+            worker,
+            call,
+            token,
+            key: key.to_owned(),
+            last_step: AtomicI64::new(at),
+            returned: false,
+        }
+    }
+
+    /// The section runs and has its lock, as far as it was told.
+    fn step(&self) {
+        self.last_step.store(now(), Ordering::Relaxed);
+    }
+
+    /// Awaits `work` with a step at least every [`STEP`].
+    async fn stepping<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        let mut steps = interval(STEP);
+        steps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                value = &mut work => {
+                    self.step();
+                    return value;
+                }
+                _ = steps.tick() => self.step(),
+            }
+        }
+    }
+
+    /// Whether the resource took a write. One that fails for other reasons is not the lock's affair.
+    async fn write(&self) -> bool {
+        let write = Write {
+            from: self.worker.life,
+            call: self.call,
+            key: self.key.clone(),
+            token: self.token,
+            sent: now(),
+        };
+        let accepted = timeout(PATIENCE, self.worker.resource.write(&write)).await;
+        accepted.is_ok_and(|accepted| accepted.unwrap_or(false))
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        let how = match (self.returned, std::thread::panicking()) {
+            (true, _) => How::Returned,
+            (false, true) => How::Panicked,
+            (false, false) => How::Dropped,
+        };
+        let last_step = self.last_step.load(Ordering::Relaxed);
+        self.worker.journal.write(Event::Leave {
+            call: self.call,
+            last_step,
+            how,
+        });
+    }
+}
+
+impl Worker {
+    /// The body of a call that puts the lock into the chain.
+    pub(super) async fn section(self: &Arc<Self>, call: u64, plan: &Plan, outer: Option<CurrentLock>) {
+        let lock = dblock::current().expect("a section is inside of its lock");
+        let mut visit = Visit::begin(self, call, &plan.key, lock.owner(), lock.fence_token());
+        // Nobody stops these bodies: a child shares the lease of a parent that may only want to be told.
+        let told_only = matches!(plan.way, Way::Signal | Way::Inherit);
+        let work = visit.stepping(self.work_inside(&visit, plan, &lock, outer));
+        if told_only {
+            until_lost(work, lock.lost(), || lock.remaining().is_zero()).await;
+        } else {
+            work.await;
+        }
+        if plan.section.panics {
+            std::panic::panic_any(Planned);
+        }
+        visit.returned = true;
+    }
+
+    /// The stay of a guard in no chain, whose holder looks after itself.
+    pub(super) async fn bare_section(self: &Arc<Self>, call: u64, plan: &Plan, guard: &LockGuard) {
+        if guard.is_lost() {
+            return;
+        }
+        let mut visit = Visit::begin(self, call, &plan.key, guard.owner(), guard.fence_token());
+        let work = visit.stepping(self.stay(&visit, plan));
+        until_lost(work, guard.lost(), || guard.is_lost()).await;
+        if plan.section.panics {
+            std::panic::panic_any(Planned);
+        }
+        visit.returned = true;
+    }
+
+    async fn work_inside(
+        self: &Arc<Self>,
+        visit: &Visit<'_>,
+        plan: &Plan,
+        lock: &CurrentLock,
+        outer: Option<CurrentLock>,
+    ) {
+        if let Some(length) = plan.section.blocks {
+            let ms = u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
+            self.journal.write(Event::Block { call: visit.call, ms });
+            std::thread::sleep(length);
+        }
+        self.stay(visit, plan).await;
+        match (&plan.section.work, outer) {
+            (Work::Transfer(_), Some(outer)) => self.transfer(visit, plan, &outer, lock).await,
+            (Work::Transfer(_), None) => {
+                if let Some(inner) = &plan.section.inner {
+                    self.call(inner, Some(visit.call), Some(lock.clone())).await;
+                }
+            }
+            _ => {
+                if let Some(inner) = &plan.section.inner {
+                    self.call(inner, Some(visit.call), None).await;
+                }
+            }
+        }
+    }
+
+    /// Stays for as long as planned; a fenced section writes to the resource meanwhile.
+    async fn stay(&self, visit: &Visit<'_>, plan: &Plan) {
+        let end = tokio::time::Instant::now() + plan.section.length;
+        loop {
+            if matches!(plan.section.work, Work::Fenced) && !visit.write().await {
+                return;
+            }
+            let rest = end.saturating_duration_since(tokio::time::Instant::now());
+            if rest.is_zero() {
+                return;
+            }
+            sleep(rest.min(STEP * 4)).await;
+        }
+    }
+
+    async fn transfer(&self, visit: &Visit<'_>, plan: &Plan, outer: &CurrentLock, inner: &CurrentLock) {
+        let (Work::Transfer(mut transfer), Some(bank)) = (plan.section.work.clone(), &self.bank) else {
+            return;
+        };
+        transfer.id = self.transfer_id(visit.call);
+        // Whether one that failed was committed is for the ledger to say.
+        if let Ok(Ok(())) = timeout(PATIENCE, Box::pin(bank.transfer(transfer, [outer, inner]))).await {
+            self.journal.write(Event::Transferred { id: transfer.id });
+        }
+    }
+
+    /// Different for every call of every process.
+    fn transfer_id(&self, call: u64) -> i64 {
+        let process = (self.life.life * 100 + self.life.seat) as u64;
+        i64::try_from(process << 32 | call).expect("few processes make few calls")
+    }
+}
+
+/// Runs work that nobody stops but itself: until it is done, or hears of the loss or sees it by looking.
+async fn until_lost<L>(
+    work: impl Future<Output = ()>,
+    lost: impl Future<Output = L>,
+    is_lost: impl Fn() -> bool,
+) {
+    let (mut work, mut lost) = (pin!(work), pin!(lost));
+    poll_fn(|context| {
+        if is_lost() || lost.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        work.as_mut().poll(context)
+    })
+    .await;
+}
