@@ -26,6 +26,9 @@ use crate::process::Process;
 /// on a machine with many cores.
 const CONNECTIONS: u32 = 400;
 
+/// Tests start it themselves, before the PostgreSQL server. The name of the program is that of the package.
+const POOLER: &str = "pgbouncer";
+
 /// The kinds of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -92,11 +95,12 @@ pub(crate) struct Servers {
     folder: TempDir,
 }
 
-/// The programs of the servers that are wanted.
+/// The programs of the servers that are wanted, and whether the pooler is there.
 #[derive(Debug, Default)]
 struct Programs {
     postgres: Option<postgres::Programs>,
     mysql: Option<mariadb::Programs>,
+    pooler: bool,
     redis: Option<redis::Programs>,
 }
 
@@ -111,6 +115,7 @@ impl Programs {
                 .contains(&Kind::MySql)
                 .then(mariadb::Programs::find)
                 .flatten(),
+            pooler: programs::in_path(POOLER).is_some(),
             redis: wanted
                 .contains(&Kind::Redis)
                 .then(redis::Programs::find)
@@ -136,7 +141,8 @@ impl Programs {
         Ok(programs)
     }
 
-    /// The packages of what was wanted and not found.
+    /// The packages of what was wanted and not found. The pooler always is: the tests need it before a
+    /// server that the environment names as well.
     fn missing(&self, wanted: &[Kind]) -> Vec<&'static str> {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),
@@ -147,6 +153,7 @@ impl Programs {
             .iter()
             .filter(|kind| !found(kind))
             .map(|kind| kind.package())
+            .chain((!self.pooler).then_some(POOLER))
             .collect()
     }
 }
@@ -291,13 +298,14 @@ mod tests {
         let none = Programs::default();
         assert_eq!(
             none.missing(Purpose::Tests.kinds()),
-            ["postgresql", "mariadb-server"]
+            ["postgresql", "mariadb-server", "pgbouncer"]
         );
-        assert_eq!(none.missing(&[Kind::MySql]), ["mariadb-server"]);
+        assert_eq!(none.missing(&[Kind::MySql]), ["mariadb-server", "pgbouncer"]);
+        let pooler = Programs { pooler: true, ..none };
         assert_eq!(
-            none.missing(Purpose::Benches.kinds()),
+            pooler.missing(Purpose::Benches.kinds()),
             ["postgresql", "mariadb-server", "redis-server"]
         );
-        assert!(none.missing(&[]).is_empty());
+        assert!(pooler.missing(&[]).is_empty());
     }
 }

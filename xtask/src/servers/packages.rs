@@ -84,7 +84,9 @@ impl Machine {
                 format!("run: sudo dnf install -y {fedora}")
             }
             Some(Manager::Brew) => format!("run: brew install {}", debian.replace("-server", "")),
-            None => format!("install PostgreSQL 13 or newer and MariaDB or MySQL (on Debian: {debian})"),
+            None => format!(
+                "install PostgreSQL 13 or newer, MariaDB or MySQL, and PgBouncer (on Debian: {debian})"
+            ),
         })
     }
 }
@@ -100,7 +102,7 @@ pub(crate) async fn install(missing: &[&str]) -> anyhow::Result<()> {
     if let Plan::Tell(remedy) = machine.plan(missing) {
         bail!(
             "packages are missing ({text}); {remedy}\n\
-             or give running ones in DBLOCK_TEST_POSTGRES_URL and DBLOCK_TEST_MYSQL_URL"
+             or give running servers in DBLOCK_TEST_POSTGRES_URL and DBLOCK_TEST_MYSQL_URL"
         );
     }
     eprintln!("packages are missing ({text}): installing them");

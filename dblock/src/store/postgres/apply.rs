@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
+use super::session::Session;
 use super::sql::Statements;
+use super::statement::Statement;
 use super::{PostgresStore, errors};
 use crate::store::clock::{micros, until};
 use crate::store::error::{StoreError, StoreErrorKind};
@@ -112,7 +113,7 @@ async fn outcomes(
     store: &PostgresStore,
     kind: Kind,
     part: &[Placed<'_>],
-    connection: &mut PgConnection,
+    connection: &mut Session,
 ) -> Result<Vec<Outcome>, sqlx::Error> {
     let statements = statements(store, kind);
     let usual = match (part, &statements.many) {
@@ -121,7 +122,7 @@ async fn outcomes(
     };
     let mut answers: Vec<Option<Outcome>> = vec![None; part.len()];
     if let Some(usual) = usual {
-        for row in usual.fetch_all(&mut *connection).await? {
+        for row in usual.fetch_all(connection).await? {
             let (place, outcome) = answer(kind, part, &row)?;
             answers[place] = Some(outcome);
         }
@@ -142,8 +143,6 @@ async fn outcomes(
     Ok(answers.into_iter().map(skipped).collect())
 }
 
-type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
-
 fn statements(store: &PostgresStore, kind: Kind) -> &Statements {
     match kind {
         Kind::Extend => &store.sql.extend,
@@ -152,8 +151,8 @@ fn statements(store: &PostgresStore, kind: Kind) -> &Statements {
     }
 }
 
-fn one<'q>(text: &Arc<str>, kind: Kind, request: &'q Request) -> PgQuery<'q> {
-    let query = sqlx::query(AssertSqlSafe(Arc::clone(text)));
+fn one<'q>(text: &Arc<str>, kind: Kind, request: &'q Request) -> Statement<'q> {
+    let query = Statement::new(text);
     let query = query.bind(request.key.as_str()).bind(request.lease_id);
     match kind {
         Kind::Extend => query
@@ -171,11 +170,11 @@ fn one<'q>(text: &Arc<str>, kind: Kind, request: &'q Request) -> PgQuery<'q> {
     }
 }
 
-fn many<'q>(text: &Arc<str>, kind: Kind, part: &[Placed<'q>]) -> PgQuery<'q> {
+fn many<'q>(text: &Arc<str>, kind: Kind, part: &[Placed<'q>]) -> Statement<'q> {
     fn column<'q, T>(part: &[Placed<'q>], value: impl Fn(&'q Request) -> T) -> Vec<T> {
         part.iter().map(|(_, request)| value(request)).collect()
     }
-    let query = sqlx::query(AssertSqlSafe(Arc::clone(text)));
+    let query = Statement::new(text);
     let query = query
         .bind(column(part, |request| request.key.as_str()))
         .bind(column(part, |request| request.lease_id));
