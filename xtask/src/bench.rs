@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use tokio::process::Command;
 
-use crate::servers::{Purpose, Servers};
+use crate::servers::{Purpose, Servers, packages};
 use crate::steps::{cargo, run as run_to_end};
 
 #[derive(Debug, clap::Args)]
@@ -25,12 +26,18 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    eprintln!("building the benches and the libraries beside which dblock is measured, optimized: some minutes the first time");
+    eprintln!(
+        "building the benches and the libraries beside which dblock is measured, optimized: some minutes the first time"
+    );
     let manifest = ["--manifest-path", "benches/Cargo.toml"];
+    install_openssl().await?;
     run_to_end(cargo(["build", "--release", "--locked"]).args(manifest)).await?;
 
     let servers = Servers::start_missing(Purpose::Benches).await?;
-    eprintln!("{} run, with the durability that they have by default", servers.names().join(", "));
+    eprintln!(
+        "{} run, with the durability that they have by default",
+        servers.names().join(", ")
+    );
     let mut command = cargo(["run", "--quiet", "--release", "--locked"]);
     command.args(manifest).arg("--").envs(servers.variables());
     if args.quick {
@@ -43,11 +50,35 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if let Some(file) = &args.json {
         // Cargo runs the program in the folder of the workspace.
-        command.arg("--json").arg(std::path::absolute(file).context("the path of the file")?);
+        command
+            .arg("--json")
+            .arg(std::path::absolute(file).context("the path of the file")?);
     }
     // Neither a part nor a quick run replaces the published figures.
     let whole = args.only.is_empty() && args.subjects.is_empty() && !args.quick;
-    command.args(["--publish", if whole { "docs/benchmarks" } else { "target/benchmarks" }]);
+    command.args([
+        "--publish",
+        if whole {
+            "docs/benchmarks"
+        } else {
+            "target/benchmarks"
+        },
+    ]);
     run_to_end(&mut command).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// On Linux, distributed-lock-postgres links with OpenSSL and needs its headers.
+async fn install_openssl() -> anyhow::Result<()> {
+    if !cfg!(target_os = "linux") {
+        return Ok(());
+    }
+    let found = Command::new("pkg-config")
+        .args(["--exists", "openssl"])
+        .status()
+        .await;
+    if found.is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    packages::install(&["libssl-dev", "pkg-config"], "").await
 }

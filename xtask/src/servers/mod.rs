@@ -6,7 +6,7 @@
 mod account;
 mod launch;
 mod mariadb;
-mod packages;
+pub(crate) mod packages;
 mod postgres;
 mod programs;
 mod redis;
@@ -139,7 +139,16 @@ impl Servers {
         let mut programs = Programs::find(wanted);
         let missing = programs.missing(wanted);
         if !missing.is_empty() {
-            packages::install(&missing).await?;
+            let otherwise = format!(
+                "\nor give running servers in {}",
+                purpose
+                    .kinds()
+                    .iter()
+                    .map(|kind| kind.variable())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            );
+            packages::install(&missing, &otherwise).await?;
             programs = Programs::find(wanted);
             let missing = programs.missing(wanted);
             anyhow::ensure!(
@@ -264,7 +273,10 @@ mod tests {
     #[test]
     fn only_what_was_wanted_can_be_missing() {
         let none = Programs::default();
-        assert_eq!(none.missing(Purpose::Tests.kinds()), ["postgresql", "mariadb-server"]);
+        assert_eq!(
+            none.missing(Purpose::Tests.kinds()),
+            ["postgresql", "mariadb-server"]
+        );
         assert_eq!(none.missing(&[Kind::MySql]), ["mariadb-server"]);
         assert_eq!(
             none.missing(Purpose::Benches.kinds()),
