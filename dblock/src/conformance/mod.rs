@@ -139,6 +139,7 @@ macro_rules! store_conformance {
             spare_tokens_are_never_given_again,
             spare_tokens_are_kept_once,
             successor_is_written,
+            former_successor_is_not_written,
             successor_is_named_by_a_takeover,
             successor_of_another_lease_changes_nothing,
             successor_of_a_revoked_lease_is_written,

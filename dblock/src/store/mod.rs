@@ -77,7 +77,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | held by another `lease_id` | `wanted_until = max(wanted_until, now + wanted_for)` if given: `Busy` |
     /// | | expired, another `lease_id` | becomes held: `Granted` with `taken_over` |
     /// | | expired, the request's `lease_id` | nothing: `Lost` |
-    /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token the successor's if there is one; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
+    /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token the successor's if there is one whose token is not below the row's; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
     /// | | anything else | nothing: `Lost` |
     /// | `Release` | held by the request's `lease_id` | count becomes 0: `Released` with `freed` |
     /// | | free, the request's `lease_id` | nothing: `Released` without `freed` |

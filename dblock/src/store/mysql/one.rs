@@ -78,7 +78,11 @@ impl Statements {
             insert: insert.into(),
             look: look.into(),
             want: want.into(),
-            hand_over: extend("lock_owner = ?, holder = ?, fence_token = ?, ").into(),
+            hand_over: extend(
+                "lock_owner = IF(? >= fence_token, ?, lock_owner), holder = IF(? >= fence_token, ?, holder), \
+                 fence_token = GREATEST(?, fence_token), ",
+            )
+            .into(),
             extend: extend("").into(),
             release: release.into(),
         }
@@ -201,7 +205,9 @@ impl Single<'_> {
         let extend = match successor {
             None => query(&self.statements.extend),
             Some(successor) => query(&self.statements.hand_over)
+                .bind(successor.fence_token)
                 .bind(successor.owner)
+                .bind(successor.fence_token)
                 .bind(successor.holder.as_ref())
                 .bind(successor.fence_token),
         };

@@ -157,8 +157,9 @@ fn grant(table: &str, available: &str) -> String {
 /// $1 key, $2 lease, $3 count, $4 ttl; the successor's $5 owner, $6 holder and $7 token, or NULL.
 fn extend(table: &str) -> String {
     format!(
-        "UPDATE {table} SET reentrant_count = $3, lock_owner = coalesce($5, lock_owner), \
-             holder = coalesce($6, holder), fence_token = coalesce($7, fence_token), \
+        "UPDATE {table} SET reentrant_count = $3, lock_owner = iif($7 >= fence_token, $5, lock_owner), \
+             holder = iif($7 >= fence_token, $6, holder), \
+             fence_token = max(coalesce($7, fence_token), fence_token), \
              expire_at = iif(revoked, expire_at, max(expire_at, {NOW} + $4)) \
          WHERE lock_key = $1 AND lease_id = $2 AND {held} \
          RETURNING expire_at - {NOW}, revoked, wanted_until > {NOW}",

@@ -115,9 +115,9 @@ pub(super) fn extend(table: &str) -> String {
         "{timed}, written AS (
     UPDATE {table} t SET
         reentrant_count = l.count,
-        lock_owner = coalesce(l.new_owner, t.lock_owner),
-        holder = coalesce(l.new_holder, t.holder),
-        fence_token = coalesce(l.new_token, t.fence_token),
+        lock_owner = CASE WHEN l.new_token >= t.fence_token THEN l.new_owner ELSE t.lock_owner END,
+        holder = CASE WHEN l.new_token >= t.fence_token THEN l.new_holder ELSE t.holder END,
+        fence_token = greatest(l.new_token, t.fence_token),
         expire_at = CASE WHEN l.revoked THEN t.expire_at ELSE greatest(t.expire_at, l.now + l.ttl) END
     FROM timed l
     WHERE t.ctid = l.locked_at AND l.mine AND l.reentrant_count > 0 AND l.expire_at > l.now

@@ -53,8 +53,9 @@ pub(super) fn extend(table: &str) -> String {
         "
 UPDATE {table} t SET
     reentrant_count = $3,
-    lock_owner = coalesce($5, t.lock_owner), holder = coalesce($6, t.holder),
-    fence_token = coalesce($7, t.fence_token),
+    lock_owner = CASE WHEN $7 >= t.fence_token THEN $5 ELSE t.lock_owner END,
+    holder = CASE WHEN $7 >= t.fence_token THEN $6 ELSE t.holder END,
+    fence_token = greatest($7, t.fence_token),
     expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(t.expire_at, {NOW} + $4) END
 WHERE {is_held}
 RETURNING t.lock_key, 'extended', t.expire_at - {NOW}, t.revoked, t.wanted_until > {NOW}"
