@@ -312,8 +312,8 @@ impl LockManager {
 
     /// Deletes the rows that nobody has used for `idle`, of the whole table, whatever the namespace, and
     /// returns how many they were. The manager does the same by itself, in the background:
-    /// [`purge_after`](LockManagerBuilder::purge_after) says what counts as used and why a purge is safe. A
-    /// million rows take some ten seconds, in small steps that leave half of the time to others.
+    /// [`purge_after`](LockManagerBuilder::purge_after) says what counts as used and why a purge is safe. It
+    /// goes in small steps that leave half of the time to others.
     ///
     /// # Errors
     /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could not be

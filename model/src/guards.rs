@@ -1,9 +1,25 @@
 //! The guards of the protocol: rules that each close a sequence of events. A test removes one of them and
 //! expects the checker to find that sequence.
 
-/// One rule of the protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Guard {
+/// Makes the enum, and the list of all that is in it.
+macro_rules! guards {
+    ($($(#[$doc:meta])* $guard:ident,)*) => {
+        /// One rule of the protocol.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Guard {
+            $($(#[$doc])* $guard,)*
+        }
+
+        impl Guard {
+            /// Each rule.
+            pub fn every() -> impl Iterator<Item = Self> {
+                [$(Self::$guard),*].into_iter()
+            }
+        }
+    };
+}
+
+guards! {
     /// A release is conditioned on `lease_id`. Without it: on the process.
     ReleaseChecksLease,
     /// A renewal is conditioned on `lease_id`. Without it: on nothing.
@@ -46,6 +62,10 @@ pub enum Guard {
     HandOverWithinBlock,
     /// Not after a body that called `verify_in`.
     NoHandOverAfterCheck,
+    /// A process hands the lock over for a short time only, then releases it.
+    StreakIsBounded,
+    /// Then it stands back for longer than the pause between two looks of another process. Without it: for less.
+    StandsBackForAPause,
     /// The row follows before a fence check.
     FlushBeforeCheck,
     /// A fence check locks the row until the user's transaction ends.

@@ -48,6 +48,24 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// The seat of the process that it is for, if it is for one.
+    pub(crate) fn seat(&self) -> Option<usize> {
+        match *self {
+            Self::Kill { seat }
+            | Self::Pause { seat, .. }
+            | Self::Cut { seat, .. }
+            | Self::LoseReply { seat }
+            | Self::LoseRequest { seat }
+            | Self::DeliverLate { seat, .. }
+            | Self::BlackHole { seat, .. }
+            | Self::Deaf { seat, .. }
+            | Self::Slow { seat, .. }
+            | Self::ExhaustPool { seat, .. }
+            | Self::ClockJump { seat, .. } => Some(seat),
+            _ => None,
+        }
+    }
+
     /// For tables.
     pub(crate) fn name(&self) -> &'static str {
         match self {

@@ -158,8 +158,8 @@ pub(crate) fn print(verdict: &Verdict) {
     }
     println!("transfers committed: {}", counts.transfers);
     println!(
-        "longest wait for a lock {:?}, for a release {:?}",
-        counts.longest_wait, counts.longest_release
+        "longest wait for a lock {:?}, at most {:?} longer than allowed; for a release {:?}",
+        counts.longest_wait, counts.latest, counts.longest_release
     );
     let findings = verdict.findings.len();
     for finding in verdict.findings.iter().take(SHOWN) {

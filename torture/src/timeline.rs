@@ -15,7 +15,7 @@ const AFTER: i64 = 2_000 * MS;
 const WIDTH: i64 = 1_400;
 const LEFT: i64 = 110;
 const LANE: i64 = 34;
-const TOP: i64 = 60;
+const TOP: i64 = 150;
 
 /// The picture of a finding, if it has a place.
 pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
@@ -44,25 +44,38 @@ pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
         svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" \
          font-size=\"11\"><rect width=\"100%\" height=\"100%\" fill=\"white\"/>\
-         <text x=\"10\" y=\"18\" font-size=\"13\">{}</text>",
-        escape(&finding.to_string())
+         <text x=\"10\" y=\"18\" font-size=\"13\">",
     );
+    // The finding, a line for each part of it.
+    for part in finding.to_string().split(" and ") {
+        let _ = write!(svg, "<tspan x=\"10\" dy=\"15\">{}</tspan>", escape(part));
+    }
+    svg.push_str("</text>");
     for (row, life) in lanes.iter().enumerate() {
         let y = TOP + LANE * i64::try_from(row).ok()?;
         let _ = write!(svg, "<text x=\"10\" y=\"{}\">process {life}</text>", y + 17);
         for pause in facts.pauses(*life) {
-            view.bar(&mut svg, y, (pause.from, pause.to), "#dddddd", "stopped");
+            view.bar(&mut svg, y, (pause.from, pause.to), "fill=\"#dddddd\"", "stopped");
         }
     }
     for (life, from, to, token, call) in bars {
         let y = TOP + LANE * i64::try_from(lane(life)?).ok()?;
         // Neighbouring tokens get different colours.
-        let colour = format!("hsl({}, 70%, 65%)", token.rem_euclid(9) * 40);
+        let hue = token.rem_euclid(9) * 40;
+        let outline = if finding.is_about(life, call) {
+            ("black", 2.5)
+        } else {
+            ("#333", 0.5)
+        };
+        let paint = format!(
+            "fill=\"hsl({hue}, 70%, 65%)\" stroke=\"{}\" stroke-width=\"{}\"",
+            outline.0, outline.1
+        );
         view.bar(
             &mut svg,
             y + 4,
             (from, to),
-            &colour,
+            &paint,
             &format!("call {call}, token {token}"),
         );
     }
@@ -73,7 +86,10 @@ pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
         .filter(|line| (view.from..view.to).contains(&line.at))
     {
         let what = match &line.event {
-            Event::Fault { fault } => fault.name().to_owned(),
+            Event::Fault { fault } => match fault.seat() {
+                Some(seat) => format!("{seat}: {}", fault.name()),
+                None => fault.name().to_owned(),
+            },
             Event::Forced { key: forced, .. } if forced == key => format!("{key} is free by force"),
             Event::Killed { life } => format!("{life} killed"),
             _ => continue,
@@ -82,7 +98,7 @@ pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
         let _ = write!(
             svg,
             "<line x1=\"{x}\" y1=\"{TOP}\" x2=\"{x}\" y2=\"{bottom}\" stroke=\"#cc0000\" stroke-dasharray=\"3\"/>\
-             <text transform=\"translate({x},{}) rotate(-20)\" font-size=\"9\" fill=\"#cc0000\">{}</text>",
+             <text transform=\"translate({x},{}) rotate(-25)\" font-size=\"9\" fill=\"#cc0000\">{}</text>",
             TOP - 4,
             escape(&what)
         );
@@ -118,15 +134,14 @@ impl View {
         LEFT + (at - self.from) / 1_000 * (WIDTH - LEFT - 20) / ((self.to - self.from) / 1_000)
     }
 
-    fn bar(&self, svg: &mut String, y: i64, (from, to): (i64, i64), colour: &str, title: &str) {
+    fn bar(&self, svg: &mut String, y: i64, (from, to): (i64, i64), paint: &str, title: &str) {
         if from >= self.to || to <= self.from {
             return;
         }
         let (x, end) = (self.x(from), self.x(to));
         let _ = write!(
             svg,
-            "<rect x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"20\" fill=\"{colour}\" stroke=\"#333\" \
-             stroke-width=\"0.5\"><title>{}</title></rect>",
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"20\" {paint}><title>{}</title></rect>",
             (end - x).max(1),
             escape(title)
         );

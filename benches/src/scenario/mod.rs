@@ -9,8 +9,10 @@ mod hot;
 mod hot4proc;
 mod keys;
 mod million_rows;
+mod pool;
 mod waiters;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -38,6 +40,8 @@ pub(crate) struct Context<'a> {
     pub(crate) pace: Pace,
     /// Distinguishes the keys of the rounds.
     pub(crate) round: usize,
+    /// The pool sizes that were found to be best, by subject and tasks.
+    pub(crate) pools: &'a mut BTreeMap<(Kind, usize), usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]

@@ -11,7 +11,7 @@ use sqlx_of_peers::postgres::{PgPool, PgPoolOptions};
 
 use super::{Client, PATIENCE, Step, Subject, Use};
 
-pub(super) const SETTINGS: &str = "a pool of 16 connections with `test_before_acquire(false)`; without contention `try_acquire`, which \
+pub(super) const SETTINGS: &str = "a pool of the size that is fastest here, with `test_before_acquire(false)`; without contention `try_acquire`, which \
      takes 2 statements (`acquire` takes 6), else `acquire` with a connection for each task; `release`";
 
 pub(super) struct Distributed {
@@ -29,13 +29,8 @@ struct Task {
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
     // Its documentation gives a URL or a pool. With a URL the pool has 10 connections and pings each before
     // use: slower. A waiter under contention needs a connection of its own.
-    let connections = if plan.contended {
-        plan.tasks
-    } else {
-        plan.tasks.clamp(1, 16)
-    };
     let pool = PgPoolOptions::new()
-        .max_connections(u32::try_from(connections)?)
+        .max_connections(plan.session_connections()?)
         .acquire_timeout(PATIENCE)
         .idle_timeout(None::<Duration>)
         .max_lifetime(None::<Duration>)

@@ -89,6 +89,12 @@ pub trait Fixture: Sync {
     fn bare(&self) -> impl Future<Output = Option<Arc<dyn Store>>> + Send {
         std::future::ready(None)
     }
+
+    /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler, where
+    /// it can only find out when it listens; that must end as unsupported, then.
+    fn hears(&self) -> bool {
+        true
+    }
 }
 
 /// Makes one `#[tokio::test]` for each check of [`conformance`](crate::conformance).

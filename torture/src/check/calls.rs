@@ -129,6 +129,7 @@ impl Calls {
                 ttl_ms,
                 wait_ms,
                 within,
+                ..
             } => {
                 let outer = self.around(life, *within, key);
                 let own_ttl = i64::from(*ttl_ms) * MS;

@@ -98,6 +98,23 @@ pub(crate) enum Finding {
 }
 
 impl Finding {
+    /// Whether a call is part of it.
+    pub(crate) fn is_about(&self, life: Life, call: u64) -> bool {
+        let one = |who: &Who| (who.life, who.call) == (life, call);
+        match self {
+            Self::Overlap { first, second, .. }
+            | Self::TokenReused { first, second, .. }
+            | Self::TokenFell { first, second, .. } => one(first) || one(second),
+            Self::ReentryChanged { outer, inner, .. } => one(outer) || one(inner),
+            Self::Hung {
+                life: hung,
+                call: number,
+                ..
+            } => (*hung, *number) == (life, call),
+            _ => false,
+        }
+    }
+
     /// The key and the time to draw.
     pub(crate) fn place(&self) -> Option<(&str, i64)> {
         match self {

@@ -50,6 +50,8 @@ pub(crate) struct Counts {
     pub(crate) transfers: usize,
     pub(crate) longest_wait: Duration,
     pub(crate) longest_release: Duration,
+    /// By how much a call outlasted its wait at most.
+    pub(crate) latest: Duration,
     pub(crate) processes: usize,
 }
 

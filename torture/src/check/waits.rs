@@ -24,10 +24,12 @@ const LAG: i64 = 1_500 * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     let mut longest = (0, 0);
+    let mut latest = 0;
     for call in calls.iter() {
         let waited = awake(call, call.asked, call.decided(), facts);
         longest.0 = longest.0.max(waited);
         let limit = if call.wait == 0 { STORE_PATIENCE } else { call.wait };
+        latest = latest.max(waited - limit);
         judge(call, "to get in or give up", waited, limit, verdict);
         let left = call.stay.as_ref().and_then(|stay| stay.left);
         if let (Some(left), Some(answer)) = (left, &call.answer) {
@@ -38,6 +40,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     }
     let span = |ns: i64| Duration::from_nanos(ns.unsigned_abs());
     (verdict.counts.longest_wait, verdict.counts.longest_release) = (span(longest.0), span(longest.1));
+    verdict.counts.latest = span(latest);
     busy_after_release(calls, facts, &mut verdict.findings);
 }
 

@@ -25,6 +25,7 @@ pub(crate) enum Event {
         way: Way,
         ttl_ms: u32,
         wait_ms: u32,
+        renew: bool,
         /// The call inside of whose section this one is made.
         within: Option<u64>,
     },

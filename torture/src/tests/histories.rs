@@ -34,6 +34,7 @@ impl Sketch {
             way: Way::With,
             ttl_ms: u32::try_from(TTL).unwrap(),
             wait_ms: u32::try_from(WAIT).unwrap(),
+            renew: true,
             within,
         };
         self.worker(life, at, event);

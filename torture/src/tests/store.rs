@@ -115,7 +115,7 @@ impl BrokenStore {
         };
         let said = *ttl;
         if self.flaw == Flaw::RevivesExpired {
-            *ttl /= 4;
+            *ttl /= 10;
         }
         if self.flaw == Flaw::ReleasesAnyLease && self.every(10) {
             return Err(StoreError::new(StoreErrorKind::Interrupted, "the reply was lost"));

@@ -35,6 +35,7 @@ impl<'a> Asked<'a> {
             way: plan.way,
             ttl_ms: millis(plan.ttl),
             wait_ms: millis(plan.wait),
+            renew: plan.renew,
             within,
         });
         Self {

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::Worker;
 use super::mix::{Plan, Work};
-use crate::history::{Event, How, now};
+use crate::history::{Event, How, Way, now};
 use crate::resource::Write;
 
 /// How often a section is polled at least, and notes that it is alive. Much shorter than the margin of the
@@ -110,7 +110,8 @@ impl Worker {
     pub(super) async fn section(self: &Arc<Self>, call: u64, plan: &Plan, outer: Option<CurrentLock>) {
         let lock = dblock::current().expect("a section is inside of its lock");
         let mut visit = Visit::begin(self, call, &plan.key, lock.owner(), lock.fence_token());
-        let told_only = plan.way == crate::history::Way::Signal;
+        // Nobody stops these bodies: a child shares the lease of a parent that may only want to be told.
+        let told_only = matches!(plan.way, Way::Signal | Way::Inherit);
         let work = visit.stepping(self.work_inside(&visit, plan, &lock, outer));
         if told_only {
             until_lost(work, lock.lost(), || lock.remaining().is_zero()).await;

@@ -85,8 +85,7 @@ impl Statements {
     }
 }
 
-/// Tries to carry `request` out. `None`: nothing has been done that may not be done again, and
-/// [`batch`](super::batch) has to find out.
+/// Tries to carry `request` out. `None`: nothing has been done, and [`batch`](super::batch) has to find out.
 pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Result<Outcome, StoreError>> {
     let mut connection = match store.connections.take().await {
         Ok(connection) => connection,
@@ -108,15 +107,13 @@ pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Resu
         }
         Err(error) => error::of_statement(error, &store.table),
     };
-    if error.kind() != StoreErrorKind::Interrupted {
-        // The statement was refused, and it was a transaction of its own.
-        connection.keep();
-        return None;
+    if error.kind() == StoreErrorKind::Interrupted {
+        // It may have been carried out, which the engine must know.
+        return Some(connection.settle(Err(error)));
     }
-    let interrupted = connection.settle(Err(error));
-    // An acquire that may have been carried out is the engine's to undo. The others can do no harm when they
-    // are repeated: the row has their lease or it has not.
-    matches!(request.action, Action::Acquire { .. }).then_some(interrupted)
+    // It was refused, and it was a transaction of its own.
+    connection.keep();
+    None
 }
 
 struct Single<'a> {

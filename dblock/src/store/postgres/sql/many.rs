@@ -1,183 +1,56 @@
-//! Any number of rows, in every state, with one array a column.
+//! Rows in the state that they usually have: what an uncontended batch costs.
 //!
-//! Each statement looks its rows up by key once, in `found`. From there on a row is reached by its `ctid`,
-//! which costs next to nothing: to lock it, and to write it in the version that was locked.
+//! As in [`super::one`], a request whose row is in another state, or locked, is not answered, and its row
+//! not changed; [`super::general`] is asked for the rest. Each row goes through the whole statement before
+//! the next one: nothing is stored in between, which is half of the general statement's price.
 
-use std::sync::Arc;
+use super::{ACQUIRE, NOW, RELEASE, requests, wakes};
 
-use super::{NOW, wakes};
-
-/// Puts a CTE `requests` before `body`: one row of `columns` per request, from arrays, and `n`, its place in
-/// them from 1 on. They come in key order.
-fn many(columns: &[(&str, &str)], body: &str) -> Arc<str> {
-    let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
-    let arrays: Vec<_> = columns
-        .iter()
-        .zip(1..)
-        .map(|((_, kind), i)| format!("${i}::{kind}[]"))
-        .collect();
-    let (names, arrays) = (names.join(", "), arrays.join(", "));
+/// Rows that are absent or free. Answers as [`super::general`]'s acquire, as far as that is about a grant.
+pub(super) fn acquire(table: &str) -> String {
+    let requests = requests(&ACQUIRE);
     format!(
-        "WITH requests AS MATERIALIZED (
-    SELECT * FROM unnest({arrays}) WITH ORDINALITY u({names}, n)
-), {body}"
-    )
-    .into()
-}
-
-/// The requests with the place of their row in the snapshot, NULL for an absent one.
-fn found(table: &str) -> String {
-    format!(
-        "found AS MATERIALIZED (
-    SELECT r.*, t.ctid AS place FROM requests r LEFT JOIN {table} t ON t.lock_key = r.lock_key
-)"
-    )
-}
-
-/// Answers: place, outcome, fence token, remaining, wanted, and owner, holder and token of the occupant.
-pub(super) fn acquire(table: &str) -> Arc<str> {
-    let columns = [
-        ("lock_key", "text"),
-        ("new_lease", "uuid"),
-        ("new_owner", "uuid"),
-        ("ttl", "bigint"),
-        ("new_holder", "text"),
-        ("wanted_for", "bigint"),
-        ("spare_tokens", "bigint"),
-    ];
-    let found = found(table);
-    let body = format!(
-        r#"{found}, judged AS MATERIALIZED (
-    SELECT *,
-        NOT mine AND NOT (reentrant_count > 0 AND expire_at > now) AS takes,
-        mine AND reentrant_count > 1 AND expire_at > now AS repeats,
-        -- Only when less than half of the wish is left, so that pollers do not write each time.
-        NOT mine AND reentrant_count > 0 AND expire_at > now
-            AND coalesce(wanted_until < now + wanted_for / 2, false) AS wants
-    FROM (
-        SELECT *, {NOW} AS now FROM (
-            SELECT f.*, t.ctid AS locked_at, t.lease_id = f.new_lease AS mine, t.reentrant_count, t.expire_at,
-                t.fence_token, t.fence_ceiling, t.wanted_until, t.lock_owner, t.holder
-            FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
-        ) locked
-    ) timed
-), inserted AS (
-    INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
-        fence_ceiling, wanted_until, acquired_at, holder, revoked)
-    SELECT lock_key, new_owner, 1, now + ttl, new_lease, now, now + spare_tokens, 0, now, new_holder, false
-    FROM (SELECT *, {NOW} AS now FROM found WHERE place IS NULL ORDER BY n) fresh
-    ON CONFLICT (lock_key) DO NOTHING
-    RETURNING lock_key, fence_token, expire_at - acquired_at AS remaining
-), written AS (
-    UPDATE {table} t SET
-        lock_owner = CASE WHEN j.takes THEN j.new_owner ELSE t.lock_owner END,
-        lease_id = CASE WHEN j.takes THEN j.new_lease ELSE t.lease_id END,
-        holder = CASE WHEN j.takes THEN j.new_holder ELSE t.holder END,
-        reentrant_count = CASE WHEN j.wants THEN t.reentrant_count ELSE 1 END,
-        fence_token = CASE WHEN j.takes THEN greatest(j.fence_ceiling + 1, j.now) ELSE t.fence_token END,
-        fence_ceiling = CASE WHEN j.takes THEN greatest(j.fence_ceiling + 1, j.now) + j.spare_tokens
-            ELSE t.fence_ceiling END,
-        acquired_at = CASE WHEN j.takes THEN j.now ELSE t.acquired_at END,
-        expire_at = CASE WHEN j.takes THEN j.now + j.ttl ELSE t.expire_at END,
-        revoked = t.revoked AND NOT j.takes,
-        wanted_until = CASE WHEN j.wants THEN greatest(t.wanted_until, j.now + j.wanted_for)
-            ELSE t.wanted_until END
-    -- The count makes the inserts come first.
-    FROM judged j, (SELECT count(*) FROM inserted) before
-    WHERE t.ctid = j.locked_at AND (j.takes OR j.repeats OR j.wants)
-    RETURNING j.n,
-        CASE WHEN j.wants THEN 'busy' WHEN j.takes AND j.reentrant_count > 0 THEN 'taken over'
-            ELSE 'granted' END,
-        t.fence_token, t.expire_at - j.now, t.wanted_until > j.now,
-        CASE WHEN j.reentrant_count > 0 THEN j.lock_owner END,
-        CASE WHEN j.reentrant_count > 0 THEN j.holder END, j.fence_token
-)
-SELECT * FROM written
-UNION ALL
-SELECT n, CASE WHEN NOT mine THEN 'busy' WHEN reentrant_count > 0 AND expire_at > now THEN 'granted'
-        ELSE 'lost' END,
-    fence_token, expire_at - now, wanted_until > now, lock_owner, holder, fence_token
-FROM judged WHERE NOT (takes OR repeats OR wants)
-UNION ALL
-SELECT f.n, 'granted', i.fence_token, i.remaining, false, NULL, NULL, NULL
-FROM inserted i JOIN found f ON f.lock_key = i.lock_key
-UNION ALL
--- Rows that others have locked: busy if the snapshot shows a holder and already carries the wish.
-SELECT n, 'busy', fence_token, expire_at - now, true, lock_owner, holder, fence_token
+        "
+INSERT INTO {table} AS t (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
+    fence_ceiling, wanted_until, acquired_at, holder, revoked)
+SELECT lock_key, new_owner, 1, now + ttl, new_lease, now, now + spare_tokens, 0, now, new_holder, false
 FROM (
-    SELECT f.n, f.wanted_for, t.fence_token, t.expire_at, t.wanted_until, t.lock_owner, t.holder, {NOW} AS now
-    FROM found f JOIN {table} t ON t.ctid = f.place
-    WHERE f.n NOT IN (SELECT n FROM judged) AND t.reentrant_count > 0 AND t.lease_id <> f.new_lease
-) skipped
-WHERE expire_at > now AND coalesce(wanted_until >= now + wanted_for / 2, true)"#
-    );
-    many(&columns, &body)
-}
-
-/// The part that extend and release share: the rows of the leases, locked, and then the clock.
-fn timed(table: &str, columns: &str) -> String {
-    let found = found(table);
-    format!(
-        "{found}, timed AS MATERIALIZED (
-    SELECT *, {NOW} AS now FROM (
-        SELECT f.*, t.ctid AS locked_at, t.lease_id = f.lease AS mine, t.reentrant_count, t.expire_at,
-            t.wanted_until{columns}
-        FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
-    ) locked
-)"
+    SELECT r.*, {NOW} AS now
+    FROM {requests} LEFT JOIN LATERAL (
+        SELECT true AS free FROM {table} t
+        WHERE t.lock_key = r.lock_key AND t.reentrant_count = 0 AND t.lease_id <> r.new_lease
+        FOR UPDATE SKIP LOCKED
+    ) locked ON true
+    WHERE free OR NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)
+) timed
+ON CONFLICT (lock_key) DO UPDATE SET
+    lock_owner = excluded.lock_owner, reentrant_count = 1, expire_at = excluded.expire_at,
+    lease_id = excluded.lease_id,
+    fence_token = greatest(t.fence_ceiling + 1, excluded.fence_token),
+    fence_ceiling = greatest(t.fence_ceiling + 1, excluded.fence_token)
+        + (excluded.fence_ceiling - excluded.fence_token),
+    acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = false
+WHERE t.reentrant_count = 0 AND t.lease_id <> excluded.lease_id
+RETURNING t.lock_key, 'granted', t.fence_token, t.expire_at - t.acquired_at, t.wanted_until > t.acquired_at"
     )
 }
 
-/// Answers: place, outcome, remaining, revoked, wanted.
-pub(super) fn extend(table: &str) -> Arc<str> {
-    let columns = [
-        ("lock_key", "text"),
-        ("lease", "uuid"),
-        ("count", "integer"),
-        ("ttl", "bigint"),
-        ("new_owner", "uuid"),
-        ("new_holder", "text"),
-        ("new_token", "bigint"),
-    ];
-    let timed = timed(table, ", t.revoked");
-    let body = format!(
-        "{timed}, written AS (
-    UPDATE {table} t SET
-        reentrant_count = l.count,
-        lock_owner = coalesce(l.new_owner, t.lock_owner),
-        holder = coalesce(l.new_holder, t.holder),
-        fence_token = coalesce(l.new_token, t.fence_token),
-        expire_at = CASE WHEN l.revoked THEN t.expire_at ELSE greatest(t.expire_at, l.now + l.ttl) END
-    FROM timed l
-    WHERE t.ctid = l.locked_at AND l.mine AND l.reentrant_count > 0 AND l.expire_at > l.now
-    RETURNING l.n, 'extended', t.expire_at - l.now, t.revoked, t.wanted_until > l.now
-)
-SELECT * FROM written
-UNION ALL
-SELECT n, 'lost', 0, false, false FROM timed WHERE NOT (mine AND reentrant_count > 0 AND expire_at > now)
-UNION ALL
-SELECT n, 'lost', 0, false, false FROM found WHERE place IS NULL"
+/// Rows that the leases hold. Answers as [`super::general`]'s release.
+pub(super) fn release(table: &str) -> String {
+    let (requests, wakes) = (
+        requests(&RELEASE),
+        wakes(table, &format!("t.wanted_until > {NOW}")),
     );
-    many(&columns, &body)
-}
-
-/// Answers: place, outcome, wanted.
-pub(super) fn release(table: &str) -> Arc<str> {
-    let columns = [("lock_key", "text"), ("lease", "uuid")];
-    let (timed, wakes) = (timed(table, ""), wakes(table, "t.wanted_until > l.now"));
-    let body = format!(
-        "{timed}, written AS (
-    UPDATE {table} t SET reentrant_count = 0
-    FROM timed l
-    WHERE t.ctid = l.locked_at AND l.mine AND l.reentrant_count > 0 AND l.expire_at > l.now
-    RETURNING l.n, 'freed', {wakes}
-)
-SELECT * FROM written
-UNION ALL
-SELECT n, CASE WHEN mine AND reentrant_count = 0 THEN 'free' ELSE 'lost' END, wanted_until > now FROM timed
-WHERE NOT (mine AND reentrant_count > 0 AND expire_at > now)
-UNION ALL
-SELECT n, 'lost', false FROM found WHERE place IS NULL"
-    );
-    many(&columns, &body)
+    format!(
+        "
+UPDATE {table} t SET reentrant_count = 0
+WHERE t.ctid = ANY (ARRAY(
+    SELECT locked.place FROM {requests} CROSS JOIN LATERAL (
+        SELECT t.ctid AS place FROM {table} t
+        WHERE t.lock_key = r.lock_key AND t.lease_id = r.lease AND t.reentrant_count > 0
+        FOR UPDATE SKIP LOCKED
+    ) locked
+)) AND t.expire_at > {NOW}
+RETURNING t.lock_key, 'freed', {wakes}"
+    )
 }

@@ -1,12 +1,12 @@
 //! One row in the state that it usually has: the uncontended path, in one round trip.
 //!
 //! A statement that finds the row in another state, or locked, changes nothing and answers no row; the
-//! general one of [`super::many`] is asked then. What the module above says about locks holds here too.
+//! general one of [`super::general`] is asked then. What the module above says about locks holds here too.
 
 use super::{NOW, wakes};
 
 /// A row that is absent or free. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as
-/// [`super::many`]'s acquire, as far as that is about a grant.
+/// [`super::general`]'s acquire, as far as that is about a grant.
 ///
 /// One upsert serves both states for two thirds of the price of an `UPDATE` and an `INSERT` in a CTE each.
 /// The row is locked with `SKIP LOCKED` before it, and the clock is read after that: a filter without
@@ -31,7 +31,7 @@ ON CONFLICT (lock_key) DO UPDATE SET
     fence_ceiling = greatest(t.fence_ceiling + 1, excluded.fence_token) + $6,
     acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = false
 WHERE t.reentrant_count = 0 AND t.lease_id <> $2
-RETURNING 1::bigint, 'granted', t.fence_token, $4, t.wanted_until > t.acquired_at"
+RETURNING t.lock_key, 'granted', t.fence_token, $4, t.wanted_until > t.acquired_at"
     )
 }
 
@@ -46,7 +46,7 @@ fn is_held(table: &str) -> String {
 }
 
 /// A row that the lease holds. Parameters: key, lease, count, ttl, and the successor's owner, holder and token
-/// or NULL. Answers as [`super::many`]'s extend.
+/// or NULL. Answers as [`super::general`]'s extend.
 pub(super) fn extend(table: &str) -> String {
     let is_held = is_held(table);
     format!(
@@ -57,17 +57,17 @@ UPDATE {table} t SET
     fence_token = coalesce($7, t.fence_token),
     expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(t.expire_at, {NOW} + $4) END
 WHERE {is_held}
-RETURNING 1::bigint, 'extended', t.expire_at - {NOW}, t.revoked, t.wanted_until > {NOW}"
+RETURNING t.lock_key, 'extended', t.expire_at - {NOW}, t.revoked, t.wanted_until > {NOW}"
     )
 }
 
-/// A row that the lease holds. Parameters: key, lease. Answers as [`super::many`]'s release.
+/// A row that the lease holds. Parameters: key, lease. Answers as [`super::general`]'s release.
 pub(super) fn release(table: &str) -> String {
     let (is_held, wakes) = (is_held(table), wakes(table, &format!("t.wanted_until > {NOW}")));
     format!(
         "
 UPDATE {table} t SET reentrant_count = 0
 WHERE {is_held}
-RETURNING 1::bigint, 'freed', {wakes}"
+RETURNING t.lock_key, 'freed', {wakes}"
     )
 }
