@@ -44,6 +44,7 @@
 
 mod acquire;
 mod batch;
+mod forward;
 mod hand_over;
 mod holder;
 mod inspect;

@@ -165,6 +165,8 @@ impl Case {
     async fn play(self) -> (bool, Duration) {
         let store = FaultyStore::memory();
         let (locks, other) = (store.manager(), store.other_process());
+        // The engines start what they keep running.
+        sleep(Duration::from_millis(1)).await;
         let base = tasks();
         let holder = if self.is_held_elsewhere() {
             Some(

@@ -157,10 +157,9 @@ async fn play(case: Case, line: &Line, alone: &Mutex<()>) -> bool {
     line.proxy.set(Traffic::Flows);
 
     if let Some(holder) = holder {
-        let token = holder.fence_token();
         assert!(line.is_held(KEY).await, "{case:?}: the holder's lock is gone");
         holder.release().await.unwrap();
-        assert_eq!(line.row(KEY).await.fence_token, token, "{case:?}: it got in");
+        // A try that was on its way may be granted now, and is released at once.
     }
     let limit = match case.trouble {
         Trouble::Trick(Trick::Silence | Trick::Swallow, _) => AFTER_SILENCE,
