@@ -14,15 +14,18 @@ use super::{Client, PATIENCE, Step, Subject, Use};
 pub(super) const SETTINGS: &str = "a pool of the size that is fastest here, with `test_before_acquire(false)`; without contention `try_acquire`, which \
      takes 2 statements (`acquire` takes 6), else `acquire` with a connection for each task; `release`";
 
+pub(super) const QUICK_START_SETTINGS: &str = "as its quick start shows it: a URL, so a pool of 10 connections that pings before use; `acquire` and `release`";
+
 pub(super) struct Distributed {
     provider: PostgresLockProvider,
-    pool: PgPool,
-    contended: bool,
+    /// Where it is ours to close; a pool of its own closes with the last lock.
+    pool: Option<PgPool>,
+    waits: bool,
 }
 
 struct Task {
     lock: PostgresDistributedLock,
-    contended: bool,
+    waits: bool,
     handle: Option<PostgresLockHandle>,
 }
 
@@ -40,8 +43,19 @@ pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
     let provider = PostgresLockProvider::builder().pool(pool.clone()).build().await?;
     Ok(Distributed {
         provider,
-        pool,
-        contended: plan.contended,
+        pool: Some(pool),
+        waits: plan.contended,
+    })
+}
+
+pub(super) async fn quick_start(url: &str) -> anyhow::Result<Distributed> {
+    Ok(Distributed {
+        provider: PostgresLockProvider::builder()
+            .connection_string(url)
+            .build()
+            .await?,
+        pool: None,
+        waits: true,
     })
 }
 
@@ -49,14 +63,16 @@ impl Subject for Distributed {
     fn client(&self, key: &str) -> Box<dyn Client> {
         Box::new(Task {
             lock: self.provider.create_lock(key),
-            contended: self.contended,
+            waits: self.waits,
             handle: None,
         })
     }
 
     fn close(&self) -> Step<'_> {
         Box::pin(async {
-            self.pool.close().await;
+            if let Some(pool) = &self.pool {
+                pool.close().await;
+            }
             Ok(())
         })
     }
@@ -65,7 +81,7 @@ impl Subject for Distributed {
 impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
-            self.handle = if self.contended {
+            self.handle = if self.waits {
                 Some(self.lock.acquire(Some(PATIENCE)).await?)
             } else {
                 self.lock.try_acquire().await?

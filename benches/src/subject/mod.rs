@@ -117,6 +117,8 @@ pub(crate) enum Kind {
     Advisory,
     /// distributed-lock-postgres.
     Dlpg,
+    /// The same as its quick start shows it.
+    DlpgQuickStart,
     /// distributed-lock-mysql.
     Dlmy,
     Rslock,
@@ -144,6 +146,7 @@ impl Kind {
             Self::UpsertSqlite => "upsert-sqlite",
             Self::Advisory => "sqlx-advisory",
             Self::Dlpg => "distributed-lock-postgres",
+            Self::DlpgQuickStart => "distributed-lock-postgres (quick start)",
             Self::Dlmy => "distributed-lock-mysql",
             Self::Rslock => "rslock",
             Self::AsyncRedisLock => "async-redis-lock",
@@ -170,7 +173,8 @@ impl Kind {
             | Self::BarePostgres
             | Self::UpsertPostgres
             | Self::Advisory
-            | Self::Dlpg => Place::Postgres,
+            | Self::Dlpg
+            | Self::DlpgQuickStart => Place::Postgres,
             Self::DblockMysql | Self::FloorMysql | Self::BareMysql | Self::UpsertMysql | Self::Dlmy => {
                 Place::MySql
             }
@@ -194,6 +198,7 @@ impl Kind {
             Self::UpsertPostgres | Self::UpsertMysql | Self::UpsertSqlite => floor::UPSERT_SETTINGS,
             Self::Advisory => advisory::SETTINGS,
             Self::Dlpg => distributed_postgres::SETTINGS,
+            Self::DlpgQuickStart => distributed_postgres::QUICK_START_SETTINGS,
             Self::Dlmy => distributed_mysql::SETTINGS,
             Self::Rslock => redlock::SETTINGS,
             Self::AsyncRedisLock => async_redis::SETTINGS,
@@ -227,6 +232,7 @@ impl Kind {
             }
             Self::Advisory => Box::new(advisory::open(url, plan).await?),
             Self::Dlpg => Box::new(distributed_postgres::open(url, plan).await?),
+            Self::DlpgQuickStart => Box::new(distributed_postgres::quick_start(url).await?),
             Self::Dlmy => Box::new(distributed_mysql::open(url, plan).await?),
             Self::Rslock => Box::new(redlock::open(url, plan)),
             Self::AsyncRedisLock => Box::new(async_redis::open(url, plan).await?),
