@@ -63,8 +63,8 @@ impl LockManagerBuilder {
     ///
     /// Only a body that returned hands on, unless it has `hold_min` or called `verify_in`, and only while at
     /// least two thirds of the next one's ttl are confirmed. The next one has an owner and a larger fence token
-    /// of its own; the row names it within about 50 ms, and before any fence check. A process hands on for
-    /// at most 100 ms in a row, so that others get in. Switch it off when every hand-over must be in the row
+    /// of its own; the row names it within about 50 ms, and before any fence check. While another process wants the lock,
+    /// this one hands on for at most 100 ms in a row. Switch it off when every hand-over must be in the row
     /// before the next body starts.
     pub fn hand_over(mut self, hand_over: bool) -> Self {
         self.engine.hand_over = hand_over;

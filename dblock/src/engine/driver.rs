@@ -231,7 +231,12 @@ impl Driver {
             return;
         };
         entry.touched = false;
-        entry.state.look(self.listener.is_listening(), now);
+        entry.state.look(Scene {
+            engine: &self.engine,
+            health: &self.health,
+            listening: self.listener.is_listening(),
+            now,
+        });
         let lane = entry.state.next_kind(now).map(|kind| kind.lane(self.ready.len()));
         if lane.is_some() && lane != entry.state.listed {
             // What it needs may have changed lanes; the old lane passes over it.

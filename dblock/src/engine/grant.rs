@@ -110,9 +110,10 @@ struct State {
     reason: Option<LostReason>,
     /// The store has confirmed the release.
     released: bool,
-    /// The owner inside has asked for a fence check: the lock goes on through the store.
-    pinned: bool,
-    hand_over: HandOver,
+    /// Nobody is inside, and the last one left in a way in which the lock may go on here.
+    left_in_order: bool,
+    /// `None` after an owner has asked for a fence check: the lock goes on through the store.
+    hand_over: Option<HandOver>,
     /// The engine knows that the row is behind.
     behind_told: bool,
 }
@@ -131,17 +132,16 @@ impl State {
 
     /// The caller that comes in next without the store, if the grant may be handed on to it.
     fn successor(&mut self, line: &Line, now: Instant) -> Option<Waiter> {
-        let good = !self.pinned
-            && self.hand_over.spare_tokens > 0
-            && now < self.hand_over.until
-            && self.terms.hold_min_until.is_none();
-        if !good {
+        let hand_over = self.hand_over.as_mut()?;
+        if hand_over.spare_tokens == 0 || now >= hand_over.until || self.terms.hold_min_until.is_some() {
             return None;
         }
         let confirmed = self.store_end.saturating_duration_since(now);
-        line.pop_if(now, |call| {
+        let next = line.pop_if(now, |call| {
             call.options.renew && confirmed >= call.options.ttl.mul_f64(2.0 / 3.0)
-        })
+        })?;
+        hand_over.spare_tokens -= 1;
+        Some(next)
     }
 }
 
@@ -150,7 +150,7 @@ impl State {
 pub(super) struct Snapshot {
     /// Of the owner inside, or the last one.
     pub(super) terms: Arc<LeaseTerms>,
-    /// At 0 nobody comes in any more.
+    /// At 0 only the engine lets somebody in.
     pub(super) holds: u32,
     /// When the store's lease ends at the earliest, on our clock.
     pub(super) store_end: Instant,
@@ -201,8 +201,8 @@ impl Grant {
                 store_end,
                 reason: None,
                 released: false,
-                pinned: false,
-                hand_over,
+                left_in_order: false,
+                hand_over: Some(hand_over),
                 behind_told: false,
             }),
             line,
@@ -253,8 +253,24 @@ impl Grant {
         self.end_in_time(now);
         let mut state = self.state();
         state.holds = state.holds.saturating_sub(1);
+        state.left_in_order = in_order && state.holds == 0;
+        self.hand_over(state, engine, now)
+    }
+
+    /// For the engine, before it releases a grant that everyone has left: lets in who has come since.
+    pub(super) fn let_next_in(self: &Arc<Self>, engine: &EngineHandle, now: Instant) -> Left {
+        self.end_in_time(now);
+        self.hand_over(self.state(), engine, now)
+    }
+
+    fn hand_over(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        engine: &EngineHandle,
+        now: Instant,
+    ) -> Left {
         let over = state.reason.is_some() || self.revoked.is_cancelled() || now >= state.deadline();
-        if state.holds > 0 || !in_order || over {
+        if !state.left_in_order || over {
             return Left::Open;
         }
         let Some(next) = state.successor(&self.line, now) else {
@@ -267,7 +283,7 @@ impl Grant {
         let terms = Arc::new(terms);
         state.terms = Arc::clone(&terms);
         state.holds = 1;
-        state.hand_over.spare_tokens -= 1;
+        state.left_in_order = false;
         let tell = !mem::replace(&mut state.behind_told, true);
         drop(state);
         let lease = Lease::new(terms, Arc::clone(self));
@@ -276,6 +292,13 @@ impl Grant {
         }
         next.grant(Hold::granted(lease, engine.clone()));
         Left::HandedOver
+    }
+
+    /// Nobody is let in after `until` without the store.
+    pub(super) fn hand_over_until(&self, until: Instant) {
+        if let Some(hand_over) = &mut self.state().hand_over {
+            hand_over.until = until;
+        }
     }
 
     /// The engine is about to bring the row up to date.
@@ -290,7 +313,7 @@ impl Grant {
         if !Arc::ptr_eq(&state.terms, terms) {
             return Err(terms.lost(LostReason::Released));
         }
-        state.pinned = true;
+        state.hand_over = None;
         Ok(())
     }
 

@@ -2,14 +2,15 @@
 //! written next.
 //!
 //! Owners may hand the lock on at any time without the engine. So it works on what it saw last, read together.
-//! Once it has seen no hold, nobody comes in any more.
+//! Once it has seen no hold, only the engine itself lets somebody in, and not after it has begun to release.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::grant::{Grant, LeaseTerms, Snapshot};
+use super::EngineHandle;
+use super::grant::{self, Grant, LeaseTerms, Snapshot};
 use super::waiter::Syncer;
 use crate::error::LostReason;
 use crate::options;
@@ -43,6 +44,8 @@ pub(super) struct Holding {
     sent: Vec<Syncer>,
     /// An extension was sent and its reply was lost: the row may be busy for longer than the lease knows.
     extend_unsure: bool,
+    /// A release was sent.
+    releasing: bool,
     /// A release was sent and its reply was lost: it may have been carried out.
     release_unsure: bool,
 }
@@ -71,6 +74,7 @@ impl Holding {
             waiting: Vec::new(),
             sent: Vec::new(),
             extend_unsure: false,
+            releasing: false,
             release_unsure: false,
             grant,
         }
@@ -230,8 +234,22 @@ impl Holding {
         })
     }
 
-    /// The action of [`next_action`](Self::next_action) is on its way.
-    pub(super) fn sent(&mut self) {
+    /// Everyone has left, and the row need not hear of it if somebody else comes in.
+    pub(super) fn can_be_handed_over(&self) -> bool {
+        self.is_left() && !self.releasing
+    }
+
+    /// Lets the next in line in, if the lock may go on without the store.
+    pub(super) fn hand_over(&mut self, engine: &EngineHandle, now: Instant) {
+        if self.grant.let_next_in(engine, now) == grant::Left::HandedOver {
+            self.waiting.drain(..).for_each(Syncer::done);
+            self.refresh(now);
+        }
+    }
+
+    /// `action`, of [`next_action`](Self::next_action), is on its way.
+    pub(super) fn sent(&mut self, action: &Action) {
+        self.releasing |= matches!(action, Action::Release);
         self.retry_at = None;
         self.follow_at = None;
         self.sent_terms = Arc::clone(&self.seen.terms);

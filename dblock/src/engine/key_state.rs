@@ -20,7 +20,7 @@ use crate::key::Key;
 use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
 
 /// How many tokens an acquire keeps free for hand-overs when others are in line behind its caller.
-const SPARE_TOKENS: u32 = 1 << 16;
+const SPARE_TOKENS: u32 = 1 << 20;
 
 /// What the engine knows beside its keys.
 #[derive(Clone, Copy)]
@@ -143,12 +143,20 @@ impl KeyState {
     }
 
     /// Lets time pass: answers callers whose time is over and drops a lease that has surely ended.
-    pub(super) fn look(&mut self, listening: bool, now: Instant) {
+    pub(super) fn look(&mut self, scene: Scene<'_>) {
+        let now = scene.now;
         if let Some(holding) = &mut self.holding {
             holding.refresh(now);
+            // Who came while the word of the last one's leaving was on its way.
+            if holding.can_be_handed_over()
+                && self.queue.waits()
+                && let Some(engine) = scene.engine.upgrade()
+            {
+                holding.hand_over(&engine, now);
+            }
             holding.expire(now);
             if holding.is_past(now) {
-                self.drop_past_lease(listening, now);
+                self.drop_past_lease(scene.listening, now);
             } else if holding.is_left() {
                 self.queue.note_trouble(holding.trouble().cloned(), now);
             }
@@ -212,7 +220,7 @@ impl KeyState {
         let (lease_id, action, for_whom) = match self.plan(now)? {
             Plan::Holding(action) => {
                 let holding = self.holding.as_mut()?;
-                holding.sent();
+                holding.sent(&action);
                 (holding.terms().lease_id, action, ForWhom::Holding)
             }
             Plan::Orphan(lease_id) => (lease_id, Action::Release, ForWhom::Orphan),
@@ -284,8 +292,12 @@ impl KeyState {
             return;
         };
         holding.refresh(now);
-        if let (Ok(Outcome::Extended { .. }), Some(lag)) = (&answer, holding.renewal_lag(now)) {
-            scene.health.set_renewal_lag(lag);
+        if let Ok(Outcome::Extended { wanted, .. }) = &answer {
+            if let Some(lag) = holding.renewal_lag(now) {
+                scene.health.set_renewal_lag(lag);
+            }
+            let until = self.queue.extended(*wanted, scene.listening, now);
+            holding.grant.hand_over_until(until);
         }
         if let Settled::Over { wanted } = holding.settle(&sent.action, sent.sent_at, answer, now) {
             self.queue.released(holding.seen(), wanted, scene.listening, now);

@@ -292,6 +292,16 @@ impl Queue {
         turn.since + length
     }
 
+    /// The lease goes on. Returns until when it may be handed on here: as long as nobody else wants the key.
+    pub(super) fn extended(&mut self, wanted: bool, listening: bool, now: Instant) -> Instant {
+        if !wanted {
+            return now + LONGEST_TURN;
+        }
+        self.contended_until = now + WANTED_FOR;
+        let since = self.turn.as_ref().map_or(now, |turn| turn.since);
+        since + self.turn_length(listening, now)
+    }
+
     fn turn_length(&self, listening: bool, now: Instant) -> Duration {
         if listening && now < self.contended_until {
             LONGEST_TURN_LISTENING
