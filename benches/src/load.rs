@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::subject::{Client, Subject};
+use crate::subject::{Client, PATIENCE, Subject};
 
 /// What the tasks do.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,16 @@ impl Seen {
 
 impl Load<'_> {
     /// Runs the tasks to the end.
+    ///
+    /// # Errors
+    /// When one of them fails, or cannot get in long after the time is over.
     pub(crate) async fn run(self, subject: &dyn Subject) -> anyhow::Result<Seen> {
+        let most = self.warm + self.time + 2 * PATIENCE;
+        let seen = tokio::time::timeout(most, self.run_tasks(subject)).await;
+        seen.with_context(|| format!("not done after {most:?}"))?
+    }
+
+    async fn run_tasks(self, subject: &dyn Subject) -> anyhow::Result<Seen> {
         let barrier = Arc::new(Barrier::new(self.tasks));
         let mut tasks = JoinSet::new();
         for number in 0..self.tasks {

@@ -17,6 +17,7 @@ mod subject;
 mod worker;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -63,21 +64,32 @@ struct Choice {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+async fn main() -> ExitCode {
+    match work(Cli::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn work(cli: Cli) -> anyhow::Result<()> {
     if let Some(Role::Worker(args)) = cli.role {
         return worker::run(args).await;
     }
     let pace = Pace {
         quick: cli.choice.quick,
     };
-    let results = run::run(cli.urls, pace, &cli.choice.only, &cli.choice.subjects).await?;
+    let (results, outcome) = run::run(cli.urls, pace, &cli.choice.only, &cli.choice.subjects).await?;
     println!("{}", report::tables(&results));
     if let Some(file) = &cli.choice.json {
         std::fs::write(file, report::json(&results)?)
             .with_context(|| format!("cannot write {}", file.display()))?;
         eprintln!("wrote {}", file.display());
     }
+    // A part of a run is not worth publishing.
+    outcome?;
     if let Some(folder) = &cli.choice.publish {
         report::publish(&results, folder)?;
         eprintln!("wrote table, plots and figures into {}", folder.display());

@@ -102,6 +102,19 @@ pub(crate) const ALL: &[Ratio] = &[
         value: |r| over(r, Scenario::Keys256, per_s, Kind::DblockPostgres, Kind::Dlpg),
     },
     Ratio {
+        name: "keys256_vs_dlpg_docs",
+        bound: None,
+        value: |r| {
+            over(
+                r,
+                Scenario::Keys256,
+                per_s,
+                Kind::DblockPostgres,
+                Kind::DlpgQuickStart,
+            )
+        },
+    },
+    Ratio {
         name: "keys256_vs_rslock",
         bound: Some(at_least(0.5, 1.0)),
         value: |r| over(r, Scenario::Keys256, per_s, Kind::DblockPostgres, Kind::Rslock),
@@ -115,6 +128,19 @@ pub(crate) const ALL: &[Ratio] = &[
         name: "keys16_vs_dlpg",
         bound: Some(at_least(1.0, 1.5)),
         value: |r| over(r, Scenario::Keys16, per_s, Kind::DblockPostgres, Kind::Dlpg),
+    },
+    Ratio {
+        name: "keys16_vs_dlpg_docs",
+        bound: None,
+        value: |r| {
+            over(
+                r,
+                Scenario::Keys16,
+                per_s,
+                Kind::DblockPostgres,
+                Kind::DlpgQuickStart,
+            )
+        },
     },
     Ratio {
         name: "keys256_mysql_vs_dlmy",

@@ -14,6 +14,8 @@ use crate::subject::Kind;
 pub(crate) struct Results {
     scenarios: BTreeMap<Scenario, BTreeMap<Kind, Figures>>,
     pub(crate) machine: Map<String, Value>,
+    /// Who could not be measured where, and why.
+    pub(crate) failures: Vec<String>,
 }
 
 impl Results {
@@ -83,6 +85,6 @@ impl Results {
             .into_iter()
             .map(|kind| (kind.name().to_owned(), json!(kind.settings())))
             .collect();
-        json!({ "scenarios": scenarios, "ratios": ratios, "machine": self.machine, "settings": settings })
+        json!({ "scenarios": scenarios, "ratios": ratios, "machine": self.machine, "settings": settings, "failures": self.failures })
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{anyhow, ensure};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::machine;
@@ -14,13 +14,14 @@ use crate::scenario::{Context, Pace, Scenario};
 use crate::servers::{Servers, Urls};
 use crate::subject::Kind;
 
-/// Runs the scenarios `only`, or all, with the subjects that are wanted and whose server is there.
+/// Runs the scenarios `only`, or all, with the subjects that are wanted and whose server is there. What was
+/// found is not lost when the run ends early.
 pub(crate) async fn run(
     urls: Urls,
     pace: Pace,
     only: &[Scenario],
     wanted: &[Kind],
-) -> anyhow::Result<Results> {
+) -> anyhow::Result<(Results, anyhow::Result<()>)> {
     let mut servers = Servers::prepare(urls).await?;
     let mut results = Results::default();
     let outcome = tokio::select! {
@@ -28,7 +29,12 @@ pub(crate) async fn run(
         signal = stop_signal() => Err(signal),
     };
     servers.clean_up().await?;
-    outcome.map(|()| results)
+    let outcome = outcome.and_then(|()| {
+        let failures = results.failures.join("\n");
+        ensure!(failures.is_empty(), "not measured:\n{failures}");
+        Ok(())
+    });
+    Ok((results, outcome))
 }
 
 /// Ends when the run is to end early.
@@ -87,7 +93,7 @@ async fn measure(
             scenario.title()
         );
         let start = Instant::now();
-        rounds(servers, pace, scenario, &kinds, results).await?;
+        rounds(servers, pace, scenario, &kinds, results).await;
         eprintln!("{scenario}: done in {:.0} s", start.elapsed().as_secs_f64());
     }
     Ok(())
@@ -100,20 +106,30 @@ async fn rounds(
     scenario: Scenario,
     kinds: &[Kind],
     results: &mut Results,
-) -> anyhow::Result<()> {
+) {
     let rounds = scenario.rounds(pace);
-    let mut found: Vec<Vec<Figures>> = vec![Vec::new(); kinds.len()];
+    // Without figures: the subject has failed, and is left out from then on.
+    let mut found: Vec<Option<Vec<Figures>>> = vec![Some(Vec::new()); kinds.len()];
     let mut pools = BTreeMap::new();
     for round in 0..rounds {
-        for (kind, found) in kinds.iter().zip(&mut found) {
+        for (kind, place) in kinds.iter().zip(&mut found) {
+            let Some(found) = place else { continue };
             let mut context = Context {
                 servers,
                 pace,
                 round,
                 pools: &mut pools,
             };
-            let figures = scenario.round(&mut context, *kind).await;
-            let figures = figures.with_context(|| format!("{scenario}: {kind}"))?;
+            let figures = match scenario.round(&mut context, *kind).await {
+                Ok(figures) => figures,
+                Err(error) => {
+                    let failure = format!("{scenario}: {kind}: {error:#}");
+                    eprintln!("  FAILED {failure}");
+                    results.failures.push(failure);
+                    *place = None;
+                    continue;
+                }
+            };
             eprintln!(
                 "  {scenario} {}/{rounds} {kind:<26} {}",
                 round + 1,
@@ -123,6 +139,7 @@ async fn rounds(
         }
     }
     for (kind, found) in kinds.iter().zip(&found) {
+        let Some(found) = found else { continue };
         let mut figures = Figures::median(found);
         if let (None, Some(per_pair), Some(per_s)) = (
             figures.statements,
@@ -133,5 +150,4 @@ async fn rounds(
         }
         results.set(scenario, *kind, figures);
     }
-    Ok(())
 }

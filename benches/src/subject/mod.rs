@@ -146,7 +146,7 @@ impl Kind {
             Self::UpsertSqlite => "upsert-sqlite",
             Self::Advisory => "sqlx-advisory",
             Self::Dlpg => "distributed-lock-postgres",
-            Self::DlpgQuickStart => "distributed-lock-postgres (quick start)",
+            Self::DlpgQuickStart => "distributed-lock-pg (docs)",
             Self::Dlmy => "distributed-lock-mysql",
             Self::Rslock => "rslock",
             Self::AsyncRedisLock => "async-redis-lock",
