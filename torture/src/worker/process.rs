@@ -14,8 +14,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::Worker;
 use super::section::Planned;
+use super::{KEYS, Worker};
 use crate::bank::Bank;
 use crate::resource::ResourceClient;
 use crate::seat::Life;
@@ -78,6 +78,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         &arguments.folder,
         resource,
         Some(bank.clone()),
+        KEYS,
     )?;
 
     let stop = CancellationToken::new();
