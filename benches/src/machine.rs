@@ -1,6 +1,7 @@
 //! Where a run took place.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -38,21 +39,34 @@ pub(crate) fn describe() -> Map<String, Value> {
                     .trim()
             ),
         ),
-        ("load_before".to_owned(), json!(load())),
         ("rustc".to_owned(), json!(env!("BENCH_RUSTC"))),
         ("libraries".to_owned(), Value::Object(Map::from_iter(libraries))),
     ])
 }
 
-/// The mean number of running processes in the last minute: above 1 before the run, something else
-/// disturbs it.
-fn load() -> Option<f64> {
-    fs::read_to_string("/proc/loadavg")
-        .ok()?
-        .split(' ')
+/// How many cores are at work although nothing of ours runs yet; `None` where nobody knows.
+pub(crate) async fn busy_cores() -> Option<f64> {
+    let before = cpu_ticks()?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let after = cpu_ticks()?;
+    let (busy, all) = (after.0 - before.0, after.1 - before.1);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Some(busy as f64 / all.max(1) as f64 * cores as f64)
+}
+
+/// Ticks of all cores since the start: at work, and in all.
+fn cpu_ticks() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let ticks: Vec<u64> = text
+        .lines()
         .next()?
-        .parse()
-        .ok()
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let all = ticks.iter().sum();
+    // The fourth and fifth are idle, and idle while a disk works.
+    let idle: u64 = ticks.get(3..5)?.iter().sum();
+    Some((all - idle, all))
 }
 
 /// What follows `name:` in the file.

@@ -1,5 +1,6 @@
 //! One run: every scenario, its subjects in turns.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
@@ -51,6 +52,14 @@ async fn measure(
     results: &mut Results,
 ) -> anyhow::Result<()> {
     results.machine = machine::describe();
+    if let Some(busy) = machine::busy_cores().await {
+        results
+            .machine
+            .insert("busy_cores_before".to_owned(), busy.into());
+        if busy > 0.25 {
+            eprintln!("something else keeps {busy:.1} cores busy: the figures will be noisy");
+        }
+    }
     results.machine.insert(
         "rounds".to_owned(),
         if pace.quick { "quick" } else { "full" }.into(),
@@ -94,9 +103,15 @@ async fn rounds(
 ) -> anyhow::Result<()> {
     let rounds = scenario.rounds(pace);
     let mut found: Vec<Vec<Figures>> = vec![Vec::new(); kinds.len()];
+    let mut pools = BTreeMap::new();
     for round in 0..rounds {
         for (kind, found) in kinds.iter().zip(&mut found) {
-            let mut context = Context { servers, pace, round };
+            let mut context = Context {
+                servers,
+                pace,
+                round,
+                pools: &mut pools,
+            };
             let figures = scenario.round(&mut context, *kind).await;
             let figures = figures.with_context(|| format!("{scenario}: {kind}"))?;
             eprintln!(

@@ -55,11 +55,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         Work::Load { tasks, .. } => tasks,
         Work::Wait => 1,
     };
-    let plan = Use {
-        tasks,
-        contended: true,
-    };
-    let subject = args.subject.open_at(&url, plan).await?;
+    let subject = args.subject.open_at(&url, Use::contended(tasks)).await?;
     say("ready");
     match args.work {
         Work::Load {

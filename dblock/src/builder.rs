@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::engine::Settings;
+use crate::engine::{Settings, purge};
 use crate::error::LockError;
 use crate::key;
 use crate::manager::LockManager;
@@ -30,7 +31,10 @@ impl LockManagerBuilder {
             namespace: None,
             table: DEFAULT_TABLE.into(),
             auto_migrate,
-            engine: Settings { hand_over: true },
+            engine: Settings {
+                hand_over: true,
+                purge_after: Some(purge::DEFAULT_IDLE),
+            },
         }
     }
 
@@ -67,6 +71,23 @@ impl LockManagerBuilder {
         self
     }
 
+    /// How long nobody must have used a row for it to be deleted in the background; `None` keeps all rows. At
+    /// least a day. Default: 7 days.
+    ///
+    /// A row is unused while nobody holds the lock, nobody has waited for it, and all of its fence tokens are
+    /// older than the database's clock by so long. The next token of a key without a row is the clock: it is
+    /// larger than all before, unless the clock is set back by more than this time. So the time should be longer
+    /// than any mistake of the clock; a purge does nothing else that a user could see.
+    ///
+    /// The first pass starts at a random moment of the manager's first hour, the next ones about each 24th of
+    /// the time. A pass looks at 500 rows at a time, at most ten times a second, when no other question about
+    /// the table is asked. It covers the whole table, whatever the namespace. On the servers it needs the right
+    /// to `DELETE`; without it a warning is logged and the rows stay. [`LockManager::purge`] does a pass at once.
+    pub fn purge_after(mut self, idle: impl Into<Option<Duration>>) -> Self {
+        self.engine.purge_after = idle.into();
+        self
+    }
+
     /// Starts the manager and checks that the database has a fitting table.
     ///
     /// # Errors
@@ -95,6 +116,9 @@ impl LockManagerBuilder {
     pub fn start(self) -> Result<LockManager, LockError> {
         if let Some(namespace) = &self.namespace {
             key::check_namespace(namespace)?;
+        }
+        if let Some(idle) = self.engine.purge_after {
+            purge::check(idle)?;
         }
         let table = TableName::parse(&self.table)?;
         LockManager::start(self.source.open(table)?, self.namespace, self.engine)

@@ -100,8 +100,10 @@ impl LockGuard {
         // A lease that has ended locally stays lost, even when the row can still be freed.
         let in_time = lease.check();
         let since = Instant::now();
-        match body::leave(self.hold, in_time.is_ok()).await {
-            None | Some(Left::Confirmed) => in_time,
+        let left = body::leave(self.hold, in_time.is_ok()).await;
+        in_time?;
+        match left {
+            None | Some(Left::Confirmed) => Ok(()),
             Some(Left::Unconfirmed(trouble)) => Err(LockError::Store {
                 key: Some(lease.terms.key.clone()),
                 waited: since.elapsed(),

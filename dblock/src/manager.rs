@@ -310,6 +310,21 @@ impl LockManager {
             .await
     }
 
+    /// Deletes the rows that nobody has used for `idle`, of the whole table, whatever the namespace, and
+    /// returns how many they were. The manager does the same by itself, in the background:
+    /// [`purge_after`](LockManagerBuilder::purge_after) says what counts as used and why a purge is safe. It
+    /// goes in small steps that leave half of the time to others.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could not be
+    /// asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). What was deleted until then is gone.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the purge after its current step.
+    pub async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
+        self.shared.engine.purge(idle).await
+    }
+
     async fn errand<T, W, F>(&self, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,

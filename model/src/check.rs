@@ -44,7 +44,7 @@ impl<M> Checked for M where
 ///
 /// # Panics
 /// With the shortest sequence of events that violates a property.
-pub fn holds<M: Checked>(name: &str, model: M) -> usize {
+pub fn holds<M: Checked>(name: &str, model: &M) -> usize {
     let begin = Instant::now();
     let checker = model
         .clone()
@@ -65,7 +65,7 @@ pub fn holds<M: Checked>(name: &str, model: M) -> usize {
                 found.is_none(),
                 "{name}: not so: {}\n{}",
                 property.name,
-                shortest(&model, property.name).unwrap_or_default()
+                shortest(model, property.name).unwrap_or_default()
             );
         } else {
             assert!(found.is_some(), "{name}: not reached: {}", property.name);

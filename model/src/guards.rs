@@ -1,9 +1,25 @@
 //! The guards of the protocol: rules that each close a sequence of events. A test removes one of them and
 //! expects the checker to find that sequence.
 
-/// One rule of the protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Guard {
+/// Makes the enum, and the list of all that is in it.
+macro_rules! guards {
+    ($($(#[$doc:meta])* $guard:ident,)*) => {
+        /// One rule of the protocol.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Guard {
+            $($(#[$doc])* $guard,)*
+        }
+
+        impl Guard {
+            /// Each rule.
+            pub fn every() -> impl Iterator<Item = Self> {
+                [$(Self::$guard),*].into_iter()
+            }
+        }
+    };
+}
+
+guards! {
     /// A release is conditioned on `lease_id`. Without it: on the process.
     ReleaseChecksLease,
     /// A renewal is conditioned on `lease_id`. Without it: on nothing.
@@ -26,7 +42,7 @@ pub enum Guard {
     ExtendKeepsLaterToken,
     /// Only rows whose `fence_ceiling` is below the clock are purged.
     PurgeBelowClock,
-    /// Only rows that were idle for long are purged.
+    /// Only rows that were idle for longer than any request is late are purged.
     PurgeOnlyIdle,
     /// A body ends at the local deadline.
     LocalDeadline,
@@ -38,18 +54,22 @@ pub enum Guard {
     OrphanIsReleased,
     /// That release is resent until the ttl has passed.
     OrphanReleaseIsResent,
+    /// The last one is sent after the ttl. Without it: answered after the ttl, and perhaps carried out before.
+    LastReleaseAfterTtl,
     /// The lock is handed over only before the local deadline.
     HandOverWithinLease,
     /// The lock is handed over only within the block of reserved tokens.
     HandOverWithinBlock,
     /// Not after a body that called `verify_in`.
     NoHandOverAfterCheck,
+    /// A process hands the lock over for a short time only, then releases it.
+    StreakIsBounded,
+    /// Then it stands back for longer than the pause between two looks of another process. Without it: for less.
+    StandsBackForAPause,
     /// The row follows before a fence check.
     FlushBeforeCheck,
     /// A fence check locks the row until the user's transaction ends.
     CheckLocksRow,
-    /// A fence check requires `expire_at > now`.
-    CheckRequiresLease,
 }
 
 /// Which guards stand: all of them, or all but one.

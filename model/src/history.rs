@@ -1,6 +1,6 @@
 //! What the models remember only to check the properties.
 
-use crate::store::{Time, Token};
+use crate::store::Token;
 
 /// The order in which owners were let in: by lease, and within one lease by hand-over.
 pub type Turn = u8;
@@ -19,6 +19,11 @@ impl Tokens {
         self.fell |= token <= self.highest;
         self.highest = self.highest.max(token);
         self.turns += 1;
+        self.turns
+    }
+
+    /// How many owners were let in.
+    pub fn turns(&self) -> Turn {
         self.turns
     }
 
@@ -54,9 +59,4 @@ impl Resource {
     pub fn keeps_order(&self, token: Token, turn: Turn) -> bool {
         turn >= self.turn || self.refuses(token)
     }
-}
-
-/// When a lease ends for its process, counted from `since`.
-pub fn local_deadline(since: Time, remaining: Time, margin: Time) -> Time {
-    (since + remaining).saturating_sub(margin)
 }

@@ -11,9 +11,9 @@ use stateright::{Model, Property};
 
 use crate::check::property::{EXCLUSION, FENCED, LENGTH, TOKENS};
 use crate::guards::{Guard, Guards};
-use crate::history::{Resource, Tokens, Turn, local_deadline};
+use crate::history::{Resource, Tokens, Turn};
 use crate::store::{Action, LeaseId, Outcome, Process, Request, Row, Rules, Time, Token};
-use crate::wire::{Asked, Fate, Late};
+use crate::wire::{Asked, Fate, Late, local_deadline};
 
 /// Length of a lease.
 pub const TTL: Time = 3;
@@ -55,7 +55,7 @@ pub struct State {
     ahead: Time,
     row: Option<Row>,
     sites: [Site; 2],
-    late: Late,
+    late: Late<1>,
     crashed: bool,
     forced: Forced,
     tokens: Tokens,

@@ -39,17 +39,15 @@ pub enum Fate {
 }
 
 /// Requests that the store may still carry out although nobody waits for the answer: their process gave up
-/// the connection or died, or the network made a copy. They may overtake each other.
+/// the connection or died, or the network made a copy. They may overtake each other. At most `MOST` are kept;
+/// one more is lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Late(Vec<Request>);
+pub struct Late<const MOST: usize>(Vec<Request>);
 
-impl Late {
-    /// How many requests are kept; the next is lost. A bound of all models.
-    pub const MOST: usize = 1;
-
+impl<const MOST: usize> Late<MOST> {
     /// Whether one more is kept.
     pub fn has_room(&self) -> bool {
-        self.0.len() < Self::MOST
+        self.0.len() < MOST
     }
 
     /// Keeps one more.
@@ -87,4 +85,9 @@ impl Late {
             self.push(asked.request);
         }
     }
+}
+
+/// When a lease ends for its process, counted from `since`.
+pub fn local_deadline(since: Time, remaining: Time, margin: Time) -> Time {
+    (since + remaining).saturating_sub(margin)
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use dblock::store::memory::MemoryStore;
 use dblock::store::{
-    Action, Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
-    StoreErrorKind, StoreFuture, WakeUp,
+    Action, Capabilities, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreErrorKind,
+    StoreFuture,
 };
 use dblock::{Key, LockManager};
 use futures_util::future::join_all;
@@ -390,40 +390,5 @@ impl Store for FaultyStore {
         })
     }
 
-    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.inner.check_schema()
-    }
-
-    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.inner.migrate()
-    }
-
-    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
-        self.inner.inspect(filter)
-    }
-
-    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.inner.revoke(key)
-    }
-
-    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.inner.force_release(key)
-    }
-
-    fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
-        self.inner.listen(tell)
-    }
-
-    fn purge<'a>(
-        &'a self,
-        idle: Duration,
-        after: Option<&'a Key>,
-        limit: u32,
-    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        self.inner.purge(idle, after, limit)
-    }
-
-    fn close(&self) -> StoreFuture<'_, ()> {
-        self.inner.close()
-    }
+    dblock::forward_to_inner!();
 }

@@ -12,6 +12,7 @@ pub mod faulty_store;
 pub mod hot_account;
 pub mod line;
 pub mod own_server;
+pub mod pgbouncer;
 pub mod proxy;
 pub mod run;
 pub mod telling_store;
@@ -35,6 +36,11 @@ pub fn mysql_url() -> Option<String> {
     server_url("MySQL", "DBLOCK_TEST_MYSQL_URL")
 }
 
+/// A missing server fails a test: `DBLOCK_TEST_REQUIRE_SERVERS=1`.
+fn servers_are_required() -> bool {
+    std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").is_ok_and(|value| value == "1")
+}
+
 /// A test without its server passes, which must be seen: it says so on the process's own stderr, which the
 /// test harness does not swallow.
 fn server_url(server: &str, variable: &str) -> Option<String> {
@@ -42,9 +48,8 @@ fn server_url(server: &str, variable: &str) -> Option<String> {
 
     let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
     if url.is_none() {
-        let required = std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").is_ok_and(|value| value == "1");
         assert!(
-            !required,
+            !servers_are_required(),
             "{variable} is not set, and DBLOCK_TEST_REQUIRE_SERVERS=1 requires it"
         );
         let test = std::thread::current();

@@ -68,12 +68,14 @@ impl Database {
                 let key = key.as_bytes().to_vec();
                 Box::new(move |bytes| contains(bytes, &key))
             }
+            // The same for a request that is alone; a batch is text. A row that is there is written first of all.
             Self::MySql => {
                 let digits: Vec<_> = key.bytes().map(|byte| format!("{byte:02X}")).collect();
-                let key = digits.concat();
+                let (key, digits) = (key.as_bytes().to_vec(), digits.concat());
                 Box::new(move |bytes| {
-                    contains(bytes, key.as_bytes())
-                        && (contains(bytes, b"COMMIT") || contains(bytes, b"INSERT INTO"))
+                    let batch = contains(bytes, digits.as_bytes());
+                    contains(bytes, &key)
+                        || batch && (contains(bytes, b"COMMIT") || contains(bytes, b"INSERT INTO"))
                 })
             }
         }

@@ -31,9 +31,20 @@ pub struct OwnServer {
 
 /// The servers refuse to run as root.
 #[derive(Debug, Clone, Copy)]
-struct Account {
+pub(crate) struct Account {
     uid: u32,
     gid: u32,
+}
+
+impl Account {
+    pub(crate) fn give(self, folder: &Path) {
+        std::os::unix::fs::chown(folder, Some(self.uid), Some(self.gid))
+            .expect("root may give a folder away");
+    }
+
+    pub(crate) fn take_on(self, command: &mut Command) {
+        command.uid(self.uid).gid(self.gid);
+    }
 }
 
 impl OwnServer {
@@ -48,7 +59,7 @@ impl OwnServer {
         };
         let Some(program) = program else {
             assert!(
-                std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").as_deref() != Ok("1"),
+                !crate::servers_are_required(),
                 "DBLOCK_TEST_REQUIRE_SERVERS=1, but the programs of {database:?} are not installed"
             );
             // Not `eprintln`, which the test runner hides while a test passes.
@@ -59,10 +70,12 @@ impl OwnServer {
             return None;
         };
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let account = account(database);
-        if let Some(Account { uid, gid }) = account {
-            std::os::unix::fs::chown(folder.path(), Some(uid), Some(gid))
-                .expect("root may give a folder away");
+        let account = account(match database {
+            Database::Postgres => "postgres",
+            Database::MySql => "mysql",
+        });
+        if let Some(account) = account {
+            account.give(folder.path());
         }
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
         let mut server = Self {
@@ -146,8 +159,8 @@ impl OwnServer {
             .expect("a log file");
         let both = log.try_clone().expect("a second handle");
         command.stdout(log).stderr(both);
-        if let Some(Account { uid, gid }) = self.account {
-            command.uid(uid).gid(gid);
+        if let Some(account) = self.account {
+            account.take_on(&mut command);
         }
         command
     }
@@ -279,7 +292,7 @@ async fn connect<C: sqlx::Connection>(url: &str) -> bool {
     }
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")])
@@ -302,17 +315,13 @@ fn postgres_programs() -> Option<PathBuf> {
         .find(|folder| folder.join("initdb").is_file() && folder.join("postgres").is_file())
 }
 
-/// The account that the packages made, when the test runs as root.
-fn account(database: Database) -> Option<Account> {
+/// The account `name`, which the packages made, when the test runs as root.
+pub(crate) fn account(name: &str) -> Option<Account> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     if uid.split_whitespace().nth(1)? != "0" {
         return None;
     }
-    let name = match database {
-        Database::Postgres => "postgres",
-        Database::MySql => "mysql",
-    };
     let users = std::fs::read_to_string("/etc/passwd").ok()?;
     let mut fields = users
         .lines()

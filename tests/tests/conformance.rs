@@ -1,5 +1,7 @@
 //! Every store keeps the contract: the whole suite, on each.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 /// One line a store.
 macro_rules! conformance_of {
     ($store:ident, $kind:ident) => {
@@ -13,6 +15,49 @@ conformance_of!(memory, Memory);
 conformance_of!(sqlite, Sqlite);
 conformance_of!(postgres, Postgres);
 conformance_of!(mysql, MySql);
+
+/// The `PostgreSQL` store in sessions that it shares with others.
+mod postgres_through_pgbouncer {
+    use std::sync::Arc;
+
+    use dblock::conformance::{Fixture, open};
+    use dblock::store::Store;
+    use dblock_tests::pgbouncer::{PgBouncer, Setup};
+
+    struct Pooled {
+        bouncer: PgBouncer,
+        table: String,
+    }
+
+    impl Pooled {
+        fn handle(&self, table: &str) -> Arc<dyn Store> {
+            open::postgres::open(self.bouncer.url().parse().unwrap(), table).unwrap()
+        }
+    }
+
+    impl Fixture for Pooled {
+        async fn store(&self) -> Arc<dyn Store> {
+            let store = self.handle(&self.table);
+            store.migrate().await.unwrap();
+            store
+        }
+
+        async fn bare(&self) -> Option<Arc<dyn Store>> {
+            Some(self.handle(&format!("{}_bare", self.table)))
+        }
+
+        fn hears(&self) -> bool {
+            false
+        }
+    }
+
+    fn pooled() -> Option<Pooled> {
+        let table = format!("pooled_{}", uuid::Uuid::now_v7().simple());
+        PgBouncer::start(Setup::Refuses).map(|bouncer| Pooled { bouncer, table })
+    }
+
+    dblock::store_conformance!(pooled());
+}
 
 /// A check that is not in the list of `store_conformance!` would never run.
 #[test]

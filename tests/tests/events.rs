@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use dblock::{LockManager, LockOptions};
+use dblock::{InspectFilter, LockManager, LockOptions};
 use dblock_tests::Backend;
+use dblock_tests::pgbouncer::{PgBouncer, Setup};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -38,6 +39,25 @@ impl<S: Subscriber> Layer<S> for Events {
 }
 
 impl Events {
+    /// Those of this process.
+    fn all() -> Self {
+        static ALL: OnceLock<Events> = OnceLock::new();
+        let install = || {
+            let events = Self::default();
+            let subscriber = tracing_subscriber::registry().with(events.clone());
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+            events
+        };
+        ALL.get_or_init(install).clone()
+    }
+
+    /// How many events have this in their message.
+    fn count(&self, message: &str) -> usize {
+        let events = self.0.lock().unwrap();
+        let has_it = |seen: &&Seen| seen.get("message").is_some_and(|found| found.contains(message));
+        events.iter().filter(has_it).count()
+    }
+
     /// The first event about `key` with this message; it must have these fields.
     fn expect(&self, key: &str, message: &str, fields: &[&str]) -> Seen {
         let events = self.0.lock().unwrap();
@@ -56,8 +76,7 @@ impl Events {
 
 #[tokio::test]
 async fn a_locks_life_is_in_the_log() {
-    let events = Events::default();
-    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(events.clone())).unwrap();
+    let events = Events::all();
     let backend = Backend::new(dblock_tests::Kind::Sqlite).await.unwrap();
     let (locks, other) = (backend.manager().await, backend.manager().await);
 
@@ -97,4 +116,47 @@ async fn nested(locks: &LockManager, other: &LockManager) {
         other.acquire("life", LockOptions::new()).await.unwrap_err();
     };
     locks.with("life", LockOptions::new(), inner).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_is_in_the_log_once_and_waiters_poll() {
+    const LONG: Duration = Duration::from_secs(30);
+    let (events, messages) = (
+        Events::all(),
+        ["a connection pooler", "releases by other processes are not heard"],
+    );
+    for (times, setup) in [(1, Setup::Refuses), (2, Setup::Swallows)] {
+        let Some(bouncer) = PgBouncer::start(setup) else {
+            return;
+        };
+        let table = format!("pooled_{}", uuid::Uuid::now_v7().simple());
+        let builder = || LockManager::builder_for_url(bouncer.url()).unwrap().table(&table);
+        let locks = builder().auto_migrate(true).build().await.unwrap();
+        let direct = LockManager::builder_for_url(&dblock_tests::postgres_url().unwrap()).unwrap();
+        let direct = direct.table(&table).build().await.unwrap();
+        for _ in 0..3 {
+            let options = LockOptions::new().ttl(LONG).wait(LONG);
+            let held = direct.acquire("key", options.clone()).await.unwrap();
+            let release = async {
+                // Only once somebody waits does it matter how he learns of the release.
+                while direct
+                    .inspect(InspectFilter::new())
+                    .await
+                    .unwrap()
+                    .iter()
+                    .all(|row| row.wanted_until == 0)
+                {}
+                held.release().await.unwrap();
+            };
+            let (waited, ()) = tokio::join!(locks.acquire("key", options), release);
+            waited.unwrap().release().await.unwrap();
+            // An operator's call opens a connection each time.
+            locks.inspect(InspectFilter::new()).await.unwrap();
+        }
+        assert_eq!(
+            messages.map(|message| events.count(message)),
+            [times; 2],
+            "{setup:?}"
+        );
+    }
 }

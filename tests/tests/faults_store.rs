@@ -174,7 +174,10 @@ async fn a_renewal_is_not_kept_waiting_by_acquires_or_releases_that_hang() {
     });
     sleep(ms(20_000)).await;
     assert!(!held.is_lost());
-    held.release().await.unwrap();
+    // Its release may have to wait for one that hangs: then it is not confirmed, but not lost either.
+    if let Err(error) = held.release().await {
+        assert!(error.is_store(), "{error}");
+    }
     assert!(waiter.await.unwrap().unwrap_err().is_store());
 }
 

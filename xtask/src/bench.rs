@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use tokio::process::Command;
 
-use crate::servers::{Purpose, Servers};
+use crate::servers::{Purpose, Servers, packages};
 use crate::steps::{cargo, run as run_to_end};
 
 #[derive(Debug, clap::Args)]
@@ -29,6 +30,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "building the benches and the libraries beside which dblock is measured, optimized: some minutes the first time"
     );
     let manifest = ["--manifest-path", "benches/Cargo.toml"];
+    install_openssl().await?;
     run_to_end(cargo(["build", "--release", "--locked"]).args(manifest)).await?;
 
     let servers = Servers::start_missing(Purpose::Benches).await?;
@@ -64,4 +66,19 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ]);
     run_to_end(&mut command).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// On Linux, distributed-lock-postgres links with OpenSSL and needs its headers.
+async fn install_openssl() -> anyhow::Result<()> {
+    if !cfg!(target_os = "linux") {
+        return Ok(());
+    }
+    let found = Command::new("pkg-config")
+        .args(["--exists", "openssl"])
+        .status()
+        .await;
+    if found.is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    packages::install(&["libssl-dev", "pkg-config"], "").await
 }

@@ -14,6 +14,7 @@ pub(super) const POSTGRES: &[Kind] = &[
     Kind::UpsertPostgres,
     Kind::Advisory,
     Kind::Dlpg,
+    Kind::DlpgQuickStart,
     Kind::Rslock,
     Kind::AsyncRedisLock,
 ];

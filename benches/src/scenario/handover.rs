@@ -20,11 +20,7 @@ pub(super) const SUBJECTS: &[Kind] = &[
 pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {
     let url = context.servers.url(kind.place())?;
     let times = context.pace.pick(15, 30);
-    let plan = Use {
-        tasks: 1,
-        contended: true,
-    };
-    with_subject(context, kind, plan, async |subject| {
+    with_subject(context, kind, Use::contended(1), async |subject| {
         let mut worker = Worker::start(kind, &url, "handed", Work::Wait).await?;
         let mut holder = subject.client("handed");
         let mut nanos = Vec::new();

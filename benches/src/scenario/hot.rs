@@ -24,11 +24,7 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
         warm: Duration::from_millis(500),
         time: Duration::from_millis(context.pace.pick(1500, 3000)),
     };
-    let plan = Use {
-        tasks: TASKS,
-        contended: true,
-    };
-    with_subject(context, kind, plan, async |subject| {
+    with_subject(context, kind, Use::contended(TASKS), async |subject| {
         let seen = load.run(subject).await?;
         Ok(Figures::of_waits(&seen).with("most_over_fewest", most_over_fewest(&seen)))
     })

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{COUNTED, Context, statements_per_pair, with_subject};
+use super::{COUNTED, Context, pool, statements_per_pair, with_subject};
 use crate::load::{Keys, Load};
 use crate::measure::Figures;
 use crate::subject::{Kind, Use};
@@ -10,6 +10,7 @@ use crate::subject::{Kind, Use};
 pub(super) const SUBJECTS: &[Kind] = &[
     Kind::DblockPostgres,
     Kind::Dlpg,
+    Kind::DlpgQuickStart,
     Kind::Rslock,
     Kind::AsyncRedisLock,
     Kind::FloorPostgres,
@@ -28,20 +29,23 @@ pub(super) async fn run(
     warm: Duration,
     time: Duration,
 ) -> anyhow::Result<Figures> {
-    let plan = Use {
-        tasks,
-        contended: false,
-    };
     let load = Load {
         tasks,
         keys: Keys::Own("own"),
         warm,
         time,
     };
+    let plan = Use {
+        pool: pool::best(context, kind, load).await?,
+        ..Use::apart(tasks)
+    };
     let mut figures = with_subject(context, kind, plan, async |subject| {
         Ok(Figures::of_pairs(&load.run(subject).await?))
     })
     .await?;
+    if kind.has_pool() {
+        figures = figures.with("pool", plan.pool.min(tasks) as f64);
+    }
     // Once is enough: the number of statements does not depend on the machine's noise.
     if context.round == 0 {
         let counted = Load {

@@ -9,8 +9,10 @@ mod hot;
 mod hot4proc;
 mod keys;
 mod million_rows;
+mod pool;
 mod waiters;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -38,6 +40,8 @@ pub(crate) struct Context<'a> {
     pub(crate) pace: Pace,
     /// Distinguishes the keys of the rounds.
     pub(crate) round: usize,
+    /// The pool sizes that were found to be best, by subject and tasks.
+    pub(crate) pools: &'a mut BTreeMap<(Kind, usize), usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
@@ -141,9 +145,9 @@ impl Scenario {
 
     pub(crate) fn rounds(self, pace: Pace) -> usize {
         match self {
-            Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(5, 9),
-            Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql | Self::Hot64 => pace.pick(3, 5),
-            Self::Hot4proc | Self::Handover | Self::Attribute => pace.pick(2, 5),
+            Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(3, 9),
+            Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(3, 5),
+            Self::Hot64 | Self::Hot4proc | Self::Handover | Self::Attribute => pace.pick(2, 5),
             // Counts of statements and pages, which noise hardly changes.
             Self::Waiters | Self::Held | Self::Bloat => 1,
         }

@@ -10,7 +10,7 @@ use sqlx_of_peers::mysql::{MySqlPool, MySqlPoolOptions};
 
 use super::{Client, PATIENCE, Step, Subject, Use};
 
-pub(super) const SETTINGS: &str = "a pool of 16 connections (one for each task under contention) with `test_before_acquire(false)`, no \
+pub(super) const SETTINGS: &str = "a pool of the size that is fastest here, with `test_before_acquire(false)`, no \
      keep-alive; `acquire` and `release`";
 
 pub(super) struct Distributed {
@@ -24,13 +24,8 @@ struct Task {
 }
 
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
-    let connections = if plan.contended {
-        plan.tasks
-    } else {
-        plan.tasks.clamp(1, 16)
-    };
     let pool = MySqlPoolOptions::new()
-        .max_connections(u32::try_from(connections)?)
+        .max_connections(plan.session_connections()?)
         .acquire_timeout(PATIENCE)
         .idle_timeout(None::<Duration>)
         .max_lifetime(None::<Duration>)

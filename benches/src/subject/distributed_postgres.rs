@@ -11,31 +11,29 @@ use sqlx_of_peers::postgres::{PgPool, PgPoolOptions};
 
 use super::{Client, PATIENCE, Step, Subject, Use};
 
-pub(super) const SETTINGS: &str = "a pool of 16 connections with `test_before_acquire(false)`; without contention `try_acquire`, which \
+pub(super) const SETTINGS: &str = "a pool of the size that is fastest here, with `test_before_acquire(false)`; without contention `try_acquire`, which \
      takes 2 statements (`acquire` takes 6), else `acquire` with a connection for each task; `release`";
+
+pub(super) const QUICK_START_SETTINGS: &str = "as its quick start shows it: a URL, so a pool of 10 connections that pings before use; `acquire` and `release`";
 
 pub(super) struct Distributed {
     provider: PostgresLockProvider,
-    pool: PgPool,
-    contended: bool,
+    /// Where it is ours to close; a pool of its own closes with the last lock.
+    pool: Option<PgPool>,
+    waits: bool,
 }
 
 struct Task {
     lock: PostgresDistributedLock,
-    contended: bool,
+    waits: bool,
     handle: Option<PostgresLockHandle>,
 }
 
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
     // Its documentation gives a URL or a pool. With a URL the pool has 10 connections and pings each before
     // use: slower. A waiter under contention needs a connection of its own.
-    let connections = if plan.contended {
-        plan.tasks
-    } else {
-        plan.tasks.clamp(1, 16)
-    };
     let pool = PgPoolOptions::new()
-        .max_connections(u32::try_from(connections)?)
+        .max_connections(plan.session_connections()?)
         .acquire_timeout(PATIENCE)
         .idle_timeout(None::<Duration>)
         .max_lifetime(None::<Duration>)
@@ -45,8 +43,19 @@ pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
     let provider = PostgresLockProvider::builder().pool(pool.clone()).build().await?;
     Ok(Distributed {
         provider,
-        pool,
-        contended: plan.contended,
+        pool: Some(pool),
+        waits: plan.contended,
+    })
+}
+
+pub(super) async fn quick_start(url: &str) -> anyhow::Result<Distributed> {
+    Ok(Distributed {
+        provider: PostgresLockProvider::builder()
+            .connection_string(url)
+            .build()
+            .await?,
+        pool: None,
+        waits: true,
     })
 }
 
@@ -54,14 +63,16 @@ impl Subject for Distributed {
     fn client(&self, key: &str) -> Box<dyn Client> {
         Box::new(Task {
             lock: self.provider.create_lock(key),
-            contended: self.contended,
+            waits: self.waits,
             handle: None,
         })
     }
 
     fn close(&self) -> Step<'_> {
         Box::pin(async {
-            self.pool.close().await;
+            if let Some(pool) = &self.pool {
+                pool.close().await;
+            }
             Ok(())
         })
     }
@@ -70,7 +81,7 @@ impl Subject for Distributed {
 impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
-            self.handle = if self.contended {
+            self.handle = if self.waits {
                 Some(self.lock.acquire(Some(PATIENCE)).await?)
             } else {
                 self.lock.try_acquire().await?

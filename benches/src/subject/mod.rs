@@ -25,6 +25,9 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// Longer than any wait of a scenario that goes well.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
+/// The size of a pool that was not tried out.
+pub(crate) const POOL: usize = 16;
+
 /// The future of one step. Boxed for every subject alike.
 pub(crate) type Step<'a> = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send + 'a>>;
 
@@ -53,6 +56,37 @@ pub(crate) struct Use {
     pub(crate) tasks: usize,
     /// Whether they want the same key.
     pub(crate) contended: bool,
+    /// The most connections of a library that brings a pool, where nothing else decides them.
+    pub(crate) pool: usize,
+}
+
+impl Use {
+    /// Tasks with keys of their own.
+    pub(crate) fn apart(tasks: usize) -> Self {
+        Self {
+            tasks,
+            contended: false,
+            pool: POOL,
+        }
+    }
+
+    /// Tasks that want the same key.
+    pub(crate) fn contended(tasks: usize) -> Self {
+        Self {
+            contended: true,
+            ..Self::apart(tasks)
+        }
+    }
+
+    /// Connections of a library whose locks, and waiters, occupy one each.
+    fn session_connections(self) -> anyhow::Result<u32> {
+        let connections = if self.contended {
+            self.tasks
+        } else {
+            self.tasks.min(self.pool)
+        };
+        Ok(u32::try_from(connections)?)
+    }
 }
 
 /// Every subject.
@@ -83,6 +117,8 @@ pub(crate) enum Kind {
     Advisory,
     /// distributed-lock-postgres.
     Dlpg,
+    /// The same as its quick start shows it.
+    DlpgQuickStart,
     /// distributed-lock-mysql.
     Dlmy,
     Rslock,
@@ -110,6 +146,7 @@ impl Kind {
             Self::UpsertSqlite => "upsert-sqlite",
             Self::Advisory => "sqlx-advisory",
             Self::Dlpg => "distributed-lock-postgres",
+            Self::DlpgQuickStart => "distributed-lock-postgres (quick start)",
             Self::Dlmy => "distributed-lock-mysql",
             Self::Rslock => "rslock",
             Self::AsyncRedisLock => "async-redis-lock",
@@ -119,6 +156,11 @@ impl Kind {
     /// Whether it is dblock.
     pub(crate) fn is_ours(self) -> bool {
         self.name().starts_with("dblock")
+    }
+
+    /// Whether the size of its pool is ours to choose, so that the best has to be found.
+    pub(crate) fn has_pool(self) -> bool {
+        matches!(self, Self::Dlpg | Self::Dlmy)
     }
 
     /// Where it keeps its locks.
@@ -131,7 +173,8 @@ impl Kind {
             | Self::BarePostgres
             | Self::UpsertPostgres
             | Self::Advisory
-            | Self::Dlpg => Place::Postgres,
+            | Self::Dlpg
+            | Self::DlpgQuickStart => Place::Postgres,
             Self::DblockMysql | Self::FloorMysql | Self::BareMysql | Self::UpsertMysql | Self::Dlmy => {
                 Place::MySql
             }
@@ -155,6 +198,7 @@ impl Kind {
             Self::UpsertPostgres | Self::UpsertMysql | Self::UpsertSqlite => floor::UPSERT_SETTINGS,
             Self::Advisory => advisory::SETTINGS,
             Self::Dlpg => distributed_postgres::SETTINGS,
+            Self::DlpgQuickStart => distributed_postgres::QUICK_START_SETTINGS,
             Self::Dlmy => distributed_mysql::SETTINGS,
             Self::Rslock => redlock::SETTINGS,
             Self::AsyncRedisLock => async_redis::SETTINGS,
@@ -188,6 +232,7 @@ impl Kind {
             }
             Self::Advisory => Box::new(advisory::open(url, plan).await?),
             Self::Dlpg => Box::new(distributed_postgres::open(url, plan).await?),
+            Self::DlpgQuickStart => Box::new(distributed_postgres::quick_start(url).await?),
             Self::Dlmy => Box::new(distributed_mysql::open(url, plan).await?),
             Self::Rslock => Box::new(redlock::open(url, plan)),
             Self::AsyncRedisLock => Box::new(async_redis::open(url, plan).await?),

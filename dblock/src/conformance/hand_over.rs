@@ -137,6 +137,37 @@ pub async fn successor_is_written(fixture: &impl Fixture) {
     );
 }
 
+/// An extend that was given up may be carried out after a later one: it extends, and names nobody.
+pub async fn former_successor_is_not_written(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let first = Asker::new("late-name");
+    let token = granted(&*store, first.acquire_with_spare(LONG, SPARE))
+        .await
+        .fence_token;
+    let (former, last) = (successor(token + 1), successor(token + 2));
+    // Alone, and in a batch beside another key.
+    for batched in [false, true] {
+        let beside = Asker::new("late-name-beside");
+        for (next, named) in [(&last, &last), (&former, &last)] {
+            let mut requests = vec![first.hand_over(1, LONG, Some(next.clone()))];
+            if batched {
+                requests.push(beside.extend(1, LONG));
+            }
+            let answers = store.apply(&requests).await;
+            assert!(
+                matches!(answers[0], Ok(Outcome::Extended { .. })),
+                "{:?}",
+                answers[0]
+            );
+            let row = existing(&*store, &first.key).await;
+            assert_eq!(
+                (row.owner, &*row.holder, row.fence_token),
+                (named.owner, &*named.holder, named.fence_token)
+            );
+        }
+    }
+}
+
 /// A takeover names the successor as the former holder.
 pub async fn successor_is_named_by_a_takeover(fixture: &impl Fixture) {
     let store = fixture.store().await;

@@ -24,12 +24,27 @@
 //! ```
 //!
 //! A check fails by panicking. Each has rows of its own, in a fresh fixture, and waits for nothing longer than
-//! [`PATIENCE`].
+//! [`PATIENCE`]. Its name says what it shows; the text of its function says how. The list of
+//! [`store_conformance!`](crate::store_conformance) is in two halves:
+//!
+//! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an operator
+//!   may do, tokens, successors and spare tokens of hand-overs, purge, wake-ups, batches, races between
+//!   handles, keys and holders of any text, the clock, and migration.
+//! - **Through a [`LockManager`](crate::LockManager)**, as programs use it: exclusion, takeover, waiting and wake-up,
+//!   tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost replies,
+//!   operators, missing tables. The shortest lease is a second, so some of these take a few.
+//!
+//! What a store says that it cannot do is not left out: the check sees that it is refused as
+//! [`Unsupported`](crate::store::StoreErrorKind::Unsupported), and that nothing else is touched by that.
+//!
+//! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite with a
+//! store's servers under load, too: what it shows about time, it shows with wide bounds.
 
 #![allow(clippy::missing_panics_doc, reason = "a check fails by panicking")]
 
 mod acquire;
 mod batch;
+mod forward;
 mod hand_over;
 mod holder;
 mod inspect;
@@ -64,7 +79,7 @@ pub use self::token::*;
 pub use self::wanted::*;
 use crate::store::Store;
 
-/// One fresh set of rows.
+/// One fresh set of rows, apart from those of every other fixture: a table, file or prefix of its own.
 pub trait Fixture: Sync {
     /// A new handle on the rows, independent of the others like another process, with its tables made.
     fn store(&self) -> impl Future<Output = Arc<dyn Store>> + Send;
@@ -73,6 +88,12 @@ pub trait Fixture: Sync {
     /// default, for a store that needs none.
     fn bare(&self) -> impl Future<Output = Option<Arc<dyn Store>>> + Send {
         std::future::ready(None)
+    }
+
+    /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler, where
+    /// it can only find out when it listens; that must end as unsupported, then.
+    fn hears(&self) -> bool {
+        true
     }
 }
 
@@ -119,6 +140,7 @@ macro_rules! store_conformance {
             spare_tokens_are_never_given_again,
             spare_tokens_are_kept_once,
             successor_is_written,
+            former_successor_is_not_written,
             successor_is_named_by_a_takeover,
             successor_of_another_lease_changes_nothing,
             successor_of_a_revoked_lease_is_written,

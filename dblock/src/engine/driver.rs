@@ -12,10 +12,12 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::batch::{self, Batch};
 use super::key_state::{KeyState, Scene};
 use super::listener::{Heard, Listener};
+use super::purge;
 use super::stop::Stop;
 use super::{Command, Settings, WeakEngine};
 use crate::error::LostReason;
@@ -43,7 +45,9 @@ pub(super) async fn drive(
     health: Arc<HealthBoard>,
 ) {
     let lanes = batch::lanes(&*store);
+    let turn = Arc::new(Semaphore::new(1));
     let mut driver = Driver {
+        purge: purge::start(Arc::clone(&store), Arc::clone(&turn), settings.purge_after),
         listener: Listener::new(&store),
         store,
         settings,
@@ -56,7 +60,7 @@ pub(super) async fn drive(
         busy: vec![false; lanes],
         batches: JoinSet::new(),
         errands: JoinSet::new(),
-        turn: Arc::new(Semaphore::new(1)),
+        turn,
         pending: 0,
         stop: Stop::No,
     };
@@ -115,6 +119,8 @@ struct Driver {
     errands: JoinSet<()>,
     /// Errands take turns: all connections but one are for locks.
     turn: Arc<Semaphore>,
+    /// Goes on until the engine begins to stop.
+    purge: Option<AbortOnDropHandle<()>>,
     /// Keys with a release still to be written.
     pending: usize,
     stop: Stop,
@@ -362,6 +368,9 @@ impl Driver {
 
     /// Moves the stop on. Returns whether the engine is done.
     fn may_stop(&mut self) -> bool {
+        if !matches!(self.stop, Stop::No) {
+            self.purge = None;
+        }
         let now = Instant::now();
         if let Stop::Grace { end_at, done } = &mut self.stop {
             if now < *end_at && self.keys.values().any(|entry| entry.state.needs_grace(now)) {

@@ -129,10 +129,10 @@ impl Holding {
         let (terms, reason) = (&self.seen.terms, self.seen.reason);
         let ended = reason.is_some();
         for list in [&mut self.waiting, &mut self.sent] {
-            for syncer in list.extract_if(.., |syncer| {
-                (ended && self.seen.holds > 0) || syncer.deadline() <= now
-            }) {
-                if ended {
+            // Who left in time has not lost the lease, however long the store takes to hear of it.
+            let lost = ended && self.seen.holds > 0;
+            for syncer in list.extract_if(.., |syncer| lost || syncer.deadline() <= now) {
+                if lost {
                     syncer.lost(terms, reason);
                 } else {
                     syncer.give_up(&terms.key, self.trouble.clone());
@@ -373,13 +373,23 @@ impl Holding {
     }
 
     /// The lease is over: nobody will get what they wait for.
-    pub(super) fn give_everyone_up(&mut self) {
+    fn give_everyone_up(&mut self) {
         let reason = self.grant.lost_reason();
         let terms = &self.seen.terms;
         self.sent
             .drain(..)
             .chain(self.waiting.drain(..))
             .for_each(|syncer| syncer.lost(terms, reason));
+    }
+
+    /// The lease has run out: who is inside has lost it, and who has left was not heard by the store.
+    pub(super) fn run_out(&mut self) {
+        if !self.is_left() {
+            return self.give_everyone_up();
+        }
+        for syncer in self.sent.drain(..).chain(self.waiting.drain(..)) {
+            syncer.give_up(&self.seen.terms.key, self.trouble.clone());
+        }
     }
 
     /// The request was not carried out, or nobody knows: its callers wait for the next one.

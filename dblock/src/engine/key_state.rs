@@ -168,7 +168,7 @@ impl KeyState {
         let Some(mut holding) = self.holding.take() else {
             return;
         };
-        holding.give_everyone_up();
+        holding.run_out();
         let terms = holding.terms();
         let on_its_way = self
             .in_flight
@@ -200,7 +200,8 @@ impl KeyState {
         {
             return Some(Plan::Holding(action));
         }
-        if let Some(orphan) = self.orphans.iter().find(|orphan| orphan.retry_at <= now) {
+        // The newest first: nothing comes between an acquire and the release that settles it.
+        if let Some(orphan) = self.orphans.iter().rev().find(|orphan| orphan.retry_at <= now) {
             return Some(Plan::Orphan(orphan.lease_id));
         }
         (self.holding.is_none() && self.queue.may_ask(now)).then_some(Plan::Acquire)

@@ -9,7 +9,7 @@
 //!   took.
 //! - [`line`] and [`grant`] are what callers and the engine share: who waits, and who is inside. An owner that
 //!   leaves lets the next in line in without the engine and the store. [`lease`] is an owner's view of a grant.
-//! - [`listener`] hears of releases by other processes.
+//! - [`listener`] hears of releases by other processes; [`purge`] deletes rows that nobody uses any more.
 
 mod batch;
 mod driver;
@@ -20,6 +20,7 @@ pub(crate) mod lease;
 mod line;
 mod listener;
 mod orphan;
+pub(crate) mod purge;
 mod queue;
 mod stop;
 mod waiter;
@@ -72,6 +73,8 @@ pub(crate) struct EngineHandle {
 pub(crate) struct Settings {
     /// Locks may be handed on inside the process without the store.
     pub(crate) hand_over: bool,
+    /// How long a row must have been idle to be deleted in the background; `None` for never.
+    pub(crate) purge_after: Option<Duration>,
 }
 
 /// What never changes about an engine.

@@ -48,6 +48,10 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What keeps the rows: one table in one database, or memory.
 ///
+/// For a store of your own: `examples/custom_store` shows a small one and says what to mind, the module
+/// `conformance` (feature `conformance`) has the suite that it must pass, and
+/// [`LockManager::builder`](crate::LockManager::builder) takes it as an `Arc<dyn Store>`.
+///
 /// The engine calls every method on its own runtime and never drops a future of [`apply`](Self::apply)
 /// except when a statement takes far too long; a store must then give up the connection that it used.
 pub trait Store: Debug + Send + Sync + 'static {
@@ -73,7 +77,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | held by another `lease_id` | `wanted_until = max(wanted_until, now + wanted_for)` if given: `Busy` |
     /// | | expired, another `lease_id` | becomes held: `Granted` with `taken_over` |
     /// | | expired, the request's `lease_id` | nothing: `Lost` |
-    /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token the successor's if there is one; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
+    /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token the successor's if there is one whose token is not below the row's; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
     /// | | anything else | nothing: `Lost` |
     /// | `Release` | held by the request's `lease_id` | count becomes 0: `Released` with `freed` |
     /// | | free, the request's `lease_id` | nothing: `Released` without `freed` |

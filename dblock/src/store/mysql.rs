@@ -4,9 +4,11 @@
 //! fence check.
 
 mod batch;
+mod busy;
 mod error;
 mod fence;
 mod migrate;
+mod one;
 mod purge;
 mod row;
 mod session;
@@ -23,6 +25,10 @@ use uuid::Uuid;
 
 pub(crate) use fence::verify;
 
+use busy::BusyKeys;
+use one::Statements;
+use session::Session;
+
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::table::TableName;
 use super::{
@@ -37,11 +43,13 @@ const CONCURRENT_BATCHES: usize = MAX_CONNECTIONS - 1;
 
 /// Locks in one table of MySQL or MariaDB.
 pub struct MySqlStore {
-    connections: Connections<MySqlConnection>,
+    connections: Connections<Session>,
     options: MySqlConnectOptions,
     table: TableName,
     /// The lock table for SQL text.
     table_sql: String,
+    statements: Statements,
+    busy: BusyKeys,
 }
 
 impl MySqlStore {
@@ -49,10 +57,13 @@ impl MySqlStore {
     pub(crate) fn new(options: MySqlConnectOptions, table: TableName) -> Self {
         let options = session::options(options);
         let for_opening = options.clone();
+        let table_sql = table.quoted('`');
         Self {
             connections: Connections::new(MAX_CONNECTIONS, move || session::open(for_opening.clone())),
             options,
-            table_sql: table.quoted('`'),
+            statements: Statements::new(&table_sql),
+            busy: BusyKeys::default(),
+            table_sql,
             table,
         }
     }
@@ -88,7 +99,7 @@ impl MySqlStore {
     /// Runs one statement for an operator; says how many rows it met.
     async fn execute(&self, sql: String) -> Result<u64, StoreError> {
         let mut connection = self.connections.take_new().await?;
-        let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await;
+        let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut **connection).await;
         let done = done.map_err(|error| error::of_statement(error, &self.table));
         // sqlx asks for the rows met, not for those that changed.
         connection.settle(done).map(|done| done.rows_affected())

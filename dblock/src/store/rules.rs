@@ -55,7 +55,9 @@ pub(super) fn carry_out(request: &Request, row: &mut LockRow) -> (Outcome, bool)
             successor,
         } if same && held => {
             row.reentrant_count = *count;
-            if let Some(successor) = successor {
+            if let Some(successor) = successor
+                && successor.fence_token >= row.fence_token
+            {
                 row.owner = successor.owner;
                 successor.holder.as_ref().clone_into(&mut row.holder);
                 row.fence_token = successor.fence_token;
@@ -311,7 +313,18 @@ mod tests {
             ..before
         };
         assert_eq!(held, after);
-        let late = extend(Uuid::now_v7(), 1, Some(successor));
+        let late = extend(Uuid::now_v7(), 1, Some(successor.clone()));
         assert_eq!(unchanged(&late, &held), Outcome::Lost);
+        // A request that was given up may be carried out after a later one.
+        let former = Successor {
+            owner: Uuid::now_v7(),
+            holder: "former".into(),
+            fence_token: 7,
+        };
+        carry_out(&extend(mine, 1, Some(former)), &mut held);
+        assert_eq!(
+            (held.owner, &*held.holder, held.fence_token),
+            (successor.owner, "next", 8)
+        );
     }
 }

@@ -3,6 +3,7 @@
 //! SQLite has one writer at a time, so one connection does everything and a batch is one transaction.
 
 mod answers;
+mod busy;
 mod failure;
 mod migrate;
 mod open;
@@ -18,6 +19,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
 use self::answers::{lock_row, outcome};
+use self::busy::BusyKeys;
 use self::statements::{BEGIN, COMMIT, Statements, Text};
 use super::clock::micros;
 use super::connections::{Borrowed, Connections};
@@ -36,6 +38,7 @@ pub struct SqliteStore {
     connections: Connections<SqliteConnection>,
     table: TableName,
     statements: Statements,
+    busy: BusyKeys,
 }
 
 impl SqliteStore {
@@ -48,6 +51,7 @@ impl SqliteStore {
             connections,
             table,
             statements,
+            busy: BusyKeys::default(),
         }
     }
 
@@ -55,34 +59,54 @@ impl SqliteStore {
     async fn alone(&self, request: &Request) -> Result<Outcome, StoreError> {
         let mut connection = self.connections.take().await?;
         let answer = async {
-            if let Some(usual) = &self.text(request).usual {
-                let rows = self.run(&mut connection, request, usual).await?;
+            let mut rows = Vec::new();
+            for text in self.attempts(request).into_iter().flatten() {
+                rows = self.run(&mut connection, request, text).await?;
                 if !rows.is_empty() {
-                    return outcome(request, &rows);
+                    break;
                 }
             }
-            let rows = self
-                .run(&mut connection, request, &self.text(request).alone)
-                .await?;
             outcome(request, &rows)
         }
         .await;
         connection.settle(answer)
     }
 
+    /// What to try until there is an answer. The last one has every case.
+    fn attempts(&self, request: &Request) -> [Option<&Arc<str>>; 3] {
+        let Text { usual, alone, .. } = self.text(request);
+        let (usual, alone) = (usual.as_ref(), Some(alone));
+        match request.action {
+            Action::Acquire { .. } if self.busy.contains(&request.key) => {
+                [Some(&self.statements.busy), usual, alone]
+            }
+            Action::Acquire { .. } => [usual, Some(&self.statements.busy), alone],
+            _ => [usual, None, alone],
+        }
+    }
+
     /// Carries out the requests in one transaction, or none of them.
     async fn together(&self, requests: &[Request]) -> Result<Vec<Outcome>, Undone> {
         let mut connection = self.connections.take().await.map_err(Undone::all)?;
         let answer = async {
-            self.control(&mut connection, BEGIN).await.map_err(Undone::all)?;
             let mut outcomes = Vec::with_capacity(requests.len());
             for request in requests {
-                let text = &self.text(request).inside;
-                let rows = self
-                    .run(&mut connection, request, text)
-                    .await
-                    .map_err(Undone::one)?;
-                outcomes.push(outcome(request, &rows).map_err(Undone::one)?);
+                let busy = self.still_busy(&mut connection, request).await;
+                outcomes.push(busy.map_err(Undone::one)?);
+            }
+            if outcomes.iter().all(Option::is_some) {
+                return Ok(outcomes);
+            }
+            self.control(&mut connection, BEGIN).await.map_err(Undone::all)?;
+            for (request, known) in requests.iter().zip(&mut outcomes) {
+                if known.is_none() {
+                    let text = &self.text(request).inside;
+                    let rows = self.run(&mut connection, request, text).await;
+                    *known = Some(
+                        rows.and_then(|rows| outcome(request, &rows))
+                            .map_err(Undone::one)?,
+                    );
+                }
             }
             self.control(&mut connection, COMMIT).await.map_err(Undone::all)?;
             Ok(outcomes)
@@ -92,7 +116,40 @@ impl SqliteStore {
         if answer.is_ok() {
             connection.keep();
         }
-        answer
+        answer.map(|outcomes| outcomes.into_iter().flatten().collect())
+    }
+
+    /// The answer to an acquire of a key that was busy before and still is.
+    async fn still_busy(
+        &self,
+        connection: &mut SqliteConnection,
+        request: &Request,
+    ) -> Result<Option<Outcome>, StoreError> {
+        if !matches!(request.action, Action::Acquire { .. }) || !self.busy.contains(&request.key) {
+            return Ok(None);
+        }
+        let rows = self.run(connection, request, &self.statements.busy).await?;
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        outcome(request, &rows).map(Some)
+    }
+
+    /// Carries out the requests, together if possible.
+    async fn carry_out(&self, requests: &[Request]) -> Vec<Result<Outcome, StoreError>> {
+        if requests.len() > 1 {
+            match self.together(requests).await {
+                Ok(outcomes) => return outcomes.into_iter().map(Ok).collect(),
+                Err(Undone { error, of_one: false }) => return for_each(&error, requests),
+                // One request spoils the batch: find out which, and the others never notice.
+                Err(Undone { of_one: true, .. }) => {}
+            }
+        }
+        let mut outcomes = Vec::with_capacity(requests.len());
+        for request in requests {
+            outcomes.push(self.alone(request).await);
+        }
+        outcomes
     }
 
     fn text(&self, request: &Request) -> &Text {
@@ -174,17 +231,11 @@ impl Store for SqliteStore {
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(async move {
-            if requests.len() > 1 {
-                match self.together(requests).await {
-                    Ok(outcomes) => return outcomes.into_iter().map(Ok).collect(),
-                    Err(Undone { error, of_one: false }) => return for_each(&error, requests),
-                    // One request spoils the batch: find out which, and the others never notice.
-                    Err(Undone { of_one: true, .. }) => {}
+            let outcomes = self.carry_out(requests).await;
+            for (request, outcome) in requests.iter().zip(&outcomes) {
+                if let Ok(outcome) = outcome {
+                    self.busy.note(&request.key, outcome);
                 }
-            }
-            let mut outcomes = Vec::with_capacity(requests.len());
-            for request in requests {
-                outcomes.push(self.alone(request).await);
             }
             outcomes
         })

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use dblock::conformance::poll::{DropWhen, drop_after};
 use dblock::store::{Outcome, StoreErrorKind};
-use dblock::{LockManager, LockOptions};
+use dblock::{LockError, LockManager, LockOptions};
 use dblock_tests::faulty_store::{ALL, Fault, FaultyStore, Kind};
 use tokio::runtime::{Builder, Handle};
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
 use crate::calls::{CALLS, Call, KEY};
@@ -72,13 +73,25 @@ struct Case {
     lasting: Lasting,
     when: DropWhen,
     polls: usize,
+    place: Place,
 }
 
-/// While it waits; when it was woken; when what was sent is on its way; when the renewal is.
-const MOMENTS: [DropWhen; 4] = [
+/// Who else of the same process wants the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Alone,
+    /// The call comes behind one that is inside for a moment, and before a third one: the lock is handed over
+    /// to it, and must go on to the third when it is dropped.
+    InLine,
+}
+
+/// While it waits; when it was woken; when what was sent is on its way; at the instant at which the answer of
+/// a slow store arrives; when the renewal is on its way.
+const MOMENTS: [DropWhen; 5] = [
     DropWhen::Waiting,
     DropWhen::Woken,
     DropWhen::Later(Duration::from_millis(1)),
+    DropWhen::Later(SLOW),
     DropWhen::Later(Duration::from_millis(10_001)),
 ];
 
@@ -133,9 +146,27 @@ impl Case {
         result
     }
 
+    /// Another caller of the process, already in line for the key.
+    async fn neighbour(
+        self,
+        locks: &LockManager,
+        inside: Duration,
+    ) -> Option<JoinHandle<Result<(), LockError>>> {
+        if self.place == Place::Alone {
+            return None;
+        }
+        let locks = locks.clone();
+        let options = LockOptions::new().ttl(TTL).wait(Duration::from_mins(2));
+        let task = tokio::spawn(async move { locks.with(KEY, options, sleep(inside)).await });
+        yield_now().await;
+        Some(task)
+    }
+
     async fn play(self) -> (bool, Duration) {
         let store = FaultyStore::memory();
         let (locks, other) = (store.manager(), store.other_process());
+        // The engines start what they keep running.
+        sleep(Duration::from_millis(1)).await;
         let base = tasks();
         let holder = if self.is_held_elsewhere() {
             Some(
@@ -153,9 +184,26 @@ impl Case {
             (Some(fault), Lasting::Always) => store.always(self.kind, fault),
         }
 
-        let call = self.call.start(&locks, TTL, INSIDE);
-        let ended = drop_after(call, self.polls, self.when).await.is_some();
+        let first = self.neighbour(&locks, Duration::from_millis(50)).await;
+        let inside = if first.is_some() { Duration::ZERO } else { INSIDE };
+        let call = drop_after(self.call.start(&locks, TTL, inside), self.polls, self.when);
+        let (ended, third) = tokio::join!(call, self.neighbour(&locks, Duration::ZERO));
+        let ended = ended.is_some();
         let dropped = Instant::now();
+        for neighbour in [first, third].into_iter().flatten() {
+            neighbour
+                .await
+                .unwrap()
+                .unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        }
+        if self.place == Place::InLine {
+            let limit = self.held_for_at_most() + Duration::from_millis(51);
+            assert!(
+                dropped.elapsed() <= limit,
+                "{self:?}: {:?} until the others were through",
+                dropped.elapsed()
+            );
+        }
 
         if let Some(holder) = holder {
             let token = holder.fence_token();
@@ -226,38 +274,81 @@ async fn until(case: Case, what: &str, limit: Duration, done: impl AsyncFn() -> 
 
 /// All cases of one way to answer.
 fn matrix(answer: Answer) {
-    let mut cases = 0;
     let mut longest = BTreeMap::new();
-    for call in CALLS {
-        for kind in ALL {
-            for lasting in [Lasting::Once, Lasting::Always] {
-                for when in MOMENTS {
-                    let mut dropped = 0;
-                    for polls in 0.. {
-                        let case = Case {
-                            call,
-                            kind,
-                            answer,
-                            lasting,
-                            when,
-                            polls,
-                        };
-                        assert!(polls < 100, "{case:?}: it never ends");
-                        let (ended, held) = case.run();
-                        cases += 1;
-                        let most: &mut Duration = longest.entry((format!("{kind:?}"), lasting)).or_default();
-                        *most = held.max(*most);
-                        if ended {
-                            break;
-                        }
-                        dropped += 1;
-                    }
-                    assert!(dropped > 1, "{call:?} was dropped in the middle");
-                }
-            }
+    let mut cases = 0;
+    for (call, kind) in CALLS.into_iter().flat_map(|call| ALL.map(|kind| (call, kind))) {
+        for (lasting, when) in [Lasting::Once, Lasting::Always]
+            .into_iter()
+            .flat_map(|lasting| MOMENTS.map(|when| (lasting, when)))
+        {
+            let case = Case {
+                call,
+                kind,
+                answer,
+                lasting,
+                when,
+                polls: 0,
+                place: Place::Alone,
+            };
+            let (polls, held) = sweep(case);
+            cases += polls;
+            let most: &mut Duration = longest.entry((format!("{kind:?}"), lasting)).or_default();
+            *most = held.max(*most);
         }
     }
     println!("{answer:?}: {cases} cases; the row was held after the drop for at most {longest:?}");
+}
+
+/// Runs the case with 0, 1, 2, … polls, until the call comes to its end. How many there were, and how long the
+/// row was held after the drop at most.
+fn sweep(case: Case) -> (usize, Duration) {
+    let mut longest = Duration::ZERO;
+    for polls in 0.. {
+        let case = Case { polls, ..case };
+        assert!(polls < 100, "{case:?}: it never ends");
+        let (ended, held) = case.run();
+        longest = longest.max(held);
+        if ended {
+            assert!(polls > 1, "{case:?} was never dropped in the middle");
+            return (polls + 1, longest);
+        }
+    }
+    unreachable!();
+}
+
+/// The lock is handed over inside the process: to the call that is dropped, or past it.
+#[test]
+fn the_line_goes_on_without_the_call() {
+    let mut cases = 0;
+    let answers = [
+        Answer::Ok,
+        Answer::Error,
+        Answer::Slow,
+        Answer::Never,
+        Answer::ReplyLost,
+        Answer::Mute,
+    ];
+    for (answer, kind) in answers
+        .into_iter()
+        .flat_map(|answer| ALL.map(|kind| (answer, kind)))
+    {
+        for (call, when) in [Call::Attribute, Call::Guard]
+            .into_iter()
+            .flat_map(|call| MOMENTS.map(|when| (call, when)))
+        {
+            let case = Case {
+                call,
+                kind,
+                answer,
+                lasting: Lasting::Once,
+                when,
+                polls: 0,
+                place: Place::InLine,
+            };
+            cases += sweep(case).0;
+        }
+    }
+    println!("{cases} cases in line");
 }
 
 macro_rules! matrices {

@@ -19,6 +19,7 @@ mod inherit;
 mod loss;
 mod operators;
 mod places;
+mod purge;
 mod release;
 mod shutdown;
 mod stores;

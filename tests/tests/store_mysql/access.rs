@@ -4,7 +4,7 @@ use dblock::store::mysql::MySqlStore;
 use dblock::store::{Outcome, Store, StoreErrorKind};
 
 use crate::place::Place;
-use crate::{acquire, extend, kind, one, release, run, token};
+use crate::{acquire, extend, kind, one, release, token};
 
 #[tokio::test]
 async fn connections_that_the_server_closed_while_idle_are_replaced() {
@@ -13,19 +13,18 @@ async fn connections_that_the_server_closed_while_idle_are_replaced() {
     };
     place.user("dblock_idle", "SELECT, INSERT, UPDATE, DELETE").await;
     let store = place.store_as("dblock_idle", "pw");
-    let request = acquire("k");
-    token(&one(&store, request.clone()).await);
-    let mut admin = place.connection().await;
-    let find = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE user = 'dblock_idle'";
-    let ids: Vec<i64> = sqlx::query_scalar(find).fetch_all(&mut admin).await.unwrap();
-    assert!(!ids.is_empty());
-    for id in &ids {
-        run(&mut admin, &format!("KILL {id}")).await;
+    let held = [acquire("k"), acquire("l")];
+    for answer in store.apply(&held).await {
+        token(&answer.unwrap());
     }
-    assert!(matches!(
-        one(&store, release(&request)).await,
-        Outcome::Released { freed: true, .. }
-    ));
+    place.kill_connections_of("dblock_idle").await;
+    for answer in store.apply(&held.each_ref().map(release)).await {
+        let released = answer.unwrap();
+        assert!(
+            matches!(released, Outcome::Released { freed: true, .. }),
+            "{released:?}"
+        );
+    }
 }
 
 #[tokio::test]

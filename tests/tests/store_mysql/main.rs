@@ -13,6 +13,7 @@ mod place;
 mod purge;
 mod race;
 mod schema;
+mod single;
 
 use std::time::Duration;
 

@@ -1,9 +1,11 @@
 //! A table of its own on the test server.
 
+use std::net::{SocketAddr, ToSocketAddrs};
+
 use dblock::store::Store;
 use dblock::store::mysql::MySqlStore;
-use sqlx::ConnectOptions;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions};
 use uuid::Uuid;
 
 use crate::run;
@@ -41,6 +43,21 @@ impl Place {
         MySqlStore::open(&self.url, &self.table).unwrap()
     }
 
+    /// A store that reaches the server at another address.
+    pub(crate) fn store_at(&self, address: &str) -> MySqlStore {
+        let (start, rest) = self.url.split_once('@').unwrap();
+        let path = rest.find('/').map_or("", |slash| &rest[slash..]);
+        MySqlStore::open(&format!("{start}@{address}{path}"), &self.table).unwrap()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        let options = self.options();
+        let mut addresses = (options.get_host(), options.get_port())
+            .to_socket_addrs()
+            .unwrap();
+        addresses.next().unwrap()
+    }
+
     pub(crate) fn store_as(&self, user: &str, password: &str) -> MySqlStore {
         let options = self.options();
         let url = format!(
@@ -62,6 +79,28 @@ impl Place {
             .connect()
             .await
             .unwrap()
+    }
+
+    pub(crate) async fn kill_connections_of(&self, user: &str) {
+        let mut admin = self.connection().await;
+        let find =
+            format!("SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE user = '{user}'");
+        let ids: Vec<i64> = sqlx::query_scalar(AssertSqlSafe(find))
+            .fetch_all(&mut admin)
+            .await
+            .unwrap();
+        assert!(!ids.is_empty());
+        for id in ids {
+            run(&mut admin, &format!("KILL {id}")).await;
+        }
+    }
+
+    pub(crate) async fn is_mariadb(&self) -> bool {
+        let version: String = sqlx::query_scalar("SELECT VERSION()")
+            .fetch_one(&mut self.connection().await)
+            .await
+            .unwrap();
+        version.contains("MariaDB")
     }
 
     pub(crate) async fn run(&self, sql: &str) {

@@ -17,10 +17,10 @@ async fn two_sessions_racing_on_one_key_are_never_both_granted() {
     };
     let inside = AtomicBool::new(false);
     let last_token = AtomicI64::new(0);
-    let grants = AtomicU32::new(0);
+    let (grants, refusals) = (AtomicU32::new(0), AtomicU32::new(0));
     let racer = || async {
         let store = place.store();
-        for _ in 0..2_000 {
+        while grants.load(Ordering::Relaxed) < 400 {
             let request = acquire("hot");
             let outcome = one(&store, request.clone()).await;
             if !matches!(outcome, Outcome::Granted { .. }) {
@@ -28,6 +28,7 @@ async fn two_sessions_racing_on_one_key_are_never_both_granted() {
                     matches!(outcome, Outcome::Busy(_) | Outcome::Skipped),
                     "{outcome:?}"
                 );
+                refusals.fetch_add(1, Ordering::Relaxed);
                 // What somebody without the lease sends changes nothing.
                 let late = one(&store, extend(&request, 5)).await;
                 assert!(matches!(late, Outcome::Lost | Outcome::Skipped), "{late:?}");
@@ -48,10 +49,7 @@ async fn two_sessions_racing_on_one_key_are_never_both_granted() {
         }
     };
     tokio::join!(racer(), racer());
-    assert!(
-        grants.into_inner() > 500,
-        "the race was one-sided or hardly took place"
-    );
+    assert!(refusals.into_inner() > 100, "the race hardly took place");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! Behind a pooler in transaction mode the store works, and does not listen.
 //!
-//! Two small poolers of our own, since PgBouncer may not be installed.
+//! Two small poolers of our own, since `PgBouncer` may not be installed.
 
 use std::io;
 use std::net::SocketAddr;

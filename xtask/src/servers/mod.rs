@@ -6,7 +6,7 @@
 mod account;
 mod launch;
 mod mariadb;
-mod packages;
+pub(crate) mod packages;
 mod postgres;
 mod programs;
 mod redis;
@@ -26,6 +26,9 @@ use crate::process::Process;
 /// on a machine with many cores.
 const CONNECTIONS: u32 = 400;
 
+/// Tests start it themselves, before the PostgreSQL server. The name of the program is that of the package.
+const POOLER: &str = "pgbouncer";
+
 /// The kinds of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -41,15 +44,27 @@ pub(crate) enum Purpose {
     Tests,
     /// Also counts what a PostgreSQL server is asked, where it can.
     Benches,
+    /// The torture starts its server itself.
+    Torture,
 }
 
 impl Purpose {
-    /// The servers that are needed.
+    /// The servers that are started.
     fn kinds(self) -> &'static [Kind] {
         match self {
             Self::Tests => &[Kind::Postgres, Kind::MySql],
             Self::Benches => &[Kind::Postgres, Kind::MySql, Kind::Redis],
+            Self::Torture => &[],
         }
+    }
+
+    /// What can be done instead of installing.
+    fn otherwise(self) -> String {
+        let variables: Vec<_> = self.kinds().iter().map(|kind| kind.variable()).collect();
+        if variables.is_empty() {
+            return String::new();
+        }
+        format!("\nor give running servers in {}", variables.join(", "))
     }
 }
 
@@ -92,11 +107,12 @@ pub(crate) struct Servers {
     folder: TempDir,
 }
 
-/// The programs of the servers that are wanted.
+/// The programs of the servers that are wanted, and whether the pooler is there.
 #[derive(Debug, Default)]
 struct Programs {
     postgres: Option<postgres::Programs>,
     mysql: Option<mariadb::Programs>,
+    pooler: bool,
     redis: Option<redis::Programs>,
 }
 
@@ -111,6 +127,7 @@ impl Programs {
                 .contains(&Kind::MySql)
                 .then(mariadb::Programs::find)
                 .flatten(),
+            pooler: programs::in_path(POOLER).is_some(),
             redis: wanted
                 .contains(&Kind::Redis)
                 .then(redis::Programs::find)
@@ -119,15 +136,15 @@ impl Programs {
     }
 
     /// The `wanted` ones, after installing what is missing where we may.
-    async fn find_or_install(wanted: &[Kind]) -> anyhow::Result<Self> {
+    async fn find_or_install(wanted: &[Kind], purpose: Purpose) -> anyhow::Result<Self> {
         let programs = Self::find(wanted);
-        let missing = programs.missing(wanted);
+        let missing = programs.missing(wanted, purpose);
         if missing.is_empty() {
             return Ok(programs);
         }
-        packages::install(&missing).await?;
+        packages::install(&missing, &purpose.otherwise()).await?;
         let programs = Self::find(wanted);
-        let missing = programs.missing(wanted);
+        let missing = programs.missing(wanted, purpose);
         anyhow::ensure!(
             missing.is_empty(),
             "still not found after the installation: {}",
@@ -136,8 +153,9 @@ impl Programs {
         Ok(programs)
     }
 
-    /// The packages of what was wanted and not found.
-    fn missing(&self, wanted: &[Kind]) -> Vec<&'static str> {
+    /// The packages of what is wanted and was not found. The tests want the pooler whichever servers the
+    /// environment names.
+    fn missing(&self, wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),
             Kind::MySql => self.mysql.is_some(),
@@ -147,6 +165,7 @@ impl Programs {
             .iter()
             .filter(|kind| !found(kind))
             .map(|kind| kind.package())
+            .chain((purpose == Purpose::Tests && !self.pooler).then_some(POOLER))
             .collect()
     }
 }
@@ -154,7 +173,7 @@ impl Programs {
 impl Servers {
     /// Starts the `wanted` servers, after installing what is missing where we may.
     async fn start(wanted: &[Kind], purpose: Purpose) -> anyhow::Result<Self> {
-        let programs = Programs::find_or_install(wanted).await?;
+        let programs = Programs::find_or_install(wanted, purpose).await?;
         let folder = tempfile::Builder::new()
             .prefix("dblock-")
             .tempdir()
@@ -222,7 +241,9 @@ impl Servers {
 
 /// Installs what is missing of a server's programs, where we may, for somebody who starts it himself.
 pub(crate) async fn install(kind: Kind) -> anyhow::Result<()> {
-    Programs::find_or_install(&[kind]).await.map(drop)
+    Programs::find_or_install(&[kind], Purpose::Torture)
+        .await
+        .map(drop)
 }
 
 /// Whether a process can be given a wall clock of its own.
@@ -234,7 +255,7 @@ pub(crate) fn has_faketime() -> bool {
 
 /// Installs a library that is of use but not needed; says why where we may not.
 pub(crate) async fn install_if_we_may(package: &str) {
-    if let Err(error) = packages::install(&[package]).await {
+    if let Err(error) = packages::install(&[package], "").await {
         eprintln!("going on without {package}: {error:#}");
     }
 }
@@ -290,14 +311,15 @@ mod tests {
     fn only_what_was_wanted_can_be_missing() {
         let none = Programs::default();
         assert_eq!(
-            none.missing(Purpose::Tests.kinds()),
-            ["postgresql", "mariadb-server"]
+            none.missing(Purpose::Tests.kinds(), Purpose::Tests),
+            ["postgresql", "mariadb-server", "pgbouncer"]
         );
-        assert_eq!(none.missing(&[Kind::MySql]), ["mariadb-server"]);
         assert_eq!(
-            none.missing(Purpose::Benches.kinds()),
+            none.missing(Purpose::Benches.kinds(), Purpose::Benches),
             ["postgresql", "mariadb-server", "redis-server"]
         );
-        assert!(none.missing(&[]).is_empty());
+        assert_eq!(none.missing(&[Kind::MySql], Purpose::Torture), ["mariadb-server"]);
+        let pooler = Programs { pooler: true, ..none };
+        assert!(pooler.missing(&[], Purpose::Tests).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Getting the servers' packages: installs them where that is ours to do, else names the command.
+//! Getting packages: installs them where that is ours to do, else names the command.
 
 use std::fs;
 use std::io::Write as _;
@@ -84,26 +84,24 @@ impl Machine {
                 format!("run: sudo dnf install -y {fedora}")
             }
             Some(Manager::Brew) => format!("run: brew install {}", debian.replace("-server", "")),
-            None => format!("install PostgreSQL 13 or newer and MariaDB or MySQL (on Debian: {debian})"),
+            None => format!("install what Debian calls {debian}"),
         })
     }
 }
 
-/// Installs the Debian packages `missing`, or fails with the command that does.
+/// Installs the Debian packages `missing`, or fails with the command that does and with what can be done
+/// `otherwise`.
 ///
 /// # Errors
 /// When the packages are not ours to install, and when apt-get fails.
-pub(crate) async fn install(missing: &[&str]) -> anyhow::Result<()> {
+pub(crate) async fn install(missing: &[&str], otherwise: &str) -> anyhow::Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let machine = Machine::look(Path::new("/etc/debian_version"), &programs::folders(&path));
     let text = missing.join(", ");
     if let Plan::Tell(remedy) = machine.plan(missing) {
-        bail!(
-            "packages are missing ({text}); {remedy}\n\
-             or give running ones in DBLOCK_TEST_POSTGRES_URL and DBLOCK_TEST_MYSQL_URL"
-        );
+        bail!("missing: {text}; {remedy}{otherwise}");
     }
-    eprintln!("packages are missing ({text}): installing them");
+    eprintln!("missing: {text}; installing");
     let _policy = Policy::forbid_services(Path::new(POLICY))?;
     apt(&["update"]).await?;
     apt(&[&["install", "-y", "--no-install-recommends"], missing].concat()).await
@@ -201,7 +199,10 @@ mod tests {
                 told(root, Some(Manager::Brew)),
                 "run: brew install postgresql mariadb"
             );
-            assert!(told(root, None).contains("PostgreSQL 13"));
+            assert_eq!(
+                told(root, None),
+                "install what Debian calls postgresql mariadb-server"
+            );
         }
     }
 

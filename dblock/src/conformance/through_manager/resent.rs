@@ -3,15 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use super::site::{SHORT, Site, long, patient, short};
 use crate::conformance::Fixture;
-use crate::key::Key;
-use crate::store::{
-    Capabilities, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
-    StoreErrorKind, StoreFuture, WakeUp,
-};
+use crate::forward_to_inner;
+use crate::store::{Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::{LockManager, current};
 
 /// Loses every third reply: the batch was carried out, and its sender is told that the connection broke.
@@ -52,46 +48,7 @@ impl Store for LosesReplies {
         })
     }
 
-    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.inner.check_schema()
-    }
-
-    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.inner.migrate()
-    }
-
-    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
-        self.inner.inspect(filter)
-    }
-
-    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.inner.revoke(key)
-    }
-
-    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.inner.force_release(key)
-    }
-
-    fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
-        self.inner.listen(tell)
-    }
-
-    fn purge<'a>(
-        &'a self,
-        idle: Duration,
-        after: Option<&'a Key>,
-        limit: u32,
-    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        self.inner.purge(idle, after, limit)
-    }
-
-    fn close(&self) -> StoreFuture<'_, ()> {
-        self.inner.close()
-    }
-
-    fn fence_source(&self) -> Option<FenceSource> {
-        self.inner.fence_source()
-    }
+    forward_to_inner!();
 }
 
 /// Every third reply is lost while a chain enters, re-enters and leaves: the row has the chain's own count at

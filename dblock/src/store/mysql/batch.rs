@@ -12,14 +12,14 @@ use std::collections::VecDeque;
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 
-use super::{MySqlStore, error, row, text};
+use super::{MySqlStore, busy, error, one, row, text};
 use crate::store::rules::{absent, carry_out, occupant};
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// How often a batch that collided with others is tried as a whole before it is split.
 const TRIES: u32 = 3;
 
-type Answer = Result<Outcome, StoreError>;
+pub(super) type Answer = Result<Outcome, StoreError>;
 
 /// Requests by their place in the call, in the order of their keys.
 struct Batch {
@@ -53,7 +53,13 @@ enum Next {
 /// [`Store::apply`](crate::store::Store::apply).
 pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answer> {
     let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
-    let mut members: Vec<usize> = (0..requests.len()).collect();
+    busy::look(store, requests, &mut answers).await;
+    let unanswered = |place: &usize| answers[*place].is_none();
+    let mut members: Vec<usize> = (0..requests.len()).filter(unanswered).collect();
+    if let [only] = members[..] {
+        answers[only] = one::answer(store, &requests[only]).await;
+        members.retain(|place| answers[*place].is_none());
+    }
     // Everybody inserts in this order, so inserts cannot wait for each other in a circle.
     members.sort_unstable_by(|a, b| requests[*a].key.cmp(&requests[*b].key));
     let mut queue = VecDeque::from([Batch { members, tries: 0 }]);
@@ -99,10 +105,12 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
             "the request was not answered",
         ))
     };
-    answers
+    let answers: Vec<Answer> = answers
         .into_iter()
         .map(|answer| answer.unwrap_or_else(unanswered))
-        .collect()
+        .collect();
+    store.busy.note(requests, &answers);
+    answers
 }
 
 fn next(failure: &Failure, batch: &Batch) -> Next {
@@ -156,7 +164,7 @@ async fn attempt(
         }
         Err(failure) => {
             // The server answered: the row locks end here rather than when it notices the closed socket.
-            if sqlx::raw_sql("ROLLBACK").execute(&mut *connection).await.is_ok() {
+            if sqlx::raw_sql("ROLLBACK").execute(&mut **connection).await.is_ok() {
                 connection.keep();
             }
             Err(failure)
@@ -190,12 +198,12 @@ impl Run<'_> {
 
         let mut seen = vec![false; members.len()];
         let mut outcomes = Vec::with_capacity(members.len());
-        let mut changes = Vec::new();
+        let mut rewritten = Vec::new();
         for mut row in rows {
             let Some(place) = self.place(&row) else { continue };
             seen[place] = true;
-            let (outcome, rewrites) = carry_out(&requests[members[place]], &mut row);
-            changes.extend(rewrites.then_some(row));
+            let (outcome, changed) = carry_out(&requests[members[place]], &mut row);
+            rewritten.extend(changed.then_some(row));
             outcomes.push((members[place], outcome));
         }
 
@@ -208,8 +216,8 @@ impl Run<'_> {
         let inserts = self.look_at_missing(connection, &missing, &mut outcomes).await?;
 
         let mut sql = String::new();
-        if !changes.is_empty() {
-            sql = text::rewrite(&store.table_sql, changes.iter());
+        if !rewritten.is_empty() {
+            sql = text::rewrite(&store.table_sql, rewritten.iter());
             sql.push(';');
         }
         sql.push_str("COMMIT");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::mysql::MySqlConnection;
-use sqlx::{AssertSqlSafe, Connection as _, Row as _};
+use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{MySqlStore, error, session};
 use crate::store::schema::{self, SchemaVersion};
@@ -47,8 +47,7 @@ pub(super) async fn found(
 pub(super) async fn run(store: &MySqlStore) -> Result<(), StoreError> {
     let mut connection = session::open(store.options.clone()).await?;
     let done = run_on(store, &mut connection).await;
-    // The answer to the goodbye does not matter; dropping the connection closes it too.
-    let _ = connection.close().await;
+    connection.close().await;
     done
 }
 

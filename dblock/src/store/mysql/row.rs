@@ -25,6 +25,11 @@ pub(super) fn key(row: &MySqlRow) -> Result<Key, sqlx::Error> {
     Key::new(None, key).map_err(unreadable)
 }
 
+/// A row of [`COLUMNS`](super::text::COLUMNS) and the clock.
+pub(super) fn with_clock(row: &MySqlRow) -> Result<LockRow, sqlx::Error> {
+    read(row, row.try_get(11)?)
+}
+
 fn read(row: &MySqlRow, now: i64) -> Result<LockRow, sqlx::Error> {
     let count: i32 = row.try_get(2)?;
     Ok(LockRow {

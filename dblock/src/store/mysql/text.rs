@@ -18,6 +18,10 @@ pub(super) const COLUMNS: &str = "lock_key, lock_owner, reentrant_count, expire_
 /// daylight saving ends, and follows the session's time zone.
 pub(super) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
+/// µs since the Unix epoch when this is evaluated, such as for a row that the statement has just locked. Only
+/// in sessions of ours: `SYSDATE` follows the session's time zone.
+pub(super) const LIVE_CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
+
 /// Locks the rows that nobody else has locked and reads them, then the clock.
 ///
 /// The clock is a statement of its own because `UTC_TIMESTAMP` is the start of its statement: this way
@@ -36,6 +40,12 @@ pub(super) fn lock_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) ->
 pub(super) fn read_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> String {
     let keys = key_list(keys);
     format!("SELECT {COLUMNS} FROM {table} WHERE lock_key IN ({keys});SELECT {CLOCK}")
+}
+
+/// Reads the last committed state of rows, each with the clock.
+pub(super) fn look<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> String {
+    let keys = key_list(keys);
+    format!("SELECT {COLUMNS}, {LIVE_CLOCK} FROM {table} WHERE lock_key IN ({keys})")
 }
 
 /// Writes rows that this transaction has locked, whatever changed in each of them.

@@ -7,6 +7,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
 use uuid::Uuid;
 
+use super::statement::Statement;
 use super::{MIGRATION_SESSION, PostgresStore, errors};
 use crate::key::Key;
 use crate::store::Purged;
@@ -27,20 +28,18 @@ pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError
 
 /// What the version table says; `None` where a table or its row is missing.
 async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<SchemaVersion>, sqlx::Error> {
-    let row = match sqlx::query(AssertSqlSafe(Arc::clone(&store.sql.version)))
-        .fetch_optional(on)
-        .await
-    {
+    let rows = match Statement::new(&store.sql.version).fetch_in(on).await {
         Err(error) if errors::is_missing_table(&error) => return Ok(None),
         answer => answer?,
     };
-    row.map(|row| {
-        Ok(SchemaVersion {
-            version: row.try_get(0)?,
-            min_client: row.try_get(1)?,
+    rows.first()
+        .map(|row| {
+            Ok(SchemaVersion {
+                version: row.try_get(0)?,
+                min_client: row.try_get(1)?,
+            })
         })
-    })
-    .transpose()
+        .transpose()
 }
 
 /// Does nothing, and needs no rights to create, when the schema is there already.
@@ -69,17 +68,18 @@ async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Res
     let mut transaction = connection
         .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
         .await?;
-    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('dblock migration of ' || $1, 0))")
-        .bind(store.table.to_string())
-        .execute(&mut *transaction)
+    let one_at_a_time = "SELECT pg_advisory_xact_lock(hashtextextended('dblock migration of ' || $1, 0))";
+    Statement::new(&one_at_a_time.into())
+        .bind(&*store.table.to_string())
+        .fetch_in(&mut transaction)
         .await?;
     if let Some(name) = store.table.schema() {
-        let row = sqlx::query("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)")
+        let found = Statement::new(&"SELECT FROM pg_namespace WHERE nspname = $1".into())
             .bind(name)
-            .fetch_one(&mut *transaction)
+            .fetch_in(&mut transaction)
             .await?;
-        if !row.try_get::<bool, _>(0)? {
-            sqlx::query(AssertSqlSafe(format!("CREATE SCHEMA \"{name}\"")))
+        if found.is_empty() {
+            sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA \"{name}\"")))
                 .execute(&mut *transaction)
                 .await?;
         }
@@ -149,16 +149,17 @@ pub(super) async fn purge(
 ) -> Result<Purged, StoreError> {
     let failed = |error| errors::of_statement(error, &store.table);
     let mut connection = store.connections.take().await?;
-    let row = sqlx::query(AssertSqlSafe(Arc::clone(&store.sql.purge)))
+    let rows = Statement::new(&store.sql.purge)
         // A key is never empty.
         .bind(after.map_or("", Key::as_str))
         .bind(i64::from(limit))
         .bind(micros(idle))
-        .fetch_one(&mut *connection)
+        .fetch_all(&mut connection)
         .await
         .map_err(failed);
-    let row = connection.settle(row)?;
-    purged(&row, limit).map_err(failed)
+    let rows = connection.settle(rows)?;
+    let row = rows.first().ok_or_else(|| failed(sqlx::Error::RowNotFound))?;
+    purged(row, limit).map_err(failed)
 }
 
 fn purged(row: &PgRow, limit: u32) -> Result<Purged, sqlx::Error> {
@@ -177,18 +178,16 @@ fn purged(row: &PgRow, limit: u32) -> Result<Purged, sqlx::Error> {
     })
 }
 
-type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
-
 /// Executes one statement on a connection of the store's.
 async fn rows<'q>(
     store: &PostgresStore,
     text: &Arc<str>,
-    bind: impl FnOnce(Query<'q>) -> Query<'q>,
+    bind: impl FnOnce(Statement<'q>) -> Statement<'q>,
 ) -> Result<Vec<PgRow>, StoreError> {
-    let query = bind(sqlx::query(AssertSqlSafe(Arc::clone(text))));
+    let statement = bind(Statement::new(text));
     let mut connection = store.connections.take_new().await?;
-    let rows = query
-        .fetch_all(&mut *connection)
+    let rows = statement
+        .fetch_all(&mut connection)
         .await
         .map_err(|error| errors::of_statement(error, &store.table));
     connection.settle(rows)

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Postgres, Row as _};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
-use super::sql::Pair;
+use super::session::Session;
+use super::sql::Statements;
+use super::statement::Statement;
 use super::{PostgresStore, errors};
 use crate::store::clock::{micros, until};
 use crate::store::error::{StoreError, StoreErrorKind};
@@ -102,32 +103,47 @@ fn repeated(error: &StoreError) -> StoreError {
 
 /// Outcomes in the order of `part`, which is sorted by key.
 async fn execute(store: &PostgresStore, kind: Kind, part: &[Placed<'_>]) -> Result<Vec<Outcome>, StoreError> {
-    let failed = |error| errors::of_statement(error, &store.table);
     let mut connection = store.connections.take().await?;
-    let rows = async {
-        if let [(_, request)] = part {
-            let rows = one(store, kind, request).fetch_all(&mut *connection).await?;
-            if !rows.is_empty() {
-                return Ok(rows);
-            }
-        }
-        many(store, kind, part).fetch_all(&mut *connection).await
-    };
-    let rows = rows.await.map_err(failed);
-    let rows = connection.settle(rows)?;
-
-    // What the statement leaves out is a row that was locked, or that came or went meanwhile.
-    let mut outcomes = vec![Outcome::Skipped; part.len()];
-    for row in rows {
-        let (place, outcome) = answer(kind, part, &row).map_err(failed)?;
-        outcomes[place] = outcome;
-    }
-    Ok(outcomes)
+    let outcomes = outcomes(store, kind, part, &mut connection).await;
+    connection.settle(outcomes.map_err(|error| errors::of_statement(error, &store.table)))
 }
 
-type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
+/// Asks for the usual state of the rows first, and for every state then, about those that are in no usual one.
+async fn outcomes(
+    store: &PostgresStore,
+    kind: Kind,
+    part: &[Placed<'_>],
+    connection: &mut Session,
+) -> Result<Vec<Outcome>, sqlx::Error> {
+    let statements = statements(store, kind);
+    let usual = match (part, &statements.many) {
+        ([(_, request)], _) => Some(one(&statements.one, kind, request)),
+        (_, text) => text.as_ref().map(|text| many(text, kind, part)),
+    };
+    let mut answers: Vec<Option<Outcome>> = vec![None; part.len()];
+    if let Some(usual) = usual {
+        for row in usual.fetch_all(connection).await? {
+            let (place, outcome) = answer(kind, part, &row)?;
+            answers[place] = Some(outcome);
+        }
+    }
+    let unanswered = || answers.iter().enumerate().filter(|(_, answer)| answer.is_none());
+    let rest: Vec<Placed<'_>> = unanswered().map(|(i, _)| (i, part[i].1)).collect();
+    if !rest.is_empty() {
+        for row in many(&statements.general, kind, &rest)
+            .fetch_all(connection)
+            .await?
+        {
+            let (place, outcome) = answer(kind, &rest, &row)?;
+            answers[rest[place].0] = Some(outcome);
+        }
+    }
+    // What the statements leave out is a row that was locked, or that came, changed or went meanwhile.
+    let skipped = |answer: Option<Outcome>| answer.unwrap_or(Outcome::Skipped);
+    Ok(answers.into_iter().map(skipped).collect())
+}
 
-fn pair(store: &PostgresStore, kind: Kind) -> &Pair {
+fn statements(store: &PostgresStore, kind: Kind) -> &Statements {
     match kind {
         Kind::Extend => &store.sql.extend,
         Kind::Release => &store.sql.release,
@@ -135,8 +151,8 @@ fn pair(store: &PostgresStore, kind: Kind) -> &Pair {
     }
 }
 
-fn one<'q>(store: &PostgresStore, kind: Kind, request: &'q Request) -> PgQuery<'q> {
-    let query = sqlx::query(AssertSqlSafe(Arc::clone(&pair(store, kind).one)));
+fn one<'q>(text: &Arc<str>, kind: Kind, request: &'q Request) -> Statement<'q> {
+    let query = Statement::new(text);
     let query = query.bind(request.key.as_str()).bind(request.lease_id);
     match kind {
         Kind::Extend => query
@@ -154,11 +170,11 @@ fn one<'q>(store: &PostgresStore, kind: Kind, request: &'q Request) -> PgQuery<'
     }
 }
 
-fn many<'q>(store: &PostgresStore, kind: Kind, part: &[Placed<'q>]) -> PgQuery<'q> {
+fn many<'q>(text: &Arc<str>, kind: Kind, part: &[Placed<'q>]) -> Statement<'q> {
     fn column<'q, T>(part: &[Placed<'q>], value: impl Fn(&'q Request) -> T) -> Vec<T> {
         part.iter().map(|(_, request)| value(request)).collect()
     }
-    let query = sqlx::query(AssertSqlSafe(Arc::clone(&pair(store, kind).many)));
+    let query = Statement::new(text);
     let query = query
         .bind(column(part, |request| request.key.as_str()))
         .bind(column(part, |request| request.lease_id));

@@ -40,12 +40,11 @@ pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
     has_code(error, "42P01") || has_code(error, "3F000")
 }
 
-/// A pooler such as `PgBouncer` does not pass our session settings on.
+/// A pooler does not pass our session settings on: `PgBouncer` with the first code, which it has for much
+/// else, Amazon's RDS Proxy with the second one.
 pub(super) fn is_refused_startup(error: &sqlx::Error) -> bool {
-    has_code(error, "08P01")
-        && error
-            .as_database_error()
-            .is_some_and(|answer| answer.message().contains("startup parameter"))
+    let names_it = |answer: &dyn DatabaseError| answer.message().contains("startup parameter");
+    has_code(error, "08P01") && error.as_database_error().is_some_and(names_it) || has_code(error, "0A000")
 }
 
 fn has_code(error: &sqlx::Error, code: &str) -> bool {

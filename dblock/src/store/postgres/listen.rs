@@ -4,8 +4,8 @@
 //! wake-up is only a hint: whoever misses one looks again within a second. So nothing here need be hurried,
 //! but a connection that hears nothing must not be taken for a quiet one:
 //! - A pooler in transaction mode accepts LISTEN and leaves it with a session that it lends to others, whose
-//!   drivers may fail on a notification (sqlx does). So poolers are found out before anything listens
-//!   ([`refuse_lent_sessions`]), and what is left of doubt by a channel of which nobody else knows ([`prove`]).
+//!   drivers may fail on a notification (sqlx does). So poolers are found out before anything listens (`session.rs`
+//!   says how), and what is left of doubt by a channel of which nobody else knows ([`prove`]).
 //! - A server that is gone without a word is found out by a statement now and then. The kernel's keep-alive
 //!   would do too, but sqlx cannot set it, and its default is two hours.
 
@@ -14,11 +14,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgListener, PgNotification, PgPoolOptions, PgRow};
+use sqlx::postgres::{PgListener, PgNotification, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::session::Mark;
 use super::{PostgresStore, errors};
 use crate::key::Key;
 use crate::store::WakeUp;
@@ -42,10 +43,10 @@ async fn until_lost(
     store: &PostgresStore,
     tell: &(dyn Fn(WakeUp) + Send + Sync),
 ) -> Result<Infallible, StoreError> {
+    refuse_a_pooler(store).await?;
     let _room = store.connections.room().await?;
     let mut listener = connect(store).await?;
     let channel = channel(store, &mut listener).await?;
-    refuse_lent_sessions(store, &mut listener).await?;
     prove(store, &mut listener).await?;
     in_time(store, listener.listen(&channel)).await?;
     tell(WakeUp::Listening);
@@ -68,23 +69,38 @@ async fn until_lost(
     }
 }
 
+/// Where the store's other sessions are not its own, none is opened for listening.
+async fn refuse_a_pooler(store: &PostgresStore) -> Result<(), StoreError> {
+    let session = store.connections.take().await?;
+    let is_ours = session.is_ours();
+    session.keep();
+    if is_ours { Ok(()) } else { Err(behind_a_pooler()) }
+}
+
 /// sqlx receives notifications only on a connection of a pool, so this is a pool of one.
 ///
 /// Dropping the listener sends an UNLISTEN in the background and then closes the connection; if the server
 /// is gone without a word, the kernel gives up on it after some minutes.
 async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
+    let mark = Mark::new();
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(CONNECT_TIMEOUT)
         .idle_timeout(None)
         .max_lifetime(None)
-        .connect_lazy_with(store.options.clone());
+        .connect_lazy_with(mark.on(store.options.clone()));
     let mut listener = PgListener::connect_with(&pool)
         .await
         .map_err(errors::of_connect)?;
     // A lost connection is the engine's business: it asks all waiters to look again.
     listener.eager_reconnect(false);
-    Ok(listener)
+    let row = in_time(store, listener.fetch_one(Mark::READ)).await?;
+    let is_ours = mark.is_in(&row);
+    if is_ours.map_err(|error| errors::of_statement(error, &store.table))? {
+        Ok(listener)
+    } else {
+        Err(behind_a_pooler())
+    }
 }
 
 /// The name of the table's channel. It changes when the table is replaced.
@@ -93,30 +109,6 @@ async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<Str
     let row = in_time(store, listener.fetch_one(text)).await?;
     row.try_get(0)
         .map_err(|error| errors::of_statement(error, &store.table))
-}
-
-/// Fails if two connections are seen to share a process of the server, or one to change it. Statements of the
-/// two alternate in a changing rhythm, since poolers lend out the session used last or each in its turn.
-async fn refuse_lent_sessions(store: &PostgresStore, listener: &mut PgListener) -> Result<(), StoreError> {
-    const PROCESS: &str = "SELECT pg_backend_pid()";
-    let of_statement = |error| errors::of_statement(error, &store.table);
-    let process = |row: PgRow| row.try_get::<i32, _>(0).map_err(of_statement);
-
-    let mut other = store.connections.take().await?;
-    let mine = process(in_time(store, listener.fetch_one(PROCESS)).await?)?;
-    for round in 1..=3 {
-        for _ in 0..round {
-            let answer = other.fetch_one(PROCESS).await.map_err(of_statement);
-            if answer.and_then(process)? == mine {
-                return Err(behind_a_pooler());
-            }
-        }
-        if process(in_time(store, listener.fetch_one(PROCESS)).await?)? != mine {
-            return Err(behind_a_pooler());
-        }
-    }
-    other.keep();
-    Ok(())
 }
 
 /// Sees a notification arrive that another connection has sent.

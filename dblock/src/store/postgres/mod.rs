@@ -2,25 +2,26 @@
 //!
 //! Each action is one autocommit statement, so a lock that nobody else wants costs one round trip to
 //! acquire and one to release; only a row in an unusual state costs a second one. Rows are locked with
-//! `SKIP LOCKED`: a transaction of the user's that holds a row stalls nobody. `sql.rs` explains why the
+//! `SKIP LOCKED`: a transaction of the user's that holds a row stalls nobody. `sql/mod.rs` explains why the
 //! statements are right.
 
 mod admin;
 mod apply;
 mod errors;
 mod listen;
+mod session;
 mod sql;
-mod sql_one;
+mod statement;
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
+use sqlx::{ConnectOptions as _, PgConnection, Row as _};
 use uuid::Uuid;
 
+use self::session::{Opener, Session};
+use self::statement::Statement;
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::error::StoreError;
 use super::row::{InspectFilter, LockRow};
@@ -31,23 +32,7 @@ use super::{
 use crate::error::LockError;
 use crate::key::Key;
 
-/// Settings of our own sessions only. They are sent while connecting: a `SET` afterwards would reach other
-/// programs' sessions behind a pooler in transaction mode. Nothing but speed and patience depends on them.
-///
-/// The planner's switches keep a plan that was made for an empty table from reading the whole of a large one.
-const SESSION: [(&str, &str); 9] = [
-    ("default_transaction_isolation", "read committed"),
-    ("plan_cache_mode", "force_generic_plan"),
-    ("enable_seqscan", "off"),
-    ("enable_hashjoin", "off"),
-    ("enable_mergejoin", "off"),
-    ("lock_timeout", "1s"),
-    ("statement_timeout", "5s"),
-    ("idle_in_transaction_session_timeout", "10s"),
-    ("client_min_messages", "warning"),
-];
-
-/// The same for a migration, which may wait for those of other nodes.
+/// Settings of a migration's session. It may wait for those of other nodes.
 const MIGRATION_SESSION: [(&str, &str); 4] = [
     ("lock_timeout", "60s"),
     ("statement_timeout", "120s"),
@@ -60,18 +45,21 @@ pub struct PostgresStore {
     table: TableName,
     sql: sql::Sql,
     options: PgConnectOptions,
-    connections: Connections<PgConnection>,
+    connections: Connections<Session>,
 }
 
 impl PostgresStore {
     /// Connects when it is first asked something.
     pub(crate) fn new(options: PgConnectOptions, table: TableName) -> Self {
-        let options = options.application_name("dblock").disable_statement_logging();
-        let with_session = options.clone().options(SESSION);
-        let without_session = options.clone();
-        let pooled = Arc::new(AtomicBool::new(false));
+        let options = options
+            .application_name("dblock")
+            // No number here has a fraction, and `PgBouncer` refuses the setting by default.
+            .extra_float_digits(None)
+            .disable_statement_logging();
+        let opener = Opener::new(options.clone());
         let connections = Connections::new(MAX_CONNECTIONS, move || {
-            open(with_session.clone(), without_session.clone(), Arc::clone(&pooled))
+            let opener = opener.clone();
+            async move { opener.open().await }
         });
         Self {
             sql: sql::Sql::new(&table),
@@ -110,24 +98,6 @@ impl PostgresStore {
     }
 }
 
-/// Opens one connection with the session settings, or without them where a pooler refuses them.
-async fn open(
-    with_session: PgConnectOptions,
-    without_session: PgConnectOptions,
-    pooled: Arc<AtomicBool>,
-) -> Result<PgConnection, StoreError> {
-    if !pooled.load(Ordering::Relaxed) {
-        match with_session.connect().await {
-            Err(error) if errors::is_refused_startup(&error) => {
-                tracing::info!("a pooler refuses dblock's session settings; going on without them");
-                pooled.store(true, Ordering::Relaxed);
-            }
-            answer => return answer.map_err(errors::of_connect),
-        }
-    }
-    without_session.connect().await.map_err(errors::of_connect)
-}
-
 /// The fence check in a transaction of the user's: what is left of the lease, or `None` when it is gone.
 /// Until that transaction ends, nobody else can take the key over.
 ///
@@ -141,13 +111,13 @@ pub(crate) async fn verify(
     lease_id: Uuid,
     fence_token: i64,
 ) -> Result<Option<Duration>, StoreError> {
-    let answer = sqlx::query(AssertSqlSafe(sql::verify(table_sql)))
+    let answer = Statement::new(&sql::verify(table_sql).into())
         .bind(key.as_str())
         .bind(lease_id)
         .bind(fence_token)
-        .fetch_optional(connection)
+        .fetch_in(connection)
         .await
-        .and_then(|row| row.map(|row| row.try_get(0)).transpose());
+        .and_then(|rows| rows.first().map(|row| row.try_get(0)).transpose());
     let remaining: Option<i64> = answer.map_err(errors::of_users_statement)?;
     Ok(remaining.map(|micros| clock::until(micros, 0)))
 }

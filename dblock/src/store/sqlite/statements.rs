@@ -52,6 +52,7 @@ impl Text {
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) acquire: Text,
+    pub(super) busy: Arc<str>,
     pub(super) extend: Text,
     pub(super) release: Text,
     pub(super) revoke: Text,
@@ -68,6 +69,7 @@ impl Statements {
         let table = &table.quoted('"');
         Self {
             acquire: Text::many(grant(table, "reentrant_count = 0"), acquire(table)),
+            busy: busy(table).into(),
             extend: Text::one(extend(table)),
             release: Text::many(free(table), release(table)),
             revoke: Text::one(format!(
@@ -90,23 +92,48 @@ fn held() -> String {
     format!("reentrant_count > 0 AND expire_at > {NOW}")
 }
 
+/// The row says for long enough that somebody waits: written anew only when less than half of $6 is left, so
+/// that polls seldom write.
+fn is_wanted() -> String {
+    format!("($6 IS NULL OR wanted_until >= {NOW} + $6 / 2)")
+}
+
 /// $1 key, $2 lease, $3 owner, $4 ttl, $5 holder, $6 `wanted_for` or NULL, $7 spare tokens.
 ///
 /// Rows that begin with 0: the row as it was. Rows that begin with 1: the lease is held by $2 now.
 fn acquire(table: &str) -> String {
     let held = held();
     format!(
-        "SELECT 0, lease_id = $2, reentrant_count > 0, lock_owner, holder, fence_token, expire_at - {NOW} \
-         FROM {table} WHERE lock_key = $1; \
+        "{before}; \
          \
          UPDATE {table} SET reentrant_count = 1 WHERE lock_key = $1 AND lease_id = $2 AND {held} \
          RETURNING 1, fence_token, expire_at - {NOW}, wanted_until > {NOW}; \
          \
          {grant}; \
          \
-         UPDATE {table} SET wanted_until = max(wanted_until, {NOW} + $6) \
-         WHERE $6 IS NOT NULL AND lock_key = $1 AND lease_id <> $2 AND {held}",
+         UPDATE {table} SET wanted_until = {NOW} + $6 \
+         WHERE lock_key = $1 AND lease_id <> $2 AND {held} AND NOT {is_wanted}",
+        is_wanted = is_wanted(),
+        before = before(table),
         grant = grant(table, &format!("NOT ({held})"))
+    )
+}
+
+/// The row as it was, for an acquire.
+fn before(table: &str) -> String {
+    format!(
+        "SELECT 0, lease_id = $2, reentrant_count > 0, lock_owner, holder, fence_token, expire_at - {NOW} \
+         FROM {table} WHERE lock_key = $1"
+    )
+}
+
+/// The row if the lock is busy and nothing is to be written; otherwise no row. Parameters as in [`acquire`].
+fn busy(table: &str) -> String {
+    format!(
+        "{before} AND lease_id <> $2 AND {held} AND {is_wanted}",
+        is_wanted = is_wanted(),
+        before = before(table),
+        held = held()
     )
 }
 
@@ -130,8 +157,9 @@ fn grant(table: &str, available: &str) -> String {
 /// $1 key, $2 lease, $3 count, $4 ttl; the successor's $5 owner, $6 holder and $7 token, or NULL.
 fn extend(table: &str) -> String {
     format!(
-        "UPDATE {table} SET reentrant_count = $3, lock_owner = coalesce($5, lock_owner), \
-             holder = coalesce($6, holder), fence_token = coalesce($7, fence_token), \
+        "UPDATE {table} SET reentrant_count = $3, lock_owner = iif($7 >= fence_token, $5, lock_owner), \
+             holder = iif($7 >= fence_token, $6, holder), \
+             fence_token = max(coalesce($7, fence_token), fence_token), \
              expire_at = iif(revoked, expire_at, max(expire_at, {NOW} + $4)) \
          WHERE lock_key = $1 AND lease_id = $2 AND {held} \
          RETURNING expire_at - {NOW}, revoked, wanted_until > {NOW}",

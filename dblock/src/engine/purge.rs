@@ -1,0 +1,157 @@
+//! Deleting the rows of keys that nobody uses any more: in the background, and for operators.
+//!
+//! Rows stay after a release, so a table with a key for each order would grow for ever. A pass walks over the
+//! table in small steps with pauses in between. While it lasts it takes at most ten steps a second, which look
+//! at 5,000 rows, and keeps the connection for errands busy for at most a fifth of the time: a million rows take
+//! a little more than three minutes. A step is one statement; where a store looks before it deletes, one more
+//! round trip or two if there is something to delete. Every manager does its own passes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::EngineHandle;
+use crate::error::LockError;
+use crate::key::Key;
+use crate::store::{Purged, Store, StoreError, StoreErrorKind};
+
+/// The shortest time that a row must have been idle. A first token of a key is the clock's: a purge is as safe
+/// against a clock that is set back as this time is long.
+pub(crate) const SHORTEST_IDLE: Duration = Duration::from_hours(24);
+
+/// The time where none is given.
+pub(crate) const DEFAULT_IDLE: Duration = Duration::from_hours(7 * 24);
+
+/// How many rows a step looks at.
+const STEP_ROWS: u32 = 500;
+
+/// How long a step may take.
+const STEP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The pause after a step in the background: at least so long, and so many times as long as the step was.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_PER_STEP: u32 = 4;
+
+/// The first pass comes within this time, so that programs that run for an hour do their share; the next ones
+/// when rows have grown older by this part of the purge's age, so that a pass finds what it is worth.
+const FIRST_PASS_WITHIN: Duration = Duration::from_hours(1);
+const PASSES_PER_IDLE: u32 = 24;
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_hours(1);
+
+/// Refuses a time that is too short.
+pub(crate) fn check(idle: Duration) -> Result<(), LockError> {
+    if idle < SHORTEST_IDLE {
+        return Err(LockError::invalid(format!(
+            "a purge of rows that were idle for {idle:?} is refused: give it at least a day, so that fence tokens \
+             grow even when the database's clock is set back"
+        )));
+    }
+    Ok(())
+}
+
+/// Purges in the background until the handle is dropped.
+pub(super) fn start(
+    store: Arc<dyn Store>,
+    turn: Arc<Semaphore>,
+    idle: Option<Duration>,
+) -> Option<AbortOnDropHandle<()>> {
+    let background = Background {
+        store,
+        turn,
+        idle: idle?,
+        after: None,
+        complained: false,
+    };
+    Some(AbortOnDropHandle::new(tokio::spawn(background.run())))
+}
+
+struct Background {
+    store: Arc<dyn Store>,
+    /// One permit for each step: errands take turns, and locks have the other connections.
+    turn: Arc<Semaphore>,
+    idle: Duration,
+    /// Where the pass is. One that failed goes on from here.
+    after: Option<Key>,
+    /// The last failure was logged.
+    complained: bool,
+}
+
+impl Background {
+    async fn run(mut self) {
+        let mut pause = FIRST_PASS_WITHIN.mul_f64(fastrand::f64());
+        loop {
+            sleep(pause).await;
+            pause = match self.pass().await {
+                Ok(rows) => {
+                    tracing::debug!(rows, idle = ?self.idle, "purged idle rows");
+                    self.idle / PASSES_PER_IDLE
+                }
+                Err(error) => {
+                    self.complain(&error);
+                    PAUSE_AFTER_FAILURE
+                }
+            };
+            // Processes that started together do not stay in step.
+            pause = pause.mul_f64(0.75 + fastrand::f64() / 2.0);
+        }
+    }
+
+    async fn pass(&mut self) -> Result<u64, StoreError> {
+        let mut rows = 0;
+        loop {
+            let turn = self.turn.acquire().await;
+            let start = Instant::now();
+            let purged = step(&*self.store, self.idle, self.after.as_ref()).await?;
+            drop(turn);
+            self.complained = false;
+            rows += purged.rows;
+            self.after = purged.next;
+            if self.after.is_none() {
+                return Ok(rows);
+            }
+            sleep(SHORTEST_PAUSE.max(start.elapsed() * PAUSE_PER_STEP)).await;
+        }
+    }
+
+    fn complain(&mut self, error: &StoreError) {
+        if std::mem::replace(&mut self.complained, true) {
+            tracing::debug!(%error, "idle rows could not be purged again");
+        } else {
+            tracing::warn!(%error, "idle rows could not be purged; this is tried again about each hour");
+        }
+    }
+}
+
+async fn step(store: &dyn Store, idle: Duration, after: Option<&Key>) -> Result<Purged, StoreError> {
+    let step = timeout(STEP_PATIENCE, store.purge(idle, after, STEP_ROWS));
+    step.await.unwrap_or_else(|_| {
+        let message = format!("the database has not purged {STEP_ROWS} rows within {STEP_PATIENCE:?}");
+        Err(StoreError::new(StoreErrorKind::Interrupted, message))
+    })
+}
+
+impl EngineHandle {
+    /// A pass now. Each step is an errand of its own, so that other errands get their turn.
+    pub(crate) async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
+        check(idle)?;
+        let (mut rows, mut after) = (0, None);
+        loop {
+            let start = Instant::now();
+            let from = after.take();
+            let purge = move |store: Arc<dyn Store>| async move { step(&*store, idle, from.as_ref()).await };
+            let purged = self.run(STEP_PATIENCE * 2, purge).await?;
+            rows += purged.rows;
+            after = purged.next;
+            let Some(last) = &after else {
+                tracing::info!(rows, ?idle, "purged idle rows");
+                return Ok(rows);
+            };
+            tracing::debug!(rows, %last, "purging idle rows");
+            // Half of the time is left to others.
+            sleep(start.elapsed()).await;
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A single request by one autocommit statement: one round trip and one flush to disk for the usual acquire,
+//! release and renewal.
+//!
+//! The statement's condition is what the rules ask of the row, and the server judges it under the row lock.
+//! What the answer needs besides comes back in the reply itself: `LAST_INSERT_ID(x)` puts a number there, and
+//! is multiplied by 0 where no column needs it. Assignments are made from left to right and see the ones before.
+//!
+//! None of these statements waits for a row, which takes MariaDB's `SET STATEMENT`: the shortest lock wait of
+//! MySQL is a second, in which a transaction of the user's would hold up the leases of others. So with MySQL every
+//! request is a batch.
+//!
+//! What is not usual is left to [`batch`](super::batch): an expired row, a repeated acquire, a row that
+//! somebody has locked, and whatever the server refuses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::AssertSqlSafe;
+use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
+use sqlx::query::Query;
+use uuid::Uuid;
+
+use super::text::{COLUMNS, LIVE_CLOCK};
+use super::{MySqlStore, error, row};
+use crate::store::clock::micros;
+use crate::store::rules::{must_want, occupant};
+use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind, Successor};
+
+/// A row that somebody has locked is an error at once.
+const AT_ONCE: &str = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR";
+
+/// The texts, for one table. They are prepared once for each connection.
+pub(super) struct Statements {
+    take: Arc<str>,
+    insert: Arc<str>,
+    look: Arc<str>,
+    want: Arc<str>,
+    extend: Arc<str>,
+    hand_over: Arc<str>,
+    release: Arc<str>,
+}
+
+impl Statements {
+    pub(super) fn new(table: &str) -> Self {
+        let clock = LIVE_CLOCK;
+        let wanted = format!("(wanted_until > 0 AND wanted_until > {clock})");
+        // A token with no room for the bit beside it is out of range, which is an error.
+        let take = format!(
+            "{AT_ONCE} UPDATE {table} SET lock_owner = ?, holder = ?, acquired_at = {clock}, expire_at = acquired_at + ?, \
+             fence_token = GREATEST(fence_ceiling + 1, acquired_at), fence_ceiling = fence_token + ?, revoked = FALSE, \
+             reentrant_count = 1 + 0 * LAST_INSERT_ID(fence_token * 2 + (wanted_until > acquired_at)), lease_id = ? \
+             WHERE lock_key = ? AND reentrant_count = 0 AND lease_id <> ?"
+        );
+        let insert = format!(
+            "{AT_ONCE} INSERT INTO {table} (lock_owner, holder, acquired_at, expire_at, fence_token, fence_ceiling, lease_id, \
+             lock_key, reentrant_count, wanted_until, revoked) VALUES (?, ?, {clock}, acquired_at + ?, \
+             LAST_INSERT_ID(acquired_at), fence_token + ?, ?, ?, 1, 0, FALSE)"
+        );
+        let look = format!("SELECT {COLUMNS}, {clock} FROM {table} WHERE lock_key = ?");
+        let want = format!(
+            "{AT_ONCE} UPDATE {table} SET wanted_until = GREATEST(wanted_until, {clock} + ?) \
+             WHERE lock_key = ? AND lease_id = ? AND reentrant_count > 0 AND expire_at > {clock}"
+        );
+        let extend = |successor| {
+            format!(
+                "{AT_ONCE} UPDATE {table} SET {successor}expire_at = IF(revoked, expire_at, GREATEST(expire_at, {clock} + ?)), \
+                 reentrant_count = ? \
+                 + 0 * LAST_INSERT_ID(GREATEST(expire_at - {clock}, 0) * 4 + revoked * 2 + {wanted}) \
+                 WHERE lock_key = ? AND lease_id = ? AND reentrant_count > 0 AND expire_at > {clock}"
+            )
+        };
+        let release = format!(
+            "{AT_ONCE} UPDATE {table} SET reentrant_count = 0 * LAST_INSERT_ID((reentrant_count > 0) * 2 + {wanted}) \
+             WHERE lock_key = ? AND lease_id = ? AND (reentrant_count = 0 OR expire_at > {clock})"
+        );
+        Self {
+            take: take.into(),
+            insert: insert.into(),
+            look: look.into(),
+            want: want.into(),
+            hand_over: extend(
+                "lock_owner = IF(? >= fence_token, ?, lock_owner), holder = IF(? >= fence_token, ?, holder), \
+                 fence_token = GREATEST(?, fence_token), ",
+            )
+            .into(),
+            extend: extend("").into(),
+            release: release.into(),
+        }
+    }
+}
+
+/// Tries to carry `request` out. `None`: nothing has been done, and [`batch`](super::batch) has to find out.
+pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Result<Outcome, StoreError>> {
+    let mut connection = match store.connections.take().await {
+        Ok(connection) => connection,
+        Err(error) => return Some(Err(error)),
+    };
+    if !connection.may_write_first() {
+        connection.keep();
+        return None;
+    }
+    let single = Single {
+        statements: &store.statements,
+        connection: &mut connection,
+        request,
+    };
+    let error = match single.carry_out().await {
+        Ok(outcome) => {
+            connection.keep();
+            return outcome.map(Ok);
+        }
+        Err(error) => error::of_statement(error, &store.table),
+    };
+    if error.kind() == StoreErrorKind::Interrupted {
+        // It may have been carried out, which the engine must know.
+        return Some(connection.settle(Err(error)));
+    }
+    // It was refused, and it was a transaction of its own.
+    connection.keep();
+    None
+}
+
+struct Single<'a> {
+    statements: &'a Statements,
+    connection: &'a mut MySqlConnection,
+    request: &'a Request,
+}
+
+impl Single<'_> {
+    async fn carry_out(self) -> Result<Option<Outcome>, sqlx::Error> {
+        match &self.request.action {
+            Action::Acquire {
+                owner,
+                ttl,
+                holder,
+                wanted_for,
+                spare_tokens,
+            } => {
+                let grant = Grant {
+                    owner: *owner,
+                    holder,
+                    ttl: *ttl,
+                    spare_tokens: *spare_tokens,
+                    request: self.request,
+                };
+                self.acquire(&grant, *wanted_for).await
+            }
+            Action::Extend {
+                count,
+                ttl,
+                successor,
+            } => self.extend(*count, *ttl, successor.as_ref()).await.map(Some),
+            Action::Release => self.release().await.map(Some),
+        }
+    }
+
+    async fn acquire(
+        self,
+        grant: &Grant<'_>,
+        wanted_for: Option<Duration>,
+    ) -> Result<Option<Outcome>, sqlx::Error> {
+        let granted = |fence_token: u64, wanted| {
+            Some(Outcome::Granted {
+                fence_token: i64::try_from(fence_token).unwrap_or(i64::MAX),
+                remaining: grant.ttl,
+                taken_over: None,
+                wanted,
+            })
+        };
+        let take = grant.query(&self.statements.take).bind(self.request.lease_id);
+        let taken = take.execute(&mut *self.connection).await?;
+        if taken.rows_affected() > 0 {
+            let reply = taken.last_insert_id();
+            return Ok(granted(reply / 2, reply % 2 == 1));
+        }
+        let look = query(&self.statements.look).bind(self.key());
+        let Some(row) = look.fetch_optional(&mut *self.connection).await? else {
+            let insert = grant.query(&self.statements.insert);
+            let inserted = insert.execute(&mut *self.connection).await?;
+            return Ok(granted(inserted.last_insert_id(), false));
+        };
+        let row = row::with_clock(&row)?;
+        if !row.is_held() || row.lease_id == self.request.lease_id {
+            return Ok(None);
+        }
+        if let Some(length) = wanted_for.filter(|length| must_want(&row, *length)) {
+            let want = query(&self.statements.want)
+                .bind(micros(length))
+                .bind(self.key())
+                .bind(row.lease_id);
+            let noted = want.execute(&mut *self.connection).await?;
+            if noted.rows_affected() == 0 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Outcome::Busy(occupant(&row))))
+    }
+
+    async fn extend(
+        self,
+        count: u32,
+        ttl: Duration,
+        successor: Option<&Successor>,
+    ) -> Result<Outcome, sqlx::Error> {
+        let extend = match successor {
+            None => query(&self.statements.extend),
+            Some(successor) => query(&self.statements.hand_over)
+                .bind(successor.fence_token)
+                .bind(successor.owner)
+                .bind(successor.fence_token)
+                .bind(successor.holder.as_ref())
+                .bind(successor.fence_token),
+        };
+        let extend = extend
+            .bind(micros(ttl))
+            .bind(count)
+            .bind(self.key())
+            .bind(self.request.lease_id);
+        let extended = extend.execute(self.connection).await?;
+        if extended.rows_affected() == 0 {
+            return Ok(Outcome::Lost);
+        }
+        let reply = extended.last_insert_id();
+        Ok(Outcome::Extended {
+            remaining: Duration::from_micros(reply / 4),
+            revoked: reply & 2 != 0,
+            wanted: reply & 1 != 0,
+        })
+    }
+
+    async fn release(self) -> Result<Outcome, sqlx::Error> {
+        let release = query(&self.statements.release)
+            .bind(self.key())
+            .bind(self.request.lease_id);
+        let released = release.execute(self.connection).await?;
+        if released.rows_affected() == 0 {
+            return Ok(Outcome::Lost);
+        }
+        let reply = released.last_insert_id();
+        Ok(Outcome::Released {
+            freed: reply & 2 != 0,
+            wanted: reply & 1 != 0,
+        })
+    }
+}
+
+impl Single<'_> {
+    fn key(&self) -> &[u8] {
+        self.request.key.as_str().as_bytes()
+    }
+}
+
+/// What an acquire writes.
+struct Grant<'a> {
+    owner: Uuid,
+    holder: &'a str,
+    ttl: Duration,
+    spare_tokens: u32,
+    request: &'a Request,
+}
+
+impl<'a> Grant<'a> {
+    /// A statement that begins with the values of a grant.
+    fn query(&self, sql: &Arc<str>) -> Query<'a, MySql, MySqlArguments> {
+        query(sql)
+            .bind(self.owner)
+            .bind(self.holder)
+            .bind(micros(self.ttl))
+            .bind(self.spare_tokens)
+            .bind(self.request.lease_id)
+            .bind(self.request.key.as_str().as_bytes())
+    }
+}
+
+fn query<'q>(sql: &Arc<str>) -> Query<'q, MySql, MySqlArguments> {
+    sqlx::query(AssertSqlSafe(Arc::clone(sql)))
+}

@@ -1,0 +1,77 @@
+//! What operators, a purge and the fence check ask.
+
+use super::{NOW, wakes};
+
+/// Parameters: prefix, held only, limit.
+pub(super) fn inspect(table: &str) -> String {
+    format!(
+        "WITH clock AS MATERIALIZED (SELECT {NOW} AS now)
+SELECT t.lock_key, t.lock_owner, t.reentrant_count, t.expire_at, t.lease_id, t.fence_token, t.fence_ceiling,
+    t.wanted_until, t.acquired_at, t.holder, t.revoked, clock.now
+FROM {table} t, clock
+WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $1)
+    AND (NOT $2 OR (t.reentrant_count > 0 AND t.expire_at > clock.now))
+ORDER BY t.lock_key LIMIT $3"
+    )
+}
+
+/// Parameters: key. A row for a held key. It may wait for the row, so the clock is read with each check.
+pub(super) fn revoke(table: &str) -> String {
+    format!(
+        "UPDATE {table} SET revoked = true
+WHERE lock_key = $1 AND reentrant_count > 0 AND expire_at > {NOW} RETURNING true"
+    )
+}
+
+/// Parameters: key, fresh lease. A row that says whether the lease still held.
+pub(super) fn force_release(table: &str) -> String {
+    let wakes = wakes(table, "t.wanted_until > l.now");
+    format!(
+        "WITH locked AS MATERIALIZED (
+    SELECT lock_key, expire_at FROM {table} WHERE lock_key = $1 AND reentrant_count > 0 FOR UPDATE
+), timed AS MATERIALIZED (
+    SELECT *, {NOW} AS now FROM locked
+)
+UPDATE {table} t SET reentrant_count = 0, lease_id = $2 FROM timed l WHERE t.lock_key = l.lock_key
+RETURNING l.expire_at > l.now, {wakes}"
+    )
+}
+
+/// Parameters: key to begin behind, limit, idle. A row: how many rows were looked at, the last one's key, and
+/// how many were deleted.
+///
+/// Waits for nothing. A row is judged once more in the version that is locked: one that was used since the
+/// snapshot stays. It reads a range of the primary key, also where the planner's switches of our sessions
+/// could not be set.
+pub(super) fn purge(table: &str) -> String {
+    format!(
+        "WITH looked_at AS MATERIALIZED (
+    SELECT lock_key FROM {table} WHERE lock_key > $1 ORDER BY lock_key LIMIT $2
+), seen AS MATERIALIZED (
+    SELECT count(*) AS rows, max(lock_key) AS last FROM looked_at
+), gone AS (
+    DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM {table}
+        WHERE lock_key > $1 AND lock_key <= (SELECT last FROM seen)
+            AND greatest(expire_at, wanted_until, fence_ceiling) <= {NOW} - $3
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING 1
+)
+SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
+    )
+}
+
+/// Parameters: key, lease, token. A row with what is left of the lease if it still holds. It may wait for
+/// the row, so the clock is read after that.
+pub(in super::super) fn verify(table: &str) -> String {
+    format!(
+        "WITH locked AS MATERIALIZED (
+    SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key = $1 FOR SHARE
+), timed AS MATERIALIZED (
+    SELECT *, {NOW} AS now FROM locked
+)
+SELECT expire_at - now FROM timed
+WHERE lease_id = $2 AND fence_token = $3 AND reentrant_count > 0 AND expire_at > now"
+    )
+}

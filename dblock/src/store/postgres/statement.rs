@@ -1,0 +1,224 @@
+//! A statement with its parameters, and the two ways to send it.
+//!
+//! In a session of ours it is prepared once and then takes one round trip. Through a pooler, and in a
+//! transaction of the user's, it goes as text in a single message, because what was prepared may be gone,
+//! or another client's, when it is executed. Every value then is written as digits, so that none can be
+//! taken for SQL.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection};
+use uuid::Uuid;
+
+use super::session::{self, Session};
+
+/// A statement that is being given its parameters.
+pub(super) struct Statement<'q> {
+    sql: Arc<str>,
+    parameters: Vec<Parameter<'q>>,
+}
+
+/// One value, or an array of them. `None` is NULL.
+pub(super) enum Parameter<'q> {
+    Text(Option<&'q str>),
+    Uuid(Option<Uuid>),
+    Integer(Option<i32>),
+    BigInt(Option<i64>),
+    Boolean(bool),
+    Texts(Vec<Option<&'q str>>),
+    Uuids(Vec<Option<Uuid>>),
+    Integers(Vec<Option<i32>>),
+    BigInts(Vec<Option<i64>>),
+}
+
+macro_rules! from {
+    ($($kind:ty => $one:ident, $many:ident);+ $(;)?) => {
+        $(
+            impl<'q> From<$kind> for Parameter<'q> {
+                fn from(value: $kind) -> Self {
+                    Self::$one(Some(value))
+                }
+            }
+
+            impl<'q> From<Option<$kind>> for Parameter<'q> {
+                fn from(value: Option<$kind>) -> Self {
+                    Self::$one(value)
+                }
+            }
+
+            impl<'q> From<Vec<$kind>> for Parameter<'q> {
+                fn from(values: Vec<$kind>) -> Self {
+                    Self::$many(values.into_iter().map(Some).collect())
+                }
+            }
+
+            impl<'q> From<Vec<Option<$kind>>> for Parameter<'q> {
+                fn from(values: Vec<Option<$kind>>) -> Self {
+                    Self::$many(values)
+                }
+            }
+        )+
+    };
+}
+
+from!(
+    &'q str => Text, Texts;
+    Uuid => Uuid, Uuids;
+    i32 => Integer, Integers;
+    i64 => BigInt, BigInts;
+);
+
+impl From<bool> for Parameter<'_> {
+    fn from(value: bool) -> Self {
+        Self::Boolean(value)
+    }
+}
+
+impl<'q> Statement<'q> {
+    /// Parameters stand in `sql` as `$1` to `$9`.
+    pub(super) fn new(sql: &Arc<str>) -> Self {
+        Self {
+            sql: Arc::clone(sql),
+            parameters: Vec::new(),
+        }
+    }
+
+    /// Gives the next parameter.
+    pub(super) fn bind(mut self, value: impl Into<Parameter<'q>>) -> Self {
+        self.parameters.push(value.into());
+        self
+    }
+
+    /// Executes it in a session of the store's.
+    pub(super) async fn fetch_all(self, session: &mut Session) -> Result<Vec<PgRow>, sqlx::Error> {
+        if !session.is_ours() {
+            let text = session::for_one_transaction() + &self.text();
+            return sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut **session).await;
+        }
+        let mut query = sqlx::query(AssertSqlSafe(self.sql));
+        for parameter in self.parameters {
+            query = match parameter {
+                Parameter::Text(value) => query.bind(value),
+                Parameter::Uuid(value) => query.bind(value),
+                Parameter::Integer(value) => query.bind(value),
+                Parameter::BigInt(value) => query.bind(value),
+                Parameter::Boolean(value) => query.bind(value),
+                Parameter::Texts(values) => query.bind(values),
+                Parameter::Uuids(values) => query.bind(values),
+                Parameter::Integers(values) => query.bind(values),
+                Parameter::BigInts(values) => query.bind(values),
+            };
+        }
+        query.fetch_all(&mut **session).await
+    }
+
+    /// Executes it in whatever transaction `connection` is in, without preparing anything there.
+    pub(super) async fn fetch_in(self, connection: &mut PgConnection) -> Result<Vec<PgRow>, sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(self.text()))
+            .fetch_all(connection)
+            .await
+    }
+
+    /// The SQL text with the values in their places.
+    fn text(&self) -> String {
+        let mut parts = self.sql.split('$');
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (digit, rest) = part.split_at(1);
+            let place: usize = digit.parse().expect("our SQL has $ only before a digit");
+            self.parameters[place - 1].write(&mut text);
+            text.push_str(rest);
+        }
+        text
+    }
+}
+
+impl Parameter<'_> {
+    fn write(&self, text: &mut String) {
+        match self {
+            Self::Text(value) => one(text, "text", value.as_ref(), write_text),
+            Self::Uuid(value) => one(text, "uuid", value.as_ref(), write_plain),
+            Self::Integer(value) => one(text, "integer", value.as_ref(), write_plain),
+            Self::BigInt(value) => one(text, "bigint", value.as_ref(), write_plain),
+            Self::Boolean(value) => one(text, "boolean", Some(value), write_plain),
+            Self::Texts(values) => array(text, "text", values, write_text),
+            Self::Uuids(values) => array(text, "uuid", values, write_plain),
+            Self::Integers(values) => array(text, "integer", values, write_plain),
+            Self::BigInts(values) => array(text, "bigint", values, write_plain),
+        }
+    }
+}
+
+fn one<T>(text: &mut String, kind: &str, value: Option<&T>, write: impl Fn(&mut String, &T)) {
+    match value {
+        Some(value) => write(text, value),
+        None => text.push_str("NULL"),
+    }
+    text.push_str("::");
+    text.push_str(kind);
+}
+
+fn array<T>(text: &mut String, kind: &str, values: &[Option<T>], write: impl Fn(&mut String, &T)) {
+    text.push_str("ARRAY[");
+    for (place, value) in values.iter().enumerate() {
+        if place > 0 {
+            text.push(',');
+        }
+        one(text, kind, value.as_ref(), &write);
+    }
+    let _ = write!(text, "]::{kind}[]");
+}
+
+/// As hexadecimal digits: whatever `standard_conforming_strings` is, no character of it has a meaning.
+fn write_text(text: &mut String, value: &&str) {
+    text.push_str("convert_from(decode('");
+    for byte in value.bytes() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.push_str("', 'hex'), 'UTF8')");
+}
+
+/// What consists of letters, digits and `-` alone.
+fn write_plain(text: &mut String, value: &impl std::fmt::Display) {
+    let _ = write!(text, "'{value}'");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(sql: &str, bind: impl FnOnce(Statement<'static>) -> Statement<'static>) -> String {
+        bind(Statement::new(&sql.into())).text()
+    }
+
+    #[test]
+    fn values_stand_where_their_numbers_are() {
+        let one = text("$2 + $1 < $2::bigint", |s| s.bind(1_i32).bind(-2_i64));
+        assert_eq!(one, "'-2'::bigint + '1'::integer < '-2'::bigint::bigint");
+        assert_eq!(text("SELECT 1", |s| s), "SELECT 1");
+        let rest = text("$1,$2,$3", |s| s.bind(true).bind(None::<Uuid>).bind(Uuid::nil()));
+        assert_eq!(
+            rest,
+            "'true'::boolean,NULL::uuid,'00000000-0000-0000-0000-000000000000'::uuid"
+        );
+        let arrays = text("$1,$2", |s| {
+            s.bind(vec![Some(7_i64), None]).bind(Vec::<i32>::new())
+        });
+        assert_eq!(
+            arrays,
+            "ARRAY['7'::bigint,NULL::bigint]::bigint[],ARRAY[]::integer[]"
+        );
+    }
+
+    #[test]
+    fn text_is_written_as_digits_and_never_replaced_again() {
+        let hostile = "'; DROP TABLE x; -- $1 \\";
+        let written = text("f($1, $2)", |s| s.bind(hostile).bind(vec![hostile]));
+        let digits: Vec<_> = hostile.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let digits = digits.concat();
+        let literal = format!("convert_from(decode('{digits}', 'hex'), 'UTF8')::text");
+        assert_eq!(written, format!("f({literal}, ARRAY[{literal}]::text[])"));
+    }
+}

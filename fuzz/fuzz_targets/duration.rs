@@ -1,0 +1,17 @@
+//! The durations of attributes: whatever stands there, the answer is within the limits, or an error.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+// A crate of macros exports nothing else.
+#[path = "../../dblock-macros/src/duration.rs"]
+mod duration;
+
+fuzz_target!(|text: &str| {
+    for name in ["ttl", "wait"] {
+        if let Ok(found) = duration::parse(name, text) {
+            assert!(!found.is_zero() && found <= duration::MAX);
+            assert!(name != "ttl" || found >= duration::MIN_TTL);
+        }
+    }
+});

@@ -1,0 +1,45 @@
+//! What docs/guarantees.md says of the tests is true: each one that it names is there.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+/// All Rust source of `folder`, in one text.
+fn source(folder: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            source(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *text += &std::fs::read_to_string(path).unwrap();
+        }
+    }
+}
+
+/// The last parts of what stands between backticks and looks like the name of a test: `file::its_name`, or words.
+fn names(document: &str) -> impl Iterator<Item = &str> {
+    let quoted = document.split('`').skip(1).step_by(2);
+    let last = quoted.map(|name| name.rsplit("::").next().unwrap());
+    let is_name = |name: &&str| {
+        name.chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    last.filter(is_name)
+        .filter(|name| name.matches('_').count() > 1 && !name.starts_with("innodb_"))
+}
+
+#[test]
+fn every_test_that_is_named_is_there() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut text = String::new();
+    for folder in ["tests/tests", "dblock/src/conformance", "model/tests"] {
+        source(&top.join(folder), &mut text);
+    }
+    let document = std::fs::read_to_string(top.join("docs/guarantees.md")).unwrap();
+    let mut found = 0;
+    for name in names(&document) {
+        assert!(text.contains(&format!("fn {name}(")), "no test is called {name}");
+        found += 1;
+    }
+    assert!(found > 50, "only {found} names were found");
+}

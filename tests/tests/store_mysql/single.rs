@@ -1,0 +1,257 @@
+//! A request that is alone goes to the server as one statement, and keeps the rules all the same.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dblock::store::mysql::MySqlStore;
+use dblock::store::{Action, InspectFilter, LockRow, Outcome, Request, Store, StoreErrorKind, Successor};
+use dblock_tests::proxy::{Proxy, Trick};
+use uuid::Uuid;
+
+use crate::place::Place;
+use crate::{TTL, acquire, extend, kind, one, release, run, token};
+
+fn wanting(request: &Request, length: Duration) -> Request {
+    let mut request = request.clone();
+    if let Action::Acquire { wanted_for, .. } = &mut request.action {
+        *wanted_for = Some(length);
+    }
+    request
+}
+
+fn sparing(request: &Request, tokens: u32) -> Request {
+    let mut request = request.clone();
+    if let Action::Acquire { spare_tokens, .. } = &mut request.action {
+        *spare_tokens = tokens;
+    }
+    request
+}
+
+async fn row(store: &MySqlStore, name: &str) -> LockRow {
+    let filter = InspectFilter::new().prefix(name).include_free();
+    store.inspect(&filter).await.unwrap().remove(0)
+}
+
+#[tokio::test]
+async fn the_usual_requests_cost_one_round_trip_each() {
+    let Some(place) = Place::migrated().await else {
+        return;
+    };
+    let proxy = Proxy::start(place.address());
+    let store = place.store_at(&proxy.address().to_string());
+    // The first ones connect, make the row, and prepare the statements.
+    for _ in 0..2 {
+        let request = acquire("k");
+        token(&one(&store, request.clone()).await);
+        one(&store, extend(&request, 2)).await;
+        one(&store, release(&request)).await;
+    }
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    let count = move |_: &[u8]| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        false
+    };
+    proxy.look_out(Trick::LoseReply, Box::new(count));
+    let holder = acquire("k");
+    token(&one(&store, holder.clone()).await);
+    one(&store, extend(&holder, 2)).await;
+    one(&store, release(&holder)).await;
+    if place.is_mariadb().await {
+        assert_eq!(sent.load(Ordering::SeqCst), 3, "acquire, extend and release");
+    }
+
+    token(&one(&store, acquire("k")).await);
+    let waiter = wanting(&acquire("k"), Duration::from_mins(5));
+    assert!(matches!(one(&store, waiter.clone()).await, Outcome::Busy(_)));
+    let wanted_until = row(&place.store(), "k").await.wanted_until;
+    assert_ne!(wanted_until, 0);
+    let before = sent.load(Ordering::SeqCst);
+    for _ in 0..10 {
+        assert!(matches!(one(&store, waiter.clone()).await, Outcome::Busy(_)));
+    }
+    assert_eq!(sent.load(Ordering::SeqCst) - before, 10, "a waiter's looks");
+    assert_eq!(row(&place.store(), "k").await.wanted_until, wanted_until);
+}
+
+#[tokio::test]
+async fn a_waiter_gets_in_after_its_looks() {
+    let Some(place) = Place::migrated().await else {
+        return;
+    };
+    let (store, other) = (place.store(), place.store());
+    let holder = acquire("k");
+    token(&one(&other, holder.clone()).await);
+    let waiter = wanting(&acquire("k"), TTL);
+    for _ in 0..3 {
+        assert!(matches!(one(&store, waiter.clone()).await, Outcome::Busy(_)));
+    }
+    let released = one(&other, release(&holder)).await;
+    let freed = Outcome::Released {
+        freed: true,
+        wanted: true,
+    };
+    assert_eq!(released, freed);
+    let granted = one(&store, waiter).await;
+    assert!(
+        matches!(
+            granted,
+            Outcome::Granted {
+                taken_over: None,
+                wanted: true,
+                ..
+            }
+        ),
+        "{granted:?}"
+    );
+}
+
+#[tokio::test]
+async fn spare_tokens_are_kept_free_whether_alone_or_not() {
+    let Some(place) = Place::migrated().await else {
+        return;
+    };
+    let store = place.store();
+    // The first request of a key makes its row.
+    for _ in 0..2 {
+        let alone = sparing(&acquire("a"), 10);
+        let together = [sparing(&acquire("b"), 20), sparing(&acquire("c"), 30)];
+        let mut tokens = vec![token(&one(&store, alone.clone()).await)];
+        for answer in store.apply(&together).await {
+            tokens.push(token(&answer.unwrap()));
+        }
+        for (name, (token, spare)) in ["a", "b", "c"].iter().zip(tokens.into_iter().zip([10, 20, 30])) {
+            let row = row(&store, name).await;
+            assert_eq!(
+                (row.fence_token, row.fence_ceiling),
+                (token, token + spare),
+                "{name}"
+            );
+        }
+        one(&store, release(&alone)).await;
+        store.apply(&together.each_ref().map(release)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_token_passes_a_ceiling_of_any_height() {
+    let Some(place) = Place::migrated().await else {
+        return;
+    };
+    let store = place.store();
+    let mut request = acquire("k");
+    token(&one(&store, request.clone()).await);
+    // The middle one is the last that leaves room beside the token in a reply.
+    for ceiling in [
+        4_000_000_000_000_000,
+        i64::MAX / 4 - 1,
+        i64::MAX / 2,
+        i64::MAX - 100,
+    ] {
+        one(&store, release(&request)).await;
+        place
+            .run(&format!("UPDATE {} SET fence_ceiling = {ceiling}", place.table))
+            .await;
+        request = sparing(&acquire("k"), 5);
+        assert_eq!(token(&one(&store, request.clone()).await), ceiling + 1);
+        assert_eq!(row(&store, "k").await.fence_ceiling, ceiling + 6);
+    }
+}
+
+#[tokio::test]
+async fn a_hand_over_is_written_whether_alone_or_not() {
+    let Some(place) = Place::migrated().await else {
+        return;
+    };
+    let store = place.store();
+    let held = [sparing(&acquire("a"), 10), sparing(&acquire("b"), 10)];
+    for answer in store.apply(&held).await {
+        token(&answer.unwrap());
+    }
+    for alone in [true, false] {
+        let before = row(&store, "a").await;
+        let successor = Successor {
+            owner: Uuid::now_v7(),
+            holder: "näxt'".into(),
+            fence_token: before.fence_token + 2,
+        };
+        let mut hand_over = extend(&held[0], 3);
+        hand_over.action = Action::Extend {
+            count: 3,
+            ttl: TTL * 2,
+            successor: Some(successor.clone()),
+        };
+        let mut stranger = hand_over.clone();
+        stranger.lease_id = Uuid::now_v7();
+        assert_eq!(one(&store, stranger).await, Outcome::Lost);
+        let outcome = if alone {
+            one(&store, hand_over).await
+        } else {
+            let both = [hand_over, extend(&held[1], 1)];
+            store.apply(&both).await.remove(0).unwrap()
+        };
+        assert!(
+            matches!(outcome, Outcome::Extended { remaining, .. } if remaining > TTL),
+            "{outcome:?}"
+        );
+        let after = row(&store, "a").await;
+        let expected = LockRow {
+            owner: successor.owner,
+            holder: successor.holder.to_string(),
+            fence_token: successor.fence_token,
+            reentrant_count: 3,
+            expire_at: after.expire_at,
+            now: after.now,
+            ..before
+        };
+        assert_eq!(after, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_waited_for_the_table_does_not_see_an_expired_lease_as_held() {
+    let Some(place) = Place::migrated().await else {
+        return;
+    };
+    let store = place.store();
+    let mut admin = place.connection().await;
+    for late in [extend, |request: &Request, _| release(request)] {
+        let mut request = acquire("k");
+        if let Action::Acquire { ttl, .. } = &mut request.action {
+            *ttl = Duration::from_millis(400);
+        }
+        token(&one(&store, request.clone()).await);
+        run(&mut admin, &format!("LOCK TABLES {} WRITE", place.table)).await;
+        let late = late(&request, 1);
+        // The server itself waits until the lease is over.
+        let free = async {
+            run(&mut admin, "DO SLEEP(0.6)").await;
+            run(&mut admin, "UNLOCK TABLES").await;
+        };
+        let (outcome, ()) = tokio::join!(one(&store, late), free);
+        assert_eq!(outcome, Outcome::Lost);
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_connection_breaks_is_not_tried_again() {
+    let Some(place) = Place::migrated().await else {
+        return;
+    };
+    let user = "dblock_broken";
+    place.user(user, "SELECT, INSERT, UPDATE, DELETE").await;
+    let store = place.store_as(user, "pw");
+    let request = acquire("k");
+    token(&one(&store, request.clone()).await);
+    for next in [extend(&request, 2), release(&request), acquire("k")] {
+        place.kill_connections_of(user).await;
+        // MySQL reads first, and can try again.
+        if place.is_mariadb().await {
+            let answer = store.apply(std::slice::from_ref(&next)).await.remove(0);
+            assert_eq!(kind(answer).0, StoreErrorKind::Interrupted);
+        }
+        let outcome = one(&store, next).await;
+        assert!(!matches!(outcome, Outcome::Lost), "{outcome:?}");
+    }
+}
