@@ -8,9 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use dblock::LockManager;
-use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -42,8 +40,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    // A stopped process does not see that its standard input has closed.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie the process to the runner")?;
+    end_with_the_runner()?;
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !panic.payload().is::<Planned>() {
@@ -58,6 +55,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         .build()?;
     runtime.block_on(work(arguments))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A stopped process does not see that its standard input has closed; Linux ends it.
+fn end_with_the_runner() -> anyhow::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    Ok(())
 }
 
 async fn work(arguments: &Arguments) -> anyhow::Result<()> {
