@@ -88,6 +88,10 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         let Some(&(at, last)) = released.get(&(call.key.as_str(), by)) else {
             continue;
         };
+        // The lease went on inside of the process, and its row may still name the former owner.
+        if released.contains_key(&(call.key.as_str(), by + 1)) {
+            continue;
+        }
         let since = at.max(last);
         let span = Span {
             from: since,

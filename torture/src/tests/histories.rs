@@ -185,11 +185,12 @@ fn force_explains_one_lease() {
 
 #[test]
 fn a_blocked_body_explains_as_long_as_it_blocks() {
-    let sketch = |ms| {
+    let sketch = |until| {
         let mut sketch = Sketch::default();
         sketch.ask(A, 1, 0, None);
         sketch.enter(A, 1, 0, ("10", 10));
-        sketch.worker(A, 1, Event::Block { call: 1, ms });
+        sketch.worker(A, 1, Event::Block { call: 1, ms: 2_500 });
+        sketch.worker(A, until, Event::Unblock { call: 1 });
         sketch.leave(A, 1, 3_000, 3_000);
         sketch.section(B, 1, 20, 2_500, 4_000)
     };
