@@ -173,7 +173,7 @@ impl KeyState {
         let on_its_way = self
             .in_flight
             .as_ref()
-            .is_some_and(|sent| sent.for_whom == ForWhom::Holding);
+            .is_some_and(|sent| sent.for_whom == ForWhom::Holding && Kind::of(&sent.action) == Kind::Extend);
         if on_its_way || holding.is_unsure() {
             self.orphans.push(Orphan::new(terms.lease_id, terms.ttl, now));
         }

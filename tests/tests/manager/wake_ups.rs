@@ -111,8 +111,8 @@ async fn a_release_that_nobody_was_told_of_is_found_within_a_second() {
     // It expires: nobody tells of that, but the reply said when.
     let since = Instant::now();
     let next = scene.waiting.acquire("key", patient()).await.unwrap();
-    let waited = since.elapsed();
-    assert!((5_000..=5_100).contains(&waited.as_millis()), "{waited:?}");
+    let after = since.elapsed();
+    assert!((5_000..=5_100).contains(&after.as_millis()), "{after:?}");
     next.release().await.unwrap();
     drop(guard);
     // An operator frees it; this store tells nobody.
