@@ -66,7 +66,7 @@ impl Counts {
 
 /// Judges a history.
 pub(crate) fn check(history: &History) -> Verdict {
-    let facts = Facts::read(&history.runner);
+    let facts = Facts::read(history);
     let calls = Calls::read(history, &facts);
     let mut verdict = Verdict {
         counts: count(history, &calls),

@@ -48,6 +48,8 @@ pub(crate) enum Event {
         /// The message, where it says more.
         text: Option<String>,
     },
+    /// Worker: nothing in the process ran for so long before this.
+    Stall { ms: u32 },
     /// Worker: a transfer was committed, as the database said.
     Transferred { id: i64 },
 

@@ -15,8 +15,13 @@ use tokio_util::sync::CancellationToken;
 use super::section::Planned;
 use super::{KEYS, Worker};
 use crate::bank::Bank;
+use crate::history::{Event, now};
 use crate::resource::ResourceClient;
 use crate::seat::Life;
+
+/// How often the watch looks, and how late it must be for a stall.
+const LOOK: Duration = Duration::from_millis(20);
+const STALL: Duration = Duration::from_millis(150);
 
 /// How a worker is started.
 #[derive(Debug, clap::Args)]
@@ -85,6 +90,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         KEYS,
     )?;
 
+    watch_for_stalls(Arc::clone(&worker));
     let stop = CancellationToken::new();
     let mut orders = orders();
     let obey = async {
@@ -121,4 +127,19 @@ fn orders() -> mpsc::UnboundedReceiver<Order> {
         }
     });
     orders
+}
+
+/// Writes down when the machine lets nothing of this process run, so that nobody is blamed for it.
+fn watch_for_stalls(worker: Arc<Worker>) {
+    std::thread::spawn(move || {
+        loop {
+            let before = now();
+            std::thread::sleep(LOOK);
+            let late = Duration::from_nanos((now() - before).unsigned_abs());
+            if late > STALL {
+                let ms = u32::try_from(late.as_millis()).unwrap_or(u32::MAX);
+                worker.journal.write(Event::Stall { ms });
+            }
+        }
+    });
 }
