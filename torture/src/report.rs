@@ -123,7 +123,10 @@ pub(crate) fn print(verdict: &Verdict) {
     for (way, count) in &counts.by_way {
         println!("  {count:>6}  {way}");
     }
-    println!("  of them {} re-entries", counts.reentries);
+    println!(
+        "  of them {} re-entries; {} handed over inside a process",
+        counts.reentries, counts.handed_over
+    );
     for (how, count) in &counts.by_how {
         println!("  {count:>6}  {how}");
     }

@@ -24,7 +24,7 @@ pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
         from: moment - BEFORE,
         to: moment + AFTER,
     };
-    let facts = Facts::read(&history.runner);
+    let facts = Facts::read(history);
     let calls = Calls::read(history, &facts);
     let mut lanes = BTreeSet::new();
     let mut bars = Vec::new();

@@ -35,7 +35,7 @@ pub(crate) struct Stay {
     pub(crate) entered: i64,
     pub(crate) owner: String,
     pub(crate) token: i64,
-    /// When it kept its thread, and until when it meant to.
+    /// When it kept its thread.
     pub(crate) blocks: Vec<(i64, i64)>,
     pub(crate) left: Option<Left>,
 }
@@ -156,6 +156,7 @@ impl Calls {
             }
             Event::Enter { call, .. }
             | Event::Block { call, .. }
+            | Event::Unblock { call }
             | Event::Leave { call, .. }
             | Event::Released { call }
             | Event::Answer { call, .. } => *call,
@@ -189,9 +190,14 @@ impl Call {
                     left: None,
                 });
             }
-            Event::Block { ms, .. } => {
+            Event::Block { .. } => {
                 if let Some(stay) = &mut self.stay {
-                    stay.blocks.push((at, at + i64::from(*ms) * MS));
+                    stay.blocks.push((at, self.process_end));
+                }
+            }
+            Event::Unblock { .. } => {
+                if let Some((_, to)) = self.stay.as_mut().and_then(|stay| stay.blocks.last_mut()) {
+                    *to = at;
                 }
             }
             Event::Leave { last_step, how, .. } => {

@@ -4,9 +4,14 @@
 use super::calls::{Call, Stay};
 use super::facts::{Facts, Span};
 use crate::history::MS;
+use crate::worker::LONGEST_TTL;
 
 /// A section that was polled within this time before its end knew what it did.
 const GRACE: i64 = 50 * MS;
+
+/// How long a lease that was freed by force may go on for its holder. After a hand-over inside the process it
+/// ends when its former owner's would have ended, whose ttl may be longer.
+const FORCED_ENDS: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
 
 /// Why two owners were inside of a key at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,7 +55,7 @@ pub(super) fn cause(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> Caus
     }
     for order in facts.forced(&call.key) {
         // The holder hears of it at its next renewal, or its lease ends for it.
-        let to = order.to.saturating_add(call.ttl + GRACE);
+        let to = order.to.saturating_add(FORCED_ENDS + GRACE);
         excused.push((Span { to, ..*order }, Cause::Forced));
     }
     for &(from, to) in &stay.blocks {

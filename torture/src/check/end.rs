@@ -3,12 +3,15 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::calls::Calls;
-use super::facts::Facts;
+use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, Event, History, MS};
 
 /// How long after the last fault everything must be well again: the longest lease, and connecting anew.
 pub(crate) const RECOVERY: i64 = 4_000 * MS;
+
+/// A store that is well answers within this time.
+const PATIENCE: i64 = 1_000 * MS;
 
 pub(super) fn check(history: &History, calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     let mut quiet = false;
@@ -39,7 +42,7 @@ pub(super) fn check(history: &History, calls: &Calls, facts: &Facts, findings: &
         findings.push(Finding::Unfinished);
     }
     if let Some(calm) = facts.calm {
-        recovered(calls, calm + RECOVERY, findings);
+        recovered(calls, facts, calm + RECOVERY, findings);
     }
 }
 
@@ -56,7 +59,7 @@ fn transfers_kept(calls: &Calls, transfers: &[i64], findings: &mut Vec<Finding>)
 }
 
 /// Once the faults are over, somebody is inside of every key and the store fails nobody.
-fn recovered(calls: &Calls, since: i64, findings: &mut Vec<Finding>) {
+fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Finding>) {
     let mut dead: BTreeSet<&str> = calls.iter().map(|call| call.key.as_str()).collect();
     for call in calls.iter().filter(|call| call.stay.is_some()) {
         // A long section may have the key all the time.
@@ -66,7 +69,13 @@ fn recovered(calls: &Calls, since: i64, findings: &mut Vec<Finding>) {
     }
     for call in calls.iter() {
         let Some(answer) = &call.answer else { continue };
-        let expected = call.asked < since && answer.end == End::Store;
+        let span = Span {
+            from: call.asked,
+            to: answer.at,
+        };
+        // A busy machine may need longer than the shortest waits.
+        let hurried = call.wait > 0 && call.wait < PATIENCE || facts.still_within(call.life, span) > 0;
+        let expected = answer.end == End::Store && (call.asked < since || hurried);
         if matches!(answer.end, End::Store | End::Other) && !expected {
             findings.push(Finding::StoreFailed {
                 key: call.key.clone(),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::fault::Fault;
-use crate::history::{Event, Line, MS};
+use crate::history::{Event, History, Line, MS};
 use crate::seat::Life;
 
 /// How long after an operator's order of unknown outcome it may still be carried out.
@@ -27,6 +27,8 @@ impl Span {
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     pauses: HashMap<Life, Vec<Span>>,
+    /// When nothing of a process ran: its pauses, and when the machine was too busy. Apart from each other, in order.
+    still: HashMap<Life, Vec<Span>>,
     forced: HashMap<String, Vec<Span>>,
     /// When replies of the store came late, by seat.
     slowed: HashMap<usize, Vec<Span>>,
@@ -38,7 +40,24 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) fn read(lines: &[Line]) -> Self {
+    pub(crate) fn read(history: &History) -> Self {
+        let mut facts = Self::of_runner(&history.runner);
+        for (life, log) in &history.workers {
+            let stalls = log.iter().filter_map(|line| match line.event {
+                Event::Stall { ms } => Some(Span {
+                    from: line.at - i64::from(ms) * MS,
+                    to: line.at,
+                }),
+                _ => None,
+            });
+            let all = stalls.chain(facts.pauses(*life).iter().copied());
+            let still = apart(all.collect());
+            facts.still.insert(*life, still);
+        }
+        facts
+    }
+
+    fn of_runner(lines: &[Line]) -> Self {
         let mut facts = Self::default();
         for Line { at, event } in lines {
             facts.end = *at;
@@ -89,15 +108,19 @@ impl Facts {
         self.pauses.get(&life).map_or(&[], Vec::as_slice)
     }
 
-    /// For how long a process stood still in a stretch of time.
-    pub(crate) fn paused_within(&self, life: Life, span: Span) -> i64 {
-        self.pauses(life).iter().map(|pause| pause.within(span)).sum()
+    /// For how long nothing of a process ran in a stretch of time.
+    pub(crate) fn still_within(&self, life: Life, span: Span) -> i64 {
+        self.still(life).iter().map(|still| still.within(span)).sum()
+    }
+
+    fn still(&self, life: Life) -> &[Span] {
+        self.still.get(&life).map_or(&[], Vec::as_slice)
     }
 
     /// Whether a process may have heard of the store in a stretch of time later than it was told.
     pub(crate) fn hears_late(&self, life: Life, span: Span) -> bool {
         let slowed = self.slowed.get(&life.seat).map_or(&[][..], Vec::as_slice);
-        let mut late = slowed.iter().chain(self.pauses(life));
+        let mut late = slowed.iter().chain(self.still(life));
         late.any(|late| late.within(span) > 0)
     }
 
@@ -109,5 +132,30 @@ impl Facts {
     /// When a process ended.
     pub(crate) fn end_of(&self, life: Life) -> i64 {
         self.ends.get(&life).copied().unwrap_or(self.end)
+    }
+}
+
+/// The same stretches of time, each moment once.
+fn apart(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort_by_key(|span| span.from);
+    let mut apart: Vec<Span> = Vec::new();
+    for span in spans {
+        match apart.last_mut().filter(|last| span.from <= last.to) {
+            Some(last) => last.to = last.to.max(span.to),
+            None => apart.push(span),
+        }
+    }
+    apart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_moment_counts_once() {
+        let span = |(from, to)| Span { from, to };
+        let spans = [(5, 9), (0, 3), (2, 4), (9, 10)].map(span).to_vec();
+        assert_eq!(apart(spans), [(0, 4), (5, 10)].map(span));
     }
 }

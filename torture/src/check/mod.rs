@@ -47,6 +47,8 @@ pub(crate) struct Counts {
     pub(crate) by_how: BTreeMap<String, usize>,
     pub(crate) by_end: BTreeMap<End, usize>,
     pub(crate) reentries: usize,
+    /// Owners that got their lock inside the process, without the database in between.
+    pub(crate) handed_over: usize,
     pub(crate) transfers: usize,
     pub(crate) longest_wait: Duration,
     pub(crate) longest_release: Duration,
@@ -64,7 +66,7 @@ impl Counts {
 
 /// Judges a history.
 pub(crate) fn check(history: &History) -> Verdict {
-    let facts = Facts::read(&history.runner);
+    let facts = Facts::read(history);
     let calls = Calls::read(history, &facts);
     let mut verdict = Verdict {
         counts: count(history, &calls),
@@ -81,6 +83,11 @@ pub(crate) fn check(history: &History) -> Verdict {
 fn count(history: &History, calls: &Calls) -> Counts {
     let mut counts = Counts {
         processes: history.workers.len(),
+        handed_over: calls
+            .sections()
+            .iter()
+            .map(|(_, sections)| handed_over(sections))
+            .sum(),
         ..Counts::default()
     };
     for line in &history.runner {
@@ -106,4 +113,13 @@ fn count(history: &History, calls: &Calls) -> Counts {
         }
     }
     counts
+}
+
+/// A token that follows directly on the one before is from the block of the same lease; the clock, from which
+/// the first token of a lease comes, counts microseconds.
+fn handed_over(sections: &[(&calls::Call, &calls::Stay)]) -> usize {
+    let follows = |pair: &&[(&calls::Call, &calls::Stay)]| {
+        pair[0].0.life == pair[1].0.life && pair[0].1.token + 1 == pair[1].1.token
+    };
+    sections.windows(2).filter(follows).count()
 }

@@ -44,9 +44,9 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     busy_after_release(calls, facts, &mut verdict.findings);
 }
 
-/// The time from one moment to another in which the call's process did not stand still.
+/// The time from one moment to another in which something of the call's process ran.
 fn awake(call: &Call, from: i64, to: i64, facts: &Facts) -> i64 {
-    to - from - facts.paused_within(call.life, Span { from, to })
+    to - from - facts.still_within(call.life, Span { from, to })
 }
 
 fn judge(call: &Call, what: &'static str, took: i64, limit: i64, verdict: &mut Verdict) {
@@ -88,6 +88,10 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         let Some(&(at, last)) = released.get(&(call.key.as_str(), by)) else {
             continue;
         };
+        // The lease went on inside of the process, and its row may still name the former owner.
+        if released.contains_key(&(call.key.as_str(), by + 1)) {
+            continue;
+        }
         let since = at.max(last);
         let span = Span {
             from: since,

@@ -33,6 +33,8 @@ pub(crate) enum Event {
     Enter { call: u64, owner: String, token: i64 },
     /// Worker: the section will now keep its thread for so long without reaching an await.
     Block { call: u64, ms: u32 },
+    /// Worker: the section goes on after it kept its thread.
+    Unblock { call: u64 },
     /// Worker: the section has ended, and this is when it was last alive and knew that it had the lock.
     Leave { call: u64, last_step: i64, how: How },
     /// Worker: the guard's release was confirmed.
@@ -46,6 +48,8 @@ pub(crate) enum Event {
         /// The message, where it says more.
         text: Option<String>,
     },
+    /// Worker: nothing in the process ran for so long before this.
+    Stall { ms: u32 },
     /// Worker: a transfer was committed, as the database said.
     Transferred { id: i64 },
 

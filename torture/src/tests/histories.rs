@@ -10,6 +10,7 @@ const B: Life = Life { seat: 1, life: 0 };
 
 /// The ttl and the wait of every call.
 const TTL: i64 = 2_000;
+const LONGEST_TTL: i64 = 3_000;
 const WAIT: i64 = 3_000;
 
 /// A history in the making.
@@ -174,18 +175,22 @@ fn force_explains_one_lease() {
             .section(A, 1, 10, 0, until)
             .section(B, 1, 20, 1_010, 9_000)
     };
-    assert_eq!(overlap(forced(sketch(1_000 + TTL), 1_000)), Cause::Forced);
-    assert_eq!(overlap(forced(sketch(1_100 + TTL), 1_000)), Cause::Unexplained);
+    assert_eq!(overlap(forced(sketch(1_000 + LONGEST_TTL), 1_000)), Cause::Forced);
+    assert_eq!(
+        overlap(forced(sketch(1_100 + LONGEST_TTL), 1_000)),
+        Cause::Unexplained
+    );
     assert_eq!(overlap(forced(sketch(1_500), 1_020)), Cause::Unexplained);
 }
 
 #[test]
 fn a_blocked_body_explains_as_long_as_it_blocks() {
-    let sketch = |ms| {
+    let sketch = |until| {
         let mut sketch = Sketch::default();
         sketch.ask(A, 1, 0, None);
         sketch.enter(A, 1, 0, ("10", 10));
-        sketch.worker(A, 1, Event::Block { call: 1, ms });
+        sketch.worker(A, 1, Event::Block { call: 1, ms: 2_500 });
+        sketch.worker(A, until, Event::Unblock { call: 1 });
         sketch.leave(A, 1, 3_000, 3_000);
         sketch.section(B, 1, 20, 2_500, 4_000)
     };

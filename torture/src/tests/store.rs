@@ -27,11 +27,11 @@ pub(super) enum Flaw {
     FallingTokens,
     /// A lease ends sooner than was said, and a renewal brings it back to life.
     RevivesExpired,
-    /// Every fourth release is confirmed and not carried out.
-    IgnoresReleases,
+    /// A release is confirmed and carried out only seconds later.
+    ReleasesLate,
     /// Every twentieth release is confirmed, and makes the lease last.
     KeepsReleased,
-    /// Every twentieth grant is forgotten, as by a failover that loses commits.
+    /// Every third grant is forgotten, as by a failover that loses commits.
     LosesCommits,
 }
 
@@ -66,24 +66,9 @@ impl BrokenStore {
     async fn one(&self, request: &Request) -> Result<Outcome, StoreError> {
         match (&request.action, self.flaw) {
             (Action::Acquire { .. }, _) => self.acquire(request).await,
-            (Action::Release, Flaw::IgnoresReleases) if self.every(4) => Ok(Outcome::Released {
-                freed: true,
-                wanted: false,
-            }),
+            (Action::Release, Flaw::ReleasesLate) => self.keep(request, Duration::from_millis(3_800)).await,
             (Action::Release, Flaw::KeepsReleased) if self.every(20) => {
-                let keep = Request {
-                    action: Action::Extend {
-                        count: 1,
-                        ttl: Duration::from_hours(1),
-                        successor: None,
-                    },
-                    ..request.clone()
-                };
-                self.honest(keep).await?;
-                Ok(Outcome::Released {
-                    freed: true,
-                    wanted: false,
-                })
+                self.keep(request, Duration::from_hours(1)).await
             }
             (Action::Release, Flaw::ReleasesAnyLease) => {
                 let answer = self.honest(request.clone()).await?;
@@ -106,6 +91,24 @@ impl BrokenStore {
             }
             _ => self.honest(request.clone()).await,
         }
+    }
+
+    /// Confirms a release, and makes the lease last for so long instead.
+    async fn keep(&self, request: &Request, ttl: Duration) -> Result<Outcome, StoreError> {
+        let action = Action::Extend {
+            count: 1,
+            ttl,
+            successor: None,
+        };
+        let keep = Request {
+            action,
+            ..request.clone()
+        };
+        self.honest(keep).await?;
+        Ok(Outcome::Released {
+            freed: true,
+            wanted: false,
+        })
     }
 
     async fn acquire(&self, request: &Request) -> Result<Outcome, StoreError> {
@@ -139,7 +142,7 @@ impl BrokenStore {
                     *fence_token = *last;
                 }
                 Flaw::RevivesExpired => *remaining = said,
-                Flaw::LosesCommits if self.every(20) => {
+                Flaw::LosesCommits if self.every(3) => {
                     self.inner.force_release(&request.key).await?;
                 }
                 _ => {}

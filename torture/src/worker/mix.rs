@@ -70,16 +70,16 @@ impl Plan {
 }
 
 /// A call of an ordinary task.
-pub(super) fn plan(rng: &mut Rng, has_bank: bool) -> Plan {
+pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
     if has_bank && rng.u8(..5) == 0 {
         return transfer(rng);
     }
-    let key = key_name(rng.usize(..KEYS));
+    let key = key_name(rng.usize(..keys));
     let mut plan = one(rng, key);
     if rng.u8(..4) == 0 && can_nest(plan.way) {
         // Mostly a re-entry; else another key inside of this one, with a wait that ends by itself.
         let key = if rng.u8(..3) == 0 {
-            key_name(rng.usize(..KEYS))
+            key_name(rng.usize(..keys))
         } else {
             plan.key.clone()
         };
@@ -96,8 +96,8 @@ pub(super) fn plan(rng: &mut Rng, has_bank: bool) -> Plan {
 }
 
 /// A call whose section keeps its thread for longer than its lease, which is not renewed.
-pub(super) fn blocking(rng: &mut Rng) -> Plan {
-    let key = key_name(rng.usize(..KEYS));
+pub(super) fn blocking(rng: &mut Rng, keys: usize) -> Plan {
+    let key = key_name(rng.usize(..keys));
     let mut plan = one(rng, key);
     plan.way = Way::With;
     plan.ttl = Duration::from_secs(1);
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn the_mix_holds_everything() {
         let mut rng = Rng::with_seed(1);
-        let plans: Vec<Plan> = (0..5_000).map(|_| plan(&mut rng, true)).collect();
+        let plans: Vec<Plan> = (0..5_000).map(|_| plan(&mut rng, KEYS, true)).collect();
         let some = |test: &dyn Fn(&Plan) -> bool| assert!(plans.iter().any(test));
         for way in [Way::With, Way::Attribute, Way::Guard, Way::BareGuard, Way::Signal] {
             some(&|plan| plan.way == way);

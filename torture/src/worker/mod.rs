@@ -38,6 +38,8 @@ pub(crate) struct Worker {
     resource: ResourceClient,
     /// `None` for a store without a database.
     bank: Option<Bank>,
+    /// How many keys are fought for, besides the accounts'.
+    keys: usize,
     calls: AtomicU64,
 }
 
@@ -48,6 +50,7 @@ impl Worker {
         folder: &Path,
         resource: ResourceClient,
         bank: Option<Bank>,
+        keys: usize,
     ) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             life,
@@ -55,6 +58,7 @@ impl Worker {
             journal: Journal::create(&folder.join(life.file()))?,
             resource,
             bank,
+            keys,
             calls: AtomicU64::new(1),
         }))
     }
@@ -84,7 +88,7 @@ impl Worker {
 
     async fn go_on(self: &Arc<Self>, mut rng: Rng) {
         loop {
-            let plan = mix::plan(&mut rng, self.bank.is_some());
+            let plan = mix::plan(&mut rng, self.keys, self.bank.is_some());
             self.attempt(&plan).await;
             // Sometimes at once, so that the key is asked for again before others have noticed.
             let pause = if rng.u8(..3) == 0 { 0 } else { rng.u64(..60) };
@@ -95,7 +99,7 @@ impl Worker {
     async fn go_on_blocking(self: &Arc<Self>, mut rng: Rng) {
         loop {
             tokio::time::sleep(Duration::from_millis(rng.u64(1_000..8_000))).await;
-            let plan = mix::blocking(&mut rng);
+            let plan = mix::blocking(&mut rng, self.keys);
             self.attempt(&plan).await;
         }
     }

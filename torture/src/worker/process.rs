@@ -8,17 +8,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use dblock::LockManager;
-use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::Worker;
 use super::section::Planned;
+use super::{KEYS, Worker};
 use crate::bank::Bank;
+use crate::history::{Event, now};
 use crate::resource::ResourceClient;
 use crate::seat::Life;
+
+/// How often the watch looks, and how late it must be for a stall.
+const LOOK: Duration = Duration::from_millis(20);
+const STALL: Duration = Duration::from_millis(150);
 
 /// How a worker is started.
 #[derive(Debug, clap::Args)]
@@ -42,8 +45,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    // A stopped process does not see that its standard input has closed.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie the process to the runner")?;
+    end_with_the_runner()?;
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !panic.payload().is::<Planned>() {
@@ -58,6 +60,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         .build()?;
     runtime.block_on(work(arguments))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A stopped process does not see that its standard input has closed; Linux ends it.
+fn end_with_the_runner() -> anyhow::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    Ok(())
 }
 
 async fn work(arguments: &Arguments) -> anyhow::Result<()> {
@@ -78,8 +87,10 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         &arguments.folder,
         resource,
         Some(bank.clone()),
+        KEYS,
     )?;
 
+    watch_for_stalls(Arc::clone(&worker));
     let stop = CancellationToken::new();
     let mut orders = orders();
     let obey = async {
@@ -116,4 +127,19 @@ fn orders() -> mpsc::UnboundedReceiver<Order> {
         }
     });
     orders
+}
+
+/// Writes down when the machine lets nothing of this process run, so that nobody is blamed for it.
+fn watch_for_stalls(worker: Arc<Worker>) {
+    std::thread::spawn(move || {
+        loop {
+            let before = now();
+            std::thread::sleep(LOOK);
+            let late = Duration::from_nanos((now() - before).unsigned_abs());
+            if late > STALL {
+                let ms = u32::try_from(late.as_millis()).unwrap_or(u32::MAX);
+                worker.journal.write(Event::Stall { ms });
+            }
+        }
+    });
 }

@@ -149,6 +149,7 @@ impl Worker {
             let ms = u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
             self.journal.write(Event::Block { call: visit.call, ms });
             std::thread::sleep(length);
+            self.journal.write(Event::Unblock { call: visit.call });
         }
         self.stay(visit, plan).await;
         match (&plan.section.work, outer) {
