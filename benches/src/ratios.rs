@@ -102,17 +102,9 @@ pub(crate) const ALL: &[Ratio] = &[
         value: |r| over(r, Scenario::Keys256, per_s, Kind::DblockPostgres, Kind::Dlpg),
     },
     Ratio {
-        name: "keys256_vs_dlpg_docs",
+        name: "keys256_vs_dlpg_try",
         bound: None,
-        value: |r| {
-            over(
-                r,
-                Scenario::Keys256,
-                per_s,
-                Kind::DblockPostgres,
-                Kind::DlpgQuickStart,
-            )
-        },
+        value: |r| over(r, Scenario::Keys256, per_s, Kind::DblockPostgres, Kind::DlpgTry),
     },
     Ratio {
         name: "keys256_vs_rslock",
@@ -130,17 +122,9 @@ pub(crate) const ALL: &[Ratio] = &[
         value: |r| over(r, Scenario::Keys16, per_s, Kind::DblockPostgres, Kind::Dlpg),
     },
     Ratio {
-        name: "keys16_vs_dlpg_docs",
+        name: "keys16_vs_dlpg_try",
         bound: None,
-        value: |r| {
-            over(
-                r,
-                Scenario::Keys16,
-                per_s,
-                Kind::DblockPostgres,
-                Kind::DlpgQuickStart,
-            )
-        },
+        value: |r| over(r, Scenario::Keys16, per_s, Kind::DblockPostgres, Kind::DlpgTry),
     },
     Ratio {
         name: "keys256_mysql_vs_dlmy",

@@ -14,7 +14,7 @@ pub(super) const POSTGRES: &[Kind] = &[
     Kind::UpsertPostgres,
     Kind::Advisory,
     Kind::Dlpg,
-    Kind::DlpgQuickStart,
+    Kind::DlpgTry,
     Kind::Rslock,
     Kind::AsyncRedisLock,
 ];

@@ -10,7 +10,7 @@ use crate::subject::{Kind, Use};
 pub(super) const SUBJECTS: &[Kind] = &[
     Kind::DblockPostgres,
     Kind::Dlpg,
-    Kind::DlpgQuickStart,
+    Kind::DlpgTry,
     Kind::Rslock,
     Kind::AsyncRedisLock,
     Kind::FloorPostgres,

@@ -3,7 +3,7 @@
 use ::dblock::{LockGuard, LockManager, LockOptions};
 use anyhow::Context as _;
 
-use super::{Client, PATIENCE, Step, Subject, TTL, Use};
+use super::{Client, PATIENCE, Step, Subject, TTL};
 
 pub(super) const SETTINGS: &str = "defaults; at most four connections of its own; `acquire` and `release`";
 
@@ -24,15 +24,10 @@ struct Task {
     guard: Option<LockGuard>,
 }
 
-pub(super) async fn open(url: &str, table: &str, plan: Use) -> anyhow::Result<Dblock> {
-    let options = LockOptions::new().ttl(TTL);
+pub(super) async fn open(url: &str, table: &str) -> anyhow::Result<Dblock> {
     Ok(Dblock {
         locks: table_of(url, table).await?,
-        options: if plan.contended {
-            options.wait(PATIENCE)
-        } else {
-            options
-        },
+        options: LockOptions::new().ttl(TTL).wait(PATIENCE),
     })
 }
 

@@ -11,15 +11,15 @@ use sqlx_of_peers::postgres::{PgPool, PgPoolOptions};
 
 use super::{Client, PATIENCE, Step, Subject, Use};
 
-pub(super) const SETTINGS: &str = "a pool of the size that is fastest here, with `test_before_acquire(false)`; without contention `try_acquire`, which \
-     takes 2 statements (`acquire` takes 6), else `acquire` with a connection for each task; `release`";
+pub(super) const SETTINGS: &str = "a pool of the size that is fastest here (with contention a connection for each task), with \
+     `test_before_acquire(false)`; `acquire` with a wait, as its documentation begins, and `release`";
 
-pub(super) const QUICK_START_SETTINGS: &str = "as its quick start shows it: a URL, so a pool of 10 connections that pings before use; `acquire` and `release`";
+pub(super) const TRY_SETTINGS: &str =
+    "the same pool; `try_acquire`, which does not wait and takes 2 statements a pair instead of 6";
 
 pub(super) struct Distributed {
     provider: PostgresLockProvider,
-    /// Where it is ours to close; a pool of its own closes with the last lock.
-    pool: Option<PgPool>,
+    pool: PgPool,
     waits: bool,
 }
 
@@ -29,7 +29,7 @@ struct Task {
     handle: Option<PostgresLockHandle>,
 }
 
-pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
+pub(super) async fn open(url: &str, plan: Use, waits: bool) -> anyhow::Result<Distributed> {
     // Its documentation gives a URL or a pool. With a URL the pool has 10 connections and pings each before
     // use: slower. A waiter under contention needs a connection of its own.
     let pool = PgPoolOptions::new()
@@ -43,19 +43,8 @@ pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
     let provider = PostgresLockProvider::builder().pool(pool.clone()).build().await?;
     Ok(Distributed {
         provider,
-        pool: Some(pool),
-        waits: plan.contended,
-    })
-}
-
-pub(super) async fn quick_start(url: &str) -> anyhow::Result<Distributed> {
-    Ok(Distributed {
-        provider: PostgresLockProvider::builder()
-            .connection_string(url)
-            .build()
-            .await?,
-        pool: None,
-        waits: true,
+        pool,
+        waits,
     })
 }
 
@@ -70,9 +59,7 @@ impl Subject for Distributed {
 
     fn close(&self) -> Step<'_> {
         Box::pin(async {
-            if let Some(pool) = &self.pool {
-                pool.close().await;
-            }
+            self.pool.close().await;
             Ok(())
         })
     }

@@ -117,8 +117,8 @@ pub(crate) enum Kind {
     Advisory,
     /// distributed-lock-postgres.
     Dlpg,
-    /// The same as its quick start shows it.
-    DlpgQuickStart,
+    /// The same with its call that does not wait.
+    DlpgTry,
     /// distributed-lock-mysql.
     Dlmy,
     Rslock,
@@ -146,7 +146,7 @@ impl Kind {
             Self::UpsertSqlite => "upsert-sqlite",
             Self::Advisory => "sqlx-advisory",
             Self::Dlpg => "distributed-lock-postgres",
-            Self::DlpgQuickStart => "distributed-lock-pg (docs)",
+            Self::DlpgTry => "distributed-lock-pg (try)",
             Self::Dlmy => "distributed-lock-mysql",
             Self::Rslock => "rslock",
             Self::AsyncRedisLock => "async-redis-lock",
@@ -160,7 +160,7 @@ impl Kind {
 
     /// Whether the size of its pool is ours to choose, so that the best has to be found.
     pub(crate) fn has_pool(self) -> bool {
-        matches!(self, Self::Dlpg | Self::Dlmy)
+        matches!(self, Self::Dlpg | Self::DlpgTry | Self::Dlmy)
     }
 
     /// Where it keeps its locks.
@@ -174,7 +174,7 @@ impl Kind {
             | Self::UpsertPostgres
             | Self::Advisory
             | Self::Dlpg
-            | Self::DlpgQuickStart => Place::Postgres,
+            | Self::DlpgTry => Place::Postgres,
             Self::DblockMysql | Self::FloorMysql | Self::BareMysql | Self::UpsertMysql | Self::Dlmy => {
                 Place::MySql
             }
@@ -198,7 +198,7 @@ impl Kind {
             Self::UpsertPostgres | Self::UpsertMysql | Self::UpsertSqlite => floor::UPSERT_SETTINGS,
             Self::Advisory => advisory::SETTINGS,
             Self::Dlpg => distributed_postgres::SETTINGS,
-            Self::DlpgQuickStart => distributed_postgres::QUICK_START_SETTINGS,
+            Self::DlpgTry => distributed_postgres::TRY_SETTINGS,
             Self::Dlmy => distributed_mysql::SETTINGS,
             Self::Rslock => redlock::SETTINGS,
             Self::AsyncRedisLock => async_redis::SETTINGS,
@@ -217,10 +217,10 @@ impl Kind {
     pub(crate) async fn open_at(self, url: &str, plan: Use) -> anyhow::Result<Box<dyn Subject>> {
         Ok(match self {
             Self::DblockPostgres | Self::DblockMysql | Self::DblockSqlite | Self::DblockMemory => {
-                Box::new(dblock::open(url, dblock::TABLE, plan).await?) as Box<dyn Subject>
+                Box::new(dblock::open(url, dblock::TABLE).await?) as Box<dyn Subject>
             }
-            Self::DblockEmpty => Box::new(dblock::open(url, dblock::EMPTY_TABLE, plan).await?),
-            Self::DblockMillion => Box::new(dblock::open(url, MILLION_TABLE, plan).await?),
+            Self::DblockEmpty => Box::new(dblock::open(url, dblock::EMPTY_TABLE).await?),
+            Self::DblockMillion => Box::new(dblock::open(url, MILLION_TABLE).await?),
             Self::FloorPostgres | Self::UpsertPostgres | Self::BarePostgres => {
                 Box::new(floor::postgres(url, self.write(), plan).await?)
             }
@@ -231,8 +231,8 @@ impl Kind {
                 Box::new(floor::sqlite(url, self.write(), plan).await?)
             }
             Self::Advisory => Box::new(advisory::open(url, plan).await?),
-            Self::Dlpg => Box::new(distributed_postgres::open(url, plan).await?),
-            Self::DlpgQuickStart => Box::new(distributed_postgres::quick_start(url).await?),
+            Self::Dlpg => Box::new(distributed_postgres::open(url, plan, true).await?),
+            Self::DlpgTry => Box::new(distributed_postgres::open(url, plan, false).await?),
             Self::Dlmy => Box::new(distributed_mysql::open(url, plan).await?),
             Self::Rslock => Box::new(redlock::open(url, plan)),
             Self::AsyncRedisLock => Box::new(async_redis::open(url, plan).await?),
