@@ -31,9 +31,9 @@ pub(crate) enum Event {
     },
     /// Worker: the section of a call begins.
     Enter { call: u64, owner: String, token: i64 },
-    /// Worker: the section will now keep its thread for so long without reaching an await.
+    /// Worker: the section will now keep its thread without reaching an await, for so long as it is planned.
     Block { call: u64, ms: u32 },
-    /// Worker: the section goes on after it kept its thread.
+    /// Worker: the section reached an await after it kept its thread. One that ends before it does never says so.
     Unblock { call: u64 },
     /// Worker: the section has ended, and this is when it was last alive and knew that it had the lock.
     Leave { call: u64, last_step: i64, how: How },

@@ -198,6 +198,19 @@ fn a_blocked_body_explains_as_long_as_it_blocks() {
     assert_eq!(overlap(sketch(2_900)), Cause::Unexplained);
 }
 
+/// Seed 20 on MariaDB, 6.5 minutes in: a body that was to block for 1898 ms, past its lease of 1 s, slept 136 ms
+/// longer, since the machine was busy. It returned without an await.
+#[test]
+fn a_body_that_sleeps_longer_than_planned_blocks_until_it_returns_seed_20() {
+    let mut sketch = Sketch::default();
+    sketch.ask(A, 130, 0, None);
+    sketch.enter(A, 130, 2, ("10", 10));
+    sketch.worker(A, 2, Event::Block { call: 130, ms: 1_898 });
+    sketch.leave(A, 130, 2_037, 2_037);
+    sketch.answer(A, 130, 2_037, End::Lost, None);
+    assert_eq!(overlap(sketch.section(B, 453, 20, 1_051, 1_052)), Cause::Blocked);
+}
+
 #[test]
 fn a_body_that_was_not_polled_is_starved() {
     // The margin of 2 seconds is 100 ms.
@@ -345,6 +358,30 @@ fn a_released_lock_is_not_busy() {
     assert_eq!(sketch(1_601, 11).findings(), []);
     assert_eq!(paused(sketch(1_601, 10), B, 50, 150).findings(), []);
     let found = sketch(1_601, 10).findings();
+    assert!(
+        matches!(found[..], [Finding::BusyAfterRelease { .. }]),
+        "{found:?}"
+    );
+}
+
+/// Seed 20 on MariaDB, 5.5 minutes in: a guard was released and the lease went on to the next in line, whose process
+/// was stopped 5 ms later, before the row named it.
+#[test]
+fn a_row_lags_behind_a_hand_over_when_its_process_is_stopped_seed_20() {
+    let sketch = |successor| {
+        let mut sketch = Sketch::default().section(A, 817, 10, 0, 28);
+        sketch.worker(A, 28, Event::Released { call: 817 });
+        sketch.ask(A, 818, 0, None);
+        sketch.enter(A, 818, 35, ("another", successor));
+        sketch.leave(A, 818, 3_875, 36);
+        sketch.answer(A, 818, 3_875, End::Lost, None);
+        sketch.ask(B, 437, 2_380, None);
+        sketch.answer(B, 437, 2_382, End::Busy, Some(10));
+        paused(sketch, A, 40, 3_874).findings()
+    };
+    assert_eq!(sketch(11), []);
+    // With another lease in between, the key was free.
+    let found = sketch(20);
     assert!(
         matches!(found[..], [Finding::BusyAfterRelease { .. }]),
         "{found:?}"

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ struct Visit<'a> {
     token: i64,
     key: String,
     last_step: AtomicI64,
+    /// It kept its thread, and has not reached an await since.
+    blocked: AtomicBool,
     returned: bool,
 }
 
@@ -49,6 +51,7 @@ impl<'a> Visit<'a> {
             token,
             key: key.to_owned(),
             last_step: AtomicI64::new(at),
+            blocked: AtomicBool::new(false),
             returned: false,
         }
     }
@@ -61,6 +64,13 @@ impl<'a> Visit<'a> {
     /// Awaits `work` with a step at least every [`STEP`].
     async fn stepping<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
+        let mut work = poll_fn(|context| {
+            let polled = work.as_mut().poll(context);
+            if polled.is_pending() && self.blocked.swap(false, Ordering::Relaxed) {
+                self.worker.journal.write(Event::Unblock { call: self.call });
+            }
+            polled
+        });
         let mut steps = interval(STEP);
         steps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -148,8 +158,8 @@ impl Worker {
         if let Some(length) = plan.section.blocks {
             let ms = u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
             self.journal.write(Event::Block { call: visit.call, ms });
+            visit.blocked.store(true, Ordering::Relaxed);
             std::thread::sleep(length);
-            self.journal.write(Event::Unblock { call: visit.call });
         }
         self.stay(visit, plan).await;
         match (&plan.section.work, outer) {
@@ -214,4 +224,47 @@ async fn until_lost<L>(
         work.as_mut().poll(context)
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use dblock::LockManager;
+    use dblock::store::memory::MemoryStore;
+    use fastrand::Rng;
+
+    use super::super::mix;
+    use super::*;
+    use crate::history::History;
+    use crate::resource::ResourceClient;
+    use crate::seat::Life;
+
+    /// Whether a body that blocks and then stays for so long writes down that it reached an await.
+    async fn reaches_an_await(length: Duration) -> bool {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(crate::history::RUNNER), "").unwrap();
+        std::fs::write(folder.path().join(crate::history::RESOURCE), "").unwrap();
+        let life = Life { seat: 0, life: 0 };
+        let locks = LockManager::builder(MemoryStore::new()).start().unwrap();
+        let nobody = ResourceClient::new(([127, 0, 0, 1], 9).into());
+        let worker = Worker::new(life, locks, folder.path(), nobody, None, 1).unwrap();
+        let mut plan = mix::blocking(&mut Rng::with_seed(1), 1);
+        plan.section.work = Work::Unfenced;
+        plan.section.panics = false;
+        plan.section.blocks = Some(Duration::from_millis(1));
+        plan.section.length = length;
+        worker.attempt(&plan).await;
+
+        let history = History::read(folder.path()).unwrap();
+        let log = &history.workers[&life];
+        let place = |wanted: &dyn Fn(&Event) -> bool| log.iter().position(|line| wanted(&line.event));
+        let left = place(&|event| matches!(event, Event::Leave { .. })).unwrap();
+        assert!(place(&|event| matches!(event, Event::Block { .. })).unwrap() < left);
+        place(&|event| matches!(event, Event::Unblock { .. })).is_some_and(|unblocked| unblocked < left)
+    }
+
+    #[tokio::test]
+    async fn a_blocked_body_tells_of_the_await_that_it_reaches() {
+        assert!(reaches_an_await(Duration::from_millis(10)).await);
+        assert!(!reaches_an_await(Duration::ZERO).await);
+    }
 }
