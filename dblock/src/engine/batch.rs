@@ -57,6 +57,17 @@ impl Kind {
     }
 }
 
+/// The lane with the requests that callers make next: acquires for releases, and the other way round.
+pub(super) fn counterpart(lane: usize, lanes: usize) -> Option<usize> {
+    let (release, acquire) = (Kind::Release.lane(lanes), Kind::Acquire.lane(lanes));
+    match lane {
+        _ if release == acquire => None,
+        lane if lane == release => Some(acquire),
+        lane if lane == acquire => Some(release),
+        _ => None,
+    }
+}
+
 /// A batch that came back.
 pub(super) struct Batch {
     pub(super) lane: usize,

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::batch::{self, Batch};
+use super::gather::{self, Gather};
 use super::key_state::{KeyState, Scene};
 use super::listener::{Heard, Listener};
 use super::purge;
@@ -46,6 +47,7 @@ pub(super) async fn drive(
 ) {
     let lanes = batch::lanes(&*store);
     let turn = Arc::new(Semaphore::new(1));
+    let store_on_callers_runtime = store.capabilities().callers_runtime;
     let mut driver = Driver {
         purge: purge::start(Arc::clone(&store), Arc::clone(&turn), settings.purge_after),
         listener: Listener::new(&store),
@@ -57,7 +59,10 @@ pub(super) async fn drive(
         touched: Vec::new(),
         looks: BTreeSet::new(),
         ready: (0..lanes).map(|_| VecDeque::new()).collect(),
-        busy: vec![false; lanes],
+        on_their_way: vec![None; lanes],
+        held_back_since: vec![None; lanes],
+        held_back_until: None,
+        gather: (!store_on_callers_runtime).then(Gather::default),
         batches: JoinSet::new(),
         errands: JoinSet::new(),
         turn,
@@ -68,7 +73,11 @@ pub(super) async fn drive(
     let mut open = true;
     loop {
         let next_look = driver.looks.first().map(|(at, _)| *at);
-        let wake_at = next_look.into_iter().chain(driver.stop.wakes_at()).min();
+        let wake_at = next_look
+            .into_iter()
+            .chain(driver.stop.wakes_at())
+            .chain(driver.held_back_until)
+            .min();
         tokio::select! {
             count = inbox.recv_many(&mut commands, MOST_COMMANDS), if open => {
                 if count == 0 {
@@ -81,6 +90,9 @@ pub(super) async fn drive(
             Some(_) = driver.errands.join_next() => {}
             heard = driver.listener.next() => driver.hear(heard),
             () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
+        }
+        if let Some(gather) = &mut driver.gather {
+            gather.gather(&mut inbox, &mut commands);
         }
         // Whatever woke the loop, the next batch takes along what has come meanwhile.
         while commands.len() < MOST_COMMANDS
@@ -114,7 +126,14 @@ struct Driver {
     looks: BTreeSet<(Instant, Key)>,
     /// Keys with something to send, by lane.
     ready: Vec<VecDeque<Key>>,
-    busy: Vec<bool>,
+    /// By lane: how many requests, and since when.
+    on_their_way: Vec<Option<(usize, Instant)>>,
+    /// By lane: since when its next batch waits for another one. That is done once a batch.
+    held_back_since: Vec<Option<Instant>>,
+    /// A batch waits for another one until then.
+    held_back_until: Option<Instant>,
+    /// Not on the caller's runtime, whose thread it would keep.
+    gather: Option<Gather>,
     batches: JoinSet<Batch>,
     errands: JoinSet<()>,
     /// Errands take turns: all connections but one are for locks.
@@ -134,9 +153,9 @@ struct Entry {
     touched: bool,
     /// It counts in `pending`.
     pending: bool,
-    /// Its last batch hung. It is sent alone until it gets an answer, so that a request that hangs the
-    /// store does not take others along again and again.
-    suspect: bool,
+    /// How large a batch it may go in. After one that hung, batches are smaller and smaller until there is an
+    /// answer, so that a request that hangs the store does not take others along again and again.
+    most_together: usize,
 }
 
 impl Driver {
@@ -144,7 +163,12 @@ impl Driver {
         let now = Instant::now();
         match command {
             Command::Acquire(waiter) => {
-                if !matches!(self.stop, Stop::No) && !waiter.call.nested {
+                let refused = match self.stop {
+                    Stop::No => false,
+                    Stop::Grace { .. } => !waiter.call.nested,
+                    Stop::Farewell { .. } => true,
+                };
+                if refused {
                     return waiter.refuse_shutdown();
                 }
                 let key = waiter.call.key.clone();
@@ -193,7 +217,7 @@ impl Driver {
             look_at: None,
             touched: false,
             pending: false,
-            suspect: false,
+            most_together: MAX_BATCH,
         })
     }
 
@@ -284,24 +308,40 @@ impl Driver {
 
     /// Sends what is ready on every free lane.
     fn dispatch(&mut self) {
+        self.held_back_until = None;
         for lane in 0..self.ready.len() {
-            while !self.busy[lane] && !self.ready[lane].is_empty() {
+            while self.on_their_way[lane].is_none() && !self.ready[lane].is_empty() {
+                let now = Instant::now();
+                if let Some(until) = self.waits_until(lane).filter(|until| *until > now) {
+                    self.held_back_until = Some(until);
+                    break;
+                }
+                self.held_back_since[lane] = None;
                 let requests = self.take_batch(lane);
                 if requests.is_empty() {
                     continue;
                 }
-                self.busy[lane] = true;
+                self.on_their_way[lane] = Some((requests.len(), now));
                 let store = Arc::clone(&self.store);
                 self.batches.spawn(Batch::run(store, lane, requests));
             }
         }
     }
 
+    /// Until when a lane waits for the batch of its counterpart.
+    fn waits_until(&mut self, lane: usize) -> Option<Instant> {
+        let counterpart = batch::counterpart(lane, self.ready.len())?;
+        let (count, sent_at) = self.on_their_way[counterpart]?;
+        let since = *self.held_back_since[lane].get_or_insert(sent_at);
+        gather::waits_for(self.ready[lane].len(), count, since)
+    }
+
     fn take_batch(&mut self, lane: usize) -> Vec<Request> {
         let now = Instant::now();
         let lanes = self.ready.len();
         let mut requests = Vec::new();
-        while requests.len() < MAX_BATCH
+        let mut most = MAX_BATCH;
+        while requests.len() < most
             && let Some(key) = self.ready[lane].pop_front()
         {
             let Some(entry) = self.keys.get_mut(&key) else {
@@ -310,11 +350,11 @@ impl Driver {
             if entry.state.listed != Some(lane) {
                 continue;
             }
-            let suspect = entry.suspect;
-            if suspect && !requests.is_empty() {
+            if entry.most_together <= requests.len() {
                 self.ready[lane].push_front(key);
                 break;
             }
+            most = most.min(entry.most_together);
             entry.state.listed = None;
             // What the key needs may have changed since it was listed.
             if entry
@@ -325,9 +365,6 @@ impl Driver {
                 requests.extend(entry.state.take_request(self.settings.hand_over, now));
             }
             self.look_at(&key, now);
-            if suspect {
-                break;
-            }
         }
         requests
     }
@@ -343,8 +380,14 @@ impl Driver {
             Err(error) => return tracing::error!(%error, "a batch was lost"),
         };
         let now = Instant::now();
-        self.busy[lane] = false;
-        let hung = answers.is_err();
+        self.on_their_way[lane] = None;
+        if let Some(gather) = &mut self.gather {
+            gather.answered(requests.len());
+        }
+        let most_together = match &answers {
+            Ok(_) => MAX_BATCH,
+            Err(_) => (requests.len() / 8).max(1),
+        };
         let answers = answers.unwrap_or_else(|error| vec![Err(error); requests.len()]);
         self.health.note(&answers);
         let scene = Scene {
@@ -359,7 +402,7 @@ impl Driver {
                 continue;
             };
             let busy = matches!(answer, Ok(Outcome::Busy(_)));
-            entry.suspect = hung;
+            entry.most_together = most_together;
             entry.state.settle(answer, scene);
             somebody_waits |= busy && entry.state.waits();
             if !mem::replace(&mut entry.touched, true) {

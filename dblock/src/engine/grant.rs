@@ -110,9 +110,9 @@ struct State {
     reason: Option<LostReason>,
     /// The store has confirmed the release.
     released: bool,
-    /// Nobody is inside, and the last one left in a way in which the lock may go on here.
-    left_in_order: bool,
-    /// `None` after an owner has asked for a fence check: the lock goes on through the store.
+    /// Nobody is inside: the engine may let the next one in.
+    is_left: bool,
+    /// `None` after an owner has asked for a fence check or left in disorder: the lock goes on through the store.
     hand_over: Option<HandOver>,
     /// The engine knows that the row is behind.
     behind_told: bool,
@@ -201,7 +201,7 @@ impl Grant {
                 store_end,
                 reason: None,
                 released: false,
-                left_in_order: false,
+                is_left: false,
                 hand_over: Some(hand_over),
                 behind_told: false,
             }),
@@ -253,7 +253,10 @@ impl Grant {
         self.end_in_time(now);
         let mut state = self.state();
         state.holds = state.holds.saturating_sub(1);
-        state.left_in_order = in_order && state.holds == 0;
+        if !in_order {
+            state.hand_over = None;
+        }
+        state.is_left = state.holds == 0;
         self.hand_over(state, engine, now)
     }
 
@@ -270,7 +273,7 @@ impl Grant {
         now: Instant,
     ) -> Left {
         let over = state.reason.is_some() || self.revoked.is_cancelled() || now >= state.deadline();
-        if !state.left_in_order || over {
+        if !state.is_left || over {
             return Left::Open;
         }
         let Some(next) = state.successor(&self.line, now) else {
@@ -283,8 +286,9 @@ impl Grant {
         let terms = Arc::new(terms);
         state.terms = Arc::clone(&terms);
         state.holds = 1;
-        state.left_in_order = false;
-        let tell = !mem::replace(&mut state.behind_told, true);
+        state.is_left = false;
+        // The engine must also know of a time that ends before the row's.
+        let tell = !mem::replace(&mut state.behind_told, true) || terms.max_hold_until.is_some();
         drop(state);
         let lease = Lease::new(terms, Arc::clone(self));
         if tell {

@@ -28,6 +28,7 @@ pub(super) struct Holding {
     pub(super) grant: Arc<Grant>,
     /// As it was when [`refresh`](Self::refresh) looked last.
     seen: Snapshot,
+    first_token: i64,
     /// Whom the row names, and the number of holds that it has.
     row: Arc<LeaseTerms>,
     row_count: u32,
@@ -63,6 +64,7 @@ impl Holding {
     pub(super) fn new(grant: Arc<Grant>) -> Self {
         let seen = grant.look(Instant::now());
         Self {
+            first_token: seen.terms.fence_token,
             row: Arc::clone(&seen.terms),
             row_count: 1,
             sent_terms: Arc::clone(&seen.terms),
@@ -82,7 +84,13 @@ impl Holding {
 
     /// Looks who is inside.
     pub(super) fn refresh(&mut self, now: Instant) {
+        let was_left = self.is_left();
         self.seen = self.grant.look(now);
+        if self.is_left() && !was_left && self.trouble.is_none() {
+            // A row that was locked when it was to be extended may be free for the release.
+            self.retry_at = None;
+            self.pause = FIRST_RETRY;
+        }
         if self.row_is_behind() && self.follow_at.is_none() {
             self.follow_at = Some(now + ROW_FOLLOWS_WITHIN);
         }
@@ -95,6 +103,11 @@ impl Holding {
     /// Of the owner inside.
     pub(super) fn terms(&self) -> &LeaseTerms {
         &self.seen.terms
+    }
+
+    /// How often the lock was handed over.
+    pub(super) fn hand_overs(&self) -> u32 {
+        u32::try_from(self.seen.terms.fence_token - self.first_token).unwrap_or(u32::MAX)
     }
 
     /// Everyone has left.
@@ -185,7 +198,10 @@ impl Holding {
     fn lingers_until(&self, now: Instant) -> Option<Instant> {
         let until = self.seen.terms.hold_min_until?;
         // The local deadline is for bodies; the row is busy until its own end.
-        let stands = matches!(self.seen.reason, None | Some(LostReason::Expired));
+        let stands = matches!(
+            self.seen.reason,
+            None | Some(LostReason::Expired | LostReason::MaxHold)
+        );
         (now < until && stands).then_some(until)
     }
 
@@ -200,7 +216,8 @@ impl Holding {
         if let Some(until) = self.lingers_until(now).filter(|_| holds == 0) {
             // The callers need not wait for that.
             self.waiting.drain(..).for_each(Syncer::done);
-            let missing = !self.covers(until) && !ended && !self.grant.is_revoked();
+            let may_extend = self.seen.reason != Some(LostReason::Expired) && !self.grant.is_revoked();
+            let missing = !self.covers(until) && may_extend;
             let ttl = until - now;
             return (missing && may_send).then_some(Action::Extend {
                 count: 1,
@@ -367,6 +384,9 @@ impl Holding {
         self.extend_unsure = false;
         self.pause = FIRST_RETRY;
         self.refresh(now);
+        if !self.row_is_behind() {
+            self.follow_at = None;
+        }
         let terms = &self.seen.terms;
         if self.trouble.take().is_some() {
             tracing::info!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token, "lock renewed again");

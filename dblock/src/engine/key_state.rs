@@ -19,9 +19,6 @@ use crate::health::HealthBoard;
 use crate::key::Key;
 use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
 
-/// How many tokens an acquire keeps free for hand-overs when others are in line behind its caller.
-const SPARE_TOKENS: u32 = 1 << 20;
-
 /// What the engine knows beside its keys.
 #[derive(Clone, Copy)]
 pub(super) struct Scene<'a> {
@@ -130,7 +127,8 @@ impl KeyState {
     /// The holds of a lease have changed.
     pub(super) fn note_holds(&mut self, lease: &Lease, syncer: Option<Syncer>, now: Instant) {
         match &mut self.holding {
-            Some(holding) if Arc::ptr_eq(&holding.grant, lease.grant()) => {
+            // An owner that is out already need not wait for its successor's row.
+            Some(holding) if Arc::ptr_eq(&holding.grant, lease.grant()) && lease.is_current() => {
                 holding.refresh(now);
                 holding.note_holds(syncer);
             }
@@ -182,10 +180,11 @@ impl KeyState {
             .in_flight
             .as_ref()
             .is_some_and(|sent| sent.for_whom == ForWhom::Holding && Kind::of(&sent.action) == Kind::Extend);
-        if on_its_way || holding.is_unsure() {
+        if (on_its_way || holding.is_unsure()) && !holding.lingers(now) {
             self.orphans.push(Orphan::new(terms.lease_id, terms.ttl, now));
         }
-        self.queue.released(holding.seen(), true, listening, now);
+        self.queue
+            .released(holding.seen(), holding.hand_overs(), true, listening, now);
         self.queue.note_trouble(holding.trouble().cloned(), now);
     }
 
@@ -231,12 +230,9 @@ impl KeyState {
                     ttl: ask.ttl,
                     holder: ask.holder,
                     wanted_for: ask.wanted_for,
-                    spare_tokens: if hand_over && ask.has_followers {
-                        SPARE_TOKENS
-                    } else {
-                        0
-                    },
+                    spare_tokens: if hand_over { ask.spare_tokens } else { 0 },
                 };
+                self.queue.asked();
                 (Uuid::now_v7(), action, ForWhom::Waiter(ask.waiter))
             }
         };
@@ -300,7 +296,8 @@ impl KeyState {
             holding.grant.hand_over_until(until);
         }
         if let Settled::Over { wanted } = holding.settle(&sent.action, sent.sent_at, answer, now) {
-            self.queue.released(holding.seen(), wanted, scene.listening, now);
+            self.queue
+                .released(holding.seen(), holding.hand_overs(), wanted, scene.listening, now);
             self.holding = None;
         }
     }

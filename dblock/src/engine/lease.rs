@@ -37,6 +37,11 @@ impl Lease {
         }
     }
 
+    /// The owner is inside, or was the last one.
+    pub(super) fn is_current(&self) -> bool {
+        self.grant.is_of(&self.terms)
+    }
+
     /// Fails when the lease has ended.
     pub(crate) fn check(&self) -> Result<(), LockError> {
         self.lost_reason().map_or(Ok(()), |reason| Err(self.lost(reason)))

@@ -85,6 +85,10 @@ impl Line {
     /// Takes all callers out that pass `test`, for instance because their time is over.
     pub(super) fn take_if(&self, mut test: impl FnMut(&Waiter) -> bool) -> Vec<Waiter> {
         let mut callers = self.callers();
+        if !callers.waiters.iter().any(&mut test) {
+            callers.first_deadline = callers.waiters.iter().filter_map(|waiter| waiter.deadline).min();
+            return Vec::new();
+        }
         let all = std::mem::take(&mut *callers);
         let mut taken = Vec::new();
         for waiter in all.waiters {

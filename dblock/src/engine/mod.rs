@@ -9,10 +9,12 @@
 //!   took.
 //! - [`line`] and [`grant`] are what callers and the engine share: who waits, and who is inside. An owner that
 //!   leaves lets the next in line in without the engine and the store. [`lease`] is an owner's view of a grant.
+//! - [`gather`] says when a batch waits for more.
 //! - [`listener`] hears of releases by other processes; [`purge`] deletes rows that nobody uses any more.
 
 mod batch;
 mod driver;
+mod gather;
 mod grant;
 mod holding;
 mod key_state;

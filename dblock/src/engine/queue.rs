@@ -21,6 +21,9 @@ const LONGEST_ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before a busy key is asked again although wake-ups are heard: one may be lost.
 const LISTENING_PAUSE: Duration = Duration::from_millis(950);
 
+/// Pause before a row that is locked is asked again after a wake-up: whoever has locked it is about to take it.
+const WOKEN_PAUSE: Duration = Duration::from_millis(2);
+
 /// How long a busy answer says in the row that somebody waits. Longer than any pause, and than a slow
 /// statement or two.
 const WANTED_FOR: Duration = Duration::from_secs(3);
@@ -42,19 +45,28 @@ const LONGEST_TURN_LISTENING: Duration = Duration::from_millis(10);
 const STAND_BACK: Duration = Duration::from_millis(130);
 const STAND_BACK_LISTENING: Duration = Duration::from_millis(5);
 
+/// How many tokens an acquire keeps free for hand-overs: four times as many as the last lease used, so that
+/// tokens run ahead of the clock only where they are used up as fast.
+const FEWEST_SPARE: u32 = 64;
+const MOST_SPARE: u32 = 1 << 20;
+
 #[derive(Debug)]
 pub(super) struct Queue {
     line: Arc<Line>,
     /// The store is not asked before this.
     ask_at: Instant,
+    /// A wake-up came since the store was asked last: its answer may be out of date.
+    woken: bool,
     pause: Duration,
     last: LastAnswer,
     last_at: Instant,
     turn: Option<Turn>,
     /// Another process is known to want the key.
     contended_until: Instant,
-    /// Callers that wait are not asked for before this, so that another process gets in.
+    /// The store is not asked before this, so that another process gets in.
     stand_back_until: Instant,
+    /// How many tokens the next acquire keeps free for hand-overs.
+    spare_tokens: u32,
 }
 
 /// The time in which the key keeps coming back to this process.
@@ -83,8 +95,8 @@ pub(super) struct Ask {
     pub(super) holder: Arc<str>,
     /// How long the row should say that somebody waits.
     pub(super) wanted_for: Option<Duration>,
-    /// Others are behind in the line.
-    pub(super) has_followers: bool,
+    /// How many tokens to keep free for hand-overs to those behind in the line.
+    pub(super) spare_tokens: u32,
 }
 
 impl Queue {
@@ -92,12 +104,14 @@ impl Queue {
         Self {
             line: Arc::default(),
             ask_at: now,
+            woken: false,
             pause: FIRST_PAUSE,
             last: LastAnswer::None,
             last_at: now,
             turn: None,
             contended_until: now,
             stand_back_until: now,
+            spare_tokens: FEWEST_SPARE,
         }
     }
 
@@ -193,16 +207,17 @@ impl Queue {
             ttl: first.call.options.ttl,
             holder: Arc::clone(&first.call.holder),
             wanted_for: (waiting > 0).then_some(WANTED_FOR),
-            has_followers: all > 1,
+            spare_tokens: if all > 1 { self.spare_tokens } else { 0 },
         })
     }
 
     fn may_ask_at(&self) -> Instant {
-        if self.stand_back_until <= self.ask_at || self.line.has_impatient() {
-            self.ask_at
-        } else {
-            self.stand_back_until
-        }
+        self.ask_at.max(self.stand_back_until)
+    }
+
+    /// An acquire is on its way.
+    pub(super) fn asked(&mut self) {
+        self.woken = false;
     }
 
     /// When to look again without an event. `asked`: a request is on its way, or the lock is held here.
@@ -218,7 +233,11 @@ impl Queue {
     pub(super) fn busy(&mut self, occupant: Occupant, listening: bool, now: Instant) {
         self.refuse_impatient(Some(&occupant));
         let expiry = now + occupant.remaining + Duration::from_millis(1);
-        self.ask_at = expiry.min(now + self.next_pause(listening));
+        self.ask_at = if self.woken {
+            now
+        } else {
+            expiry.min(now + self.next_pause(listening))
+        };
         self.turn = None;
         self.answered(LastAnswer::Busy(Some(occupant)), now);
     }
@@ -241,6 +260,9 @@ impl Queue {
             waiter.refuse_busy(None);
         }
         self.ask_at = now + jittered(self.pause.min(FIRST_PAUSE * 4));
+        if self.woken {
+            self.ask_at = now + jittered(WOKEN_PAUSE);
+        }
         self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
         let known = match &mut self.last {
             LastAnswer::Busy(occupant) => occupant.take(),
@@ -267,6 +289,7 @@ impl Queue {
     /// The key may be free: somebody has released it, or a wake-up may have been missed.
     pub(super) fn woken(&mut self, now: Instant) {
         self.pause = FIRST_PAUSE;
+        self.woken = true;
         self.ask_at = self.ask_at.min(now);
     }
 
@@ -324,8 +347,16 @@ impl Queue {
     }
 
     /// The lease of this process is over. `wanted`: somebody in another process may wait for the key.
-    pub(super) fn released(&mut self, former: &Snapshot, wanted: bool, listening: bool, now: Instant) {
+    pub(super) fn released(
+        &mut self,
+        former: &Snapshot,
+        hand_overs: u32,
+        wanted: bool,
+        listening: bool,
+        now: Instant,
+    ) {
         self.answered(LastAnswer::Ours(former.clone()), now);
+        self.spare_tokens = hand_overs.saturating_mul(4).clamp(FEWEST_SPARE, MOST_SPARE);
         self.ask_at = now;
         if !wanted {
             self.turn = None;

@@ -164,11 +164,14 @@ impl Syncer {
         }
     }
 
-    /// The lease was over when the engine heard of the caller. It looks at a key whenever there is reason to,
-    /// so it may see that the last hold has ended, and release, before the caller's own word arrives.
+    /// The lease was over for the caller when the engine heard of it. The engine looks at a key whenever there is
+    /// reason to, so it may see that the last hold has ended, and release or hand over, before the caller's own
+    /// word arrives.
     pub(super) fn late(self, lease: &Lease) {
         match self {
-            Self::Leaving { reply, .. } if lease.grant().is_released() => drop(reply.send(Left::Confirmed)),
+            Self::Leaving { reply, .. } if lease.grant().is_released() || !lease.is_current() => {
+                drop(reply.send(Left::Confirmed));
+            }
             _ => self.lost(&lease.terms, lease.lost_reason()),
         }
     }
