@@ -1,9 +1,9 @@
 //! A statement that fails, for one of its rows or with its session.
 
 use dblock::store::{Action, Outcome, Store, StoreErrorKind};
-use sqlx::{AssertSqlSafe, Connection, Row};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
-use crate::bench::{Bench, acquire, ask, extend, one};
+use crate::bench::{Bench, TTL, acquire, ask, extend, one, release, waiting};
 
 /// One bad row fails alone.
 #[tokio::test]
@@ -69,4 +69,79 @@ async fn a_terminated_session_is_an_unknown_outcome() {
         ask(&store, &extend(&request, 1)).await,
         Outcome::Extended { .. }
     ));
+}
+
+/// Makes the general statements on the table wait as long as the connection lives, and then fail as in a
+/// conflict. Those for the usual state of a row are carried out, and so is all that is sent after that.
+async fn general_statements_fail(bench: &Bench) -> PgConnection {
+    bench
+        .run(
+            "CREATE OR REPLACE FUNCTION {t}_fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF current_query() LIKE '%found AS MATERIALIZED%'
+                     AND NOT pg_try_advisory_xact_lock_shared(TG_RELID::bigint)
+                 THEN
+                     PERFORM pg_advisory_xact_lock_shared(TG_RELID::bigint);
+                     RAISE EXCEPTION 'as planned' USING ERRCODE = 'lock_not_available';
+                 END IF;
+                 RETURN NULL;
+             END $$;
+             CREATE TRIGGER fails BEFORE UPDATE ON {t} FOR EACH STATEMENT EXECUTE FUNCTION {t}_fails()",
+        )
+        .await;
+    let mut user = bench.user().await;
+    let lock = format!(
+        "SELECT pg_advisory_lock('{}'::regclass::oid::bigint)",
+        bench.table
+    );
+    sqlx::query(AssertSqlSafe(lock)).execute(&mut user).await.unwrap();
+    user
+}
+
+/// A release that was carried out is not sent again with what failed after it: somebody else has the key by
+/// then, and the answer would be that the lease was lost.
+#[tokio::test]
+async fn a_release_before_the_failure_is_not_repeated() {
+    let Some(bench) = Bench::new("release_before_failure").await else {
+        return;
+    };
+    let (store, other) = (bench.store(), bench.store());
+    let held = acquire("a");
+    ask(&store, &held).await;
+    let failing = general_statements_fail(&bench).await;
+    // Two rows that are not there: the general statement is asked about both, and then about each.
+    let batch = [&held, &acquire("b"), &acquire("c")].map(release);
+    let next = async {
+        let request = acquire("a");
+        while !matches!(one(&other, &request).await, Ok(Outcome::Granted { .. })) {
+            tokio::task::yield_now().await;
+        }
+        failing.close().await.unwrap();
+    };
+    let (answers, ()) = tokio::join!(store.apply(&batch), next);
+    assert!(
+        matches!(answers[0], Ok(Outcome::Released { freed: true, .. })),
+        "{answers:?}"
+    );
+    for answer in &answers[1..] {
+        assert!(matches!(answer, Ok(Outcome::Lost)), "{answers:?}");
+    }
+}
+
+/// A grant is told although the rest of the batch fails: as a failure of known outcome it would leave a lease
+/// that nobody releases.
+#[tokio::test]
+async fn a_grant_before_the_failure_is_told() {
+    let Some(bench) = Bench::new("grant_before_failure").await else {
+        return;
+    };
+    let (store, other) = (bench.store(), bench.store());
+    ask(&other, &acquire("b")).await;
+    let _failing = general_statements_fail(&bench).await;
+    let batch = [acquire("a"), waiting("b", TTL)];
+    let answers = store.apply(&batch).await;
+    assert!(matches!(answers[0], Ok(Outcome::Granted { .. })), "{answers:?}");
+    assert!(
+        matches!(&answers[1], Err(error) if error.kind() == StoreErrorKind::Conflict),
+        "{answers:?}"
+    );
 }

@@ -32,38 +32,36 @@ enum Kind {
 const ORDER: [Kind; 3] = [Kind::Extend, Kind::Release, Kind::Acquire];
 
 pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<Answer> {
-    let mut answers: Vec<Answer> = requests.iter().map(|_| Ok(Outcome::Skipped)).collect();
+    let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
     // Once no connection can be had, the rest is not tried: each attempt may take seconds.
     let mut unreachable = None;
     for kind in ORDER {
         let mut parts = vec![group(kind, requests)];
-        while let Some(part) = parts.pop() {
+        while let Some(mut part) = parts.pop() {
             if part.is_empty() {
                 continue;
             }
-            let answer = match &unreachable {
-                None => execute(store, kind, &part).await,
+            let executed = match &unreachable {
+                None => execute(store, kind, &part, &mut answers).await,
                 Some(error) => Err(repeated(error)),
             };
-            match answer {
-                Ok(outcomes) => {
-                    for ((place, _), outcome) in part.into_iter().zip(outcomes) {
-                        answers[place] = Ok(outcome);
-                    }
-                }
-                Err(error) if part.len() > 1 && may_be_one_row(error.kind()) => {
-                    parts.extend(part.into_iter().rev().map(|request| vec![request]));
-                }
-                Err(error) => {
-                    if error.kind() == StoreErrorKind::Unreachable {
-                        unreachable = Some(repeated(&error));
-                    }
-                    fill(&mut answers, &part, error);
-                }
+            let Err(error) = executed else { continue };
+            // The error is not about what an earlier statement answered. That is committed: its answer stands,
+            // and sent again it could get another one.
+            part.retain(|(place, _)| answers[*place].is_none());
+            if part.len() > 1 && may_be_one_row(error.kind()) {
+                parts.extend(part.into_iter().rev().map(|request| vec![request]));
+                continue;
             }
+            if error.kind() == StoreErrorKind::Unreachable {
+                unreachable = Some(repeated(&error));
+            }
+            fill(&mut answers, &part, error);
         }
     }
-    answers
+    // What the statements leave out is a row that was locked, or that came, changed or went meanwhile.
+    let skipped = |answer: Option<Answer>| answer.unwrap_or(Ok(Outcome::Skipped));
+    answers.into_iter().map(skipped).collect()
 }
 
 /// The requests of one kind in the order of their keys' bytes, in which rows are inserted.
@@ -88,12 +86,12 @@ fn may_be_one_row(kind: StoreErrorKind) -> bool {
 }
 
 /// Gives every request of `part` the error, the first one with its cause.
-fn fill(answers: &mut [Answer], part: &[Placed<'_>], error: StoreError) {
+fn fill(answers: &mut [Option<Answer>], part: &[Placed<'_>], error: StoreError) {
     for (place, _) in part.iter().skip(1) {
-        answers[*place] = Err(repeated(&error));
+        answers[*place] = Some(Err(repeated(&error)));
     }
     if let Some((place, _)) = part.first() {
-        answers[*place] = Err(error);
+        answers[*place] = Some(Err(error));
     }
 }
 
@@ -101,46 +99,55 @@ fn repeated(error: &StoreError) -> StoreError {
     StoreError::new(error.kind(), error.to_string())
 }
 
-/// Outcomes in the order of `part`, which is sorted by key.
-async fn execute(store: &PostgresStore, kind: Kind, part: &[Placed<'_>]) -> Result<Vec<Outcome>, StoreError> {
-    let mut connection = store.connections.take().await?;
-    let outcomes = outcomes(store, kind, part, &mut connection).await;
-    connection.settle(outcomes.map_err(|error| errors::of_statement(error, &store.table)))
-}
-
-/// Asks for the usual state of the rows first, and for every state then, about those that are in no usual one.
-async fn outcomes(
+/// Fills in the answers to `part`, which is sorted by key: with an error too, those known before it.
+async fn execute(
     store: &PostgresStore,
     kind: Kind,
     part: &[Placed<'_>],
+    answers: &mut [Option<Answer>],
+) -> Result<(), StoreError> {
+    let mut connection = store.connections.take().await?;
+    let asked = ask(store, kind, part, answers, &mut connection).await;
+    connection.settle(asked.map_err(|error| errors::of_statement(error, &store.table)))
+}
+
+/// Asks for the usual state of the rows first, and for every state then, about those that are in no usual one.
+/// Each statement is committed before its answers are filled in.
+async fn ask(
+    store: &PostgresStore,
+    kind: Kind,
+    part: &[Placed<'_>],
+    answers: &mut [Option<Answer>],
     connection: &mut Session,
-) -> Result<Vec<Outcome>, sqlx::Error> {
+) -> Result<(), sqlx::Error> {
     let statements = statements(store, kind);
     let usual = match (part, &statements.many) {
         ([(_, request)], _) => Some(one(&statements.one, kind, request)),
         (_, text) => text.as_ref().map(|text| many(text, kind, part)),
     };
-    let mut answers: Vec<Option<Outcome>> = vec![None; part.len()];
     if let Some(usual) = usual {
-        for row in usual.fetch_all(connection).await? {
-            let (place, outcome) = answer(kind, part, &row)?;
-            answers[place] = Some(outcome);
-        }
+        read(kind, part, &usual.fetch_all(connection).await?, answers)?;
     }
-    let unanswered = || answers.iter().enumerate().filter(|(_, answer)| answer.is_none());
-    let rest: Vec<Placed<'_>> = unanswered().map(|(i, _)| (i, part[i].1)).collect();
+    let unanswered = part.iter().filter(|(place, _)| answers[*place].is_none());
+    let rest: Vec<Placed<'_>> = unanswered.copied().collect();
     if !rest.is_empty() {
-        for row in many(&statements.general, kind, &rest)
-            .fetch_all(connection)
-            .await?
-        {
-            let (place, outcome) = answer(kind, &rest, &row)?;
-            answers[rest[place].0] = Some(outcome);
-        }
+        let general = many(&statements.general, kind, &rest);
+        read(kind, &rest, &general.fetch_all(connection).await?, answers)?;
     }
-    // What the statements leave out is a row that was locked, or that came, changed or went meanwhile.
-    let skipped = |answer: Option<Outcome>| answer.unwrap_or(Outcome::Skipped);
-    Ok(answers.into_iter().map(skipped).collect())
+    Ok(())
+}
+
+fn read(
+    kind: Kind,
+    part: &[Placed<'_>],
+    rows: &[PgRow],
+    answers: &mut [Option<Answer>],
+) -> Result<(), sqlx::Error> {
+    for row in rows {
+        let (place, outcome) = answer(kind, part, row)?;
+        answers[place] = Some(Ok(outcome));
+    }
+    Ok(())
 }
 
 fn statements(store: &PostgresStore, kind: Kind) -> &Statements {
@@ -256,12 +263,13 @@ fn new_token(request: &Request) -> Option<i64> {
     successor(request).map(|successor| successor.fence_token)
 }
 
-/// Reads one row of an answer: the place in `part`, and the outcome. [`super::sql`] lists the columns.
+/// Reads one row of an answer: the request's place in the batch, and the outcome. [`super::sql`] lists the columns.
 fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcome), sqlx::Error> {
     let key: &str = row.try_get(0)?;
-    let place = part
+    let found = part
         .binary_search_by(|(_, request)| request.key.as_str().cmp(key))
         .map_err(|_| unexpected("a key that was not asked for"))?;
+    let (place, _) = part[found];
     let outcome = match (kind, row.try_get(1)?) {
         (Kind::Acquire, "busy") => Outcome::Busy(occupant(row, until(row.try_get(3)?, 0))?),
         (Kind::Acquire, word @ ("granted" | "taken over")) => Outcome::Granted {
