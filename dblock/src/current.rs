@@ -95,7 +95,8 @@ impl CurrentLock {
 /// Lets another task share the locks that the running code is inside of.
 ///
 /// The child's hold counts from this call, before it is spawned: the locks stay held until the child is
-/// done, even when the parent returns first. A lost lease drops the child too. Outside of any lock the
+/// done, even when the parent returns first. A lost lease drops the child too, unless its lock was taken with
+/// `on_lost = "signal"`. Outside of any lock the
 /// future just runs.
 ///
 /// ```no_run
