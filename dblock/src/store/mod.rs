@@ -10,6 +10,8 @@
 //! `reentrant_count` is 0, **held** when the count is above 0 and `expire_at > now`, and **expired**
 //! otherwise. Rows stay after a release.
 
+#[cfg(feature = "sql")]
+mod busy_keys;
 pub(crate) mod clock;
 #[cfg(feature = "sql")]
 mod connections;

@@ -25,10 +25,10 @@ use uuid::Uuid;
 
 pub(crate) use fence::verify;
 
-use busy::BusyKeys;
 use one::Statements;
 use session::Session;
 
+use super::busy_keys::BusyKeys;
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::table::TableName;
 use super::{

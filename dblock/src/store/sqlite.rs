@@ -3,7 +3,6 @@
 //! SQLite has one writer at a time, so one connection does everything and a batch is one transaction.
 
 mod answers;
-mod busy;
 mod failure;
 mod migrate;
 mod open;
@@ -19,7 +18,6 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
 use self::answers::{lock_row, outcome};
-use self::busy::BusyKeys;
 use self::statements::{BEGIN, COMMIT, Statements, Text};
 use super::clock::micros;
 use super::connections::{Borrowed, Connections};
@@ -29,6 +27,7 @@ use super::{
     StoreError, StoreFuture,
 };
 use crate::key::Key;
+use crate::store::busy_keys::BusyKeys;
 
 pub(crate) use self::verify::verify;
 
@@ -232,11 +231,7 @@ impl Store for SqliteStore {
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(async move {
             let outcomes = self.carry_out(requests).await;
-            for (request, outcome) in requests.iter().zip(&outcomes) {
-                if let Ok(outcome) = outcome {
-                    self.busy.note(&request.key, outcome);
-                }
-            }
+            self.busy.note(requests, &outcomes);
             outcomes
         })
     }

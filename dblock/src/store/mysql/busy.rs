@@ -3,71 +3,41 @@
 //! So a waiter that asks again and again costs one plain read each time, however many keys it asks for, and
 //! neither locks a row nor writes. Only what is sent first depends on what is remembered here, never the answer.
 
-use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use sqlx::AssertSqlSafe;
 
 use super::batch::Answer;
 use super::{MySqlStore, error, row, text};
 use crate::Key;
 use crate::store::rules::{must_want, occupant};
-use crate::store::{Action, LockRow, Outcome, Request, StoreError};
-
-/// No more keys than this are remembered. Most callers of a process that waits for more pay for a write in vain.
-const MOST: usize = 4_096;
-
-#[derive(Debug, Default)]
-pub(super) struct BusyKeys(Mutex<HashSet<Key>>);
-
-impl BusyKeys {
-    /// Remembers what the answers to acquires say.
-    pub(super) fn note(&self, requests: &[Request], answers: &[Answer]) {
-        let mut keys = self.keys();
-        for (request, answer) in requests.iter().zip(answers) {
-            match (&request.action, answer) {
-                (Action::Acquire { .. }, Ok(Outcome::Busy(_))) => {
-                    if keys.len() >= MOST {
-                        keys.clear();
-                    }
-                    keys.insert(request.key.clone());
-                }
-                (Action::Acquire { .. }, Ok(_)) => {
-                    keys.remove(&request.key);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn keys(&self) -> MutexGuard<'_, HashSet<Key>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// Answers the acquires of keys that are still busy and need no write. Everything else, and every error, is
-/// left to those who write.
-pub(super) async fn look(store: &MySqlStore, requests: &[Request], answers: &mut [Option<Answer>]) {
-    let asked: Vec<usize> = {
-        let keys = store.busy.keys();
-        let was_busy = |request: &Request| {
-            matches!(request.action, Action::Acquire { .. }) && keys.contains(&request.key)
-        };
-        (0..requests.len())
-            .filter(|place| was_busy(&requests[*place]))
-            .collect()
+/// left to those who write, except that the server cannot be reached: they would only find out once more.
+pub(super) async fn look(
+    store: &MySqlStore,
+    requests: &[Request],
+    answers: &mut [Option<Answer>],
+) -> Result<(), StoreError> {
+    let was_busy = |request: &Request| {
+        matches!(request.action, Action::Acquire { .. }) && store.busy.contains(&request.key)
     };
+    let asked: Vec<usize> = (0..requests.len())
+        .filter(|place| was_busy(&requests[*place]))
+        .collect();
     if asked.is_empty() {
-        return;
+        return Ok(());
     }
-    let Ok(rows) = read(store, asked.iter().map(|place| &requests[*place].key)).await else {
-        return;
+    let rows = match read(store, asked.iter().map(|place| &requests[*place].key)).await {
+        Ok(rows) => rows,
+        Err(error) if error.kind() == StoreErrorKind::Unreachable => return Err(error),
+        Err(_) => return Ok(()),
     };
     for place in asked {
         let request = &requests[place];
         let row = rows.iter().find(|row| row.key == request.key);
         answers[place] = row.and_then(|row| still_busy(request, row)).map(Ok);
     }
+    Ok(())
 }
 
 fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {

@@ -61,7 +61,9 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     }
     // What the statements leave out is a row that was locked, or that came, changed or went meanwhile.
     let skipped = |answer: Option<Answer>| answer.unwrap_or(Ok(Outcome::Skipped));
-    answers.into_iter().map(skipped).collect()
+    let answers: Vec<Answer> = answers.into_iter().map(skipped).collect();
+    store.busy.note(requests, &answers);
+    answers
 }
 
 /// The requests of one kind in the order of their keys' bytes, in which rows are inserted.
@@ -121,12 +123,17 @@ async fn ask(
     connection: &mut Session,
 ) -> Result<(), sqlx::Error> {
     let statements = statements(store, kind);
-    let usual = match (part, &statements.many) {
+    // A key that was busy is in no usual state, most likely.
+    let was_busy = |request: &Request| kind == Kind::Acquire && store.busy.contains(&request.key);
+    let likely = part.iter().filter(|(_, request)| !was_busy(request));
+    let likely: Vec<Placed<'_>> = likely.copied().collect();
+    let usual = match (&likely[..], &statements.many) {
+        ([], _) => None,
         ([(_, request)], _) => Some(one(&statements.one, kind, request)),
-        (_, text) => text.as_ref().map(|text| many(text, kind, part)),
+        (_, text) => text.as_ref().map(|text| many(text, kind, &likely)),
     };
     if let Some(usual) = usual {
-        read(kind, part, &usual.fetch_all(connection).await?, answers)?;
+        read(kind, &likely, &usual.fetch_all(connection).await?, answers)?;
     }
     let unanswered = part.iter().filter(|(place, _)| answers[*place].is_none());
     let rest: Vec<Placed<'_>> = unanswered.copied().collect();

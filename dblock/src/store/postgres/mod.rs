@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use self::session::{Opener, Session};
 use self::statement::Statement;
+use super::busy_keys::BusyKeys;
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::error::StoreError;
 use super::row::{InspectFilter, LockRow};
@@ -46,6 +47,7 @@ pub struct PostgresStore {
     sql: sql::Sql,
     options: PgConnectOptions,
     connections: Connections<Session>,
+    busy: BusyKeys,
 }
 
 impl PostgresStore {
@@ -66,6 +68,7 @@ impl PostgresStore {
             table,
             options,
             connections,
+            busy: BusyKeys::default(),
         }
     }
 

@@ -1,0 +1,47 @@
+//! Which keys were busy when they were last asked for: a caller that waits asks again and again.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::key::Key;
+use crate::store::{Action, Outcome, Request, StoreError};
+
+/// No more keys than this are remembered. Most callers of a process that waits for more pay for a statement in
+/// vain.
+const MOST: usize = 4096;
+
+/// Says which statement to try first, and decides nothing: a key that is here is asked for in the way that suits
+/// a busy one. A wrong word costs one statement.
+#[derive(Debug, Default)]
+pub(crate) struct BusyKeys(Mutex<HashSet<Key>>);
+
+impl BusyKeys {
+    pub(crate) fn contains(&self, key: &Key) -> bool {
+        self.keys().contains(key)
+    }
+
+    /// Remembers what the answers to acquires say.
+    pub(crate) fn note(&self, requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
+        let acquires = requests
+            .iter()
+            .zip(answers)
+            .filter(|(request, _)| matches!(request.action, Action::Acquire { .. }));
+        let mut keys = self.keys();
+        for (request, answer) in acquires {
+            match answer {
+                Ok(Outcome::Busy(_)) => {
+                    if keys.len() >= MOST {
+                        keys.clear();
+                    }
+                    keys.insert(request.key.clone());
+                }
+                Ok(_) => drop(keys.remove(&request.key)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn keys(&self) -> MutexGuard<'_, HashSet<Key>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
