@@ -141,7 +141,9 @@ pub async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(fixture: &im
 pub async fn renewal_keeps_a_body_inside_for_three_ttls(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let stayed = locks.with("key", short(), async {
+    // Long enough for renewals on a busy machine.
+    let ttl = Duration::from_secs(2);
+    let stayed = locks.with("key", short().ttl(ttl), async {
         let granted = site.the_row("key").await;
         loop {
             let refused = other
@@ -151,7 +153,7 @@ pub async fn renewal_keeps_a_body_inside_for_three_ttls(fixture: &impl Fixture) 
             assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
             let row = site.the_row("key").await;
             assert_eq!((row.lease_id, row.reentrant_count), (granted.lease_id, 1));
-            if row.now > granted.acquired_at + 3_000_000 {
+            if row.now > granted.acquired_at + 6_000_000 {
                 return row.fence_token == granted.fence_token;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

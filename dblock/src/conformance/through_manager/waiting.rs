@@ -123,7 +123,7 @@ pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
     let (locks, other) = (site.manager().await, site.manager().await);
     let guard = locks.acquire("key", long()).await.unwrap();
     for refused_by in [&locks, &other] {
-        let occupant = expect_timeout(refused_by, Duration::from_millis(300)).await;
+        let occupant = expect_timeout(refused_by, Duration::from_secs(2)).await;
         assert_eq!(
             (occupant.owner, occupant.fence_token),
             (guard.owner(), guard.fence_token())
@@ -138,8 +138,8 @@ pub async fn a_wait_counts_the_whole_queue(fixture: &impl Fixture) {
     let (locks, other) = (site.manager().await, site.manager().await);
     let _guard = other.acquire("key", long()).await.unwrap();
     // Callers behind the first one in the queue time out by themselves, and before it.
-    let first = locks.acquire("key", long().wait(Duration::from_millis(600)));
-    let second = expect_timeout(&locks, Duration::from_millis(200));
+    let first = locks.acquire("key", long().wait(Duration::from_secs(5)));
+    let second = expect_timeout(&locks, Duration::from_secs(2));
     let (first, _) = tokio::join!(first, second);
     assert!(matches!(first, Err(LockError::Timeout { .. })), "{first:?}");
 }
