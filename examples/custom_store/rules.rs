@@ -139,7 +139,10 @@ impl Table {
         let held = self.held(&request.key).filter(|row| row.lease_id == lease_id);
         let Some(row) = held else { return Outcome::Lost };
         row.count = *count;
-        if let Some(successor) = successor {
+        // One that was given up may be carried out late: it must not name a former owner again.
+        if let Some(successor) = successor
+            && successor.fence_token >= row.fence_token
+        {
             row.owner = successor.owner.as_u128();
             row.holder = successor.holder.to_string();
             row.fence_token = successor.fence_token;
