@@ -317,7 +317,7 @@ impl Holding {
             }
             Ok(Outcome::Lost) if matches!(action, Action::Release) && self.release_unsure => {
                 self.released();
-                Settled::Over { wanted: true }
+                Settled::Over { wanted: false }
             }
             Ok(Outcome::Lost) => {
                 self.grant.end(if self.grant.is_revoked() {
@@ -331,7 +331,7 @@ impl Holding {
                         held = ?terms.held(), "lock was gone before its release");
                 }
                 self.give_everyone_up();
-                Settled::Over { wanted: true }
+                Settled::Over { wanted: false }
             }
             Ok(Outcome::Skipped) => {
                 // The row is locked, by a fence check perhaps. Inside the lease memory decides who is in.

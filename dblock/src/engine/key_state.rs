@@ -184,7 +184,7 @@ impl KeyState {
             self.orphans.push(Orphan::new(terms.lease_id, terms.ttl, now));
         }
         self.queue
-            .released(holding.seen(), holding.hand_overs(), true, listening, now);
+            .released(holding.seen(), holding.hand_overs(), false, listening, now);
         self.queue.note_trouble(holding.trouble().cloned(), now);
     }
 
