@@ -2,10 +2,10 @@
 //! stopped, connections break, and the server crashes. Everyone writes down what happened; a checker then
 //! finds from that history alone whether the locks kept their promises.
 //!
-//! - [`schedule`] decides from a seed which fault comes when; [`inject`] carries it out.
-//! - [`worker`] is what the processes do; [`crew`] starts, kills and dismisses them.
-//! - [`resource`] checks fence tokens; [`bank`] is where an update could be lost.
-//! - [`history`] is what everyone writes down; [`check`] judges it; [`report`] tells people.
+//! - `schedule` decides from a seed which fault comes when; `inject` carries it out.
+//! - `worker` is what the processes do; `crew` starts, kills and dismisses them.
+//! - `resource` checks fence tokens; `bank` is where an update could be lost.
+//! - `history` is what everyone writes down; `check` judges it; `report` tells people.
 //!
 //! `cargo xtask torture` builds and starts it.
 
