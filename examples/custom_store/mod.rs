@@ -8,7 +8,7 @@
 //! 1. **One place, one clock.** Every process that shares the locks must see the same rows and the same clock.
 //!    Here: one file, and the host's clock, kept from falling ([`file`]). A database would use its own clock.
 //! 2. **The rules.** [`Store::apply`] has a table: what each request does to a row in each state. It is the
-//!    law, and fits on a page ([`rules`]). Decide and write under the row's lock, never apart.
+//!    law, and fits on a page (`rules.rs`). Decide and write under the row's lock, never apart.
 //! 3. **Batches.** A call has up to some hundred requests, each for another key, and answers each by itself. One
 //!    round trip for all of them is what makes the engine fast; a loop is right, too.
 //! 4. **Errors say what is known.** `Unreachable` and `Conflict`: nothing was carried out. `Interrupted`: nobody
