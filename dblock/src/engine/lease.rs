@@ -30,7 +30,7 @@ impl Lease {
     /// Why the lease has ended for this owner, if it has. The first reason stays.
     pub(crate) fn lost_reason(&self) -> Option<LostReason> {
         let reason = self.grant.lost_reason();
-        if self.grant.is_of(&self.terms) {
+        if self.is_current() {
             reason
         } else {
             Some(LostReason::Released)
@@ -53,7 +53,7 @@ impl Lease {
 
     /// What is left until the local deadline; zero when the lease has ended.
     pub(crate) fn remaining(&self) -> Duration {
-        if self.grant.is_of(&self.terms) {
+        if self.is_current() {
             self.grant.remaining()
         } else {
             Duration::ZERO
