@@ -153,19 +153,18 @@ async fn a_release_whose_reply_was_lost_frees_nobody_elses_lock(line: Line) {
     let (locks, other) = (line.manager().await, line.other_process());
     let guard = acquire(&locks, no_wait(), ms(3000)).await.unwrap();
     line.look_out("the-key", Trick::LoseReply);
-    let taker = async {
-        let theirs = acquire(&other, wait(ms(5000)), ms(5000)).await.unwrap();
-        line.proxy.set(Traffic::Flows);
-        theirs
-    };
-    let cut = async {
+    // It comes when the key is free: whoever has waited by then may look again only after the caller's two seconds.
+    let taken = async {
         while line.proxy.played() == 0 {
             sleep(ms(1)).await;
         }
         // The release is carried out, and not sent again before somebody else has the lock.
         line.proxy.set(Traffic::Refused);
+        let theirs = acquire(&other, wait(ms(5000)), ms(5000)).await.unwrap();
+        line.proxy.set(Traffic::Flows);
+        theirs
     };
-    let (released, theirs, ()) = tokio::join!(guard.release(), taker, cut);
+    let (released, theirs) = tokio::join!(guard.release(), taken);
     released.expect("the lock was released");
     sleep(ms(200)).await;
     let row = line.row("the-key").await;
