@@ -85,6 +85,7 @@ impl Table {
             holder,
             wanted_for,
             spare_tokens,
+            reserve: _,
         } = &request.action
         else {
             return Outcome::Lost;
@@ -212,6 +213,7 @@ impl Table {
                     acquired_at: row.acquired_at,
                     holder: row.holder.clone(),
                     revoked: row.revoked,
+                    reserved: None,
                     now: self.now,
                 })
             })

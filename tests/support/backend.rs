@@ -324,6 +324,7 @@ impl Backend {
                     holder: "host/dead".into(),
                     wanted_for: None,
                     spare_tokens: 0,
+                    reserve: false,
                 };
                 let request = Request {
                     key: Key::new(None, key).unwrap(),

@@ -189,6 +189,7 @@ async fn hostile_owners_and_holders_change_nothing_outside_their_row(backend: Ba
         holder: holder.into(),
         wanted_for: None,
         spare_tokens: 0,
+        reserve: false,
     };
     let extend = Action::Extend {
         count: 7,

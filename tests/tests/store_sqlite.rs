@@ -67,6 +67,7 @@ fn acquire(key: &str, ttl: Duration) -> Request {
         holder: "test".into(),
         wanted_for: None,
         spare_tokens: 0,
+        reserve: false,
     };
     Request {
         key: Key::new(None, key).unwrap(),

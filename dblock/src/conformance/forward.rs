@@ -5,6 +5,13 @@
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {
+        fn announce<'a>(
+            &'a self,
+            releases: &'a [$crate::store::Request],
+        ) -> $crate::store::StoreFuture<'a, Result<Vec<bool>, $crate::store::StoreError>> {
+            self.inner.announce(releases)
+        }
+
         fn check_schema(&self) -> $crate::store::StoreFuture<'_, Result<(), $crate::store::StoreError>> {
             self.inner.check_schema()
         }

@@ -63,7 +63,7 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
             while !missing.is_empty() {
                 match told.recv().await {
                     Some(WakeUp::Released(key)) => drop(missing.remove(&key)),
-                    Some(WakeUp::Listening) => {}
+                    Some(WakeUp::Listening | WakeUp::Left(..)) => {}
                     None => panic!("the listener ended; it has not told {missing:?}"),
                 }
             }

@@ -63,6 +63,7 @@ impl Asker {
             holder,
             wanted_for,
             spare_tokens: 0,
+            reserve: false,
         })
     }
 

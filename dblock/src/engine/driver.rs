@@ -206,6 +206,12 @@ impl Driver {
                     self.touch(&key);
                 }
             }
+            Heard::Left(key, lease_id) => {
+                if let Some(entry) = self.keys.get_mut(&key) {
+                    entry.state.left_elsewhere(lease_id);
+                    self.touch(&key);
+                }
+            }
             Heard::Listening => self.each_key(|state| state.woken(now)),
             Heard::Deaf => self.each_key(|state| state.deafened(now)),
         }

@@ -106,6 +106,11 @@ impl KeyState {
         self.queue.woken(now);
     }
 
+    /// Nobody is inside with this lease of another process any more.
+    pub(super) fn left_elsewhere(&mut self, lease_id: Uuid) {
+        let _ = lease_id;
+    }
+
     /// Nothing wakes us up any more.
     pub(super) fn deafened(&mut self, now: Instant) {
         self.queue.deafened(now);
@@ -231,6 +236,7 @@ impl KeyState {
                     holder: ask.holder,
                     wanted_for: ask.wanted_for,
                     spare_tokens: if hand_over { ask.spare_tokens } else { 0 },
+                    reserve: false,
                 };
                 self.queue.asked();
                 (Uuid::now_v7(), action, ForWhom::Waiter(ask.waiter))

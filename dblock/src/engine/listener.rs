@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
+use uuid::Uuid;
 
 use crate::key::Key;
 use crate::store::{Store, StoreError, StoreErrorKind, WakeUp};
@@ -28,6 +29,8 @@ pub(super) enum Heard {
     Listening,
     /// A key has been released that somebody wanted.
     Released(Key),
+    /// Nobody is inside with this lease any more; its release is about to be written.
+    Left(Key, Uuid),
     /// No wake-up is heard from here on.
     Deaf,
 }
@@ -99,6 +102,7 @@ impl Listener {
                 biased;
                 Some(wake_up) = self.told.recv() => match wake_up {
                     WakeUp::Released(key) => return Heard::Released(key),
+                    WakeUp::Left(key, lease_id) => return Heard::Left(key, lease_id),
                     WakeUp::Listening => {
                         self.listening = true;
                         self.pause = FIRST_PAUSE;

@@ -158,6 +158,7 @@ mod tests {
             holder: "test".into(),
             wanted_for: None,
             spare_tokens: 0,
+            reserve: false,
         }
     }
 

@@ -9,6 +9,10 @@
 //! epoch on the store's clock, read at the statement (called *now* below). A row is **free** when
 //! `reentrant_count` is 0, **held** when the count is above 0 and `expire_at > now`, and **expired**
 //! otherwise. Rows stay after a release.
+//!
+//! A store that hears of releases may also keep **reservations**: `reserved_for` (a lease), `reserved_until`
+//! and `reserved_token`. While `reserved_until > now` the row is *reserved* for that lease: nobody else is
+//! granted it. See [`Store::announce`].
 
 #[cfg(feature = "sql")]
 mod busy_keys;
@@ -41,7 +45,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub use error::{StoreError, StoreErrorKind};
-pub use row::{InspectFilter, LockRow, Occupant};
+pub use row::{InspectFilter, LockRow, Occupant, Reserved};
 
 use crate::key::Key;
 
@@ -74,23 +78,48 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// |---|---|---|
     /// | `Acquire` | absent | inserted as held by the request: `Granted` |
     /// | | free, another `lease_id` | becomes held: `Granted` |
+    /// | | free or expired, reserved for another lease | `wanted_until` as below: `Busy`, `remaining` that of the reservation |
     /// | | free, the request's `lease_id` | nothing: `Lost` (this lease was released before it was known) |
     /// | | held by the request's `lease_id` | count becomes 1; the same token, the same expiry: `Granted` |
-    /// | | held by another `lease_id` | `wanted_until = max(wanted_until, now + wanted_for)` if given: `Busy` |
+    /// | | held by another `lease_id` | `wanted_until = max(wanted_until, now + wanted_for)` if given: `Busy`; with `reserve`, unless it is reserved for another lease, `reserved_until = now + wanted_for` too: `Reserved` |
     /// | | expired, another `lease_id` | becomes held: `Granted` with `taken_over` |
     /// | | expired, the request's `lease_id` | nothing: `Lost` |
     /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token the successor's if there is one whose token is not below the row's; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
+    /// | | reserved for the request's lease, a successor given, another `lease_id` | becomes held with that count and the successor's owner, holder and token: `Extended` |
     /// | | anything else | nothing: `Lost` |
     /// | `Release` | held by the request's `lease_id` | count becomes 0: `Released` with `freed` |
     /// | | free, the request's `lease_id` | nothing: `Released` without `freed` |
+    /// | | reserved for the request's lease, another `lease_id` | the reservation ends: `Withdrawn` |
     /// | | anything else | nothing: `Lost` |
     ///
     /// To become held means: `lock_owner`, `lease_id`, `holder` from the request, `reentrant_count = 1`,
-    /// `fence_token = max(fence_ceiling + 1, now)`, `fence_ceiling = fence_token + spare_tokens`,
-    /// `acquired_at = now`, `expire_at = now + ttl`, `revoked = false`; `wanted_until` stays (0 for a new row).
+    /// `fence_token = max(fence_ceiling + 1, now)`, or `reserved_token` if the row is reserved for the request's
+    /// lease, `fence_ceiling = max(fence_ceiling, fence_token + spare_tokens)`,
+    /// `acquired_at = now`, `expire_at = now + ttl`, `revoked = false`; `wanted_until` stays (0 for a new row),
+    /// and a reservation ends.
     ///
-    /// A busy acquire may leave `wanted_until` alone while at least half of `wanted_for` is still ahead.
+    /// A row that was not reserved for the request's lease gets, with the reservation,
+    /// `reserved_token = max(fence_ceiling + 1, now)` and `fence_ceiling = reserved_token + spare_tokens`; one that
+    /// was keeps both.
+    ///
+    /// A busy acquire may leave `wanted_until` and `reserved_until` alone while at least half of `wanted_for` is
+    /// still ahead. A store without reservations takes `reserve` for `false`.
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>>;
+
+    /// Tells, before `releases` are carried out, the processes that wait for their keys: nobody is inside with
+    /// these leases any more, nor will be. [`WakeUp::Left`] is told for each row that carries the lease, held, and
+    /// is reserved. Answers, in the order of `releases`, for which rows that was so.
+    ///
+    /// Who has the reservation, and hears that, may come in at once, and has it written by an `Extend` with a
+    /// successor. So an announced release may find its row held by the next lease: its `Lost` is in order then.
+    ///
+    /// A store without reservations tells nobody, which is the default.
+    ///
+    /// # Errors
+    /// Somebody may have been told all the same.
+    fn announce<'a>(&'a self, releases: &'a [Request]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+        Box::pin(async { Ok(vec![false; releases.len()]) })
+    }
 
     /// Checks that the table is there and fits this version of dblock.
     ///
@@ -206,6 +235,8 @@ pub enum Action {
         wanted_for: Option<Duration>,
         /// How many tokens to keep free above the lease's own, for hand-overs inside the process.
         spare_tokens: u32,
+        /// When busy: have the key reserved for this lease, for `wanted_for`.
+        reserve: bool,
     },
     /// Write the number of holds and extend the lease: renewal, re-entry, the end of a nested hold, and a
     /// hand-over inside the process.
@@ -239,6 +270,21 @@ pub enum WakeUp {
     Listening,
     /// The key has been released while somebody wanted it.
     Released(Key),
+    /// Nobody is inside with this lease any more, and its row is reserved: its release is about to be written.
+    Left(Key, Uuid),
+}
+
+/// What a reservation promises: the next grant of the key, until it lapses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reservation {
+    /// The lease that holds the key. When nobody is inside with it any more, the key is the reserved lease's.
+    pub behind: Uuid,
+    /// The token that the reserved lease will have.
+    pub fence_token: i64,
+    /// How many tokens are free above that, for hand-overs inside the process.
+    pub spare_tokens: u32,
+    /// `reserved_until - now`.
+    pub remaining: Duration,
 }
 
 /// What one step of [`Store::purge`] did.
@@ -280,8 +326,12 @@ pub enum Outcome {
         /// Somebody waits for the key: `wanted_until > now`.
         wanted: bool,
     },
+    /// `Release`: the lease was not granted yet, and is no longer next.
+    Withdrawn,
     /// `Acquire`: somebody else holds the lock.
     Busy(Occupant),
+    /// `Acquire`: somebody else holds the lock, and this lease is next.
+    Reserved(Occupant, Reservation),
     /// The row does not carry this lease any more, or the lease has expired.
     Lost,
     /// The row is locked by somebody else's transaction. Ask again soon.

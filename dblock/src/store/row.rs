@@ -44,8 +44,21 @@ pub struct LockRow {
     pub holder: String,
     /// An operator asked for it back.
     pub revoked: bool,
+    /// Who was promised the next grant. `None` too where the store keeps no reservations.
+    pub reserved: Option<Reserved>,
     /// The store's clock when the row was read.
     pub now: i64,
+}
+
+/// The promise of a key's next grant. It may have lapsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserved {
+    /// The lease that is next.
+    pub lease_id: Uuid,
+    /// Until when; µs since the Unix epoch on the store's clock.
+    pub until: i64,
+    /// The token that it will have.
+    pub fence_token: i64,
 }
 
 impl LockRow {

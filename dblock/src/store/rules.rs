@@ -6,14 +6,14 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::clock::{micros, until};
-use super::{Action, LockRow, Occupant, Outcome, Request};
+use super::{Action, LockRow, Occupant, Outcome, Request, Reservation, Reserved};
 use crate::key::Key;
 
 /// Does to `row` what `request` asks for. Nobody else can change the row meanwhile, and [`LockRow::now`] was
 /// read after that was so.
 ///
-/// Returns the answer, and whether the row has changed.
-pub(super) fn carry_out(request: &Request, row: &mut LockRow) -> (Outcome, bool) {
+/// `reserves`: the store keeps reservations. Returns the answer, and whether the row has changed.
+pub(super) fn carry_out(request: &Request, row: &mut LockRow, reserves: bool) -> (Outcome, bool) {
     let same = row.lease_id == request.lease_id;
     let held = row.is_held();
     let now = row.now;
@@ -26,9 +26,17 @@ pub(super) fn carry_out(request: &Request, row: &mut LockRow) -> (Outcome, bool)
         }
         // A late request of a lease that is over: it must not come to life again.
         Action::Acquire { .. } if same => (Outcome::Lost, false),
-        Action::Acquire { wanted_for, .. } if held => {
-            let changed = wanted_for.is_some_and(|length| want(row, length));
-            (Outcome::Busy(occupant(row)), changed)
+        Action::Acquire {
+            wanted_for,
+            spare_tokens,
+            reserve,
+            ..
+        } if held || is_reserved(row, |lease_id| lease_id != request.lease_id) => {
+            let wanted = wanted_for.is_some_and(|length| want(row, length));
+            let length = wanted_for.filter(|_| reserves && *reserve && held);
+            let reserved =
+                length.is_some_and(|length| reserve_for(request.lease_id, row, length, *spare_tokens));
+            (busy(request.lease_id, row), wanted || reserved)
         }
         Action::Acquire {
             owner,
@@ -38,15 +46,16 @@ pub(super) fn carry_out(request: &Request, row: &mut LockRow) -> (Outcome, bool)
             ..
         } => {
             let former = (row.reentrant_count > 0).then(|| occupant(row));
-            row.owner = *owner;
-            row.lease_id = request.lease_id;
-            holder.as_ref().clone_into(&mut row.holder);
-            row.reentrant_count = 1;
-            row.fence_token = row.fence_ceiling.saturating_add(1).max(now);
-            row.fence_ceiling = row.fence_token.saturating_add((*spare_tokens).into());
-            row.acquired_at = now;
-            row.expire_at = now.saturating_add(micros(*ttl));
-            row.revoked = false;
+            let token = match row.reserved {
+                Some(reserved) if is_reserved(row, |lease_id| lease_id == request.lease_id) => {
+                    reserved.fence_token
+                }
+                _ => next_token(row),
+            };
+            hold(row, request.lease_id, *owner, holder, token, *ttl);
+            row.fence_ceiling = row
+                .fence_ceiling
+                .max(token.saturating_add((*spare_tokens).into()));
             (granted(row, former), true)
         }
         Action::Extend {
@@ -72,6 +81,27 @@ pub(super) fn carry_out(request: &Request, row: &mut LockRow) -> (Outcome, bool)
             };
             (extended, true)
         }
+        Action::Extend {
+            count,
+            ttl,
+            successor: Some(next),
+        } if !same && is_reserved(row, |lease_id| lease_id == request.lease_id) => {
+            hold(
+                row,
+                request.lease_id,
+                next.owner,
+                &next.holder,
+                next.fence_token,
+                *ttl,
+            );
+            row.reentrant_count = *count;
+            let extended = Outcome::Extended {
+                remaining: *ttl,
+                revoked: false,
+                wanted: is_wanted(row),
+            };
+            (extended, true)
+        }
         Action::Release if same && (held || row.reentrant_count == 0) => {
             row.reentrant_count = 0;
             let released = Outcome::Released {
@@ -80,7 +110,83 @@ pub(super) fn carry_out(request: &Request, row: &mut LockRow) -> (Outcome, bool)
             };
             (released, held)
         }
+        Action::Release if !same && is_reserved(row, |lease_id| lease_id == request.lease_id) => {
+            row.reserved = None;
+            (Outcome::Withdrawn, true)
+        }
         Action::Extend { .. } | Action::Release => (Outcome::Lost, false),
+    }
+}
+
+/// The row becomes held, by one hold.
+fn hold(row: &mut LockRow, lease_id: Uuid, owner: Uuid, holder: &str, fence_token: i64, ttl: Duration) {
+    row.owner = owner;
+    row.lease_id = lease_id;
+    holder.clone_into(&mut row.holder);
+    row.reentrant_count = 1;
+    row.fence_token = fence_token;
+    row.fence_ceiling = row.fence_ceiling.max(fence_token);
+    row.acquired_at = row.now;
+    row.expire_at = row.now.saturating_add(micros(ttl));
+    row.revoked = false;
+    row.reserved = None;
+}
+
+fn next_token(row: &LockRow) -> i64 {
+    row.fence_ceiling.saturating_add(1).max(row.now)
+}
+
+/// The row is reserved for a lease that passes `test`.
+fn is_reserved(row: &LockRow, test: impl FnOnce(Uuid) -> bool) -> bool {
+    row.reserved
+        .is_some_and(|reserved| reserved.until > row.now && test(reserved.lease_id))
+}
+
+/// Reserves the row, which is held, unless it is reserved for another lease. The write is spared as in
+/// [`must_want`].
+fn reserve_for(lease_id: Uuid, row: &mut LockRow, length: Duration, spare_tokens: u32) -> bool {
+    let until = row.now.saturating_add(micros(length));
+    match &mut row.reserved {
+        Some(reserved) if reserved.until > row.now && reserved.lease_id != lease_id => false,
+        Some(reserved) if reserved.until > row.now => {
+            let must = reserved.until - row.now < micros(length) / 2;
+            if must {
+                reserved.until = until;
+            }
+            must
+        }
+        _ => {
+            let fence_token = next_token(row);
+            row.fence_ceiling = fence_token.saturating_add(spare_tokens.into());
+            row.reserved = Some(Reserved {
+                lease_id,
+                until,
+                fence_token,
+            });
+            true
+        }
+    }
+}
+
+/// The answer to an acquire of `lease_id` that finds the row held, or reserved for another lease.
+fn busy(lease_id: Uuid, row: &LockRow) -> Outcome {
+    let mut occupant = occupant(row);
+    match row.reserved {
+        Some(reserved) if reserved.until > row.now && reserved.lease_id == lease_id => {
+            let spare = row.fence_ceiling.saturating_sub(reserved.fence_token);
+            let reservation = Reservation {
+                behind: row.lease_id,
+                fence_token: reserved.fence_token,
+                spare_tokens: u32::try_from(spare).unwrap_or(0),
+                remaining: until(reserved.until, row.now),
+            };
+            Outcome::Reserved(occupant, reservation)
+        }
+        Some(reserved) if !row.is_held() => {
+            occupant.remaining = until(reserved.until, row.now);
+            Outcome::Busy(occupant)
+        }
+        _ => Outcome::Busy(occupant),
     }
 }
 
@@ -99,6 +205,7 @@ pub(super) fn absent(key: Key, now: i64) -> LockRow {
         acquired_at: 0,
         holder: String::new(),
         revoked: false,
+        reserved: None,
         now,
     }
 }
@@ -178,6 +285,7 @@ mod tests {
             holder: "me".into(),
             wanted_for,
             spare_tokens,
+            reserve: false,
         };
         request(lease_id, action)
     }
@@ -193,7 +301,7 @@ mod tests {
 
     fn unchanged(request: &Request, row: &LockRow) -> Outcome {
         let mut after = row.clone();
-        let (outcome, changed) = carry_out(request, &mut after);
+        let (outcome, changed) = carry_out(request, &mut after, true);
         assert_eq!((&after, changed), (row, false), "{request:?}");
         outcome
     }
@@ -211,7 +319,7 @@ mod tests {
         }
         let next = Uuid::now_v7();
         let mut taken = expired.clone();
-        let (outcome, changed) = carry_out(&acquire(next, None, 0), &mut taken);
+        let (outcome, changed) = carry_out(&acquire(next, None, 0), &mut taken, true);
         assert!(
             matches!(&outcome, Outcome::Granted { taken_over: Some(former), .. } if former.owner == expired.owner),
             "{outcome:?}"
@@ -224,7 +332,7 @@ mod tests {
     fn a_token_passes_the_ceiling_even_when_the_clock_fell_back() {
         let mut free = row(Uuid::now_v7(), 0, 0);
         free.fence_ceiling = NOW + SECOND;
-        carry_out(&acquire(Uuid::now_v7(), None, 100), &mut free);
+        carry_out(&acquire(Uuid::now_v7(), None, 100), &mut free, true);
         assert_eq!(
             (free.fence_token, free.fence_ceiling),
             (NOW + SECOND + 1, NOW + SECOND + 101)
@@ -235,7 +343,7 @@ mod tests {
     fn an_absent_row_becomes_a_whole_one() {
         let request = acquire(Uuid::now_v7(), None, 10);
         let mut row = absent(request.key.clone(), NOW);
-        let (outcome, changed) = carry_out(&request, &mut row);
+        let (outcome, changed) = carry_out(&request, &mut row, true);
         assert!(changed && matches!(outcome, Outcome::Granted { taken_over: None, .. }));
         let Action::Acquire { owner, .. } = request.action else {
             unreachable!()
@@ -252,6 +360,7 @@ mod tests {
             acquired_at: NOW,
             holder: "me".into(),
             revoked: false,
+            reserved: None,
             now: NOW,
         };
         assert_eq!(row, whole);
@@ -269,7 +378,7 @@ mod tests {
             let mut held = row(Uuid::now_v7(), 1, NOW + SECOND);
             held.wanted_until = NOW + ahead;
             let before = held.clone();
-            let (outcome, changed) = carry_out(&request, &mut held);
+            let (outcome, changed) = carry_out(&request, &mut held, true);
             assert!(matches!(outcome, Outcome::Busy(_)));
             assert_eq!(changed, written, "{ahead}");
             let wanted_until = if written { NOW + 4 * SECOND } else { NOW + ahead };
@@ -288,7 +397,7 @@ mod tests {
         let mine = Uuid::now_v7();
         let mut held = row(mine, 1, NOW + SECOND);
         held.revoked = true;
-        let (outcome, _) = carry_out(&extend(mine, 2, None), &mut held);
+        let (outcome, _) = carry_out(&extend(mine, 2, None), &mut held, true);
         assert!(matches!(outcome, Outcome::Extended { revoked: true, .. }));
         assert_eq!((held.reentrant_count, held.expire_at), (2, NOW + SECOND));
     }
@@ -303,7 +412,7 @@ mod tests {
         };
         let before = row(mine, 3, NOW + SECOND);
         let mut held = before.clone();
-        carry_out(&extend(mine, 1, Some(successor.clone())), &mut held);
+        carry_out(&extend(mine, 1, Some(successor.clone())), &mut held, true);
         let after = LockRow {
             owner: successor.owner,
             holder: "next".into(),
@@ -321,7 +430,7 @@ mod tests {
             holder: "former".into(),
             fence_token: 7,
         };
-        carry_out(&extend(mine, 1, Some(former)), &mut held);
+        carry_out(&extend(mine, 1, Some(former)), &mut held, true);
         assert_eq!(
             (held.owner, &*held.holder, held.fence_token),
             (successor.owner, "next", 8)

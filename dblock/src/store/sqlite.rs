@@ -173,6 +173,7 @@ impl SqliteStore {
                 holder,
                 wanted_for,
                 spare_tokens,
+                reserve: _,
             } => query
                 .bind(owner)
                 .bind(micros(*ttl))

@@ -44,6 +44,7 @@ fn acquire(name: impl AsRef<str>) -> Request {
         holder: "test".into(),
         wanted_for: None,
         spare_tokens: 0,
+        reserve: false,
     };
     Request {
         key: key(name),

@@ -98,6 +98,7 @@ pub(crate) fn acquire(name: impl AsRef<str>) -> Request {
         holder: "host/1 test".into(),
         wanted_for: None,
         spare_tokens: 0,
+        reserve: false,
     };
     Request {
         key: key(name),

@@ -23,11 +23,11 @@ impl Table {
             Entry::Occupied(mut place) => {
                 let row = place.get_mut();
                 row.now = self.now;
-                carry_out(request, row).0
+                carry_out(request, row, true).0
             }
             Entry::Vacant(place) => {
                 let mut row = absent(request.key.clone(), self.now);
-                let (outcome, changed) = carry_out(request, &mut row);
+                let (outcome, changed) = carry_out(request, &mut row, true);
                 if changed {
                     place.insert(row);
                 }

@@ -204,7 +204,7 @@ impl Run<'_> {
         for mut row in rows {
             let Some(place) = self.place(&row) else { continue };
             seen[place] = true;
-            let (outcome, changed) = carry_out(&requests[members[place]], &mut row);
+            let (outcome, changed) = carry_out(&requests[members[place]], &mut row, false);
             rewritten.extend(changed.then_some(row));
             outcomes.push((members[place], outcome));
         }
@@ -262,7 +262,7 @@ impl Run<'_> {
                 continue;
             }
             let mut row = absent(request.key.clone(), now);
-            match carry_out(request, &mut row) {
+            match carry_out(request, &mut row, false) {
                 (outcome, true) => inserts.push((member, outcome, row)),
                 (outcome, false) => outcomes.push((member, outcome)),
             }

@@ -135,6 +135,7 @@ impl Single<'_> {
                 holder,
                 wanted_for,
                 spare_tokens,
+                reserve: _,
             } => {
                 let grant = Grant {
                     owner: *owner,

@@ -122,6 +122,7 @@ fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
         acquired_at: row.try_get(8)?,
         holder: row.try_get(9)?,
         revoked: row.try_get(10)?,
+        reserved: None,
         now: row.try_get(11)?,
     })
 }

@@ -98,6 +98,7 @@ pub(super) fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
         acquired_at: get(row, 8)?,
         holder: get(row, 9)?,
         revoked: get(row, 10)?,
+        reserved: None,
         now: get(row, 11)?,
     })
 }
