@@ -16,7 +16,7 @@ use tokio::sync::broadcast;
 pub struct TellingStore {
     rows: MemoryStore,
     /// `None` ends all listening.
-    releases: broadcast::Sender<Option<Key>>,
+    wake_ups: broadcast::Sender<Option<WakeUp>>,
     /// The next calls of `listen` fail at once.
     deaf: Arc<std::sync::atomic::AtomicBool>,
 }
@@ -26,7 +26,7 @@ impl TellingStore {
     pub fn new() -> Self {
         Self {
             rows: MemoryStore::new(),
-            releases: broadcast::Sender::new(1000),
+            wake_ups: broadcast::Sender::new(1000),
             deaf: Arc::default(),
         }
     }
@@ -34,12 +34,12 @@ impl TellingStore {
     /// From here on nobody hears anything, and nobody can listen.
     pub fn go_deaf(&self) {
         self.deaf.store(true, std::sync::atomic::Ordering::SeqCst);
-        let _ = self.releases.send(None);
+        let _ = self.wake_ups.send(None);
     }
 
     /// How many listen.
     pub fn listeners(&self) -> usize {
-        self.releases.receiver_count()
+        self.wake_ups.receiver_count()
     }
 }
 
@@ -61,20 +61,39 @@ impl Store for TellingStore {
             let answers = self.rows.apply(requests).await;
             for (request, answer) in requests.iter().zip(&answers) {
                 if let Ok(Outcome::Released { wanted: true, .. }) = answer {
-                    let _ = self.releases.send(Some(request.key.clone()));
+                    let _ = self.wake_ups.send(Some(WakeUp::Released(request.key.clone())));
                 }
             }
             answers
         })
     }
 
+    fn announce<'a>(&'a self, releases: &'a [Request]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+        Box::pin(async move {
+            let rows = self.rows.inspect(&InspectFilter::new()).await?;
+            let told = releases.iter().map(|release| {
+                let is_told = rows.iter().any(|row| {
+                    row.key == release.key
+                        && row.lease_id == release.lease_id
+                        && row.reserved.is_some_and(|reserved| reserved.until > row.now)
+                });
+                if is_told {
+                    let left = WakeUp::Left(release.key.clone(), release.lease_id);
+                    let _ = self.wake_ups.send(Some(left));
+                }
+                is_told
+            });
+            Ok(told.collect())
+        })
+    }
+
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         Box::pin(async move {
-            let mut releases = self.releases.subscribe();
+            let mut wake_ups = self.wake_ups.subscribe();
             if !self.deaf.load(std::sync::atomic::Ordering::SeqCst) {
                 tell(WakeUp::Listening);
-                while let Ok(Some(key)) = releases.recv().await {
-                    tell(WakeUp::Released(key));
+                while let Ok(Some(wake_up)) = wake_ups.recv().await {
+                    tell(wake_up);
                 }
             }
             StoreError::new(StoreErrorKind::Unreachable, "told to be deaf")

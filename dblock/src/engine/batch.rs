@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::timeout;
 
+use super::key_state::Taken;
 use crate::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// How long a batch may take, connecting included, before its connection is given up and its outcome is
@@ -16,6 +17,9 @@ use crate::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
 const EXTEND_PATIENCE: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(2);
 const RELEASE_PATIENCE: Duration = Duration::from_millis(1500);
 const ACQUIRE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long releases may take to be announced: longer than that, and nothing is gained.
+const ANNOUNCE_PATIENCE: Duration = Duration::from_millis(250);
 
 /// A lane carries one batch at a time. A store that takes this many calls at once gets a lane for each action.
 const LANES: usize = 3;
@@ -68,24 +72,73 @@ pub(super) fn counterpart(lane: usize, lanes: usize) -> Option<usize> {
     }
 }
 
-/// A batch that came back.
+/// Requests that go together.
+#[derive(Debug)]
 pub(super) struct Batch {
+    lane: usize,
+    pub(super) requests: Vec<Request>,
+    /// Which of them are announced before they are carried out.
+    announce: Vec<usize>,
+}
+
+/// A batch that came back.
+pub(super) struct Answered {
     pub(super) lane: usize,
     pub(super) requests: Vec<Request>,
+    /// Of which of them others may have been told.
+    pub(super) announce: Vec<usize>,
     /// An error when the store gave no answers that can be told apart.
     pub(super) answers: Result<Vec<Result<Outcome, StoreError>>, StoreError>,
 }
 
 impl Batch {
-    /// Has `store` carry out `requests`.
-    pub(super) async fn run(store: Arc<dyn Store>, lane: usize, requests: Vec<Request>) -> Self {
-        let answers = apply(&*store, &requests).await;
+    pub(super) fn new(lane: usize) -> Self {
         Self {
             lane,
-            requests,
+            requests: Vec::new(),
+            announce: Vec::new(),
+        }
+    }
+
+    pub(super) fn extend(&mut self, taken: Option<Taken>) {
+        let Some(taken) = taken else { return };
+        if taken.announce {
+            self.announce.push(self.requests.len());
+        }
+        self.requests.push(taken.request);
+    }
+
+    /// Has `store` carry it out.
+    pub(super) async fn run(self, store: Arc<dyn Store>) -> Answered {
+        let announce = announce(&*store, &self.requests, self.announce).await;
+        let answers = apply(&*store, &self.requests).await;
+        Answered {
+            lane: self.lane,
+            requests: self.requests,
+            announce,
             answers,
         }
     }
+}
+
+/// Announces the releases at `places`. Returns those of which somebody may have been told.
+async fn announce(store: &dyn Store, requests: &[Request], mut places: Vec<usize>) -> Vec<usize> {
+    if places.is_empty() {
+        return places;
+    }
+    let releases: Vec<Request> = places.iter().map(|place| requests[*place].clone()).collect();
+    let work = async { timeout(ANNOUNCE_PATIENCE, store.announce(&releases)).await };
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(Ok(told))) => {
+            let mut told = told.into_iter();
+            places.retain(|_| told.next().unwrap_or(true));
+        }
+        // It only saves time, and the release itself has an error to tell if there is one.
+        Ok(Ok(Err(error))) => tracing::debug!(%error, "releases were not announced, or perhaps they were"),
+        Ok(Err(_)) => tracing::debug!("the store took more than {ANNOUNCE_PATIENCE:?} to announce releases"),
+        Err(_) => tracing::error!("the store panicked when it was to announce releases"),
+    }
+    places
 }
 
 /// Runs a batch, in bounded time and whatever the store does.

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::batch::{self, Batch};
+use super::batch::{self, Answered, Batch};
 use super::gather::{self, Gather};
 use super::key_state::{KeyState, Scene};
 use super::listener::{Heard, Listener};
@@ -24,7 +24,7 @@ use super::{Command, Settings, WeakEngine};
 use crate::error::LostReason;
 use crate::health::HealthBoard;
 use crate::key::Key;
-use crate::store::{Outcome, Request, Store};
+use crate::store::{Outcome, Store};
 
 /// The most requests of one batch.
 const MAX_BATCH: usize = 1024;
@@ -134,7 +134,7 @@ struct Driver {
     held_back_until: Option<Instant>,
     /// Not on the caller's runtime, whose thread it would keep.
     gather: Option<Gather>,
-    batches: JoinSet<Batch>,
+    batches: JoinSet<Answered>,
     errands: JoinSet<()>,
     /// Errands take turns: all connections but one are for locks.
     turn: Arc<Semaphore>,
@@ -323,13 +323,12 @@ impl Driver {
                     break;
                 }
                 self.held_back_since[lane] = None;
-                let requests = self.take_batch(lane);
-                if requests.is_empty() {
+                let batch = self.take_batch(lane);
+                if batch.requests.is_empty() {
                     continue;
                 }
-                self.on_their_way[lane] = Some((requests.len(), now));
-                let store = Arc::clone(&self.store);
-                self.batches.spawn(Batch::run(store, lane, requests));
+                self.on_their_way[lane] = Some((batch.requests.len(), now));
+                self.batches.spawn(batch.run(Arc::clone(&self.store)));
             }
         }
     }
@@ -342,12 +341,12 @@ impl Driver {
         gather::waits_for(self.ready[lane].len(), count, since)
     }
 
-    fn take_batch(&mut self, lane: usize) -> Vec<Request> {
+    fn take_batch(&mut self, lane: usize) -> Batch {
         let now = Instant::now();
         let lanes = self.ready.len();
-        let mut requests = Vec::new();
+        let mut batch = Batch::new(lane);
         let mut most = MAX_BATCH;
-        while requests.len() < most
+        while batch.requests.len() < most
             && let Some(key) = self.ready[lane].pop_front()
         {
             let Some(entry) = self.keys.get_mut(&key) else {
@@ -356,7 +355,7 @@ impl Driver {
             if entry.state.listed != Some(lane) {
                 continue;
             }
-            if entry.most_together <= requests.len() {
+            if entry.most_together <= batch.requests.len() {
                 self.ready[lane].push_front(key);
                 break;
             }
@@ -368,20 +367,23 @@ impl Driver {
                 .next_kind(now)
                 .is_some_and(|kind| kind.lane(lanes) == lane)
             {
-                requests.extend(entry.state.take_request(self.settings.hand_over, now));
+                let listening = self.listener.is_listening();
+                let taken = entry.state.take_request(self.settings.hand_over, listening, now);
+                batch.extend(taken);
             }
             self.look_at(&key, now);
         }
-        requests
+        batch
     }
 
-    fn settle(&mut self, batch: Result<Batch, tokio::task::JoinError>) {
-        let Batch {
+    fn settle(&mut self, batch: Result<Answered, tokio::task::JoinError>) {
+        let Answered {
             lane,
             requests,
+            announce,
             answers,
         } = match batch {
-            Ok(batch) => batch,
+            Ok(answered) => answered,
             // `apply` catches what the store does; only an abort ends up here.
             Err(error) => return tracing::error!(%error, "a batch was lost"),
         };
@@ -403,13 +405,13 @@ impl Driver {
             now,
         };
         let mut somebody_waits = false;
-        for (request, answer) in requests.iter().zip(answers) {
+        for (place, (request, answer)) in requests.iter().zip(answers).enumerate() {
             let Some(entry) = self.keys.get_mut(&request.key) else {
                 continue;
             };
-            let busy = matches!(answer, Ok(Outcome::Busy(_)));
+            let busy = matches!(answer, Ok(Outcome::Busy(_) | Outcome::Reserved(..)));
             entry.most_together = most_together;
-            entry.state.settle(answer, scene);
+            entry.state.settle(answer, announce.contains(&place), scene);
             somebody_waits |= busy && entry.state.waits();
             if !mem::replace(&mut entry.touched, true) {
                 self.touched.push(request.key.clone());

@@ -20,6 +20,10 @@ use crate::store::{Action, Outcome, StoreError, StoreErrorKind, Successor};
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
+/// A grant that came with a reservation is written after this: the release of the lease before it is on its way,
+/// and would only be in the way.
+const WRITE_AFTER: Duration = Duration::from_millis(1);
+
 /// How far the row may be behind after a hand-over.
 const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
 
@@ -29,8 +33,8 @@ pub(super) struct Holding {
     /// As it was when [`refresh`](Self::refresh) looked last.
     seen: Snapshot,
     first_token: i64,
-    /// Whom the row names, and the number of holds that it has.
-    row: Arc<LeaseTerms>,
+    /// Whom the row names, `None` for an earlier lease's owner, and the number of holds that it has.
+    row: Option<Arc<LeaseTerms>>,
     row_count: u32,
     /// Whom the request on its way names.
     sent_terms: Arc<LeaseTerms>,
@@ -49,6 +53,8 @@ pub(super) struct Holding {
     releasing: bool,
     /// A release was sent and its reply was lost: it may have been carried out.
     release_unsure: bool,
+    /// A process that waits was told that everyone has left: it may have the row already.
+    announced: bool,
 }
 
 /// What the answer to a request means for the key.
@@ -65,7 +71,7 @@ impl Holding {
         let seen = grant.look(Instant::now());
         Self {
             first_token: seen.terms.fence_token,
-            row: Arc::clone(&seen.terms),
+            row: Some(Arc::clone(&seen.terms)),
             row_count: 1,
             sent_terms: Arc::clone(&seen.terms),
             seen,
@@ -78,7 +84,18 @@ impl Holding {
             extend_unsure: false,
             releasing: false,
             release_unsure: false,
+            announced: false,
             grant,
+        }
+    }
+
+    /// A grant that came with a reservation, of which the row says nothing yet.
+    pub(super) fn unwritten(grant: Arc<Grant>, now: Instant) -> Self {
+        Self {
+            row: None,
+            follow_at: Some(now + WRITE_AFTER),
+            pause: WRITE_AFTER,
+            ..Self::new(grant)
         }
     }
 
@@ -116,7 +133,7 @@ impl Holding {
     }
 
     fn row_is_behind(&self) -> bool {
-        !Arc::ptr_eq(&self.row, &self.seen.terms)
+        !matches!(&self.row, Some(row) if Arc::ptr_eq(row, &self.seen.terms))
     }
 
     /// When the lease is extended next: when less than two thirds of its ttl are confirmed, put earlier onto
@@ -228,15 +245,18 @@ impl Holding {
         if !may_send {
             return None;
         }
-        if holds == 0 {
+        let unwritten = self.row.is_none() && !ended;
+        if holds == 0 && !unwritten {
             return Some(Action::Release);
         }
         let due = !self.waiting.is_empty()
+            || holds == 0
             || self.row_count != holds
             || self.follow_at.is_some_and(|follow_at| follow_at <= now)
             || self.renew_at().is_some_and(|renew_at| renew_at <= now);
         (due && !ended).then(|| Action::Extend {
-            count: holds,
+            // A row is free only after a release, which would find no row of this lease yet.
+            count: holds.max(1),
             ttl: self.seen.terms.ttl,
             successor: self.successor(),
         })
@@ -262,6 +282,16 @@ impl Holding {
             self.waiting.drain(..).for_each(Syncer::done);
             self.refresh(now);
         }
+    }
+
+    /// Others may be told of a release before it is written.
+    pub(super) fn may_announce(&self) -> bool {
+        self.grant.is_orderly()
+    }
+
+    /// Others may have been told of the release that is on its way.
+    pub(super) fn announced(&mut self) {
+        self.announced = true;
     }
 
     /// `action`, of [`next_action`](Self::next_action), is on its way.
@@ -315,9 +345,18 @@ impl Holding {
                 self.released();
                 Settled::Over { wanted }
             }
-            Ok(Outcome::Lost) if matches!(action, Action::Release) && self.release_unsure => {
+            Ok(Outcome::Lost)
+                if matches!(action, Action::Release) && (self.release_unsure || self.announced) =>
+            {
                 self.released();
-                Settled::Over { wanted: false }
+                Settled::Over {
+                    wanted: self.announced,
+                }
+            }
+            // Nothing of it had been written.
+            Ok(Outcome::Withdrawn) if matches!(action, Action::Release) => {
+                self.released();
+                Settled::Over { wanted: true }
             }
             Ok(Outcome::Lost) => {
                 self.grant.end(if self.grant.is_revoked() {
@@ -379,7 +418,7 @@ impl Holding {
         if let Action::Extend { count, .. } = action {
             self.row_count = *count;
         }
-        self.row = Arc::clone(&self.sent_terms);
+        self.row = Some(Arc::clone(&self.sent_terms));
         self.grant.confirm(sent_at, remaining);
         self.extend_unsure = false;
         self.pause = FIRST_RETRY;

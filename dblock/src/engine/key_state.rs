@@ -2,6 +2,7 @@
 //! request of unknown outcome is settled before a new one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -13,6 +14,7 @@ use super::holding::{Holding, Settled};
 use super::lease::{Hold, Lease};
 use super::orphan::Orphan;
 use super::queue::Queue;
+use super::reservation::Next;
 use super::waiter::{Syncer, Waiter};
 use crate::error::LostReason;
 use crate::health::HealthBoard;
@@ -29,11 +31,17 @@ pub(super) struct Scene<'a> {
     pub(super) now: Instant,
 }
 
+/// A lease that was held for so long is announced before its release, whether or not anybody is known to wait:
+/// the price is small beside it.
+const LONG_HELD: Duration = Duration::from_millis(50);
+
 #[derive(Debug)]
 pub(super) struct KeyState {
     key: Key,
     holding: Option<Holding>,
     queue: Queue,
+    /// While another process has the key.
+    next: Next,
     orphans: Vec<Orphan>,
     in_flight: Option<InFlight>,
     /// The lane in whose list of keys with something to send the driver has this one.
@@ -47,6 +55,14 @@ struct InFlight {
     action: Action,
     for_whom: ForWhom,
     sent_at: Instant,
+}
+
+/// What to send now.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) request: Request,
+    /// Processes that wait are told of this release before it is carried out.
+    pub(super) announce: bool,
 }
 
 /// What to send next.
@@ -69,6 +85,7 @@ impl KeyState {
             key,
             holding: None,
             queue: Queue::new(now),
+            next: Next::default(),
             orphans: Vec::new(),
             in_flight: None,
             listed: None,
@@ -108,7 +125,10 @@ impl KeyState {
 
     /// Nobody is inside with this lease of another process any more.
     pub(super) fn left_elsewhere(&mut self, lease_id: Uuid) {
-        let _ = lease_id;
+        if !self.next.is_behind(lease_id) {
+            self.queue.passed_by();
+        }
+        self.next.heard(lease_id);
     }
 
     /// Nothing wakes us up any more.
@@ -164,6 +184,9 @@ impl KeyState {
                 self.queue.note_trouble(holding.trouble().cloned(), now);
             }
         }
+        if self.holding.is_none() && self.in_flight.is_none() {
+            self.use_reservation(scene);
+        }
         // Not while the last release is on its way: nobody is inside, so callers wait for its answer.
         let held_here = self
             .holding
@@ -171,6 +194,43 @@ impl KeyState {
             .filter(|holding| holding.is_occupied(now))
             .map(Holding::seen);
         self.queue.expire(now, held_here);
+    }
+
+    /// Lets the first caller in if the key is promised to this process and nobody else is inside any more, and
+    /// gives a promise back for which there is no caller.
+    fn use_reservation(&mut self, scene: Scene<'_>) {
+        let now = scene.now;
+        if !self.queue.waits() {
+            if let Some(unused) = self.next.take() {
+                self.orphans
+                    .push(Orphan::promised(unused.lease_id, unused.until, now));
+            }
+            return;
+        }
+        let Some((reservation, engine)) = self.next.due(now).zip(scene.engine.upgrade()) else {
+            return;
+        };
+        let Some(waiter) = self.queue.line().pop_if(now, |call| call.options.renew) else {
+            return;
+        };
+        let mut terms = LeaseTerms::new(
+            &waiter.call,
+            reservation.lease_id,
+            reservation.fence_token,
+            now,
+            now,
+        );
+        terms.handed_over = true;
+        let terms = Arc::new(terms);
+        let hand_over = HandOver {
+            spare_tokens: reservation.spare_tokens,
+            until: self.queue.granted(true, scene.listening, now),
+        };
+        let line = Arc::clone(self.queue.line());
+        let grant = Grant::by_reservation(Arc::clone(&terms), reservation, line, hand_over);
+        self.next.take();
+        self.holding = Some(Holding::unwritten(Arc::clone(&grant), now));
+        waiter.grant(Hold::granted(Lease::new(terms, grant), engine));
     }
 
     /// The lease has run out in the store, unless a request of unknown outcome has extended the row: then
@@ -219,12 +279,17 @@ impl KeyState {
         (self.holding.is_none() && self.queue.may_ask(now)).then_some(Plan::Acquire)
     }
 
-    /// The request to send now; it is on its way from here on.
-    pub(super) fn take_request(&mut self, hand_over: bool, now: Instant) -> Option<Request> {
+    /// The request to send now; it is on its way from here on. Without `hand_over` each grant comes from the store.
+    pub(super) fn take_request(&mut self, hand_over: bool, listening: bool, now: Instant) -> Option<Taken> {
+        let mut announce = false;
         let (lease_id, action, for_whom) = match self.plan(now)? {
             Plan::Holding(action) => {
                 let holding = self.holding.as_mut()?;
                 holding.sent(&action);
+                announce = hand_over
+                    && matches!(action, Action::Release)
+                    && holding.may_announce()
+                    && (self.queue.is_contended(now) || holding.terms().held() >= LONG_HELD);
                 (holding.terms().lease_id, action, ForWhom::Holding)
             }
             Plan::Orphan(lease_id) => (lease_id, Action::Release, ForWhom::Orphan),
@@ -236,10 +301,11 @@ impl KeyState {
                     holder: ask.holder,
                     wanted_for: ask.wanted_for,
                     spare_tokens: if hand_over { ask.spare_tokens } else { 0 },
-                    reserve: false,
+                    // Who does not hear of a release could not come in any sooner.
+                    reserve: hand_over && listening && ask.wanted_for.is_some(),
                 };
                 self.queue.asked();
-                (Uuid::now_v7(), action, ForWhom::Waiter(ask.waiter))
+                (self.next.lease_id(), action, ForWhom::Waiter(ask.waiter))
             }
         };
         self.in_flight = Some(InFlight {
@@ -248,10 +314,13 @@ impl KeyState {
             for_whom,
             sent_at: now,
         });
-        Some(Request {
-            key: self.key.clone(),
-            lease_id,
-            action,
+        Some(Taken {
+            request: Request {
+                key: self.key.clone(),
+                lease_id,
+                action,
+            },
+            announce,
         })
     }
 
@@ -269,8 +338,8 @@ impl KeyState {
         orphans.chain(holding).chain(queue).min()
     }
 
-    /// Takes the answer to the request on its way.
-    pub(super) fn settle(&mut self, answer: Result<Outcome, StoreError>, scene: Scene<'_>) {
+    /// Takes the answer to the request on its way. `announced`: others may have been told of it before.
+    pub(super) fn settle(&mut self, answer: Result<Outcome, StoreError>, announced: bool, scene: Scene<'_>) {
         let Some(sent) = self.in_flight.take() else {
             debug_assert!(false, "an answer for {:?} that nobody asked for", self.key);
             return;
@@ -279,12 +348,18 @@ impl KeyState {
             ForWhom::Orphan => self.orphans.retain_mut(|orphan| {
                 orphan.lease_id != sent.lease_id || !orphan.settle(&answer, sent.sent_at, scene.now)
             }),
-            ForWhom::Holding => self.settle_holding(&sent, answer, scene),
+            ForWhom::Holding => self.settle_holding(&sent, answer, announced, scene),
             ForWhom::Waiter(id) => self.settle_acquire(id, &sent, answer, scene),
         }
     }
 
-    fn settle_holding(&mut self, sent: &InFlight, answer: Result<Outcome, StoreError>, scene: Scene<'_>) {
+    fn settle_holding(
+        &mut self,
+        sent: &InFlight,
+        answer: Result<Outcome, StoreError>,
+        announced: bool,
+        scene: Scene<'_>,
+    ) {
         let now = scene.now;
         let Some(holding) = self
             .holding
@@ -294,6 +369,9 @@ impl KeyState {
             return;
         };
         holding.refresh(now);
+        if announced {
+            holding.announced();
+        }
         if let Ok(Outcome::Extended { wanted, .. }) = &answer {
             if let Some(lag) = holding.renewal_lag(now) {
                 scene.health.set_renewal_lag(lag);
@@ -333,6 +411,7 @@ impl KeyState {
                     tracing::warn!(key = %self.key, fence_token, former_owner = %former.owner,
                         former_holder = former.holder, "lock taken over from an expired lease");
                 }
+                self.next.take();
                 let until = self.queue.granted(wanted, scene.listening, now);
                 let taken = scene.engine.upgrade().zip(self.queue.remove(waiter));
                 let Some((engine, waiter)) = taken else {
@@ -353,17 +432,26 @@ impl KeyState {
                 self.holding = Some(Holding::new(Arc::clone(&grant)));
                 waiter.grant(Hold::granted(Lease::new(terms, grant), engine));
             }
-            Ok(Outcome::Busy(occupant)) => self.queue.busy(occupant, scene.listening, now),
+            Ok(Outcome::Busy(occupant)) => {
+                self.next.take();
+                self.queue.busy(occupant, scene.listening, now);
+            }
+            Ok(Outcome::Reserved(occupant, reservation)) => {
+                self.next.promised(sent.lease_id, sent.sent_at, &reservation);
+                self.queue.busy(occupant, scene.listening, now);
+            }
             Ok(Outcome::Skipped) => self.queue.skipped(now),
             Ok(other) => {
-                // The lease_id was fresh, so no store that keeps its contract says that.
+                // The lease_id was never granted, so no store that keeps its contract says that.
                 let message = format!("the store answered an acquire with {other:?}");
+                self.next.take();
                 self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
                 self.queue
                     .failed(StoreError::new(StoreErrorKind::Interrupted, message), now);
             }
             Err(error) => {
                 if error.is_outcome_unknown() {
+                    self.next.take();
                     self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
                 }
                 self.queue.failed(error, now);

@@ -9,6 +9,7 @@
 //!   took.
 //! - [`line`] and [`grant`] are what callers and the engine share: who waits, and who is inside. An owner that
 //!   leaves lets the next in line in without the engine and the store. [`lease`] is an owner's view of a grant.
+//! - [`reservation`] is the next grant, promised while another process has the key: who leaves there lets in here.
 //! - [`gather`] says when a batch waits for more.
 //! - [`listener`] hears of releases by other processes; [`purge`] deletes rows that nobody uses any more.
 
@@ -24,6 +25,7 @@ mod listener;
 mod orphan;
 pub(crate) mod purge;
 mod queue;
+mod reservation;
 mod stop;
 mod waiter;
 

@@ -25,6 +25,8 @@ pub(super) struct Orphan {
     pub(super) retry_at: Instant,
     until: Instant,
     pause: Duration,
+    /// It was never granted, only promised: no acquire of it is on its way.
+    only_promised: bool,
 }
 
 impl Orphan {
@@ -34,6 +36,16 @@ impl Orphan {
             retry_at: now,
             until: now + ttl,
             pause: FIRST_RETRY,
+            only_promised: false,
+        }
+    }
+
+    /// A reservation that is of no use any more. It lapses at `until` by itself.
+    pub(super) fn promised(lease_id: Uuid, until: Instant, now: Instant) -> Self {
+        Self {
+            until,
+            only_promised: true,
+            ..Self::new(lease_id, Duration::ZERO, now)
         }
     }
 
@@ -46,11 +58,17 @@ impl Orphan {
     ) -> bool {
         // A row that carries the lease shows that the acquire was carried out; it cannot be once more. A
         // release sent before the end may have been carried out before the acquire, however late its answer.
-        if matches!(answer, Ok(Outcome::Released { .. })) || sent_at >= self.until {
+        // A withdrawn reservation is an earlier acquire's work, and shows nothing of one on its way.
+        let settled = match answer {
+            Ok(Outcome::Released { .. }) => true,
+            Ok(Outcome::Withdrawn | Outcome::Lost) => self.only_promised,
+            _ => false,
+        };
+        if settled || sent_at >= self.until {
             return true;
         }
         self.retry_at = (now + self.pause).min(self.until.max(now));
-        let longest = if matches!(answer, Ok(Outcome::Lost)) {
+        let longest = if matches!(answer, Ok(Outcome::Lost | Outcome::Withdrawn)) {
             LONGEST_RETRY
         } else {
             SOON

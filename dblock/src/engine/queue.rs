@@ -24,6 +24,11 @@ const LISTENING_PAUSE: Duration = Duration::from_millis(950);
 /// Pause before a row that is locked is asked again after a wake-up: whoever has locked it is about to take it.
 const WOKEN_PAUSE: Duration = Duration::from_millis(2);
 
+/// Pause before the key is asked for when it goes to another process that has it reserved: it can be reserved
+/// again when that one has written that it is inside. Who has waited for longer asks earlier.
+const AFTER_ANOTHER: Duration = Duration::from_millis(2);
+const LAST_COMERS_LAST: Duration = Duration::from_millis(6);
+
 /// How long a busy answer says in the row that somebody waits. Longer than any pause, and than a slow
 /// statement or two.
 const WANTED_FOR: Duration = Duration::from_secs(3);
@@ -67,6 +72,10 @@ pub(super) struct Queue {
     stand_back_until: Instant,
     /// How many tokens the next acquire keeps free for hand-overs.
     spare_tokens: u32,
+    /// How often the key has gone from one other process to the next one since this process had it.
+    passed_by: u32,
+    /// The release that is about to be heard of is for another process.
+    not_for_us: bool,
 }
 
 /// The time in which the key keeps coming back to this process.
@@ -112,6 +121,8 @@ impl Queue {
             contended_until: now,
             stand_back_until: now,
             spare_tokens: FEWEST_SPARE,
+            passed_by: 0,
+            not_for_us: false,
         }
     }
 
@@ -290,7 +301,23 @@ impl Queue {
     pub(super) fn woken(&mut self, now: Instant) {
         self.pause = FIRST_PAUSE;
         self.woken = true;
-        self.ask_at = self.ask_at.min(now);
+        let ask_at = if std::mem::take(&mut self.not_for_us) {
+            now + jittered(AFTER_ANOTHER + LAST_COMERS_LAST / (self.passed_by + 1))
+        } else {
+            now
+        };
+        self.ask_at = self.ask_at.min(ask_at);
+    }
+
+    /// Another process leaves the key to a third one.
+    pub(super) fn passed_by(&mut self) {
+        self.not_for_us = true;
+        self.passed_by = self.passed_by.saturating_add(1);
+    }
+
+    /// Another process is known to want the key.
+    pub(super) fn is_contended(&self, now: Instant) -> bool {
+        now < self.contended_until
     }
 
     /// Nothing wakes us up any more: back to polling.
@@ -306,6 +333,8 @@ impl Queue {
         if wanted {
             self.contended_until = now + WANTED_FOR;
         }
+        self.passed_by = 0;
+        self.not_for_us = false;
         let length = self.turn_length(listening, now);
         let turn = self.turn.get_or_insert(Turn {
             since: now,
@@ -326,7 +355,7 @@ impl Queue {
     }
 
     fn turn_length(&self, listening: bool, now: Instant) -> Duration {
-        if listening && now < self.contended_until {
+        if listening && self.is_contended(now) {
             LONGEST_TURN_LISTENING
         } else {
             LONGEST_TURN

@@ -29,7 +29,7 @@ impl BusyKeys {
         let mut keys = self.keys();
         for (request, answer) in acquires {
             match answer {
-                Ok(Outcome::Busy(_)) => {
+                Ok(Outcome::Busy(_) | Outcome::Reserved(..)) => {
                     if keys.len() >= MOST {
                         keys.clear();
                     }

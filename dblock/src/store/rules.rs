@@ -85,7 +85,12 @@ pub(super) fn carry_out(request: &Request, row: &mut LockRow, reserves: bool) ->
             count,
             ttl,
             successor: Some(next),
-        } if !same && is_reserved(row, |lease_id| lease_id == request.lease_id) => {
+        } if !same
+            && is_reserved(row, |lease_id| lease_id == request.lease_id)
+            && row
+                .reserved
+                .is_some_and(|reserved| next.fence_token >= reserved.fence_token) =>
+        {
             hold(
                 row,
                 request.lease_id,

@@ -21,6 +21,7 @@ mod operators;
 mod places;
 mod purge;
 mod release;
+mod reservations;
 mod shutdown;
 mod stores;
 mod tokens;
