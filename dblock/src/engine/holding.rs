@@ -140,6 +140,10 @@ impl Holding {
     /// a grid so that leases of one ttl fall due together and are renewed by one statement.
     fn renew_at(&self) -> Option<Instant> {
         let ttl = self.seen.terms.ttl;
+        if self.row.is_none() {
+            // The row follows anyway, and that renews.
+            return None;
+        }
         if !self.seen.terms.renew || self.grant.is_revoked() || self.seen.has_ended() {
             return None;
         }
@@ -476,6 +480,9 @@ impl Holding {
 
     fn back_off(&mut self, now: Instant) {
         self.retry_at = Some(now + self.pause);
+        if self.row.is_none() {
+            self.follow_at = self.retry_at;
+        }
         let longest = (options::margin(self.seen.terms.ttl)).min(LONGEST_RETRY);
         self.pause = (self.pause * 2).min(longest);
     }

@@ -94,4 +94,16 @@ mod tests {
         assert_eq!(orphan.retry_at, end + ttl, "the last release is sent at once");
         assert!(orphan.settle(&nothing, end, end + ttl));
     }
+
+    /// An acquire of unknown outcome may repeat one whose reservation is withdrawn here, and still be on its way.
+    #[test]
+    fn a_withdrawal_settles_what_was_only_promised() {
+        let (now, ttl) = (Instant::now(), Duration::from_secs(9));
+        let withdrawn = Ok(Outcome::Withdrawn);
+        assert!(!Orphan::new(Uuid::now_v7(), ttl, now).settle(&withdrawn, now, now));
+        let promised = || Orphan::promised(Uuid::now_v7(), now + ttl, now);
+        assert!(promised().settle(&withdrawn, now, now));
+        assert!(promised().settle(&Ok(Outcome::Lost), now, now));
+        assert!(!promised().settle(&Ok(Outcome::Skipped), now, now));
+    }
 }
