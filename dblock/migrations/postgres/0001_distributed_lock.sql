@@ -19,7 +19,10 @@ CREATE TABLE IF NOT EXISTS distributed_lock (
     wanted_until    BIGINT  NOT NULL DEFAULT 0,
     acquired_at     BIGINT  NOT NULL,
     holder          TEXT    NOT NULL,
-    revoked         BOOLEAN NOT NULL DEFAULT false
+    revoked         BOOLEAN NOT NULL DEFAULT false,
+    reserved_for    UUID,
+    reserved_until  BIGINT  NOT NULL DEFAULT 0,
+    reserved_token  BIGINT  NOT NULL DEFAULT 0
 ) WITH (
     fillfactor = 50,
     vacuum_truncate = false,

@@ -12,7 +12,9 @@ use super::scene::{Asker, LONG, batch, granted, one, within};
 use crate::store::{Outcome, Store, StoreError, StoreErrorKind, WakeUp};
 
 /// Listens on a task of its own, from now on.
-async fn listening(store: Arc<dyn Store>) -> (mpsc::UnboundedReceiver<WakeUp>, JoinHandle<StoreError>) {
+pub(super) async fn listening(
+    store: Arc<dyn Store>,
+) -> (mpsc::UnboundedReceiver<WakeUp>, JoinHandle<StoreError>) {
     let (tell, mut told) = mpsc::unbounded_channel();
     let task = tokio::spawn(async move {
         let tell = move |wake_up| drop(tell.send(wake_up));

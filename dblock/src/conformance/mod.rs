@@ -28,7 +28,7 @@
 //! [`store_conformance!`](crate::store_conformance) is in two halves:
 //!
 //! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an operator
-//!   may do, tokens, successors and spare tokens of hand-overs, purge, wake-ups, batches, races between
+//!   may do, tokens, successors and spare tokens of hand-overs, reservations, purge, wake-ups, batches, races between
 //!   handles, keys and holders of any text, the clock, and migration.
 //! - **Through a [`LockManager`](crate::LockManager)**, as programs use it: exclusion, takeover, waiting and wake-up,
 //!   tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost replies,
@@ -55,6 +55,7 @@ mod operator;
 pub mod poll;
 mod purge;
 mod race;
+mod reservation;
 mod scene;
 mod through_manager;
 mod token;
@@ -73,6 +74,7 @@ pub use self::listen::*;
 pub use self::operator::*;
 pub use self::purge::*;
 pub use self::race::*;
+pub use self::reservation::*;
 pub use self::scene::PATIENCE;
 pub use self::through_manager::*;
 pub use self::token::*;
@@ -148,6 +150,20 @@ macro_rules! store_conformance {
             purge_takes_only_idle_rows,
             purge_goes_in_steps,
             tokens_grow_over_a_purge,
+
+            busy_acquire_reserves_the_next_grant,
+            reservation_is_kept_and_not_written_with_each_request,
+            reserved_key_is_granted_to_nobody_else,
+            reserved_grant_has_the_reserved_token,
+            reservation_runs_out,
+            expired_row_goes_to_whom_it_is_reserved_for,
+            claim_takes_the_reserved_row,
+            claim_of_a_free_or_expired_row_takes_it,
+            claim_without_a_reservation_is_lost,
+            withdrawal_ends_the_reservation,
+            reservations_in_a_batch_answer_each_request,
+            force_release_leaves_the_reservation,
+            leaves_of_reserved_keys_are_announced,
 
             releases_of_wanted_keys_are_told,
             listening_can_be_dropped,

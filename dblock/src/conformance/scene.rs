@@ -79,6 +79,21 @@ impl Asker {
         request
     }
 
+    /// Asks, for `wanted_for`, to be next.
+    pub(super) fn acquire_reserving(&self, wanted_for: Duration, spare: u32) -> Request {
+        let mut request = self.acquire_wanting(wanted_for);
+        if let Action::Acquire {
+            reserve,
+            spare_tokens,
+            ..
+        } = &mut request.action
+        {
+            *reserve = true;
+            *spare_tokens = spare;
+        }
+        request
+    }
+
     pub(super) fn extend(&self, count: u32, ttl: Duration) -> Request {
         self.hand_over(count, ttl, None)
     }

@@ -20,14 +20,14 @@ impl BusyKeys {
         self.keys().contains(key)
     }
 
-    /// Remembers what the answers to acquires say.
+    /// Remembers what the answers to acquires and extends say.
     pub(crate) fn note(&self, requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
-        let acquires = requests
+        let answered = requests
             .iter()
             .zip(answers)
-            .filter(|(request, _)| matches!(request.action, Action::Acquire { .. }));
+            .filter(|(request, _)| !matches!(request.action, Action::Release));
         let mut keys = self.keys();
-        for (request, answer) in acquires {
+        for (request, answer) in answered {
             match answer {
                 Ok(Outcome::Busy(_) | Outcome::Reserved(..)) => {
                     if keys.len() >= MOST {

@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::store::Purged;
 use crate::store::clock::micros;
 use crate::store::error::StoreError;
-use crate::store::row::{InspectFilter, LockRow};
+use crate::store::row::{InspectFilter, LockRow, Reserved};
 use crate::store::schema::{self, SchemaVersion};
 
 const SCRIPT: &str = include_str!("../../../migrations/postgres/0001_distributed_lock.sql");
@@ -109,6 +109,14 @@ pub(super) async fn inspect(
 
 fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
     let key = Key::new(None, row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let reserved = match row.try_get(11)? {
+        None => None,
+        Some(lease_id) => Some(Reserved {
+            lease_id,
+            until: row.try_get(12)?,
+            fence_token: row.try_get(13)?,
+        }),
+    };
     Ok(LockRow {
         key,
         owner: row.try_get(1)?,
@@ -122,8 +130,8 @@ fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
         acquired_at: row.try_get(8)?,
         holder: row.try_get(9)?,
         revoked: row.try_get(10)?,
-        reserved: None,
-        now: row.try_get(11)?,
+        reserved,
+        now: row.try_get(14)?,
     })
 }
 

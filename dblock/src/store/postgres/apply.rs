@@ -14,7 +14,7 @@ use super::{PostgresStore, errors};
 use crate::store::clock::{micros, until};
 use crate::store::error::{StoreError, StoreErrorKind};
 use crate::store::row::Occupant;
-use crate::store::{Action, Outcome, Request, Successor};
+use crate::store::{Action, Outcome, Request, Reservation, Successor};
 
 type Answer = Result<Outcome, StoreError>;
 
@@ -123,8 +123,8 @@ async fn ask(
     connection: &mut Session,
 ) -> Result<(), sqlx::Error> {
     let statements = statements(store, kind);
-    // A key that was busy is in no usual state, most likely.
-    let was_busy = |request: &Request| kind == Kind::Acquire && store.busy.contains(&request.key);
+    // A key that was busy is in no usual state, most likely. An extend of it is one that claims a reservation.
+    let was_busy = |request: &Request| kind != Kind::Release && store.busy.contains(&request.key);
     let likely = part.iter().filter(|(_, request)| !was_busy(request));
     let likely: Vec<Placed<'_>> = likely.copied().collect();
     let usual = match (&likely[..], &statements.many) {
@@ -205,7 +205,8 @@ fn many<'q>(text: &Arc<str>, kind: Kind, part: &[Placed<'q>]) -> Statement<'q> {
             .bind(column(part, ttl))
             .bind(column(part, holder))
             .bind(column(part, wanted_for))
-            .bind(column(part, spare_tokens)),
+            .bind(column(part, spare_tokens))
+            .bind(column(part, reserve)),
     }
 }
 
@@ -251,6 +252,16 @@ fn spare_tokens(request: &Request) -> i64 {
     }
 }
 
+/// For how long is what [`wanted_for`] says.
+fn reserve(request: &Request) -> bool {
+    match request.action {
+        Action::Acquire {
+            reserve, wanted_for, ..
+        } => reserve && wanted_for.is_some(),
+        _ => false,
+    }
+}
+
 fn successor(request: &Request) -> Option<&Successor> {
     match &request.action {
         Action::Extend { successor, .. } => successor.as_ref(),
@@ -279,6 +290,9 @@ fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcom
     let (place, _) = part[found];
     let outcome = match (kind, row.try_get(1)?) {
         (Kind::Acquire, "busy") => Outcome::Busy(occupant(row, until(row.try_get(3)?, 0))?),
+        (Kind::Acquire, "reserved") => {
+            Outcome::Reserved(occupant(row, until(row.try_get(3)?, 0))?, reservation(row)?)
+        }
         (Kind::Acquire, word @ ("granted" | "taken over")) => Outcome::Granted {
             fence_token: row.try_get(2)?,
             remaining: until(row.try_get(3)?, 0),
@@ -296,6 +310,7 @@ fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcom
             freed: word == "freed",
             wanted: row.try_get(2)?,
         },
+        (Kind::Release, "withdrawn") => Outcome::Withdrawn,
         (_, "lost") => Outcome::Lost,
         _ => return Err(unexpected("an unknown outcome")),
     };
@@ -308,6 +323,16 @@ fn occupant(row: &PgRow, remaining: Duration) -> Result<Occupant, sqlx::Error> {
         holder: row.try_get(6)?,
         fence_token: row.try_get(7)?,
         remaining,
+    })
+}
+
+fn reservation(row: &PgRow) -> Result<Reservation, sqlx::Error> {
+    let spare: i64 = row.try_get(10)?;
+    Ok(Reservation {
+        behind: row.try_get(8)?,
+        fence_token: row.try_get(9)?,
+        spare_tokens: u32::try_from(spare).unwrap_or(0),
+        remaining: until(row.try_get(11)?, 0),
     })
 }
 

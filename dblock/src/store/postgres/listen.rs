@@ -1,8 +1,8 @@
 //! Wake-ups: LISTEN on a connection of its own, one of the store's few.
 //!
-//! A release that sees that its key is wanted notifies the table's channel; the payload is the key. A
-//! wake-up is only a hint: whoever misses one looks again within a second. So nothing here need be hurried,
-//! but a connection that hears nothing must not be taken for a quiet one:
+//! A release that sees that its key is wanted notifies the table's channel, and so does a process before it
+//! releases a key that is reserved; [`wake_up`] reads what they say. Whoever misses it looks again within a
+//! second. So nothing here need be hurried, but a connection that hears nothing must not be taken for a quiet one:
 //! - A pooler in transaction mode accepts LISTEN and leaves it with a session that it lends to others, whose
 //!   drivers may fail on a notification (sqlx does). So poolers are found out before anything listens (`session.rs`
 //!   says how), and what is left of doubt by a channel of which nobody else knows ([`prove`]).
@@ -18,8 +18,10 @@ use sqlx::postgres::{PgListener, PgNotification, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 use tokio::time::timeout;
 use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use super::session::Mark;
+use super::sql::{LEFT, RELEASED};
 use super::{PostgresStore, errors};
 use crate::key::Key;
 use crate::store::WakeUp;
@@ -53,9 +55,8 @@ async fn until_lost(
     loop {
         match timeout(QUIET, listener.try_recv()).await {
             Ok(answer) => {
-                // Who may use the database may notify anything.
-                if let Ok(key) = Key::new(None, notification(store, answer)?.payload()) {
-                    tell(WakeUp::Released(key));
+                if let Some(wake_up) = wake_up(notification(store, answer)?.payload()) {
+                    tell(wake_up);
                 }
             }
             Err(_) if self::channel(store, &mut listener).await? == channel => {}
@@ -67,6 +68,20 @@ async fn until_lost(
             }
         }
     }
+}
+
+/// What a payload says: a letter for its kind, for a leave the lease, and the key.
+///
+/// Who may use the database may notify anything. What cannot be read is ignored, and a forged release only
+/// makes waiters look. A forged leave would let somebody in beside the holder, but it must name the holder's
+/// lease, which nobody can guess: only who may read the table, or listens, gets to know it.
+fn wake_up(payload: &str) -> Option<WakeUp> {
+    let key = |text| Key::new(None, text).ok();
+    if let Some(released) = payload.strip_prefix(RELEASED) {
+        return key(released).map(WakeUp::Released);
+    }
+    let (lease, left) = payload.strip_prefix(LEFT)?.split_at_checked(Hyphenated::LENGTH)?;
+    Some(WakeUp::Left(key(left)?, Uuid::try_parse(lease).ok()?))
 }
 
 /// Where the store's other sessions are not its own, none is opened for listening.
@@ -159,5 +174,31 @@ async fn in_time<T>(
             StoreErrorKind::Interrupted,
             format!("the server did not answer the connection that listens for releases within {PATIENCE:?}"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_read_or_ignored() {
+        let (key, lease) = (Key::new(None, "lé k").unwrap(), Uuid::now_v7());
+        assert_eq!(wake_up("rlé k"), Some(WakeUp::Released(key.clone())));
+        assert_eq!(wake_up(&format!("l{lease}lé k")), Some(WakeUp::Left(key, lease)));
+        let nobody = "l0123456789-0123456789-0123456789-0123k";
+        for other in [
+            "",
+            "r",
+            "l",
+            "k",
+            "lk",
+            nobody,
+            &format!("l{lease}"),
+            &"é".repeat(40),
+        ] {
+            assert_eq!(wake_up(other), None, "{other}");
+        }
+        assert_eq!(wake_up(&format!("l{}", "é".repeat(40))), None);
     }
 }

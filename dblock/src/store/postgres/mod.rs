@@ -6,6 +6,7 @@
 //! statements are right.
 
 mod admin;
+mod announce;
 mod apply;
 mod errors;
 mod listen;
@@ -146,6 +147,10 @@ impl Store for PostgresStore {
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(apply::apply(self, requests))
+    }
+
+    fn announce<'a>(&'a self, releases: &'a [Request]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+        Box::pin(announce::announce(self, releases))
     }
 
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {

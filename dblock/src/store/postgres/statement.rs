@@ -26,11 +26,12 @@ pub(super) enum Parameter<'q> {
     Uuid(Option<Uuid>),
     Integer(Option<i32>),
     BigInt(Option<i64>),
-    Boolean(bool),
+    Boolean(Option<bool>),
     Texts(Vec<Option<&'q str>>),
     Uuids(Vec<Option<Uuid>>),
     Integers(Vec<Option<i32>>),
     BigInts(Vec<Option<i64>>),
+    Booleans(Vec<Option<bool>>),
 }
 
 macro_rules! from {
@@ -68,13 +69,8 @@ from!(
     Uuid => Uuid, Uuids;
     i32 => Integer, Integers;
     i64 => BigInt, BigInts;
+    bool => Boolean, Booleans;
 );
-
-impl From<bool> for Parameter<'_> {
-    fn from(value: bool) -> Self {
-        Self::Boolean(value)
-    }
-}
 
 impl<'q> Statement<'q> {
     /// Parameters stand in `sql` as `$1` to `$9`.
@@ -109,6 +105,7 @@ impl<'q> Statement<'q> {
                 Parameter::Uuids(values) => query.bind(values),
                 Parameter::Integers(values) => query.bind(values),
                 Parameter::BigInts(values) => query.bind(values),
+                Parameter::Booleans(values) => query.bind(values),
             };
         }
         query.fetch_all(&mut **session).await
@@ -142,11 +139,12 @@ impl Parameter<'_> {
             Self::Uuid(value) => one(text, "uuid", value.as_ref(), write_plain),
             Self::Integer(value) => one(text, "integer", value.as_ref(), write_plain),
             Self::BigInt(value) => one(text, "bigint", value.as_ref(), write_plain),
-            Self::Boolean(value) => one(text, "boolean", Some(value), write_plain),
+            Self::Boolean(value) => one(text, "boolean", value.as_ref(), write_plain),
             Self::Texts(values) => array(text, "text", values, write_text),
             Self::Uuids(values) => array(text, "uuid", values, write_plain),
             Self::Integers(values) => array(text, "integer", values, write_plain),
             Self::BigInts(values) => array(text, "bigint", values, write_plain),
+            Self::Booleans(values) => array(text, "boolean", values, write_plain),
         }
     }
 }

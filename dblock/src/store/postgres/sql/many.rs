@@ -6,7 +6,7 @@
 
 use super::{ACQUIRE, NOW, RELEASE, requests, wakes};
 
-/// Rows that are absent or free. Answers as [`super::general`]'s acquire, as far as that is about a grant.
+/// Rows that are absent, or free and not reserved. Answers as [`super::general`]'s acquire, as far as that is about a grant.
 pub(super) fn acquire(table: &str) -> String {
     let requests = requests(&ACQUIRE);
     format!(
@@ -19,6 +19,7 @@ FROM (
     FROM {requests} LEFT JOIN LATERAL (
         SELECT true AS free FROM {table} t
         WHERE t.lock_key = r.lock_key AND t.reentrant_count = 0 AND t.lease_id <> r.new_lease
+            AND t.reserved_until <= {NOW}
         FOR UPDATE SKIP LOCKED
     ) locked ON true
     WHERE free OR NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key)
@@ -30,7 +31,7 @@ ON CONFLICT (lock_key) DO UPDATE SET
     fence_ceiling = greatest(t.fence_ceiling + 1, excluded.fence_token)
         + (excluded.fence_ceiling - excluded.fence_token),
     acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = false
-WHERE t.reentrant_count = 0 AND t.lease_id <> excluded.lease_id
+WHERE t.reentrant_count = 0 AND t.lease_id <> excluded.lease_id AND t.reserved_until <= excluded.acquired_at
 RETURNING t.lock_key, 'granted', t.fence_token, t.expire_at - t.acquired_at, t.wanted_until > t.acquired_at"
     )
 }

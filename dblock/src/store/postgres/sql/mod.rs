@@ -1,7 +1,7 @@
 //! The SQL text of the PostgreSQL store.
 //!
-//! An action has up to three statements. [`one`] and [`many`] expect the state that a row usually has, and
-//! answer nothing for the others; [`general`] is then asked for those.
+//! An action has up to three statements. [`one`] and [`many`] expect the state that a row usually has, which
+//! is one without a reservation, and answer nothing for the others; [`general`] is then asked for those.
 //!
 //! # Why a statement gives one right answer to each request
 //! The parts of a statement share one snapshot. Rows are found in it, then locked with `SKIP LOCKED` in
@@ -23,6 +23,7 @@
 //! locks rows after its inserts. So whoever waits for a key holds only smaller ones, and a circle of them
 //! cannot be.
 
+mod announce;
 mod general;
 mod many;
 mod one;
@@ -40,20 +41,28 @@ use crate::store::table::TableName;
 /// the quotient and of the product stay below half a µs together. `extract` would be slow, as a `numeric`.
 const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 
-/// The channel of the table's wake-ups: the same under each of the table's names, and no other table's.
+/// The channel of the table's wake-ups, of both kinds: the same under each of the table's names, and no other table's.
 fn channel(table: &str) -> String {
     format!("'dblock_' || '{table}'::regclass::oid")
 }
+
+/// What the payload of a notification begins with: a release, and then the key.
+pub(super) const RELEASED: char = 'r';
+
+/// The same: nobody is inside any more with a lease, and then that in 36 letters, and the key.
+pub(super) const LEFT: char = 'l';
 
 /// Whether somebody waits for a key that has just been released, who is then notified when the statement
 /// commits. Only then: notifications make commits wait for one another.
 fn wakes(table: &str, wanted: &str) -> String {
     let channel = channel(table);
-    format!("CASE WHEN {wanted} THEN pg_notify({channel}, t.lock_key) IS NOT NULL ELSE false END")
+    format!(
+        "CASE WHEN {wanted} THEN pg_notify({channel}, '{RELEASED}' || t.lock_key) IS NOT NULL ELSE false END"
+    )
 }
 
 /// The columns of a batch of acquires.
-const ACQUIRE: [(&str, &str); 7] = [
+const ACQUIRE: [(&str, &str); 8] = [
     ("lock_key", "text"),
     ("new_lease", "uuid"),
     ("new_owner", "uuid"),
@@ -61,6 +70,7 @@ const ACQUIRE: [(&str, &str); 7] = [
     ("new_holder", "text"),
     ("wanted_for", "bigint"),
     ("spare_tokens", "bigint"),
+    ("reserve", "boolean"),
 ];
 
 /// The columns of a batch of releases.
@@ -95,6 +105,7 @@ pub(super) struct Sql {
     pub(super) acquire: Statements,
     pub(super) extend: Statements,
     pub(super) release: Statements,
+    pub(super) announce: Arc<str>,
     pub(super) inspect: Arc<str>,
     pub(super) revoke: Arc<str>,
     pub(super) force_release: Arc<str>,
@@ -122,6 +133,7 @@ impl Sql {
                 many: Some(many::release(&table).into()),
                 general: general::release(&table).into(),
             },
+            announce: announce::announce(&table).into(),
             inspect: rest::inspect(&table).into(),
             revoke: rest::revoke(&table).into(),
             force_release: rest::force_release(&table).into(),

@@ -5,7 +5,7 @@
 
 use super::{NOW, wakes};
 
-/// A row that is absent or free. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as
+/// A row that is absent, or free and not reserved. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as
 /// [`super::general`]'s acquire, as far as that is about a grant.
 ///
 /// One upsert serves both states for two thirds of the price of an `UPDATE` and an `INSERT` in a CTE each.
@@ -20,7 +20,8 @@ SELECT $1, $3, 1, now + $4, $2, now, now + $6, 0, now, $5, false
 FROM (
     SELECT {NOW} AS now
     WHERE coalesce(
-        (SELECT true FROM {table} WHERE lock_key = $1 AND reentrant_count = 0 AND lease_id <> $2
+        (SELECT true FROM {table}
+            WHERE lock_key = $1 AND reentrant_count = 0 AND lease_id <> $2 AND reserved_until <= {NOW}
             FOR UPDATE SKIP LOCKED),
         NOT EXISTS (SELECT FROM {table} WHERE lock_key = $1))
 ) timed
@@ -30,7 +31,7 @@ ON CONFLICT (lock_key) DO UPDATE SET
     fence_token = greatest(t.fence_ceiling + 1, excluded.fence_token),
     fence_ceiling = greatest(t.fence_ceiling + 1, excluded.fence_token) + $6,
     acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = false
-WHERE t.reentrant_count = 0 AND t.lease_id <> $2
+WHERE t.reentrant_count = 0 AND t.lease_id <> $2 AND t.reserved_until <= excluded.acquired_at
 RETURNING t.lock_key, 'granted', t.fence_token, $4, t.wanted_until > t.acquired_at"
     )
 }

@@ -7,7 +7,7 @@ pub(super) fn inspect(table: &str) -> String {
     format!(
         "WITH clock AS MATERIALIZED (SELECT {NOW} AS now)
 SELECT t.lock_key, t.lock_owner, t.reentrant_count, t.expire_at, t.lease_id, t.fence_token, t.fence_ceiling,
-    t.wanted_until, t.acquired_at, t.holder, t.revoked, clock.now
+    t.wanted_until, t.acquired_at, t.holder, t.revoked, t.reserved_for, t.reserved_until, t.reserved_token, clock.now
 FROM {table} t, clock
 WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $1)
     AND (NOT $2 OR (t.reentrant_count > 0 AND t.expire_at > clock.now))

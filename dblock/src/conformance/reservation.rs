@@ -1,0 +1,676 @@
+//! Reservations: a lease that waits has the next grant. A store that keeps none answers that the key is busy, and
+//! grants it to anybody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::Fixture;
+use super::listen::listening;
+use super::scene::{
+    Asker, LONG, SHORT, assert_about, batch, changes_nothing, existing, granted, one, row, until,
+    until_not_held, within,
+};
+use crate::store::{LockRow, Occupant, Outcome, Request, Reservation, Reserved, Store, Successor, WakeUp};
+
+const SPARE: u32 = 50;
+
+/// A key that one lease holds, and that is reserved for another.
+struct Scene {
+    holder: Asker,
+    next: Asker,
+    reservation: Reservation,
+}
+
+impl Scene {
+    fn successor(&self) -> Successor {
+        Successor {
+            owner: Uuid::now_v7(),
+            holder: "host/2 who claims".into(),
+            fence_token: self.reservation.fence_token,
+        }
+    }
+
+    /// The request by which the next one has it written that it is inside.
+    fn claim(&self) -> Request {
+        self.next.hand_over(1, LONG, Some(self.successor()))
+    }
+}
+
+/// Holds `name` for `ttl`, and has it reserved for `wanted_for`. `None` where the store keeps no reservations, which
+/// this shows: the request that asks for one is a plain busy one, and the key is the first one's that asks later.
+async fn reserved(store: &dyn Store, name: &str, ttl: Duration, wanted_for: Duration) -> Option<Scene> {
+    let (holder, next) = (Asker::new(name), Asker::new(name));
+    granted(store, holder.acquire_with_spare(ttl, 2 * SPARE)).await;
+    match one(store, next.acquire_reserving(wanted_for, SPARE)).await {
+        Outcome::Reserved(_, reservation) => Some(Scene {
+            holder,
+            next,
+            reservation,
+        }),
+        Outcome::Busy(occupant) => {
+            assert!(holder.is(&occupant), "{occupant:?}");
+            assert_eq!(existing(store, &holder.key).await.reserved, None);
+            let told = store.announce(&[holder.release()]).await;
+            assert_eq!(told.expect("announce works"), [false]);
+            assert_eq!(one(store, next.release()).await, Outcome::Lost);
+            one(store, holder.release()).await;
+            granted(store, Asker::new(name).acquire(LONG)).await;
+            None
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn reservation_of(outcome: Outcome) -> (Occupant, Reservation) {
+    match outcome {
+        Outcome::Reserved(occupant, reservation) => (occupant, reservation),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn occupant_of(outcome: Outcome) -> Occupant {
+    match outcome {
+        Outcome::Busy(occupant) => occupant,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn reserved_in(row: &LockRow) -> Reserved {
+    row.reserved.expect("the row is reserved")
+}
+
+/// The answer says behind whom, with which token and for how long; the row has it, and the holder's part of it stays.
+pub async fn busy_acquire_reserves_the_next_grant(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    if reserved(&*store, "probe", LONG, LONG).await.is_none() {
+        return;
+    }
+    let (holder, next) = (Asker::new("next"), Asker::new("next"));
+    granted(&*store, holder.acquire_with_spare(LONG, 2 * SPARE)).await;
+    let before = existing(&*store, &holder.key).await;
+    let answer = one(&*other, next.acquire_reserving(LONG, SPARE)).await;
+    let (occupant, reservation) = reservation_of(answer);
+    assert!(holder.is(&occupant), "{occupant:?}");
+    assert_eq!(occupant.fence_token, before.fence_token);
+    assert_about(occupant.remaining, LONG);
+    assert_eq!(reservation.behind, holder.lease_id);
+    assert!(
+        reservation.fence_token > before.fence_ceiling,
+        "above every spare token"
+    );
+    assert_eq!(reservation.spare_tokens, SPARE);
+    assert_about(reservation.remaining, LONG);
+
+    let after = existing(&*store, &holder.key).await;
+    let written = reserved_in(&after);
+    assert_eq!(
+        (written.lease_id, written.fence_token),
+        (next.lease_id, reservation.fence_token)
+    );
+    assert!(written.until > after.now);
+    assert!(after.wanted_until > after.now, "who reserves waits, too");
+    assert_eq!(after.fence_ceiling, reservation.fence_token + i64::from(SPARE));
+    let apart_from_it = LockRow {
+        fence_ceiling: before.fence_ceiling,
+        wanted_until: before.wanted_until,
+        reserved: None,
+        now: before.now,
+        ..after
+    };
+    assert_eq!(apart_from_it, before);
+
+    // Without a time there is nothing to reserve for.
+    let (holder, next) = (Asker::new("timeless"), Asker::new("timeless"));
+    granted(&*store, holder.acquire(LONG)).await;
+    let mut request = next.acquire_reserving(LONG, SPARE);
+    if let crate::store::Action::Acquire { wanted_for, .. } = &mut request.action {
+        *wanted_for = None;
+    }
+    occupant_of(changes_nothing(&*other, request).await);
+}
+
+/// Asked again: the same token and as many spare ones, and no write while half of it is ahead. Another lease finds
+/// the key busy, and leaves the reservation alone.
+pub async fn reservation_is_kept_and_not_written_with_each_request(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let Some(scene) = reserved(&*store, "kept", LONG, LONG).await else {
+        return;
+    };
+    let next = &scene.next;
+    // Also without asking for it.
+    for request in [
+        next.acquire_reserving(LONG, SPARE),
+        next.acquire_reserving(LONG, 3 * SPARE),
+        next.acquire_reserving(LONG / 2, 0),
+        next.acquire(LONG),
+    ] {
+        let (_, again) = reservation_of(changes_nothing(&*other, request).await);
+        let remaining = again.remaining;
+        assert_eq!(
+            Reservation {
+                remaining: scene.reservation.remaining,
+                ..again
+            },
+            scene.reservation
+        );
+        assert_about(remaining, LONG);
+    }
+    let third = Asker::new("kept");
+    let before = existing(&*store, &third.key).await;
+    for request in [
+        third.acquire_reserving(3 * LONG, SPARE),
+        third.acquire_reserving(LONG, SPARE),
+    ] {
+        let occupant = occupant_of(one(&*other, request).await);
+        assert!(scene.holder.is(&occupant), "{occupant:?}");
+        assert_about(occupant.remaining, LONG);
+        let after = existing(&*store, &third.key).await;
+        assert_eq!(after.reserved, before.reserved);
+        assert_eq!(after.fence_ceiling, before.fence_ceiling);
+    }
+    // Much longer.
+    let (_, longer) = reservation_of(one(&*other, next.acquire_reserving(3 * LONG, 3 * SPARE)).await);
+    assert_about(longer.remaining, 3 * LONG);
+    assert!(longer.remaining > LONG, "{longer:?}");
+    assert_eq!(
+        (longer.fence_token, longer.spare_tokens),
+        (scene.reservation.fence_token, SPARE)
+    );
+    let after = existing(&*store, &third.key).await;
+    assert_eq!(after.fence_ceiling, before.fence_ceiling);
+}
+
+/// After the release: everybody else finds the key busy for as long as it is reserved, alone and in a batch, and
+/// cannot reserve it either.
+pub async fn reserved_key_is_granted_to_nobody_else(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let Some(scene) = reserved(&*store, "reserved", LONG, 2 * LONG).await else {
+        return;
+    };
+    let answer = one(&*store, scene.holder.release()).await;
+    assert_eq!(
+        answer,
+        Outcome::Released {
+            freed: true,
+            wanted: true
+        }
+    );
+    let before = existing(&*store, &scene.holder.key).await;
+    assert_eq!(before.reentrant_count, 0);
+    // A handle that has not seen the key busy, and one that has; alone, beside another key, and with a wish.
+    for handle in [&store, &other, &other] {
+        let stranger = Asker::new("reserved");
+        let mut answers = batch(
+            &**handle,
+            &[stranger.acquire(LONG), Asker::new("beside").acquire(LONG)],
+        )
+        .await;
+        let alone = changes_nothing(&**handle, stranger.acquire(LONG)).await;
+        let reserving = changes_nothing(&**handle, stranger.acquire_reserving(LONG, SPARE)).await;
+        for answer in [answers.swap_remove(0), alone, reserving] {
+            let occupant = occupant_of(answer);
+            assert!(scene.holder.is(&occupant), "the last one that was inside");
+            assert_about(occupant.remaining, 2 * LONG);
+            assert!(occupant.remaining > LONG, "that of the reservation");
+        }
+    }
+    let stranger = Asker::new("reserved");
+    occupant_of(one(&*other, stranger.acquire_wanting(8 * LONG)).await);
+    let after = existing(&*store, &scene.holder.key).await;
+    assert!(after.wanted_until > before.wanted_until, "it waits nevertheless");
+    let apart_from_it = LockRow {
+        wanted_until: before.wanted_until,
+        now: before.now,
+        ..after
+    };
+    assert_eq!(apart_from_it, before);
+    // The lease that was released is over for good.
+    assert_eq!(
+        changes_nothing(&*other, scene.holder.acquire(LONG)).await,
+        Outcome::Lost
+    );
+    granted(&*other, scene.next.acquire(LONG)).await;
+}
+
+/// Whoever comes in by asking has the token that was promised, and the reservation is over.
+pub async fn reserved_grant_has_the_reserved_token(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    for (name, spare) in [("fewer", 0), ("as many", SPARE), ("more", 2 * SPARE)] {
+        let Some(scene) = reserved(&*store, name, LONG, LONG).await else {
+            return;
+        };
+        one(&*store, scene.holder.release()).await;
+        let grant = granted(&*other, scene.next.acquire_with_spare(LONG, spare)).await;
+        assert_eq!(grant.fence_token, scene.reservation.fence_token);
+        assert!(grant.wanted && grant.taken_over.is_none());
+        let row = existing(&*store, &scene.next.key).await;
+        assert_eq!(row.reserved, None);
+        assert_eq!((row.lease_id, row.owner), (scene.next.lease_id, scene.next.owner));
+        assert_eq!(row.fence_ceiling, grant.fence_token + i64::from(spare.max(SPARE)));
+        one(&*other, scene.next.release()).await;
+        let later = granted(&*store, Asker::new(name).acquire(LONG)).await;
+        assert!(later.fence_token > row.fence_ceiling);
+    }
+}
+
+/// When its time is over a reservation keeps nobody out; its token is given to nobody else.
+pub async fn reservation_runs_out(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let lapses = async |name: &str| {
+        let scene = reserved(&*store, name, LONG, SHORT).await?;
+        until(&*store, &scene.next.key, "the reservation to lapse", |row| {
+            reserved_in(row).until <= row.now
+        })
+        .await;
+        Some(scene)
+    };
+    let Some(free) = lapses("free").await else {
+        return;
+    };
+    one(&*store, free.holder.release()).await;
+    for late in [free.next.release(), free.claim()] {
+        assert_eq!(changes_nothing(&*other, late).await, Outcome::Lost);
+    }
+    let ceiling = free.reservation.fence_token + i64::from(SPARE);
+    let grant = granted(&*other, Asker::new("free").acquire(LONG)).await;
+    assert!(grant.fence_token > ceiling);
+
+    let held = lapses("held").await.expect("the store keeps reservations");
+    let told = store.announce(&[held.holder.release()]).await;
+    assert_eq!(told.expect("announce works"), [false]);
+    let third = Asker::new("held");
+    let (_, of_third) = reservation_of(one(&*other, third.acquire_reserving(LONG, SPARE)).await);
+    assert!(of_third.fence_token > held.reservation.fence_token + i64::from(SPARE));
+    occupant_of(one(&*other, held.next.acquire_reserving(LONG, SPARE)).await);
+
+    // Too late, who was next comes in like anybody.
+    let late = lapses("late").await.expect("the store keeps reservations");
+    one(&*store, late.holder.release()).await;
+    let grant = granted(&*other, late.next.acquire(LONG)).await;
+    assert!(grant.fence_token > late.reservation.fence_token + i64::from(SPARE));
+}
+
+/// A holder that died: only who has the reservation takes over, and is told from whom.
+pub async fn expired_row_goes_to_whom_it_is_reserved_for(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let Some(scene) = reserved(&*store, "expired", SHORT, LONG).await else {
+        return;
+    };
+    until_not_held(&*store, &scene.holder.key).await;
+    let told = store.announce(&[scene.holder.release()]).await;
+    assert_eq!(told.expect("announce works"), [false]);
+    let occupant = occupant_of(changes_nothing(&*other, Asker::new("expired").acquire(LONG)).await);
+    assert!(scene.holder.is(&occupant), "{occupant:?}");
+    assert_about(occupant.remaining, LONG);
+    assert!(occupant.remaining > SHORT, "that of the reservation");
+
+    let grant = granted(&*other, scene.next.acquire(LONG)).await;
+    assert_eq!(grant.fence_token, scene.reservation.fence_token);
+    let former = grant.taken_over.expect("the former holder is named");
+    assert!(scene.holder.is(&former), "{former:?}");
+    assert_eq!(existing(&*store, &scene.next.key).await.reserved, None);
+}
+
+/// The row after a claim of `scene`: the lease holds it like after a grant.
+async fn claimed(store: &dyn Store, scene: &Scene, request: Request, before: LockRow, batched: bool) {
+    let crate::store::Action::Extend {
+        successor: Some(successor),
+        ..
+    } = &request.action
+    else {
+        panic!("{request:?} claims nothing")
+    };
+    let mut requests = vec![request.clone()];
+    if batched {
+        requests.push(Asker::new("beside").extend(1, LONG));
+    }
+    let outcome = batch(store, &requests).await.remove(0);
+    let Outcome::Extended {
+        remaining,
+        revoked: false,
+        wanted: true,
+    } = outcome
+    else {
+        panic!("{outcome:?}")
+    };
+    assert_about(remaining, LONG);
+    let row = existing(store, &scene.next.key).await;
+    assert_about(super::scene::left(&row), LONG);
+    assert!(row.acquired_at >= before.now && row.acquired_at <= row.now);
+    let written = LockRow {
+        owner: successor.owner,
+        holder: successor.holder.to_string(),
+        lease_id: scene.next.lease_id,
+        reentrant_count: 1,
+        fence_token: successor.fence_token,
+        revoked: false,
+        reserved: None,
+        expire_at: row.expire_at,
+        acquired_at: row.acquired_at,
+        now: row.now,
+        ..before
+    };
+    assert_eq!(row, written);
+    // The answer was lost.
+    let again = one(store, request).await;
+    assert!(matches!(again, Outcome::Extended { .. }), "{again:?}");
+}
+
+/// An extend with a successor, by the lease that is next: it holds the row from then on, though the former holder
+/// has not released it yet, who finds it lost. Revoked it is no more.
+pub async fn claim_takes_the_reserved_row(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    for (name, batched) in [("claimed", false), ("claimed in a batch", true)] {
+        let Some(scene) = reserved(&*store, name, LONG, LONG).await else {
+            return;
+        };
+        assert!(store.revoke(&scene.holder.key).await.expect("revoke works"));
+        let before = existing(&*store, &scene.holder.key).await;
+        // By the handle that waited, and by one that knows nothing of the key.
+        let handle = if batched { &other } else { &store };
+        claimed(&**handle, &scene, scene.claim(), before, batched).await;
+        for late in [scene.holder.release(), scene.holder.extend(1, LONG)] {
+            assert_eq!(changes_nothing(&*store, late).await, Outcome::Lost);
+        }
+        assert_eq!(
+            one(&*other, scene.next.release()).await,
+            Outcome::Released {
+                freed: true,
+                wanted: true
+            }
+        );
+    }
+}
+
+/// The same when the former holder's release came first, or its lease has ended. A later successor's token may be
+/// any of the spare ones.
+pub async fn claim_of_a_free_or_expired_row_takes_it(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    for (name, ttl) in [("free", LONG), ("expired", SHORT)] {
+        let Some(scene) = reserved(&*store, name, ttl, LONG).await else {
+            return;
+        };
+        if ttl == LONG {
+            one(&*store, scene.holder.release()).await;
+        } else {
+            until_not_held(&*store, &scene.holder.key).await;
+        }
+        let before = existing(&*store, &scene.holder.key).await;
+        let later = Successor {
+            fence_token: scene.reservation.fence_token + i64::from(SPARE),
+            ..scene.successor()
+        };
+        let claim = scene.next.hand_over(1, LONG, Some(later));
+        claimed(&*store, &scene, claim, before, false).await;
+    }
+}
+
+/// A claim by anybody else, or without a successor: lost, and nothing is written.
+pub async fn claim_without_a_reservation_is_lost(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let Some(scene) = reserved(&*store, "unclaimed", LONG, LONG).await else {
+        return;
+    };
+    let stranger = Asker::new("unclaimed");
+    let lost = async || {
+        for request in [
+            stranger.hand_over(1, LONG, Some(scene.successor())),
+            stranger.release(),
+            scene.next.extend(1, LONG),
+        ] {
+            // By a handle that has seen the key busy, and by one that has not.
+            for handle in [&store, &other] {
+                let answer = changes_nothing(&**handle, request.clone()).await;
+                assert_eq!(answer, Outcome::Lost, "{request:?}");
+            }
+        }
+    };
+    lost().await;
+    one(&*store, scene.holder.release()).await;
+    lost().await;
+    // After the lease of the reservation has come in and gone.
+    one(&*store, scene.claim()).await;
+    one(&*store, scene.next.release()).await;
+    assert_eq!(changes_nothing(&*other, scene.claim()).await, Outcome::Lost);
+    let absent = Asker::new("absent");
+    let claim = absent.hand_over(1, LONG, Some(scene.successor()));
+    assert_eq!(one(&*store, claim).await, Outcome::Lost);
+    assert_eq!(row(&*store, &absent.key).await, None);
+}
+
+/// A release by the lease that is next: it is no longer, whoever holds the row goes on, and the key is open again.
+pub async fn withdrawal_ends_the_reservation(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    for released in [false, true] {
+        let name = format!("withdrawn {released}");
+        let Some(scene) = reserved(&*store, &name, LONG, LONG).await else {
+            return;
+        };
+        if released {
+            one(&*store, scene.holder.release()).await;
+        }
+        let before = existing(&*store, &scene.holder.key).await;
+        assert_eq!(one(&*other, scene.next.release()).await, Outcome::Withdrawn);
+        let now = before.now;
+        let after = LockRow {
+            now,
+            ..existing(&*store, &scene.holder.key).await
+        };
+        assert_eq!(
+            after,
+            LockRow {
+                reserved: None,
+                ..before
+            }
+        );
+        assert_eq!(
+            changes_nothing(&*other, scene.next.release()).await,
+            Outcome::Lost
+        );
+        assert_eq!(changes_nothing(&*other, scene.claim()).await, Outcome::Lost);
+        let third = Asker::new(&name);
+        if !released {
+            let answer = one(&*other, third.acquire_reserving(LONG, SPARE)).await;
+            let (_, of_third) = reservation_of(answer);
+            assert!(of_third.fence_token > scene.reservation.fence_token + i64::from(SPARE));
+            one(&*store, scene.holder.release()).await;
+        }
+        granted(&*other, third.acquire(LONG)).await;
+    }
+}
+
+/// Each state of a row in one batch of acquires, one of extends and one of releases.
+pub async fn reservations_in_a_batch_answer_each_request(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    if reserved(&*store, "probe", LONG, LONG).await.is_none() {
+        return;
+    }
+    let mut scenes = Vec::new();
+    for name in ["mine", "theirs", "free for me", "free for them"] {
+        let scene = reserved(&*store, name, LONG, LONG).await;
+        scenes.push(scene.expect("the store keeps reservations"));
+    }
+    let [mine, theirs, free_mine, free_theirs] = &scenes[..] else {
+        unreachable!()
+    };
+    for freed in [free_mine, free_theirs] {
+        one(&*store, freed.holder.release()).await;
+    }
+    let held = Asker::new("held");
+    granted(&*store, held.acquire(LONG)).await;
+    let plain = Asker::new("held");
+    let acquires = [
+        Asker::new("free for them").acquire_reserving(LONG, SPARE),
+        mine.next.acquire_reserving(LONG, SPARE),
+        Asker::new("fresh").acquire_reserving(LONG, SPARE),
+        free_mine.next.acquire_reserving(LONG, SPARE),
+        plain.acquire_wanting(LONG),
+        Asker::new("theirs").acquire_reserving(LONG, SPARE),
+    ];
+    let answers = batch(&*other, &acquires).await;
+    assert!(
+        matches!(
+            &answers[..],
+            [
+                Outcome::Busy(first),
+                Outcome::Reserved(_, second),
+                Outcome::Granted { .. },
+                Outcome::Granted { fence_token, .. },
+                Outcome::Busy(fifth),
+                Outcome::Busy(sixth),
+            ] if free_theirs.holder.is(first) && second.behind == mine.holder.lease_id
+                && *fence_token == free_mine.reservation.fence_token
+                && held.is(fifth) && theirs.holder.is(sixth)
+        ),
+        "{answers:?}"
+    );
+    assert_eq!(
+        existing(&*store, &held.key).await.reserved,
+        None,
+        "it did not ask"
+    );
+
+    let extends = [
+        theirs.holder.extend(2, LONG),
+        free_theirs.claim(),
+        mine.holder.hand_over(
+            1,
+            LONG,
+            Some(Successor {
+                fence_token: 0,
+                ..mine.successor()
+            }),
+        ),
+        free_theirs.holder.extend(1, LONG),
+    ];
+    let answers = batch(&*other, &extends[..3]).await;
+    let extended = answers
+        .iter()
+        .all(|answer| matches!(answer, Outcome::Extended { .. }));
+    assert!(extended, "{answers:?}");
+    assert_eq!(one(&*store, extends[3].clone()).await, Outcome::Lost);
+    let row = existing(&*store, &theirs.holder.key).await;
+    assert_eq!(row.reentrant_count, 2);
+    assert_eq!(
+        reserved_in(&row).lease_id,
+        theirs.next.lease_id,
+        "an extend leaves it"
+    );
+
+    let releases = [
+        theirs.next.release(),
+        mine.holder.release(),
+        free_mine.holder.release(),
+        free_theirs.next.release(),
+    ];
+    let freed = Outcome::Released {
+        freed: true,
+        wanted: true,
+    };
+    assert_eq!(
+        batch(&*other, &releases).await,
+        [Outcome::Withdrawn, freed.clone(), Outcome::Lost, freed]
+    );
+    let row = existing(&*store, &theirs.holder.key).await;
+    assert_eq!((row.reentrant_count, row.reserved), (2, None));
+    let row = existing(&*store, &mine.holder.key).await;
+    assert_eq!(
+        reserved_in(&row).lease_id,
+        mine.next.lease_id,
+        "a release leaves it"
+    );
+}
+
+/// Who waits next is next, too, when an operator frees the key.
+pub async fn force_release_leaves_the_reservation(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let Some(scene) = reserved(&*store, "forced", LONG, LONG).await else {
+        return;
+    };
+    let before = existing(&*store, &scene.holder.key).await.reserved;
+    let forced = store.force_release(&scene.holder.key).await;
+    assert!(forced.expect("force_release works"));
+    assert_eq!(existing(&*store, &scene.holder.key).await.reserved, before);
+    let told = store.announce(&[scene.holder.release()]).await;
+    assert_eq!(told.expect("announce works"), [false], "the lease is gone");
+    occupant_of(one(&*other, Asker::new("forced").acquire(LONG)).await);
+    let grant = granted(&*other, scene.next.acquire(LONG)).await;
+    assert_eq!(grant.fence_token, scene.reservation.fence_token);
+}
+
+/// Announced is what is held by the lease, and reserved; the rest is answered with no. No row changes. Who listens
+/// hears which lease has left which key.
+pub async fn leaves_of_reserved_keys_are_announced(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    if reserved(&*store, "probe", LONG, LONG).await.is_none() {
+        return;
+    }
+    assert_eq!(store.announce(&[]).await.expect("announce works"), [false; 0]);
+    let hears = store.capabilities().wake_ups && fixture.hears();
+    let mut listener = if hears {
+        Some(listening(Arc::clone(&other)).await)
+    } else {
+        None
+    };
+    let mut scenes = Vec::new();
+    for name in ["b", "a", "freed", "é 'quoted' l\\"] {
+        let scene = reserved(&*store, name, LONG, LONG).await;
+        scenes.push(scene.expect("the store keeps reservations"));
+    }
+    let free = scenes.remove(2);
+    one(&*store, free.holder.release()).await;
+    let unreserved = Asker::new("unreserved");
+    granted(&*store, unreserved.acquire(LONG)).await;
+    let releases = [
+        scenes[0].holder.release(),
+        free.holder.release(),
+        scenes[1].holder.release(),
+        Asker::new("absent").release(),
+        unreserved.release(),
+        scenes[2].holder.release(),
+    ];
+    let mut before = Vec::new();
+    for release in &releases {
+        before.push(row(&*store, &release.key).await);
+    }
+    let told = store.announce(&releases).await.expect("announce works");
+    if !store.capabilities().wake_ups {
+        assert_eq!(told, [false; 6], "nobody can be told");
+        return;
+    }
+    assert_eq!(told, [true, false, true, false, false, true]);
+    // By a stranger, and by the lease that is next.
+    for (lease, announced) in [
+        (&Asker::new("b"), false),
+        (&scenes[0].next, false),
+        (&scenes[0].holder, true),
+    ] {
+        let told = other.announce(&[lease.release()]).await;
+        assert_eq!(told.expect("announce works"), [announced]);
+    }
+    for (release, before) in releases.iter().zip(before) {
+        let now = before.as_ref().map_or(0, |row| row.now);
+        let after = row(&*store, &release.key).await.map(|row| LockRow { now, ..row });
+        assert_eq!(after, before, "announcing writes nothing");
+    }
+    let Some((told, task)) = &mut listener else { return };
+    let mut heard: Vec<WakeUp> = Vec::new();
+    within("the leaves to be told", async {
+        while heard.len() < 4 {
+            match told.recv().await.expect("it goes on listening") {
+                left @ WakeUp::Left(..) => heard.push(left),
+                WakeUp::Released(key) => assert_eq!(key, free.holder.key),
+                WakeUp::Listening => {}
+            }
+        }
+    })
+    .await;
+    let left = |scene: &Scene| WakeUp::Left(scene.holder.key.clone(), scene.holder.lease_id);
+    assert_eq!(heard.pop(), Some(left(&scenes[0])));
+    for scene in &scenes {
+        assert!(heard.contains(&left(scene)), "{heard:?}");
+    }
+    task.abort();
+}

@@ -1,0 +1,31 @@
+//! Tells the waiters of reserved rows that leases are about to end.
+
+use std::collections::HashSet;
+
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::statement::Statement;
+use super::{PostgresStore, errors};
+use crate::store::Request;
+use crate::store::error::StoreError;
+
+/// On an idle connection, as quick as can be: when it fails, the releases say the same a little later.
+pub(super) async fn announce(store: &PostgresStore, releases: &[Request]) -> Result<Vec<bool>, StoreError> {
+    let keys: Vec<_> = releases.iter().map(|release| release.key.as_str()).collect();
+    let leases: Vec<_> = releases.iter().map(|release| release.lease_id).collect();
+    let statement = Statement::new(&store.sql.announce).bind(keys).bind(leases);
+    let mut connection = store.connections.take().await?;
+    let rows = statement
+        .fetch_all(&mut connection)
+        .await
+        .map_err(|error| errors::of_statement(error, &store.table));
+    let rows = connection.settle(rows)?;
+    let told = told(&rows).map_err(|error| errors::of_statement(error, &store.table))?;
+    let is_told = |release: &Request| told.contains(release.key.as_str());
+    Ok(releases.iter().map(is_told).collect())
+}
+
+fn told(rows: &[PgRow]) -> Result<HashSet<&str>, sqlx::Error> {
+    rows.iter().map(|row| row.try_get(0)).collect()
+}
