@@ -1,10 +1,6 @@
 //! The engine's loop: commands in, batches out, timers.
-//!
-//! Group commit: while a batch is on its way, the next one gathers. A store that takes three calls at once
-//! gets one batch for each kind of request, so that a renewal never waits behind acquires; one that takes
-//! fewer gets mixed batches.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +11,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::batch::{self, Answered, Batch};
-use super::gather::{self, Gather};
+use super::gather::Gather;
 use super::key_state::{KeyState, Scene};
+use super::lanes::Lanes;
 use super::listener::{Heard, Listener};
 use super::purge;
 use super::stop::Stop;
@@ -45,7 +42,7 @@ pub(super) async fn drive(
     engine: WeakEngine,
     health: Arc<HealthBoard>,
 ) {
-    let lanes = batch::lanes(&*store);
+    let lanes = Lanes::new(batch::lanes(&*store));
     let turn = Arc::new(Semaphore::new(1));
     let store_on_callers_runtime = store.capabilities().callers_runtime;
     let mut driver = Driver {
@@ -58,10 +55,7 @@ pub(super) async fn drive(
         keys: HashMap::new(),
         touched: Vec::new(),
         looks: BTreeSet::new(),
-        ready: (0..lanes).map(|_| VecDeque::new()).collect(),
-        on_their_way: vec![None; lanes],
-        held_back_since: vec![None; lanes],
-        held_back_until: None,
+        lanes,
         gather: (!store_on_callers_runtime).then(Gather::default),
         batches: JoinSet::new(),
         errands: JoinSet::new(),
@@ -76,7 +70,7 @@ pub(super) async fn drive(
         let wake_at = next_look
             .into_iter()
             .chain(driver.stop.wakes_at())
-            .chain(driver.held_back_until)
+            .chain(driver.lanes.held_back_until())
             .min();
         tokio::select! {
             count = inbox.recv_many(&mut commands, MOST_COMMANDS), if open => {
@@ -124,14 +118,7 @@ struct Driver {
     touched: Vec<Key>,
     /// When to look at which key.
     looks: BTreeSet<(Instant, Key)>,
-    /// Keys with something to send, by lane.
-    ready: Vec<VecDeque<Key>>,
-    /// By lane: how many requests, and since when.
-    on_their_way: Vec<Option<(usize, Instant)>>,
-    /// By lane: since when its next batch waits for another one. That is done once a batch.
-    held_back_since: Vec<Option<Instant>>,
-    /// A batch waits for another one until then.
-    held_back_until: Option<Instant>,
+    lanes: Lanes,
     /// Not on the caller's runtime, whose thread it would keep.
     gather: Option<Gather>,
     batches: JoinSet<Answered>,
@@ -267,12 +254,12 @@ impl Driver {
             listening: self.listener.is_listening(),
             now,
         });
-        let lane = entry.state.next_kind(now).map(|kind| kind.lane(self.ready.len()));
+        let lane = entry.state.next_kind(now).map(|kind| self.lanes.of(kind));
         if lane.is_some() && lane != entry.state.listed {
             // What it needs may have changed lanes; the old lane passes over it.
             entry.state.listed = lane;
             if let Some(lane) = lane {
-                self.ready[lane].push_back(key.clone());
+                self.lanes.push(lane, key.clone());
             }
         }
         let pending = entry.state.has_release_pending();
@@ -314,40 +301,29 @@ impl Driver {
 
     /// Sends what is ready on every free lane.
     fn dispatch(&mut self) {
-        self.held_back_until = None;
-        for lane in 0..self.ready.len() {
-            while self.on_their_way[lane].is_none() && !self.ready[lane].is_empty() {
+        self.lanes.look();
+        for lane in 0..self.lanes.count() {
+            loop {
                 let now = Instant::now();
-                if let Some(until) = self.waits_until(lane).filter(|until| *until > now) {
-                    self.held_back_until = Some(until);
+                if !self.lanes.may_send(lane, now) {
                     break;
                 }
-                self.held_back_since[lane] = None;
                 let batch = self.take_batch(lane);
                 if batch.requests.is_empty() {
                     continue;
                 }
-                self.on_their_way[lane] = Some((batch.requests.len(), now));
+                self.lanes.sent(lane, batch.requests.len(), now);
                 self.batches.spawn(batch.run(Arc::clone(&self.store)));
             }
         }
     }
 
-    /// Until when a lane waits for the batch of its counterpart.
-    fn waits_until(&mut self, lane: usize) -> Option<Instant> {
-        let counterpart = batch::counterpart(lane, self.ready.len())?;
-        let (count, sent_at) = self.on_their_way[counterpart]?;
-        let since = *self.held_back_since[lane].get_or_insert(sent_at);
-        gather::waits_for(self.ready[lane].len(), count, since)
-    }
-
     fn take_batch(&mut self, lane: usize) -> Batch {
         let now = Instant::now();
-        let lanes = self.ready.len();
         let mut batch = Batch::new(lane);
         let mut most = MAX_BATCH;
         while batch.requests.len() < most
-            && let Some(key) = self.ready[lane].pop_front()
+            && let Some(key) = self.lanes.pop(lane)
         {
             let Some(entry) = self.keys.get_mut(&key) else {
                 continue;
@@ -356,7 +332,7 @@ impl Driver {
                 continue;
             }
             if entry.most_together <= batch.requests.len() {
-                self.ready[lane].push_front(key);
+                self.lanes.put_back(lane, key);
                 break;
             }
             most = most.min(entry.most_together);
@@ -365,7 +341,7 @@ impl Driver {
             if entry
                 .state
                 .next_kind(now)
-                .is_some_and(|kind| kind.lane(lanes) == lane)
+                .is_some_and(|kind| self.lanes.of(kind) == lane)
             {
                 let listening = self.listener.is_listening();
                 let taken = entry.state.take_request(self.settings.hand_over, listening, now);
@@ -388,7 +364,7 @@ impl Driver {
             Err(error) => return tracing::error!(%error, "a batch was lost"),
         };
         let now = Instant::now();
-        self.on_their_way[lane] = None;
+        self.lanes.answered(lane);
         if let Some(gather) = &mut self.gather {
             gather.answered(requests.len());
         }

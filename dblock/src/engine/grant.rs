@@ -11,78 +11,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::EngineHandle;
 use super::lease::{Hold, Lease};
 use super::line::Line;
 use super::reservation::Reservation;
-use super::waiter::{AcquireCall, Waiter};
+use super::terms::LeaseTerms;
+use super::waiter::Waiter;
 use crate::error::{LockError, LostReason};
-use crate::key::Key;
-use crate::options::{self, OnLost};
+use crate::options;
 use crate::store::Occupant;
-
-/// What stays the same for one owner in a grant.
-#[derive(Debug)]
-pub(crate) struct LeaseTerms {
-    pub(crate) key: Key,
-    pub(crate) owner: Uuid,
-    pub(crate) lease_id: Uuid,
-    pub(crate) fence_token: i64,
-    pub(crate) holder: Arc<str>,
-    pub(crate) ttl: Duration,
-    pub(crate) renew: bool,
-    pub(crate) on_lost: OnLost,
-    /// When the owner came in; for the first one, when the request that was granted was sent.
-    pub(crate) since: Instant,
-    /// The lease ends here whatever is renewed.
-    pub(crate) max_hold_until: Option<Instant>,
-    /// The row stays busy until here even when the body ended.
-    pub(crate) hold_min_until: Option<Instant>,
-    /// The owner came in without the store: the row may still name its predecessor.
-    pub(crate) handed_over: bool,
-}
-
-impl LeaseTerms {
-    /// `entered` is when the caller is let in: what it asked for at most and at least counts from there.
-    pub(super) fn new(
-        call: &AcquireCall,
-        lease_id: Uuid,
-        fence_token: i64,
-        since: Instant,
-        entered: Instant,
-    ) -> Self {
-        let options = &call.options;
-        Self {
-            key: call.key.clone(),
-            owner: call.owner,
-            lease_id,
-            fence_token,
-            holder: Arc::clone(&call.holder),
-            ttl: options.ttl,
-            renew: options.renew,
-            on_lost: options.on_lost,
-            since,
-            max_hold_until: options.max_hold.map(|length| entered + length),
-            hold_min_until: options.hold_min.map(|length| entered + length),
-            handed_over: false,
-        }
-    }
-
-    pub(crate) fn held(&self) -> Duration {
-        self.since.elapsed()
-    }
-
-    pub(crate) fn lost(&self, reason: LostReason) -> LockError {
-        LockError::Lost {
-            key: self.key.clone(),
-            reason,
-            fence_token: self.fence_token,
-            held: self.held(),
-        }
-    }
-}
 
 /// How far a grant may be handed on inside the process.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::EngineHandle;
-use super::grant::{self, Grant, LeaseTerms, Snapshot};
+use super::grant::{self, Grant, Snapshot};
+use super::terms::LeaseTerms;
 use super::waiter::Syncer;
 use crate::error::LostReason;
 use crate::options;

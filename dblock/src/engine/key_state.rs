@@ -9,12 +9,13 @@ use uuid::Uuid;
 
 use super::WeakEngine;
 use super::batch::Kind;
-use super::grant::{Grant, HandOver, LeaseTerms};
+use super::grant::{Grant, HandOver};
 use super::holding::{Holding, Settled};
 use super::lease::{Hold, Lease};
 use super::orphan::Orphan;
 use super::queue::Queue;
 use super::reservation::Next;
+use super::terms::LeaseTerms;
 use super::waiter::{Syncer, Waiter};
 use crate::error::LostReason;
 use crate::health::HealthBoard;

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::EngineHandle;
-pub(crate) use super::grant::LeaseTerms;
 use super::grant::{self, Grant};
+pub(crate) use super::terms::LeaseTerms;
 use crate::error::{LockError, LostReason};
 
 /// One owner's part of a grant. Cloning is cheap, and keeps nothing locked.

@@ -10,7 +10,7 @@
 //! - [`line`] and [`grant`] are what callers and the engine share: who waits, and who is inside. An owner that
 //!   leaves lets the next in line in without the engine and the store. [`lease`] is an owner's view of a grant.
 //! - [`reservation`] is the next grant, promised while another process has the key: who leaves there lets in here.
-//! - [`gather`] says when a batch waits for more.
+//! - [`lanes`] say when a batch may go out, and [`gather`] when a batch waits for more.
 //! - [`listener`] hears of releases by other processes; [`purge`] deletes rows that nobody uses any more.
 
 mod batch;
@@ -19,6 +19,7 @@ mod gather;
 mod grant;
 mod holding;
 mod key_state;
+mod lanes;
 pub(crate) mod lease;
 mod line;
 mod listener;
@@ -27,6 +28,7 @@ pub(crate) mod purge;
 mod queue;
 mod reservation;
 mod stop;
+mod terms;
 mod waiter;
 
 use std::fmt;
