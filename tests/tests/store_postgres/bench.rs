@@ -115,6 +115,15 @@ pub(crate) fn waiting(name: impl AsRef<str>, wish: Duration) -> Request {
     request
 }
 
+/// Waits, and wants to be next.
+pub(crate) fn reserving(name: impl AsRef<str>, wish: Duration) -> Request {
+    let mut request = waiting(name, wish);
+    if let Action::Acquire { reserve, .. } = &mut request.action {
+        *reserve = true;
+    }
+    request
+}
+
 pub(crate) fn extend(of: &Request, count: u32) -> Request {
     Request {
         action: Action::Extend {

@@ -16,6 +16,7 @@ mod poolers;
 mod purge;
 mod race;
 mod refusals;
+mod reservations;
 mod rules;
 mod schema;
 mod users;
