@@ -306,7 +306,10 @@ impl Holding {
         self.follow_at = None;
         self.sent_terms = Arc::clone(&self.seen.terms);
         self.grant.row_follows();
-        self.sent.append(&mut self.waiting);
+        // Who leaves a grant that is yet to be written waits for the release that follows.
+        if matches!(action, Action::Release) || !self.is_left() {
+            self.sent.append(&mut self.waiting);
+        }
     }
 
     /// When to look again without an event. `asked`: a request is on its way.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Action, LockRow, Request, Store, StoreErrorKind};
+use dblock::store::{Action, LockRow, Outcome, Request, Store, StoreErrorKind};
 use dblock::{Key, LockError, LockGuard, LockManager, LockOptions, LostReason};
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
 use dblock_tests::telling_store::TellingStore;
@@ -140,6 +140,8 @@ async fn a_short_section_is_written_before_it_is_released() {
     let release = tokio::spawn(guard.release());
     let (next, _) = call.await.unwrap().unwrap();
     let token = next.fence_token();
+    scene.waiting.next(Kind::Extend, Fault::Answer(Outcome::Skipped));
+    scene.waiting.next(Kind::Release, Fault::Slow(ms(300)));
     next.release().await.unwrap();
     let row = scene.row().await;
     assert!(!row.is_held() && row.fence_token == token && row.lease_id != reserved.lease_id);
