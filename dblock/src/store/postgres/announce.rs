@@ -12,9 +12,16 @@ use crate::store::error::StoreError;
 
 /// On an idle connection, as quick as can be: when it fails, the releases say the same a little later.
 pub(super) async fn announce(store: &PostgresStore, releases: &[Request]) -> Result<Vec<bool>, StoreError> {
-    let keys: Vec<_> = releases.iter().map(|release| release.key.as_str()).collect();
-    let leases: Vec<_> = releases.iter().map(|release| release.lease_id).collect();
-    let statement = Statement::new(&store.sql.announce).bind(keys).bind(leases);
+    let statement = match releases {
+        [only] => Statement::new(&store.sql.announce_one)
+            .bind(only.key.as_str())
+            .bind(only.lease_id),
+        _ => {
+            let keys: Vec<_> = releases.iter().map(|release| release.key.as_str()).collect();
+            let leases: Vec<_> = releases.iter().map(|release| release.lease_id).collect();
+            Statement::new(&store.sql.announce_many).bind(keys).bind(leases)
+        }
+    };
     let mut connection = store.connections.take().await?;
     let rows = statement
         .fetch_all(&mut connection)
