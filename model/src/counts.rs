@@ -97,6 +97,7 @@ impl CountsModel {
             guards: self.guards,
             ttl: 1,
             block: 0,
+            reserve: 0,
         };
         let outcome = rules.apply(&mut state.row, NOW, request);
         if let Outcome::Granted(token, _) = outcome {

@@ -70,6 +70,34 @@ guards! {
     FlushBeforeCheck,
     /// A fence check locks the row until the user's transaction ends.
     CheckLocksRow,
+    /// While a reservation stands nobody else is granted the lock.
+    ReservationKeepsOthersOut,
+    /// While a reservation stands nobody else gets one.
+    OneReservation,
+    /// A grant ends the reservation.
+    GrantEndsReservation,
+    /// A reservation raises `fence_ceiling` above its token.
+    ReservationRaisesCeiling,
+    /// An extend takes the lock over only for the lease that it is reserved for.
+    ClaimNeedsReservation,
+    /// "Left" is believed only when it names the lease that the reservation is behind.
+    LeftNamesTheLease,
+    /// And only while the reservation stands by the process' own clock.
+    LeftWhileReserved,
+    /// And only while the process has no request on its way.
+    LeftWithNoAskOnItsWay,
+    /// Who has said that a lease is left lets nobody in with it.
+    LeavesForGood,
+    /// An ask of unknown outcome ends the use of its lease.
+    UnknownAskEndsLease,
+    /// "Withdrawn" does not settle an ask of unknown outcome: it may be carried out yet.
+    WithdrawnIsNotTheEnd,
+    /// A lease that was withdrawn is not used again, whatever the answer.
+    WithdrawalEndsLease,
+    /// A lease with which an owner came in is not asked for again.
+    EntryEndsAsking,
+    /// Who came in by a reservation releases only when the row is known to have followed.
+    ReleaseAfterClaim,
 }
 
 /// Which guards stand: all of them, or all but one.

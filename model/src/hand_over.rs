@@ -139,6 +139,7 @@ impl HandOverModel {
             guards: self.guards,
             ttl: TTL,
             block: BLOCK,
+            reserve: 0,
         };
         let outcome = rules.apply(&mut state.row, state.now, Request { lease, action });
         if let Outcome::Granted(token, _) = outcome {

@@ -128,6 +128,7 @@ impl LeaseModel {
             guards: self.guards,
             ttl: TTL,
             block: 0,
+            reserve: 0,
         };
         let store_now = state.now + state.ahead;
         let before = state.row;

@@ -101,6 +101,7 @@ impl RetryModel {
             guards: self.guards,
             ttl: TTL,
             block: 0,
+            reserve: 0,
         };
         let before = state.row;
         let outcome = rules.apply(&mut state.row, state.now, request);

@@ -12,12 +12,12 @@ pub type Time = u8;
 /// A fence token.
 pub type Token = u8;
 
-/// A process: P or Q.
+/// A process: P, Q or R.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Process(pub u8);
 
 impl Process {
-    /// Both.
+    /// P and Q. Most models have no third.
     pub const ALL: [Self; 2] = [Self(0), Self(1)];
 
     /// For a list with an entry per process.
@@ -28,7 +28,7 @@ impl Process {
 
 impl fmt::Debug for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0 == 0 { "P" } else { "Q" })
+        f.write_str(["P", "Q", "R"][self.index()])
     }
 }
 
@@ -100,6 +100,17 @@ pub enum Outcome {
     Released,
     /// Somebody else holds the lock.
     Busy,
+    /// Somebody else holds the lock, and this lease is next.
+    Reserved {
+        /// The lease that holds the lock.
+        behind: LeaseId,
+        /// The token that the reserved lease will have.
+        token: Token,
+        /// The reservation ends in so many ticks.
+        remaining: Time,
+    },
+    /// The lease was next, and is no longer.
+    Withdrawn,
     /// The row does not carry this lease any more, or the lease has expired.
     Lost,
 }
@@ -119,6 +130,19 @@ pub struct Row {
     pub ceiling: Token,
     /// When its owner was let in. History only, and written by the model.
     pub turn: Turn,
+    /// Who is next.
+    pub reserved: Option<Reserved>,
+}
+
+/// The promise of the next grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Reserved {
+    /// For this lease.
+    pub lease: LeaseId,
+    /// Until then, on the store's clock.
+    pub until: Time,
+    /// With this token.
+    pub token: Token,
 }
 
 impl Row {
@@ -131,6 +155,11 @@ impl Row {
     pub fn is_expired(&self, now: Time) -> bool {
         self.count > 0 && self.expire_at <= now
     }
+
+    /// The reservation that stands.
+    pub fn reservation(&self, now: Time) -> Option<Reserved> {
+        self.reserved.filter(|reserved| reserved.until > now)
+    }
 }
 
 /// What the store goes by.
@@ -142,6 +171,8 @@ pub struct Rules {
     pub ttl: Time,
     /// How many more tokens an acquire reserves.
     pub block: Token,
+    /// How long a busy answer reserves the next grant. With 0 there are no reservations.
+    pub reserve: Time,
 }
 
 impl Rules {
@@ -151,9 +182,15 @@ impl Rules {
         match request.action {
             Action::Acquire => self.acquire(row, now, lease),
             Action::Extend { count, change, token } => {
-                let Some(row) = row.as_mut().filter(|row| self.extends(**row, now, lease)) else {
+                let Some(row) = row.as_mut() else {
                     return Outcome::Lost;
                 };
+                if self.claims(*row, now, lease) {
+                    return self.claim(row, now, lease, token);
+                }
+                if !self.extends(*row, now, lease) {
+                    return Outcome::Lost;
+                }
                 row.count = self.count(row.count, count, change);
                 row.expire_at = row.expire_at.max(now + self.ttl);
                 if token > row.token || !self.guards.has(Guard::ExtendKeepsLaterToken) {
@@ -167,6 +204,10 @@ impl Rules {
                     Outcome::Released
                 }
                 Some(row) if row.count == 0 && row.lease == lease => Outcome::Released,
+                Some(row) if row.reservation(now).is_some_and(|next| next.lease == lease) => {
+                    row.reserved = None;
+                    Outcome::Withdrawn
+                }
                 _ => Outcome::Lost,
             },
         }
@@ -180,13 +221,36 @@ impl Rules {
                     row.count = 1;
                     return Outcome::Granted(row.token, row.expire_at - now);
                 }
-                return Outcome::Busy;
+                return self.busy(row, now, lease);
             }
             let refused = row.is_expired(now) || self.guards.has(Guard::FreeRowRefusesItsLease);
             if its_own && refused {
                 return Outcome::Lost;
             }
+            let others = row.reservation(now).is_some_and(|next| next.lease != lease);
+            if others && self.guards.has(Guard::ReservationKeepsOthersOut) {
+                return Outcome::Busy;
+            }
         }
+        let next = row.and_then(|row| row.reservation(now));
+        let next = next.filter(|next| next.lease == lease);
+        let token = next.map_or_else(|| self.token(*row, now), |next| next.token);
+        let ceiling = row.map_or(0, |row| row.ceiling).max(token + self.block());
+        let kept = row.and_then(|row| row.reserved);
+        *row = Some(Row {
+            lease,
+            count: 1,
+            expire_at: now + self.ttl,
+            token,
+            ceiling,
+            turn: 0,
+            reserved: kept.filter(|_| !self.guards.has(Guard::GrantEndsReservation)),
+        });
+        Outcome::Granted(token, self.ttl)
+    }
+
+    /// A token for whoever comes after all that were given so far.
+    fn token(self, row: Option<Row>, now: Time) -> Token {
         let above = row.filter(|_| self.guards.has(Guard::TokenAboveCeiling));
         let above = above.map_or(0, |row| row.ceiling + 1);
         let clock = if self.guards.has(Guard::TokenFromClock) {
@@ -194,21 +258,64 @@ impl Rules {
         } else {
             1
         };
-        let token = above.max(clock);
-        let block = if self.guards.has(Guard::CeilingCoversBlock) {
+        above.max(clock)
+    }
+
+    fn block(self) -> Token {
+        if self.guards.has(Guard::CeilingCoversBlock) {
             self.block
         } else {
             0
+        }
+    }
+
+    /// The answer to an acquire that finds the lock held.
+    fn busy(self, row: &mut Row, now: Time, lease: LeaseId) -> Outcome {
+        let reserved = row.reservation(now);
+        let of_another =
+            reserved.is_some_and(|next| next.lease != lease) && self.guards.has(Guard::OneReservation);
+        if self.reserve == 0 || of_another {
+            return Outcome::Busy;
+        }
+        let token = match reserved {
+            Some(next) if next.lease == lease => next.token,
+            _ => {
+                let token = self.token(Some(*row), now);
+                if self.guards.has(Guard::ReservationRaisesCeiling) {
+                    row.ceiling = token + self.block();
+                }
+                token
+            }
         };
-        *row = Some(Row {
+        row.reserved = Some(Reserved {
             lease,
-            count: 1,
-            expire_at: now + self.ttl,
+            until: now + self.reserve,
             token,
-            ceiling: token + block,
-            turn: 0,
         });
-        Outcome::Granted(token, self.ttl)
+        Outcome::Reserved {
+            behind: row.lease,
+            token,
+            remaining: self.reserve,
+        }
+    }
+
+    fn claims(self, row: Row, now: Time, lease: LeaseId) -> bool {
+        let reserved = row.reservation(now).is_some_and(|next| next.lease == lease);
+        let reserved = reserved || !self.guards.has(Guard::ClaimNeedsReservation);
+        self.reserve > 0 && row.lease != lease && reserved
+    }
+
+    /// Who is next has come in, and the row follows.
+    fn claim(self, row: &mut Row, now: Time, lease: LeaseId, token: Token) -> Outcome {
+        row.lease = lease;
+        row.count = 1;
+        row.expire_at = now + self.ttl;
+        row.token = token;
+        row.ceiling = row.ceiling.max(token);
+        if self.guards.has(Guard::GrantEndsReservation) {
+            row.reserved = None;
+        }
+        Outcome::Extended(self.ttl)
     }
 
     fn extends(self, row: Row, now: Time, lease: LeaseId) -> bool {

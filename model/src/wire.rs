@@ -50,6 +50,16 @@ impl<const MOST: usize> Late<MOST> {
         self.0.len() < MOST
     }
 
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Keeps one more.
     pub fn push(&mut self, request: Request) {
         self.0.push(request);

@@ -8,6 +8,9 @@ use dblock_model::counts::{CountsModel, KEPT};
 use dblock_model::guards::{Guard, Guards};
 use dblock_model::hand_over::{CHECKED, HandOverModel, PASSES};
 use dblock_model::lease::{ENDED, LeaseModel, MARGIN, Trouble};
+use dblock_model::reservations::{
+    Bounds, CLOCK, CRASH, FREED, KEPT as KEEPS_IT, LATE, RESERVED, ReservationsModel, THREE,
+};
 use dblock_model::retry::RetryModel;
 use dblock_model::turns::{TURN, TurnsModel};
 
@@ -54,6 +57,26 @@ const HAND_OVER: &[(Guard, &str)] = &[
     (Guard::CheckLocksRow, CHECKED),
     (Guard::FlushBeforeCheck, PASSES),
     (Guard::ExtendKeepsLaterToken, PASSES),
+];
+
+const RESERVATIONS: &[(Guard, Bounds, &str)] = &[
+    (Guard::ReservationKeepsOthersOut, CRASH, KEEPS_IT),
+    (Guard::OneReservation, THREE, EXCLUSION),
+    (Guard::GrantEndsReservation, CRASH, RESERVED),
+    (Guard::ReservationRaisesCeiling, CRASH, TOKENS),
+    (Guard::TokenAboveCeiling, LATE, TOKENS),
+    (Guard::ClaimNeedsReservation, CRASH, KEEPS_IT),
+    (Guard::LeftNamesTheLease, CRASH, EXCLUSION),
+    (Guard::LeftWhileReserved, CRASH, KEEPS_IT),
+    (Guard::DeadlineFromSend, CLOCK, KEEPS_IT),
+    (Guard::Margin, CLOCK, KEEPS_IT),
+    (Guard::LeftWithNoAskOnItsWay, LATE, RESERVED),
+    (Guard::LeavesForGood, LATE, EXCLUSION),
+    (Guard::UnknownAskEndsLease, LATE, RELEASE),
+    (Guard::WithdrawnIsNotTheEnd, LATE, RESERVED),
+    (Guard::WithdrawalEndsLease, LATE, KEEPS_IT),
+    (Guard::EntryEndsAsking, CRASH, TOKENS),
+    (Guard::ReleaseAfterClaim, CRASH, FREED),
 ];
 
 const TURNS: &[(Guard, &str)] = &[(Guard::StreakIsBounded, TURN), (Guard::StandsBackForAPause, TURN)];
@@ -130,6 +153,30 @@ fn hand_over_needs_each_guard() {
 }
 
 #[test]
+fn reservations_hold() {
+    let guards = Guards::ALL;
+    for (name, bounds) in [
+        ("clock", CLOCK),
+        ("crash", CRASH),
+        ("late", LATE),
+        ("three", THREE),
+    ] {
+        let model = ReservationsModel { guards, bounds };
+        holds(&format!("reservations, {name}"), &model);
+    }
+}
+
+#[test]
+fn reservations_need_each_guard() {
+    for (guard, bounds, property) in RESERVATIONS {
+        let (name, guards) = without(*guard);
+        let bounds = *bounds;
+        let model = ReservationsModel { guards, bounds };
+        breaks(&format!("reservations {name}"), &model, property);
+    }
+}
+
+#[test]
 fn turns_hold() {
     holds("turns", &TurnsModel { guards: Guards::ALL });
 }
@@ -147,6 +194,7 @@ fn no_guard_is_left_out() {
     let lease = LEASE.iter().map(|(guard, ..)| *guard);
     let others = [RETRY, COUNTS, HAND_OVER, TURNS].concat();
     let others = others.into_iter().map(|(guard, _)| guard);
-    let removed: BTreeSet<Guard> = lease.chain(others).collect();
+    let reservations = RESERVATIONS.iter().map(|(guard, ..)| *guard);
+    let removed: BTreeSet<Guard> = lease.chain(others).chain(reservations).collect();
     assert_eq!(removed, Guard::every().collect());
 }
