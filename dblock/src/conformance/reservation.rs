@@ -199,21 +199,21 @@ pub async fn reserved_key_is_granted_to_nobody_else(fixture: &impl Fixture) {
     );
     let before = existing(&*store, &scene.holder.key).await;
     assert_eq!(before.reentrant_count, 0);
-    // A handle that has not seen the key busy, and one that has; alone, beside another key, and with a wish.
-    for handle in [&store, &other, &other] {
+    // Handles that have not seen the key busy and then have: first alone, first beside another key.
+    for alone_first in [true, false] {
+        let handle = fixture.store().await;
         let stranger = Asker::new("reserved");
-        let mut answers = batch(
-            &**handle,
-            &[stranger.acquire(LONG), Asker::new("beside").acquire(LONG)],
-        )
-        .await;
-        let alone = changes_nothing(&**handle, stranger.acquire(LONG)).await;
-        let reserving = changes_nothing(&**handle, stranger.acquire_reserving(LONG, SPARE)).await;
-        for answer in [answers.swap_remove(0), alone, reserving] {
-            let occupant = occupant_of(answer);
-            assert!(scene.holder.is(&occupant), "the last one that was inside");
-            assert_about(occupant.remaining, 2 * LONG);
-            assert!(occupant.remaining > LONG, "that of the reservation");
+        for alone in [alone_first, !alone_first] {
+            let mut requests = vec![stranger.acquire(LONG)];
+            requests.extend((!alone).then(|| Asker::new("beside").acquire(LONG)));
+            let answer = batch(&*handle, &requests).await.swap_remove(0);
+            let reserving = changes_nothing(&*handle, stranger.acquire_reserving(LONG, SPARE)).await;
+            for answer in [answer, reserving] {
+                let occupant = occupant_of(answer);
+                assert!(scene.holder.is(&occupant), "the last one that was inside");
+                assert_about(occupant.remaining, 2 * LONG);
+                assert!(occupant.remaining > LONG, "that of the reservation");
+            }
         }
     }
     let stranger = Asker::new("reserved");

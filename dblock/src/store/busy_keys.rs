@@ -22,12 +22,12 @@ impl BusyKeys {
 
     /// Remembers what the answers to acquires and extends say.
     pub(crate) fn note(&self, requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
-        let answered = requests
-            .iter()
-            .zip(answers)
-            .filter(|(request, _)| !matches!(request.action, Action::Release));
+        // What is extended is ours, also where no acquire has said so.
+        let telling = requests.iter().zip(answers).filter(|(request, answer)| {
+            matches!(request.action, Action::Acquire { .. }) || matches!(answer, Ok(Outcome::Extended { .. }))
+        });
         let mut keys = self.keys();
-        for (request, answer) in answered {
+        for (request, answer) in telling {
             match answer {
                 Ok(Outcome::Busy(_) | Outcome::Reserved(..)) => {
                     if keys.len() >= MOST {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use dblock::store::postgres::PostgresStore;
 use dblock::store::{Action, Outcome, Request, Reservation, Store, Successor, WakeUp};
-use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -167,14 +167,12 @@ async fn racing_reservations_let_one_in_at_a_time() {
         return;
     };
     let seen = Arc::new(Seen::default());
-    let mut listeners = Vec::new();
-    let mut racers = Vec::new();
+    // Dropping them at a panic ends them all.
+    let (mut listeners, mut racers) = (JoinSet::new(), JoinSet::new());
     for number in 0..6 {
         let (tell, mut told) = mpsc::unbounded_channel();
         let store = bench.store();
-        listeners.push(tokio::spawn(async move {
-            store.listen(&move |wake_up| drop(tell.send(wake_up))).await
-        }));
+        listeners.spawn(async move { store.listen(&move |wake_up| drop(tell.send(wake_up))).await });
         assert_eq!(told.recv().await, Some(WakeUp::Listening));
         let racer = Racer {
             number,
@@ -182,14 +180,16 @@ async fn racing_reservations_let_one_in_at_a_time() {
             told,
             seen: Arc::clone(&seen),
         };
-        racers.push(tokio::spawn(racer.run(200)));
+        racers.spawn(racer.run(200));
     }
-    for racer in join_all(racers).await {
-        racer.unwrap();
-    }
-    for listener in listeners {
-        listener.abort();
-    }
+    let all = async {
+        while let Some(racer) = racers.join_next().await {
+            racer.unwrap();
+        }
+    };
+    timeout(Duration::from_secs(90), all)
+        .await
+        .expect("nobody gets in any more");
     let (grants, claims, withdrawn) = (&seen.grants, &seen.claims, &seen.withdrawn);
     eprintln!("granted: {grants:?}, claimed: {claims:?}, withdrawn: {withdrawn:?}");
     assert!(claims.load(SeqCst) > 20 && grants.load(SeqCst) > 20 && withdrawn.load(SeqCst) > 0);
