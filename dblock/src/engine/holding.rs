@@ -18,7 +18,7 @@ use crate::options;
 use crate::store::{Action, Outcome, StoreError, StoreErrorKind, Successor};
 
 /// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
-const FIRST_RETRY: Duration = Duration::from_millis(10);
+const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// A grant that came with a reservation is written after this: the release of the lease before it is on its way,
@@ -95,7 +95,6 @@ impl Holding {
         Self {
             row: None,
             follow_at: Some(now + WRITE_AFTER),
-            pause: WRITE_AFTER,
             ..Self::new(grant)
         }
     }

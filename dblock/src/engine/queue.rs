@@ -50,7 +50,7 @@ const LONGEST_TURN_LISTENING: Duration = Duration::from_millis(10);
 const STAND_BACK: Duration = Duration::from_millis(130);
 const STAND_BACK_LISTENING: Duration = Duration::from_millis(5);
 
-/// How many tokens an acquire keeps free for hand-overs: four times as many as the last lease used, so that
+/// How many tokens an acquire keeps free for hand-overs: some four times as many as the last leases used, so that
 /// tokens run ahead of the clock only where they are used up as fast.
 const FEWEST_SPARE: u32 = 64;
 const MOST_SPARE: u32 = 1 << 20;
@@ -385,7 +385,9 @@ impl Queue {
         now: Instant,
     ) {
         self.answered(LastAnswer::Ours(former.clone()), now);
-        self.spare_tokens = hand_overs.saturating_mul(4).clamp(FEWEST_SPARE, MOST_SPARE);
+        // One short turn says little of the next one.
+        let spare = hand_overs.saturating_mul(4).max(self.spare_tokens / 2);
+        self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
         self.ask_at = now;
         if !wanted {
             self.turn = None;
