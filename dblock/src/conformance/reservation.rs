@@ -608,8 +608,8 @@ pub async fn leaves_of_reserved_keys_are_announced(fixture: &impl Fixture) {
         return;
     }
     assert_eq!(store.announce(&[]).await.expect("announce works"), [false; 0]);
-    let hears = store.capabilities().wake_ups && fixture.hears();
-    let mut listener = if hears {
+    let can_listen = store.capabilities().wake_ups && fixture.hears();
+    let mut listener = if can_listen {
         Some(listening(Arc::clone(&other)).await)
     } else {
         None
@@ -635,31 +635,33 @@ pub async fn leaves_of_reserved_keys_are_announced(fixture: &impl Fixture) {
     for release in &releases {
         before.push(row(&*store, &release.key).await);
     }
-    let told = store.announce(&releases).await.expect("announce works");
+    let announced = store.announce(&releases).await.expect("announce works");
     if !store.capabilities().wake_ups {
-        assert_eq!(told, [false; 6], "nobody can be told");
+        assert_eq!(announced, [false; 6], "nobody can be told");
         return;
     }
-    assert_eq!(told, [true, false, true, false, false, true]);
+    assert_eq!(announced, [true, false, true, false, false, true]);
     // By a stranger, and by the lease that is next.
-    for (lease, announced) in [
+    for (lease, is_told) in [
         (&Asker::new("b"), false),
         (&scenes[0].next, false),
         (&scenes[0].holder, true),
     ] {
-        let told = other.announce(&[lease.release()]).await;
-        assert_eq!(told.expect("announce works"), [announced]);
+        let announced = other.announce(&[lease.release()]).await;
+        assert_eq!(announced.expect("announce works"), [is_told]);
     }
     for (release, before) in releases.iter().zip(before) {
         let now = before.as_ref().map_or(0, |row| row.now);
         let after = row(&*store, &release.key).await.map(|row| LockRow { now, ..row });
         assert_eq!(after, before, "announcing writes nothing");
     }
-    let Some((told, task)) = &mut listener else { return };
+    let Some((wake_ups, task)) = &mut listener else {
+        return;
+    };
     let mut heard: Vec<WakeUp> = Vec::new();
     within("the leaves to be told", async {
         while heard.len() < 4 {
-            match told.recv().await.expect("it goes on listening") {
+            match wake_ups.recv().await.expect("it goes on listening") {
                 left @ WakeUp::Left(..) => heard.push(left),
                 WakeUp::Released(key) => assert_eq!(key, free.holder.key),
                 WakeUp::Listening => {}
