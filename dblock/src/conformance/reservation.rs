@@ -608,8 +608,8 @@ pub async fn leaves_of_reserved_keys_are_announced(fixture: &impl Fixture) {
         return;
     }
     assert_eq!(store.announce(&[]).await.expect("announce works"), [false; 0]);
-    let hears = store.capabilities().wake_ups && fixture.hears();
-    let mut listener = if hears {
+    let can_listen = store.capabilities().wake_ups && fixture.hears();
+    let mut listener = if can_listen {
         Some(listening(Arc::clone(&other)).await)
     } else {
         None
