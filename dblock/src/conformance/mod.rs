@@ -44,6 +44,7 @@
 
 mod acquire;
 mod batch;
+mod claim;
 mod forward;
 mod hand_over;
 mod holder;
@@ -66,6 +67,7 @@ use std::sync::Arc;
 
 pub use self::acquire::*;
 pub use self::batch::*;
+pub use self::claim::*;
 pub use self::hand_over::*;
 pub use self::holder::*;
 pub use self::inspect::*;

@@ -1,30 +1,27 @@
 //! Reservations: a lease that waits has the next grant. A store that keeps none answers that the key is busy, and
 //! grants it to anybody.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::Fixture;
-use super::listen::listening;
 use super::scene::{
-    Asker, LONG, SHORT, assert_about, batch, changes_nothing, existing, granted, one, row, until,
-    until_not_held, within,
+    Asker, LONG, SHORT, assert_about, batch, changes_nothing, existing, granted, one, until, until_not_held,
 };
-use crate::store::{LockRow, Occupant, Outcome, Request, Reservation, Reserved, Store, Successor, WakeUp};
+use crate::store::{LockRow, Occupant, Outcome, Request, Reservation, Reserved, Store, Successor};
 
-const SPARE: u32 = 50;
+pub(super) const SPARE: u32 = 50;
 
 /// A key that one lease holds, and that is reserved for another.
-struct Scene {
-    holder: Asker,
-    next: Asker,
-    reservation: Reservation,
+pub(super) struct Scene {
+    pub(super) holder: Asker,
+    pub(super) next: Asker,
+    pub(super) reservation: Reservation,
 }
 
 impl Scene {
-    fn successor(&self) -> Successor {
+    pub(super) fn successor(&self) -> Successor {
         Successor {
             owner: Uuid::now_v7(),
             holder: "host/2 who claims".into(),
@@ -33,14 +30,19 @@ impl Scene {
     }
 
     /// The request by which the next one has it written that it is inside.
-    fn claim(&self) -> Request {
+    pub(super) fn claim(&self) -> Request {
         self.next.hand_over(1, LONG, Some(self.successor()))
     }
 }
 
 /// Holds `name` for `ttl`, and has it reserved for `wanted_for`. `None` where the store keeps no reservations, which
 /// this shows: the request that asks for one is a plain busy one, and the key is the first one's that asks later.
-async fn reserved(store: &dyn Store, name: &str, ttl: Duration, wanted_for: Duration) -> Option<Scene> {
+pub(super) async fn reserved(
+    store: &dyn Store,
+    name: &str,
+    ttl: Duration,
+    wanted_for: Duration,
+) -> Option<Scene> {
     let (holder, next) = (Asker::new(name), Asker::new(name));
     granted(store, holder.acquire_with_spare(ttl, 2 * SPARE)).await;
     match one(store, next.acquire_reserving(wanted_for, SPARE)).await {
@@ -63,21 +65,21 @@ async fn reserved(store: &dyn Store, name: &str, ttl: Duration, wanted_for: Dura
     }
 }
 
-fn reservation_of(outcome: Outcome) -> (Occupant, Reservation) {
+pub(super) fn reservation_of(outcome: Outcome) -> (Occupant, Reservation) {
     match outcome {
         Outcome::Reserved(occupant, reservation) => (occupant, reservation),
         other => panic!("{other:?}"),
     }
 }
 
-fn occupant_of(outcome: Outcome) -> Occupant {
+pub(super) fn occupant_of(outcome: Outcome) -> Occupant {
     match outcome {
         Outcome::Busy(occupant) => occupant,
         other => panic!("{other:?}"),
     }
 }
 
-fn reserved_in(row: &LockRow) -> Reserved {
+pub(super) fn reserved_in(row: &LockRow) -> Reserved {
     row.reserved.expect("the row is reserved")
 }
 
@@ -313,174 +315,6 @@ pub async fn expired_row_goes_to_whom_it_is_reserved_for(fixture: &impl Fixture)
     assert_eq!(existing(&*store, &scene.next.key).await.reserved, None);
 }
 
-/// The row after a claim of `scene`: the lease holds it like after a grant.
-async fn claimed(store: &dyn Store, scene: &Scene, request: Request, before: LockRow, batched: bool) {
-    let crate::store::Action::Extend {
-        successor: Some(successor),
-        ..
-    } = &request.action
-    else {
-        panic!("{request:?} claims nothing")
-    };
-    let mut requests = vec![request.clone()];
-    if batched {
-        requests.push(Asker::new("beside").extend(1, LONG));
-    }
-    let outcome = batch(store, &requests).await.remove(0);
-    let Outcome::Extended {
-        remaining,
-        revoked: false,
-        wanted: true,
-    } = outcome
-    else {
-        panic!("{outcome:?}")
-    };
-    assert_about(remaining, LONG);
-    let row = existing(store, &scene.next.key).await;
-    assert_about(super::scene::left(&row), LONG);
-    assert!(row.acquired_at >= before.now && row.acquired_at <= row.now);
-    let written = LockRow {
-        owner: successor.owner,
-        holder: successor.holder.to_string(),
-        lease_id: scene.next.lease_id,
-        reentrant_count: 1,
-        fence_token: successor.fence_token,
-        revoked: false,
-        reserved: None,
-        expire_at: row.expire_at,
-        acquired_at: row.acquired_at,
-        now: row.now,
-        ..before
-    };
-    assert_eq!(row, written);
-    // The answer was lost.
-    let again = one(store, request).await;
-    assert!(matches!(again, Outcome::Extended { .. }), "{again:?}");
-}
-
-/// An extend with a successor, by the lease that is next: it holds the row from then on, though the former holder
-/// has not released it yet, who finds it lost. Revoked it is no more.
-pub async fn claim_takes_the_reserved_row(fixture: &impl Fixture) {
-    let (store, other) = (fixture.store().await, fixture.store().await);
-    for (name, batched) in [("claimed", false), ("claimed in a batch", true)] {
-        let Some(scene) = reserved(&*store, name, LONG, LONG).await else {
-            return;
-        };
-        assert!(store.revoke(&scene.holder.key).await.expect("revoke works"));
-        let before = existing(&*store, &scene.holder.key).await;
-        // By the handle that waited, and by one that knows nothing of the key.
-        let handle = if batched { &other } else { &store };
-        claimed(&**handle, &scene, scene.claim(), before, batched).await;
-        for late in [scene.holder.release(), scene.holder.extend(1, LONG)] {
-            assert_eq!(changes_nothing(&*store, late).await, Outcome::Lost);
-        }
-        assert_eq!(
-            one(&*other, scene.next.release()).await,
-            Outcome::Released {
-                freed: true,
-                wanted: true
-            }
-        );
-    }
-}
-
-/// The same when the former holder's release came first, or its lease has ended. A later successor's token may be
-/// any of the spare ones.
-pub async fn claim_of_a_free_or_expired_row_takes_it(fixture: &impl Fixture) {
-    let store = fixture.store().await;
-    for (name, ttl) in [("free", LONG), ("expired", SHORT)] {
-        let Some(scene) = reserved(&*store, name, ttl, LONG).await else {
-            return;
-        };
-        if ttl == LONG {
-            one(&*store, scene.holder.release()).await;
-        } else {
-            until_not_held(&*store, &scene.holder.key).await;
-        }
-        let before = existing(&*store, &scene.holder.key).await;
-        let later = Successor {
-            fence_token: scene.reservation.fence_token + i64::from(SPARE),
-            ..scene.successor()
-        };
-        let claim = scene.next.hand_over(1, LONG, Some(later));
-        claimed(&*store, &scene, claim, before, false).await;
-    }
-}
-
-/// A claim by anybody else, or without a successor: lost, and nothing is written.
-pub async fn claim_without_a_reservation_is_lost(fixture: &impl Fixture) {
-    let (store, other) = (fixture.store().await, fixture.store().await);
-    let Some(scene) = reserved(&*store, "unclaimed", LONG, LONG).await else {
-        return;
-    };
-    let stranger = Asker::new("unclaimed");
-    let lost = async || {
-        for request in [
-            stranger.hand_over(1, LONG, Some(scene.successor())),
-            stranger.release(),
-            scene.next.extend(1, LONG),
-        ] {
-            // By a handle that has seen the key busy, and by one that has not.
-            for handle in [&store, &other] {
-                let answer = changes_nothing(&**handle, request.clone()).await;
-                assert_eq!(answer, Outcome::Lost, "{request:?}");
-            }
-        }
-    };
-    lost().await;
-    one(&*store, scene.holder.release()).await;
-    lost().await;
-    // After the lease of the reservation has come in and gone.
-    one(&*store, scene.claim()).await;
-    one(&*store, scene.next.release()).await;
-    assert_eq!(changes_nothing(&*other, scene.claim()).await, Outcome::Lost);
-    let absent = Asker::new("absent");
-    let claim = absent.hand_over(1, LONG, Some(scene.successor()));
-    assert_eq!(one(&*store, claim).await, Outcome::Lost);
-    assert_eq!(row(&*store, &absent.key).await, None);
-}
-
-/// A release by the lease that is next: it is no longer, whoever holds the row goes on, and the key is open again.
-pub async fn withdrawal_ends_the_reservation(fixture: &impl Fixture) {
-    let (store, other) = (fixture.store().await, fixture.store().await);
-    for released in [false, true] {
-        let name = format!("withdrawn {released}");
-        let Some(scene) = reserved(&*store, &name, LONG, LONG).await else {
-            return;
-        };
-        if released {
-            one(&*store, scene.holder.release()).await;
-        }
-        let before = existing(&*store, &scene.holder.key).await;
-        assert_eq!(one(&*other, scene.next.release()).await, Outcome::Withdrawn);
-        let now = before.now;
-        let after = LockRow {
-            now,
-            ..existing(&*store, &scene.holder.key).await
-        };
-        assert_eq!(
-            after,
-            LockRow {
-                reserved: None,
-                ..before
-            }
-        );
-        assert_eq!(
-            changes_nothing(&*other, scene.next.release()).await,
-            Outcome::Lost
-        );
-        assert_eq!(changes_nothing(&*other, scene.claim()).await, Outcome::Lost);
-        let third = Asker::new(&name);
-        if !released {
-            let answer = one(&*other, third.acquire_reserving(LONG, SPARE)).await;
-            let (_, of_third) = reservation_of(answer);
-            assert!(of_third.fence_token > scene.reservation.fence_token + i64::from(SPARE));
-            one(&*store, scene.holder.release()).await;
-        }
-        granted(&*other, third.acquire(LONG)).await;
-    }
-}
-
 /// Each state of a row in one batch of acquires, one of extends and one of releases.
 pub async fn reservations_in_a_batch_answer_each_request(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
@@ -598,81 +432,4 @@ pub async fn force_release_leaves_the_reservation(fixture: &impl Fixture) {
     occupant_of(one(&*other, Asker::new("forced").acquire(LONG)).await);
     let grant = granted(&*other, scene.next.acquire(LONG)).await;
     assert_eq!(grant.fence_token, scene.reservation.fence_token);
-}
-
-/// Announced is what is held by the lease, and reserved; the rest is answered with no. No row changes. Who listens
-/// hears which lease has left which key.
-pub async fn leaves_of_reserved_keys_are_announced(fixture: &impl Fixture) {
-    let (store, other) = (fixture.store().await, fixture.store().await);
-    if reserved(&*store, "probe", LONG, LONG).await.is_none() {
-        return;
-    }
-    assert_eq!(store.announce(&[]).await.expect("announce works"), [false; 0]);
-    let can_listen = store.capabilities().wake_ups && fixture.hears();
-    let mut listener = if can_listen {
-        Some(listening(Arc::clone(&other)).await)
-    } else {
-        None
-    };
-    let mut scenes = Vec::new();
-    for name in ["b", "a", "freed", "é 'quoted' l\\"] {
-        let scene = reserved(&*store, name, LONG, LONG).await;
-        scenes.push(scene.expect("the store keeps reservations"));
-    }
-    let free = scenes.remove(2);
-    one(&*store, free.holder.release()).await;
-    let unreserved = Asker::new("unreserved");
-    granted(&*store, unreserved.acquire(LONG)).await;
-    let releases = [
-        scenes[0].holder.release(),
-        free.holder.release(),
-        scenes[1].holder.release(),
-        Asker::new("absent").release(),
-        unreserved.release(),
-        scenes[2].holder.release(),
-    ];
-    let mut before = Vec::new();
-    for release in &releases {
-        before.push(row(&*store, &release.key).await);
-    }
-    let announced = store.announce(&releases).await.expect("announce works");
-    if !store.capabilities().wake_ups {
-        assert_eq!(announced, [false; 6], "nobody can be told");
-        return;
-    }
-    assert_eq!(announced, [true, false, true, false, false, true]);
-    // By a stranger, and by the lease that is next.
-    for (lease, is_told) in [
-        (&Asker::new("b"), false),
-        (&scenes[0].next, false),
-        (&scenes[0].holder, true),
-    ] {
-        let announced = other.announce(&[lease.release()]).await;
-        assert_eq!(announced.expect("announce works"), [is_told]);
-    }
-    for (release, before) in releases.iter().zip(before) {
-        let now = before.as_ref().map_or(0, |row| row.now);
-        let after = row(&*store, &release.key).await.map(|row| LockRow { now, ..row });
-        assert_eq!(after, before, "announcing writes nothing");
-    }
-    let Some((wake_ups, task)) = &mut listener else {
-        return;
-    };
-    let mut heard: Vec<WakeUp> = Vec::new();
-    within("the leaves to be told", async {
-        while heard.len() < 4 {
-            match wake_ups.recv().await.expect("it goes on listening") {
-                left @ WakeUp::Left(..) => heard.push(left),
-                WakeUp::Released(key) => assert_eq!(key, free.holder.key),
-                WakeUp::Listening => {}
-            }
-        }
-    })
-    .await;
-    let left = |scene: &Scene| WakeUp::Left(scene.holder.key.clone(), scene.holder.lease_id);
-    assert_eq!(heard.pop(), Some(left(&scenes[0])));
-    for scene in &scenes {
-        assert!(heard.contains(&left(scene)), "{heard:?}");
-    }
-    task.abort();
 }

@@ -50,12 +50,20 @@ pub(super) struct Holding {
     sent: Vec<Syncer>,
     /// An extension was sent and its reply was lost: the row may be busy for longer than the lease knows.
     extend_unsure: bool,
-    /// A release was sent.
-    releasing: bool,
-    /// A release was sent and its reply was lost: it may have been carried out.
-    release_unsure: bool,
+    release: Release,
     /// A process that waits was told that everyone has left: it may have the row already.
     announced: bool,
+}
+
+/// How far the release of a grant has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Release {
+    /// Sent when everyone has left.
+    Due,
+    /// Nobody is let in any more.
+    Sent,
+    /// A reply was lost: it may have been carried out.
+    Unsure,
 }
 
 /// What the answer to a request means for the key.
@@ -83,8 +91,7 @@ impl Holding {
             waiting: Vec::new(),
             sent: Vec::new(),
             extend_unsure: false,
-            releasing: false,
-            release_unsure: false,
+            release: Release::Due,
             announced: false,
             grant,
         }
@@ -140,10 +147,8 @@ impl Holding {
     /// a grid so that leases of one ttl fall due together and are renewed by one statement.
     fn renew_at(&self) -> Option<Instant> {
         let ttl = self.seen.terms.ttl;
-        if self.row.is_none() {
-            // The row follows anyway, and that renews.
-            return None;
-        }
+        // A row that is not written yet is about to be, and that renews.
+        self.row.as_ref()?;
         if !self.seen.terms.renew || self.grant.is_revoked() || self.seen.has_ended() {
             return None;
         }
@@ -277,7 +282,7 @@ impl Holding {
 
     /// Everyone has left, and the row need not hear of it if somebody else comes in.
     pub(super) fn can_be_handed_over(&self) -> bool {
-        self.is_left() && !self.releasing
+        self.is_left() && self.release == Release::Due
     }
 
     /// Lets the next in line in, if the lock may go on without the store.
@@ -300,7 +305,9 @@ impl Holding {
 
     /// `action`, of [`next_action`](Self::next_action), is on its way.
     pub(super) fn sent(&mut self, action: &Action) {
-        self.releasing |= matches!(action, Action::Release);
+        if matches!(action, Action::Release) {
+            self.release = self.release.max(Release::Sent);
+        }
         self.retry_at = None;
         self.follow_at = None;
         self.sent_terms = Arc::clone(&self.seen.terms);
@@ -353,7 +360,8 @@ impl Holding {
                 Settled::Over { wanted }
             }
             Ok(Outcome::Lost)
-                if matches!(action, Action::Release) && (self.release_unsure || self.announced) =>
+                if matches!(action, Action::Release)
+                    && (self.release == Release::Unsure || self.announced) =>
             {
                 self.released();
                 Settled::Over {
@@ -397,7 +405,7 @@ impl Holding {
             Err(error) => {
                 if error.is_outcome_unknown() {
                     match action {
-                        Action::Release => self.release_unsure = true,
+                        Action::Release => self.release = Release::Unsure,
                         _ => self.extend_unsure = true,
                     }
                 }

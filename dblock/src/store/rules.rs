@@ -6,121 +6,125 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::clock::{micros, until};
-use super::{Action, LockRow, Occupant, Outcome, Request, Reservation, Reserved};
+use super::{Action, LockRow, Occupant, Outcome, Request, Reservation, Reserved, Successor};
 use crate::key::Key;
 
 /// Does to `row` what `request` asks for. Nobody else can change the row meanwhile, and [`LockRow::now`] was
 /// read after that was so.
 ///
-/// `reserves`: the store keeps reservations. Returns the answer, and whether the row has changed.
-pub(super) fn carry_out(request: &Request, row: &mut LockRow, reserves: bool) -> (Outcome, bool) {
-    let same = row.lease_id == request.lease_id;
-    let held = row.is_held();
-    let now = row.now;
+/// `keeps_reservations`: the store does. Returns the answer, and whether the row has changed.
+pub(super) fn carry_out(request: &Request, row: &mut LockRow, keeps_reservations: bool) -> (Outcome, bool) {
     match &request.action {
-        // A repeated request, whose first answer was lost. Whether it took over a lease is forgotten.
-        Action::Acquire { .. } if same && held => {
-            let changed = row.reentrant_count != 1;
-            row.reentrant_count = 1;
-            (granted(row, None), changed)
-        }
-        // A late request of a lease that is over: it must not come to life again.
-        Action::Acquire { .. } if same => (Outcome::Lost, false),
-        Action::Acquire {
-            wanted_for,
-            spare_tokens,
-            reserve,
-            ..
-        } if held || is_reserved(row, |lease_id| lease_id != request.lease_id) => {
-            let wanted = wanted_for.is_some_and(|length| want(row, length));
-            let length = wanted_for.filter(|_| reserves && *reserve && held);
-            let reserved =
-                length.is_some_and(|length| reserve_for(request.lease_id, row, length, *spare_tokens));
-            (busy(request.lease_id, row), wanted || reserved)
-        }
-        Action::Acquire {
-            owner,
-            ttl,
-            holder,
-            spare_tokens,
-            ..
-        } => {
-            let former = (row.reentrant_count > 0).then(|| occupant(row));
-            let token = match row.reserved {
-                Some(reserved) if is_reserved(row, |lease_id| lease_id == request.lease_id) => {
-                    reserved.fence_token
-                }
-                _ => next_token(row),
-            };
-            hold(row, request.lease_id, *owner, holder, token, *ttl);
-            row.fence_ceiling = row
-                .fence_ceiling
-                .max(token.saturating_add((*spare_tokens).into()));
-            (granted(row, former), true)
-        }
+        Action::Acquire { .. } => acquire(request, row, keeps_reservations),
         Action::Extend {
             count,
             ttl,
             successor,
-        } if same && held => {
-            row.reentrant_count = *count;
-            if let Some(successor) = successor
-                && successor.fence_token >= row.fence_token
-            {
-                row.owner = successor.owner;
-                successor.holder.as_ref().clone_into(&mut row.holder);
-                row.fence_token = successor.fence_token;
-            }
-            if !row.revoked {
-                row.expire_at = row.expire_at.max(now.saturating_add(micros(*ttl)));
-            }
-            let extended = Outcome::Extended {
-                remaining: until(row.expire_at, now),
-                revoked: row.revoked,
-                wanted: is_wanted(row),
-            };
-            (extended, true)
-        }
-        Action::Extend {
-            count,
-            ttl,
-            successor: Some(next),
-        } if !same
-            && is_reserved(row, |lease_id| lease_id == request.lease_id)
-            && row
-                .reserved
-                .is_some_and(|reserved| next.fence_token >= reserved.fence_token) =>
-        {
-            hold(
-                row,
-                request.lease_id,
-                next.owner,
-                &next.holder,
-                next.fence_token,
-                *ttl,
-            );
-            row.reentrant_count = *count;
-            let extended = Outcome::Extended {
-                remaining: *ttl,
-                revoked: false,
-                wanted: is_wanted(row),
-            };
-            (extended, true)
-        }
-        Action::Release if same && (held || row.reentrant_count == 0) => {
-            row.reentrant_count = 0;
-            let released = Outcome::Released {
-                freed: held,
-                wanted: is_wanted(row),
-            };
-            (released, held)
-        }
-        Action::Release if !same && is_reserved(row, |lease_id| lease_id == request.lease_id) => {
-            row.reserved = None;
-            (Outcome::Withdrawn, true)
-        }
-        Action::Extend { .. } | Action::Release => (Outcome::Lost, false),
+        } => extend(request.lease_id, *count, *ttl, successor.as_ref(), row),
+        Action::Release => release(request.lease_id, row),
     }
+}
+
+fn acquire(request: &Request, row: &mut LockRow, keeps_reservations: bool) -> (Outcome, bool) {
+    let lease_id = request.lease_id;
+    let Action::Acquire {
+        owner,
+        ttl,
+        holder,
+        wanted_for,
+        spare_tokens,
+        reserve,
+    } = &request.action
+    else {
+        return (Outcome::Lost, false);
+    };
+    let held = row.is_held();
+    if row.lease_id == lease_id {
+        // A late request of a lease that is over: it must not come to life again.
+        if !held {
+            return (Outcome::Lost, false);
+        }
+        // A repeated request, whose first answer was lost. Whether it took over a lease is forgotten.
+        let changed = row.reentrant_count != 1;
+        row.reentrant_count = 1;
+        return (granted(row, None), changed);
+    }
+    if held || is_reserved(row, |next| next != lease_id) {
+        let wanted = wanted_for.is_some_and(|length| want(row, length));
+        let promise = wanted_for.filter(|_| keeps_reservations && *reserve && held);
+        let promised = promise.is_some_and(|length| reserve_for(lease_id, row, length, *spare_tokens));
+        return (busy(lease_id, row), wanted || promised);
+    }
+    let former = (row.reentrant_count > 0).then(|| occupant(row));
+    let token = match row.reserved {
+        Some(reserved) if is_reserved(row, |next| next == lease_id) => reserved.fence_token,
+        _ => next_token(row),
+    };
+    hold(row, lease_id, *owner, holder, token, *ttl);
+    row.fence_ceiling = row
+        .fence_ceiling
+        .max(token.saturating_add((*spare_tokens).into()));
+    (granted(row, former), true)
+}
+
+fn extend(
+    lease_id: Uuid,
+    count: u32,
+    ttl: Duration,
+    successor: Option<&Successor>,
+    row: &mut LockRow,
+) -> (Outcome, bool) {
+    if row.lease_id == lease_id && row.is_held() {
+        if let Some(successor) = successor
+            && successor.fence_token >= row.fence_token
+        {
+            row.owner = successor.owner;
+            successor.holder.as_ref().clone_into(&mut row.holder);
+            row.fence_token = successor.fence_token;
+        }
+        if !row.revoked {
+            row.expire_at = row.expire_at.max(row.now.saturating_add(micros(ttl)));
+        }
+    } else {
+        // Who has come in by a reservation has it written. A token from before it was given for another one.
+        let claim = successor.filter(|next| {
+            let is_new = |reserved: Reserved| next.fence_token >= reserved.fence_token;
+            row.lease_id != lease_id
+                && is_reserved(row, |reserved_for| reserved_for == lease_id)
+                && row.reserved.is_some_and(is_new)
+        });
+        let Some(next) = claim else {
+            return (Outcome::Lost, false);
+        };
+        hold(row, lease_id, next.owner, &next.holder, next.fence_token, ttl);
+    }
+    row.reentrant_count = count;
+    let extended = Outcome::Extended {
+        remaining: until(row.expire_at, row.now),
+        revoked: row.revoked,
+        wanted: is_wanted(row),
+    };
+    (extended, true)
+}
+
+fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {
+    let held = row.is_held();
+    if row.lease_id == lease_id {
+        if !held && row.reentrant_count > 0 {
+            return (Outcome::Lost, false);
+        }
+        row.reentrant_count = 0;
+        let released = Outcome::Released {
+            freed: held,
+            wanted: is_wanted(row),
+        };
+        return (released, held);
+    }
+    if is_reserved(row, |next| next == lease_id) {
+        row.reserved = None;
+        return (Outcome::Withdrawn, true);
+    }
+    (Outcome::Lost, false)
 }
 
 /// The row becomes held, by one hold.
@@ -255,7 +259,6 @@ fn granted(row: &LockRow, taken_over: Option<Occupant>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Successor;
 
     const NOW: i64 = 1_800_000_000_000_000;
     const SECOND: i64 = 1_000_000;

@@ -12,6 +12,10 @@ use crate::bench::{Bench, acquire, ask, key, release, token};
 
 const DAY: Duration = Duration::from_hours(24);
 
+/// Longer than a statement takes from the clock to the row: what is purged sooner has no token to beat. A manager
+/// asks for a day at least.
+const SHORT: Duration = Duration::from_millis(100);
+
 async fn keys(store: &impl Store) -> Vec<String> {
     let rows = store.inspect(&InspectFilter::new().include_free()).await.unwrap();
     rows.into_iter().map(|row| row.key.to_string()).collect()
@@ -133,7 +137,7 @@ async fn tokens_grow_across_purges() {
         async move {
             let mut purged = 0;
             while !stop.load(Ordering::Relaxed) {
-                purged += store.purge(Duration::ZERO, None, 10).await.unwrap().rows;
+                purged += store.purge(SHORT, None, 10).await.unwrap().rows;
             }
             purged
         }
@@ -143,7 +147,7 @@ async fn tokens_grow_across_purges() {
             let store = bench.store();
             tokio::spawn(async move {
                 let mut tokens: Vec<i64> = Vec::new();
-                while tokens.len() < 300 {
+                while tokens.len() < 25 {
                     let mut request = acquire("hot");
                     if let Action::Acquire { ttl, .. } = &mut request.action {
                         *ttl = Duration::from_micros(200);
@@ -155,6 +159,7 @@ async fn tokens_grow_across_purges() {
                     if let Outcome::Granted { fence_token, .. } = answer {
                         assert!(tokens.last().is_none_or(|last| *last < fence_token));
                         tokens.push(fence_token);
+                        tokio::time::sleep(SHORT + SHORT / 2).await;
                     }
                 }
                 tokens
@@ -169,5 +174,5 @@ async fn tokens_grow_across_purges() {
     }
     stop.store(true, Ordering::Relaxed);
     let purged = task.await.unwrap();
-    assert!(purged > 20, "only {purged} rows were purged");
+    assert!(purged > 10, "only {purged} rows were purged");
 }

@@ -12,15 +12,14 @@ use crate::store::error::StoreError;
 
 /// On an idle connection, as quick as can be: when it fails, the releases say the same a little later.
 pub(super) async fn announce(store: &PostgresStore, releases: &[Request]) -> Result<Vec<bool>, StoreError> {
-    let statement = match releases {
-        [only] => Statement::new(&store.sql.announce_one)
+    let statement = if let [only] = releases {
+        Statement::new(&store.sql.announce_one)
             .bind(only.key.as_str())
-            .bind(only.lease_id),
-        _ => {
-            let keys: Vec<_> = releases.iter().map(|release| release.key.as_str()).collect();
-            let leases: Vec<_> = releases.iter().map(|release| release.lease_id).collect();
-            Statement::new(&store.sql.announce_many).bind(keys).bind(leases)
-        }
+            .bind(only.lease_id)
+    } else {
+        let keys: Vec<_> = releases.iter().map(|release| release.key.as_str()).collect();
+        let leases: Vec<_> = releases.iter().map(|release| release.lease_id).collect();
+        Statement::new(&store.sql.announce_many).bind(keys).bind(leases)
     };
     let mut connection = store.connections.take().await?;
     let rows = statement

@@ -23,6 +23,6 @@ fn tell(table: &str, rows: &str, key: &str, lease: &str) -> String {
         "
 SELECT t.lock_key, pg_notify({channel}, '{LEFT}' || t.lease_id || t.lock_key)
 FROM {rows}
-WHERE t.lock_key = {key} AND t.lease_id = {lease} AND t.reentrant_count > 0 AND t.reserved_until > {NOW}"
+WHERE t.lock_key = {key} AND t.lease_id = {lease} AND t.reentrant_count > 0 AND t.expire_at > {NOW} AND t.reserved_until > {NOW}"
     )
 }

@@ -116,7 +116,7 @@ fn judged(table: &str, requests: &[(&str, &str)]) -> String {
         FROM (
             SELECT *, {NOW} AS now FROM (
                 SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
-                    t.reserved_for, t.reserved_until
+                    t.reserved_for, t.reserved_until, t.reserved_token
                 FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
             ) locked
         ) timed
@@ -137,7 +137,9 @@ pub(super) fn extend(table: &str) -> String {
         ("new_token", "bigint"),
     ];
     let judged = judged(table, &columns);
-    // A row that is reserved for the lease becomes its own if a successor is given.
+    // A row that is reserved for the lease becomes its own if a successor is given, with no token from before the
+    // reservation.
+    let claims = "next AND coalesce(new_token >= reserved_token, false)";
     format!(
         "{judged}, written AS (
     UPDATE {table} t SET
@@ -154,13 +156,13 @@ pub(super) fn extend(table: &str) -> String {
         reserved_for = CASE WHEN j.next THEN NULL ELSE t.reserved_for END,
         reserved_until = CASE WHEN j.next THEN 0 ELSE t.reserved_until END,
         reserved_token = CASE WHEN j.next THEN 0 ELSE t.reserved_token END
-    FROM judged j
-    WHERE t.ctid = j.locked_at AND (j.inside OR j.next AND j.new_token IS NOT NULL)
+    FROM (SELECT *, {claims} AS claims FROM judged) j
+    WHERE t.ctid = j.locked_at AND (j.inside OR j.claims)
     RETURNING j.lock_key, 'extended', t.expire_at - j.now, t.revoked, t.wanted_until > j.now
 )
 SELECT * FROM written
 UNION ALL
-SELECT lock_key, 'lost', 0, false, false FROM judged WHERE NOT (inside OR next AND new_token IS NOT NULL)
+SELECT lock_key, 'lost', 0, false, false FROM judged WHERE NOT (inside OR {claims})
 UNION ALL
 SELECT lock_key, 'lost', 0, false, false FROM found WHERE place IS NULL"
     )
