@@ -347,7 +347,13 @@ impl Backend {
         let sql = AssertSqlSafe(sql.replace("{table}", &self.table));
         match self.place() {
             Place::Postgres(pool, _) => drop(sqlx::raw_sql(sql).execute(pool).await.unwrap()),
-            Place::MySql(pool, _) => drop(sqlx::raw_sql(sql).execute(pool).await.unwrap()),
+            Place::MySql(pool, _) => loop {
+                // Rows of a range are locked one by one: a deadlock is the statement's to repeat.
+                match sqlx::raw_sql(sql.clone()).execute(pool).await {
+                    Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("40001") => {}
+                    answer => break drop(answer.unwrap()),
+                }
+            },
             Place::Sqlite(pool, _) => drop(sqlx::raw_sql(sql).execute(pool).await.unwrap()),
             Place::Memory(_) => panic!("memory takes no SQL"),
         }

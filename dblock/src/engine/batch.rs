@@ -166,6 +166,10 @@ async fn apply(
 
 fn patience(requests: &[Request]) -> Duration {
     let each = requests.iter().map(|request| match request.action {
+        // A lease that came with a reservation has little time to be written.
+        Action::Extend {
+            successor: Some(_), ..
+        } => *EXTEND_PATIENCE.start(),
         Action::Extend { ttl, .. } => (ttl / 3).clamp(*EXTEND_PATIENCE.start(), *EXTEND_PATIENCE.end()),
         Action::Release => RELEASE_PATIENCE,
         Action::Acquire { .. } => ACQUIRE_PATIENCE,

@@ -387,7 +387,9 @@ impl Driver {
             };
             let busy = matches!(answer, Ok(Outcome::Busy(_) | Outcome::Reserved(..)));
             entry.most_together = most_together;
-            entry.state.settle(answer, announce.contains(&place), scene);
+            entry
+                .state
+                .settle(answer, announce.binary_search(&place).is_ok(), scene);
             somebody_waits |= busy && entry.state.waits();
             if !mem::replace(&mut entry.touched, true) {
                 self.touched.push(request.key.clone());

@@ -291,7 +291,7 @@ impl Grant {
     #[cfg(feature = "sql")]
     pub(super) fn pin(&self, terms: &Arc<LeaseTerms>) -> Result<(), LockError> {
         let mut state = self.state();
-        if !Arc::ptr_eq(&state.terms, terms) {
+        if !Arc::ptr_eq(&state.terms, terms) || state.holds == 0 {
             return Err(terms.lost(LostReason::Released));
         }
         state.hand_over = None;

@@ -20,6 +20,8 @@ use crate::store::{Action, Outcome, StoreError, StoreErrorKind, Successor};
 /// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
+/// While a reservation is all that there is.
+const LONGEST_RETRY_UNWRITTEN: Duration = Duration::from_millis(100);
 
 /// A grant that came with a reservation is written after this: the release of the lease before it is on its way,
 /// and would only be in the way.
@@ -494,7 +496,11 @@ impl Holding {
         if self.row.is_none() {
             self.follow_at = self.retry_at;
         }
-        let longest = (options::margin(self.seen.terms.ttl)).min(LONGEST_RETRY);
+        let longest = if self.row.is_some() {
+            options::margin(self.seen.terms.ttl).min(LONGEST_RETRY)
+        } else {
+            LONGEST_RETRY_UNWRITTEN
+        };
         self.pause = (self.pause * 2).min(longest);
     }
 }

@@ -243,6 +243,7 @@ impl Queue {
     /// Somebody else holds the lock. `listening`: a wake-up will tell of the release.
     pub(super) fn busy(&mut self, occupant: Occupant, listening: bool, now: Instant) {
         self.refuse_impatient(Some(&occupant));
+        self.not_for_us = false;
         let expiry = now + occupant.remaining + Duration::from_millis(1);
         self.ask_at = if self.woken {
             now

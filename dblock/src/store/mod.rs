@@ -85,7 +85,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | expired, another `lease_id` | becomes held: `Granted` with `taken_over` |
     /// | | expired, the request's `lease_id` | nothing: `Lost` |
     /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token the successor's if there is one whose token is not below the row's; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
-    /// | | reserved for the request's lease, another `lease_id`, a successor given whose token is not below `reserved_token` | becomes held with that count and the successor's owner, holder and token: `Extended` |
+    /// | | reserved for the request's lease, another `lease_id`, a successor given whose token is not below `reserved_token` | becomes held with that count and the successor's owner, holder and token, and `expire_at = max(reserved_until, now + ttl)`: `Extended` |
     /// | | anything else | nothing: `Lost` |
     /// | `Release` | held by the request's `lease_id` | count becomes 0: `Released` with `freed` |
     /// | | free, the request's `lease_id` | nothing: `Released` without `freed` |

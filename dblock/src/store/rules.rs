@@ -96,7 +96,10 @@ fn extend(
         let Some(next) = claim else {
             return (Outcome::Lost, false);
         };
+        // What was promised is not shortened: who is inside counts on it until the answer comes.
+        let promised = row.reserved.map_or(0, |reserved| reserved.until);
         hold(row, lease_id, next.owner, &next.holder, next.fence_token, ttl);
+        row.expire_at = row.expire_at.max(promised);
     }
     row.reentrant_count = count;
     let extended = Outcome::Extended {

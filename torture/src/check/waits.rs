@@ -19,8 +19,9 @@ const STORE_PATIENCE: i64 = 5_000 * MS;
 const RELEASE_PATIENCE: i64 = 2_000 * MS;
 
 /// For how long after a release a caller may hear that its key was busy: a process takes the store's word for
-/// a second, and the row may lag behind hand-overs.
-const LAG: i64 = 1_500 * MS;
+/// a second, and the row may lag behind hand-overs. Before that, a process that was killed or stopped may have had the
+/// key reserved, for 3 s at most.
+const LAG: i64 = (1_500 + 3_000) * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     let mut longest = (0, 0);

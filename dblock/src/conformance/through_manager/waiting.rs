@@ -32,9 +32,8 @@ pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     guard.release().await.unwrap();
-    let freed = site.the_row("key").await;
-    assert!(is_free(&freed));
-    assert_eq!(freed.lease_id, granted.lease_id, "nobody came in after it");
+    // A question that was on its way may be granted, and is given back at once.
+    site.until("key", is_free).await;
 }
 
 /// `try_acquire` gives `None` to this process and to another while somebody is inside.

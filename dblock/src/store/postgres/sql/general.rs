@@ -150,7 +150,7 @@ pub(super) fn extend(table: &str) -> String {
         fence_token = CASE WHEN j.next THEN j.new_token ELSE greatest(j.new_token, t.fence_token) END,
         fence_ceiling = CASE WHEN j.next THEN greatest(t.fence_ceiling, j.new_token) ELSE t.fence_ceiling END,
         acquired_at = CASE WHEN j.next THEN j.now ELSE t.acquired_at END,
-        expire_at = CASE WHEN j.next THEN j.now + j.ttl WHEN t.revoked THEN t.expire_at
+        expire_at = CASE WHEN j.next THEN greatest(t.reserved_until, j.now + j.ttl) WHEN t.revoked THEN t.expire_at
             ELSE greatest(t.expire_at, j.now + j.ttl) END,
         revoked = t.revoked AND NOT j.next,
         reserved_for = CASE WHEN j.next THEN NULL ELSE t.reserved_for END,
