@@ -344,17 +344,18 @@ impl Backend {
     /// # Panics
     /// On memory, and when the database refuses.
     pub async fn execute(&self, sql: &str) {
-        let sql = AssertSqlSafe(sql.replace("{table}", &self.table));
+        let sql: Arc<str> = sql.replace("{table}", &self.table).into();
+        let query = || sqlx::raw_sql(AssertSqlSafe(Arc::clone(&sql)));
         match self.place() {
-            Place::Postgres(pool, _) => drop(sqlx::raw_sql(sql).execute(pool).await.unwrap()),
+            Place::Postgres(pool, _) => drop(query().execute(pool).await.unwrap()),
             Place::MySql(pool, _) => loop {
                 // Rows of a range are locked one by one: a deadlock is the statement's to repeat.
-                match sqlx::raw_sql(sql.clone()).execute(pool).await {
+                match query().execute(pool).await {
                     Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("40001") => {}
                     answer => break drop(answer.unwrap()),
                 }
             },
-            Place::Sqlite(pool, _) => drop(sqlx::raw_sql(sql).execute(pool).await.unwrap()),
+            Place::Sqlite(pool, _) => drop(query().execute(pool).await.unwrap()),
             Place::Memory(_) => panic!("memory takes no SQL"),
         }
     }

@@ -105,6 +105,23 @@ pub async fn claim_of_a_free_or_expired_row_takes_it(fixture: &impl Fixture) {
     }
 }
 
+/// A lease that is shorter than what is left of the reservation: who came in by that counts on it.
+pub async fn claim_shortens_nothing_that_was_promised(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let Some(scene) = reserved(&*store, "promised", LONG, LONG).await else {
+        return;
+    };
+    let promised = existing(&*store, &scene.holder.key).await.reserved;
+    let claim = scene.next.hand_over(1, SHORT, Some(scene.successor()));
+    let outcome = one(&*store, claim).await;
+    assert!(
+        matches!(outcome, Outcome::Extended { remaining, .. } if remaining > SHORT),
+        "{outcome:?}"
+    );
+    let row = existing(&*store, &scene.holder.key).await;
+    assert_eq!(Some(row.expire_at), promised.map(|promised| promised.until));
+}
+
 /// A claim by anybody else, or without a successor: lost, and nothing is written.
 pub async fn claim_without_a_reservation_is_lost(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);

@@ -161,6 +161,7 @@ macro_rules! store_conformance {
             expired_row_goes_to_whom_it_is_reserved_for,
             claim_takes_the_reserved_row,
             claim_of_a_free_or_expired_row_takes_it,
+            claim_shortens_nothing_that_was_promised,
             claim_without_a_reservation_is_lost,
             withdrawal_ends_the_reservation,
             reservations_in_a_batch_answer_each_request,

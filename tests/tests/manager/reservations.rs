@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::{long, patient};
+use crate::{long, patient, short};
 
 /// Two processes over one store, each with its own faults.
 struct Scene {
@@ -296,6 +296,24 @@ async fn a_claim_that_is_never_written_ends_with_the_reservation() {
     assert!(third.fence_token() > next.fence_token());
     assert!(scene.row().await.now >= lapses.until);
     third.release().await.unwrap();
+}
+
+/// The reservation outlives the first ttl: the row must, too, since who came in counts on it.
+#[tokio::test(start_paused = true)]
+async fn a_ttl_shorter_than_the_reservation_excludes_as_well() {
+    let scene = Scene::new();
+    let guard = scene.holder.acquire("key", long()).await.unwrap();
+    let call = scene.wait(short().wait(ms(30_000)));
+    scene.until_reserved().await;
+    sleep(ms(100)).await;
+    guard.release().await.unwrap();
+    let (next, _) = call.await.unwrap().unwrap();
+    let third = wait(&scene.holder, patient());
+    sleep(ms(2_500)).await;
+    assert!(next.remaining() > Duration::ZERO, "renewed in time");
+    assert!(!third.is_finished());
+    next.release().await.unwrap();
+    third.await.unwrap().unwrap().0.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
