@@ -6,7 +6,7 @@ use std::time::Duration;
 use dblock::Key;
 use dblock::store::memory::MemoryStore;
 use dblock::store::{
-    Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreErrorKind,
+    Capabilities, InspectFilter, Leave, LockRow, Outcome, Purged, Request, Store, StoreError, StoreErrorKind,
     StoreFuture, WakeUp,
 };
 use tokio::sync::broadcast;
@@ -68,17 +68,17 @@ impl Store for TellingStore {
         })
     }
 
-    fn announce<'a>(&'a self, releases: &'a [Request]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+    fn announce<'a>(&'a self, leaves: &'a [Leave]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
         Box::pin(async move {
             let rows = self.rows.inspect(&InspectFilter::new()).await?;
-            let told = releases.iter().map(|release| {
+            let told = leaves.iter().map(|leave| {
                 let is_told = rows.iter().any(|row| {
-                    row.key == release.key
-                        && row.lease_id == release.lease_id
+                    row.key == leave.key
+                        && row.lease_id == leave.lease_id
                         && row.reserved.is_some_and(|reserved| reserved.until > row.now)
                 });
                 if is_told {
-                    let left = WakeUp::Left(release.key.clone(), release.lease_id);
+                    let left = WakeUp::Left(leave.key.clone(), leave.word);
                     let _ = self.wake_ups.send(Some(left));
                 }
                 is_told

@@ -225,19 +225,19 @@ pub async fn leaves_of_reserved_keys_are_announced(fixture: &impl Fixture) {
     one(&*store, free.holder.release()).await;
     let unreserved = Asker::new("unreserved");
     granted(&*store, unreserved.acquire(LONG)).await;
-    let releases = [
-        scenes[0].holder.release(),
-        free.holder.release(),
-        scenes[1].holder.release(),
-        Asker::new("absent").release(),
-        unreserved.release(),
-        scenes[2].holder.release(),
+    let leaves = [
+        scenes[0].holder.leave(),
+        free.holder.leave(),
+        scenes[1].holder.leave(),
+        Asker::new("absent").leave(),
+        unreserved.leave(),
+        scenes[2].holder.leave(),
     ];
     let mut before = Vec::new();
-    for release in &releases {
-        before.push(row(&*store, &release.key).await);
+    for leave in &leaves {
+        before.push(row(&*store, &leave.key).await);
     }
-    let announced = store.announce(&releases).await.expect("announce works");
+    let announced = store.announce(&leaves).await.expect("announce works");
     if !store.capabilities().wake_ups {
         assert_eq!(announced, [false; 6], "nobody can be told");
         return;
@@ -249,12 +249,12 @@ pub async fn leaves_of_reserved_keys_are_announced(fixture: &impl Fixture) {
         (&scenes[0].next, false),
         (&scenes[0].holder, true),
     ] {
-        let announced = other.announce(&[lease.release()]).await;
+        let announced = other.announce(&[lease.leave()]).await;
         assert_eq!(announced.expect("announce works"), [is_told]);
     }
-    for (release, before) in releases.iter().zip(before) {
+    for (leave, before) in leaves.iter().zip(before) {
         let now = before.as_ref().map_or(0, |row| row.now);
-        let after = row(&*store, &release.key).await.map(|row| LockRow { now, ..row });
+        let after = row(&*store, &leave.key).await.map(|row| LockRow { now, ..row });
         assert_eq!(after, before, "announcing writes nothing");
     }
     let Some((wake_ups, task)) = &mut listener else {
@@ -271,7 +271,7 @@ pub async fn leaves_of_reserved_keys_are_announced(fixture: &impl Fixture) {
         }
     })
     .await;
-    let left = |scene: &Scene| WakeUp::Left(scene.holder.key.clone(), scene.holder.lease_id);
+    let left = |scene: &Scene| WakeUp::Left(scene.holder.key.clone(), scene.holder.leave().word);
     assert_eq!(heard.pop(), Some(left(&scenes[0])));
     for scene in &scenes {
         assert!(heard.contains(&left(scene)), "{heard:?}");

@@ -7,9 +7,9 @@ macro_rules! forward_to_inner {
     () => {
         fn announce<'a>(
             &'a self,
-            releases: &'a [$crate::store::Request],
+            leaves: &'a [$crate::store::Leave],
         ) -> $crate::store::StoreFuture<'a, Result<Vec<bool>, $crate::store::StoreError>> {
-            self.inner.announce(releases)
+            self.inner.announce(leaves)
         }
 
         fn check_schema(&self) -> $crate::store::StoreFuture<'_, Result<(), $crate::store::StoreError>> {

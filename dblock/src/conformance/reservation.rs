@@ -54,7 +54,7 @@ pub(super) async fn reserved(
         Outcome::Busy(occupant) => {
             assert!(holder.is(&occupant), "{occupant:?}");
             assert_eq!(existing(store, &holder.key).await.reserved, None);
-            let told = store.announce(&[holder.release()]).await;
+            let told = store.announce(&[holder.leave()]).await;
             assert_eq!(told.expect("announce works"), [false]);
             assert_eq!(one(store, next.release()).await, Outcome::Lost);
             one(store, holder.release()).await;
@@ -280,7 +280,7 @@ pub async fn reservation_runs_out(fixture: &impl Fixture) {
     assert!(grant.fence_token > ceiling);
 
     let held = lapses("held").await.expect("the store keeps reservations");
-    let told = store.announce(&[held.holder.release()]).await;
+    let told = store.announce(&[held.holder.leave()]).await;
     assert_eq!(told.expect("announce works"), [false]);
     let third = Asker::new("held");
     let (_, of_third) = reservation_of(one(&*other, third.acquire_reserving(LONG, SPARE)).await);
@@ -301,7 +301,7 @@ pub async fn expired_row_goes_to_whom_it_is_reserved_for(fixture: &impl Fixture)
         return;
     };
     until_not_held(&*store, &scene.holder.key).await;
-    let told = store.announce(&[scene.holder.release()]).await;
+    let told = store.announce(&[scene.holder.leave()]).await;
     assert_eq!(told.expect("announce works"), [false]);
     let occupant = occupant_of(changes_nothing(&*other, Asker::new("expired").acquire(LONG)).await);
     assert!(scene.holder.is(&occupant), "{occupant:?}");
@@ -427,7 +427,7 @@ pub async fn force_release_leaves_the_reservation(fixture: &impl Fixture) {
     let forced = store.force_release(&scene.holder.key).await;
     assert!(forced.expect("force_release works"));
     assert_eq!(existing(&*store, &scene.holder.key).await.reserved, before);
-    let told = store.announce(&[scene.holder.release()]).await;
+    let told = store.announce(&[scene.holder.leave()]).await;
     assert_eq!(told.expect("announce works"), [false], "the lease is gone");
     occupant_of(one(&*other, Asker::new("forced").acquire(LONG)).await);
     let grant = granted(&*other, scene.next.acquire(LONG)).await;

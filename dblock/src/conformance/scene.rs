@@ -6,7 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::Key;
-use crate::store::{Action, InspectFilter, LockRow, Occupant, Outcome, Request, Store, Successor};
+use crate::store::{Action, InspectFilter, Leave, LockRow, Occupant, Outcome, Request, Store, Successor};
 
 /// No check waits longer than this for anything.
 pub const PATIENCE: Duration = Duration::from_mins(1);
@@ -108,6 +108,14 @@ impl Asker {
 
     pub(super) fn release(&self) -> Request {
         self.request(Action::Release)
+    }
+
+    pub(super) fn leave(&self) -> Leave {
+        Leave {
+            key: self.key.clone(),
+            lease_id: self.lease_id,
+            word: Uuid::from_u128(!self.lease_id.as_u128()),
+        }
     }
 
     fn request(&self, action: Action) -> Request {

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use tokio::time::timeout;
 
 use super::key_state::Taken;
-use crate::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
+use crate::store::{Action, Leave, Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// How long a batch may take, connecting included, before its connection is given up and its outcome is
 /// unknown. A renewal that hangs must leave time to be sent again before its lease ends, and a release
@@ -77,8 +77,8 @@ pub(super) fn counterpart(lane: usize, lanes: usize) -> Option<usize> {
 pub(super) struct Batch {
     lane: usize,
     pub(super) requests: Vec<Request>,
-    /// Which of them are announced before they are carried out.
-    announce: Vec<usize>,
+    /// What is told before they are carried out, with the place of the release.
+    announce: Vec<(usize, Leave)>,
 }
 
 /// A batch that came back.
@@ -102,15 +102,15 @@ impl Batch {
 
     pub(super) fn extend(&mut self, taken: Option<Taken>) {
         let Some(taken) = taken else { return };
-        if taken.announce {
-            self.announce.push(self.requests.len());
+        if let Some(leave) = taken.announce {
+            self.announce.push((self.requests.len(), leave));
         }
         self.requests.push(taken.request);
     }
 
     /// Has `store` carry it out.
     pub(super) async fn run(self, store: Arc<dyn Store>) -> Answered {
-        let announce = announce(&*store, &self.requests, self.announce).await;
+        let announce = announce(&*store, self.announce).await;
         let answers = apply(&*store, &self.requests).await;
         Answered {
             lane: self.lane,
@@ -121,13 +121,13 @@ impl Batch {
     }
 }
 
-/// Announces the releases at `places`. Returns those of which somebody may have been told.
-async fn announce(store: &dyn Store, requests: &[Request], mut places: Vec<usize>) -> Vec<usize> {
+/// Announces releases. Returns the places of those of which somebody may have been told.
+async fn announce(store: &dyn Store, leaves: Vec<(usize, Leave)>) -> Vec<usize> {
+    let (mut places, leaves): (Vec<usize>, Vec<Leave>) = leaves.into_iter().unzip();
     if places.is_empty() {
         return places;
     }
-    let releases: Vec<Request> = places.iter().map(|place| requests[*place].clone()).collect();
-    let work = async { timeout(ANNOUNCE_PATIENCE, store.announce(&releases)).await };
+    let work = async { timeout(ANNOUNCE_PATIENCE, store.announce(&leaves)).await };
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(Ok(told))) => {
             let mut told = told.into_iter();

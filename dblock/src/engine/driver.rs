@@ -16,6 +16,7 @@ use super::key_state::{KeyState, Scene};
 use super::lanes::Lanes;
 use super::listener::{Heard, Listener};
 use super::purge;
+use super::reservation::NewLease;
 use super::stop::Stop;
 use super::{Command, Settings, WeakEngine};
 use crate::error::LostReason;
@@ -193,9 +194,9 @@ impl Driver {
                     self.touch(&key);
                 }
             }
-            Heard::Left(key, lease_id) => {
+            Heard::Left(key, word) => {
                 if let Some(entry) = self.keys.get_mut(&key) {
-                    entry.state.left_elsewhere(lease_id);
+                    entry.state.left_elsewhere(NewLease { word });
                     self.touch(&key);
                 }
             }

@@ -11,11 +11,12 @@ use tokio::time::Instant;
 
 use super::EngineHandle;
 use super::grant::{self, Grant, Snapshot};
+use super::reservation::NewLease;
 use super::terms::LeaseTerms;
 use super::waiter::Syncer;
 use crate::error::LostReason;
 use crate::options;
-use crate::store::{Action, Outcome, StoreError, StoreErrorKind, Successor};
+use crate::store::{Action, Leave, Outcome, StoreError, StoreErrorKind, Successor};
 
 /// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
@@ -33,6 +34,7 @@ const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Holding {
     pub(super) grant: Arc<Grant>,
+    lease: NewLease,
     /// As it was when [`refresh`](Self::refresh) looked last.
     seen: Snapshot,
     first_token: i64,
@@ -78,7 +80,7 @@ pub(super) enum Settled {
 }
 
 impl Holding {
-    pub(super) fn new(grant: Arc<Grant>) -> Self {
+    pub(super) fn new(grant: Arc<Grant>, lease: NewLease) -> Self {
         let seen = grant.look(Instant::now());
         Self {
             first_token: seen.terms.fence_token,
@@ -95,16 +97,17 @@ impl Holding {
             extend_unsure: false,
             release: Release::Due,
             announced: false,
+            lease,
             grant,
         }
     }
 
     /// A grant that came with a reservation, of which the row says nothing yet.
-    pub(super) fn unwritten(grant: Arc<Grant>, now: Instant) -> Self {
+    pub(super) fn unwritten(grant: Arc<Grant>, lease: NewLease, now: Instant) -> Self {
         Self {
             row: None,
             follow_at: Some(now + WRITE_AFTER),
-            ..Self::new(grant)
+            ..Self::new(grant, lease)
         }
     }
 
@@ -298,6 +301,15 @@ impl Holding {
     /// Others may be told of a release before it is written.
     pub(super) fn may_announce(&self) -> bool {
         self.grant.is_orderly()
+    }
+
+    /// What to tell them.
+    pub(super) fn leave(&self) -> Leave {
+        Leave {
+            key: self.terms().key.clone(),
+            lease_id: self.lease.id(),
+            word: self.lease.word,
+        }
     }
 
     /// Others may have been told of the release that is on its way.

@@ -14,13 +14,13 @@ use super::holding::{Holding, Settled};
 use super::lease::{Hold, Lease};
 use super::orphan::Orphan;
 use super::queue::Queue;
-use super::reservation::Next;
+use super::reservation::{NewLease, Next};
 use super::terms::LeaseTerms;
 use super::waiter::{Syncer, Waiter};
 use crate::error::LostReason;
 use crate::health::HealthBoard;
 use crate::key::Key;
-use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Action, Leave, Outcome, Request, StoreError, StoreErrorKind};
 
 /// What the engine knows beside its keys.
 #[derive(Clone, Copy)]
@@ -62,8 +62,8 @@ struct InFlight {
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) request: Request,
-    /// Processes that wait are told of this release before it is carried out.
-    pub(super) announce: bool,
+    /// Processes that wait are told this before the release is carried out.
+    pub(super) announce: Option<Leave>,
 }
 
 /// What to send next.
@@ -77,7 +77,7 @@ enum Plan {
 enum ForWhom {
     Orphan,
     Holding,
-    Waiter(u64),
+    Waiter(u64, NewLease),
 }
 
 impl KeyState {
@@ -125,11 +125,11 @@ impl KeyState {
     }
 
     /// Nobody is inside with this lease of another process any more.
-    pub(super) fn left_elsewhere(&mut self, lease_id: Uuid) {
-        if !self.next.is_behind(lease_id) {
+    pub(super) fn left_elsewhere(&mut self, lease: NewLease) {
+        if !self.next.is_behind(lease.id()) {
             self.queue.passed_by();
         }
-        self.next.heard(lease_id);
+        self.next.heard(lease);
     }
 
     /// Nothing wakes us up any more.
@@ -204,7 +204,7 @@ impl KeyState {
         if !self.queue.waits() {
             if let Some(unused) = self.next.take() {
                 self.orphans
-                    .push(Orphan::promised(unused.lease_id, unused.until, now));
+                    .push(Orphan::promised(unused.lease.id(), unused.until, now));
             }
             return;
         }
@@ -216,7 +216,7 @@ impl KeyState {
         };
         let mut terms = LeaseTerms::new(
             &waiter.call,
-            reservation.lease_id,
+            reservation.lease.id(),
             reservation.fence_token,
             now,
             now,
@@ -229,8 +229,9 @@ impl KeyState {
         };
         let line = Arc::clone(self.queue.line());
         let grant = Grant::by_reservation(Arc::clone(&terms), reservation, line, hand_over);
+        let lease = reservation.lease;
         self.next.take();
-        self.holding = Some(Holding::unwritten(Arc::clone(&grant), now));
+        self.holding = Some(Holding::unwritten(Arc::clone(&grant), lease, now));
         waiter.grant(Hold::granted(Lease::new(terms, grant), engine));
     }
 
@@ -282,15 +283,16 @@ impl KeyState {
 
     /// The request to send now; it is on its way from here on. Without `hand_over` each grant comes from the store.
     pub(super) fn take_request(&mut self, hand_over: bool, listening: bool, now: Instant) -> Option<Taken> {
-        let mut announce = false;
+        let mut announce = None;
         let (lease_id, action, for_whom) = match self.plan(now)? {
             Plan::Holding(action) => {
                 let holding = self.holding.as_mut()?;
                 holding.sent(&action);
-                announce = hand_over
+                let announces = hand_over
                     && matches!(action, Action::Release)
                     && holding.may_announce()
                     && (self.queue.is_contended(now) || holding.terms().held() >= LONG_HELD);
+                announce = announces.then(|| holding.leave());
                 (holding.terms().lease_id, action, ForWhom::Holding)
             }
             Plan::Orphan(lease_id) => (lease_id, Action::Release, ForWhom::Orphan),
@@ -306,7 +308,8 @@ impl KeyState {
                     reserve: hand_over && listening && ask.wanted_for.is_some(),
                 };
                 self.queue.asked();
-                (self.next.lease_id(), action, ForWhom::Waiter(ask.waiter))
+                let lease = self.next.lease();
+                (lease.id(), action, ForWhom::Waiter(ask.waiter, lease))
             }
         };
         self.in_flight = Some(InFlight {
@@ -350,7 +353,7 @@ impl KeyState {
                 orphan.lease_id != sent.lease_id || !orphan.settle(&answer, sent.sent_at, scene.now)
             }),
             ForWhom::Holding => self.settle_holding(&sent, answer, announced, scene),
-            ForWhom::Waiter(id) => self.settle_acquire(id, &sent, answer, scene),
+            ForWhom::Waiter(id, lease) => self.settle_acquire(id, lease, &sent, answer, scene),
         }
     }
 
@@ -390,6 +393,7 @@ impl KeyState {
     fn settle_acquire(
         &mut self,
         waiter: u64,
+        lease: NewLease,
         sent: &InFlight,
         answer: Result<Outcome, StoreError>,
         scene: Scene<'_>,
@@ -430,7 +434,7 @@ impl KeyState {
                     self.queue.put_back(waiter, now);
                     return;
                 }
-                self.holding = Some(Holding::new(Arc::clone(&grant)));
+                self.holding = Some(Holding::new(Arc::clone(&grant), lease));
                 waiter.grant(Hold::granted(Lease::new(terms, grant), engine));
             }
             Ok(Outcome::Busy(occupant)) => {
@@ -438,7 +442,7 @@ impl KeyState {
                 self.queue.busy(occupant, scene.listening, now);
             }
             Ok(Outcome::Reserved(occupant, reservation)) => {
-                self.next.promised(sent.lease_id, sent.sent_at, &reservation);
+                self.next.promised(lease, sent.sent_at, &reservation);
                 self.queue.busy(occupant, scene.listening, now);
             }
             Ok(Outcome::Skipped) => self.queue.skipped(now),

@@ -29,7 +29,7 @@ pub(super) enum Heard {
     Listening,
     /// A key has been released that somebody wanted.
     Released(Key),
-    /// Nobody is inside with this lease any more; its release is about to be written.
+    /// Nobody is inside with the lease of this word any more; its release is about to be written.
     Left(Key, Uuid),
     /// No wake-up is heard from here on.
     Deaf,
@@ -102,7 +102,7 @@ impl Listener {
                 biased;
                 Some(wake_up) = self.told.recv() => match wake_up {
                     WakeUp::Released(key) => return Heard::Released(key),
-                    WakeUp::Left(key, lease_id) => return Heard::Left(key, lease_id),
+                    WakeUp::Left(key, word) => return Heard::Left(key, word),
                     WakeUp::Listening => {
                         self.listening = true;
                         self.pause = FIRST_PAUSE;

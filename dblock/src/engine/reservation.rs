@@ -7,7 +7,7 @@
 //!
 //! Why that is safe: the reservation was written before it was answered, and bars everybody else until it
 //! lapses by the store's clock; here it lapses earlier, as a lease does. It is behind one lease, of
-//! which nothing but its own owner can say that it is over, and who says that never comes in with it again.
+//! which nothing but its own process can say that it is over, and who says that never comes in with it again.
 
 use std::time::Duration;
 
@@ -20,10 +20,31 @@ use crate::store;
 /// Who comes in by a reservation must have it written in this time at least.
 const SHORTEST: Duration = Duration::from_millis(100);
 
+/// A lease to ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NewLease {
+    /// What only this process knows until it leaves. Then it is told, as the proof that it has left.
+    pub(super) word: Uuid,
+}
+
+impl NewLease {
+    pub(super) fn new() -> Self {
+        Self { word: Uuid::new_v4() }
+    }
+
+    /// The `lease_id`: a digest of the word, so that who reads the row cannot say the word.
+    pub(super) fn id(self) -> Uuid {
+        Uuid::new_v5(&DIGEST, self.word.as_bytes())
+    }
+}
+
+/// Keeps these digests apart from all others.
+const DIGEST: Uuid = Uuid::from_u128(0x6db3_1f0a_94c2_4e7f_8d15_b0a7_2c9e_5f61);
+
 /// The next grant, as promised.
 #[derive(Debug, Clone)]
 pub(super) struct Reservation {
-    pub(super) lease_id: Uuid,
+    pub(super) lease: NewLease,
     pub(super) fence_token: i64,
     pub(super) spare_tokens: u32,
     /// When it lapses in the store at the earliest, on our clock.
@@ -44,16 +65,16 @@ pub(super) struct Next {
 
 impl Next {
     /// The lease to ask with: a reservation is for one lease, so who has it repeats its request.
-    pub(super) fn lease_id(&self) -> Uuid {
+    pub(super) fn lease(&self) -> NewLease {
         self.reservation
             .as_ref()
-            .map_or_else(Uuid::now_v7, |reservation| reservation.lease_id)
+            .map_or_else(NewLease::new, |reservation| reservation.lease)
     }
 
-    /// The store's answer to an acquire with `lease_id` sent at `sent_at`.
-    pub(super) fn promised(&mut self, lease_id: Uuid, sent_at: Instant, said: &store::Reservation) {
+    /// The store's answer to an acquire of `lease` sent at `sent_at`.
+    pub(super) fn promised(&mut self, lease: NewLease, sent_at: Instant, said: &store::Reservation) {
         self.reservation = Some(Reservation {
-            lease_id,
+            lease,
             fence_token: said.fence_token,
             spare_tokens: said.spare_tokens,
             until: sent_at + said.remaining,
@@ -63,8 +84,8 @@ impl Next {
     }
 
     /// Nobody is inside with this lease of another process any more.
-    pub(super) fn heard(&mut self, left: Uuid) {
-        self.left = Some(left);
+    pub(super) fn heard(&mut self, left: NewLease) {
+        self.left = Some(left.id());
     }
 
     /// Whether the reservation is behind this lease.
@@ -102,28 +123,30 @@ mod tests {
 
     #[test]
     fn it_is_due_when_its_predecessor_has_left_and_while_it_stands() {
-        let (mine, theirs, now) = (Uuid::now_v7(), Uuid::now_v7(), Instant::now());
+        let (mine, theirs, now) = (NewLease::new(), NewLease::new(), Instant::now());
         let mut next = Next::default();
-        next.promised(mine, now, &said(theirs));
+        next.promised(mine, now, &said(theirs.id()));
         assert!(next.due(now).is_none());
-        next.heard(Uuid::now_v7());
+        next.heard(NewLease::new());
         assert!(next.due(now).is_none(), "another lease is over");
+        next.heard(NewLease { word: theirs.id() });
+        assert!(next.due(now).is_none(), "said by somebody who has read the row");
         next.heard(theirs);
         assert!(next.due(now).is_some());
-        assert_eq!(next.lease_id(), mine, "asked for again with the same lease");
+        assert_eq!(next.lease(), mine, "asked for again with the same lease");
         // 3 s, less the margin of 150 ms and the shortest time that is of use.
         assert!(next.due(now + Duration::from_millis(2_749)).is_some());
         assert!(next.due(now + Duration::from_millis(2_750)).is_none());
         assert!(next.take().is_some() && next.due(now).is_none());
-        assert_ne!(next.lease_id(), mine);
+        assert_ne!(next.lease(), mine);
     }
 
     #[test]
     fn who_is_told_before_the_answer_comes_in_with_the_answer() {
-        let (theirs, now) = (Uuid::now_v7(), Instant::now());
+        let (theirs, now) = (NewLease::new(), Instant::now());
         let mut next = Next::default();
         next.heard(theirs);
-        next.promised(Uuid::now_v7(), now, &said(theirs));
+        next.promised(NewLease::new(), now, &said(theirs.id()));
         assert!(next.due(now).is_some());
     }
 }

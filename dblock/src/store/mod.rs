@@ -106,9 +106,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// still ahead. A store without reservations takes `reserve` for `false`.
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>>;
 
-    /// Tells, before `releases` are carried out, the processes that wait for their keys: nobody is inside with
-    /// these leases any more, nor will be. [`WakeUp::Left`] is told for each row that carries the lease, held, and
-    /// is reserved. Answers, in the order of `releases`, for which rows that was so.
+    /// Tells the processes that wait, before the releases of these leases are carried out: nobody is inside with
+    /// them any more, nor will be. [`WakeUp::Left`] is told for each row that carries the lease, held, and is
+    /// reserved. Answers, in the order of `leaves`, for which rows that was so.
     ///
     /// Who has the reservation, and hears that, may come in at once, and has it written by an `Extend` with a
     /// successor. So an announced release may find its row held by the next lease: its `Lost` is in order then.
@@ -117,8 +117,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Somebody may have been told all the same.
-    fn announce<'a>(&'a self, releases: &'a [Request]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
-        Box::pin(async { Ok(vec![false; releases.len()]) })
+    fn announce<'a>(&'a self, leaves: &'a [Leave]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+        Box::pin(async { Ok(vec![false; leaves.len()]) })
     }
 
     /// Checks that the table is there and fits this version of dblock.
@@ -270,8 +270,21 @@ pub enum WakeUp {
     Listening,
     /// The key has been released while somebody wanted it.
     Released(Key),
-    /// Nobody is inside with this lease any more, and its row is reserved: its release is about to be written.
+    /// Nobody is inside any more, and the row is reserved: its release is about to be written. With the
+    /// [`Leave::word`].
     Left(Key, Uuid),
+}
+
+/// A lease in which nobody is inside any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leave {
+    /// The row.
+    pub key: Key,
+    /// The lease that has it.
+    pub lease_id: Uuid,
+    /// What only the process that left knows, and `lease_id` is a digest of. It proves that the word comes from
+    /// there: who could read the row, or send a notification, has the digest only.
+    pub word: Uuid,
 }
 
 /// What a reservation promises: the next grant of the key, until it lapses.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use dblock::store::postgres::PostgresStore;
-use dblock::store::{Action, Outcome, Request, Reservation, Store, Successor, WakeUp};
+use dblock::store::{Action, Leave, Outcome, Request, Reservation, Store, Successor, WakeUp};
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -146,7 +146,8 @@ impl Racer {
     async fn leave(&self, request: &Request, round: u64) {
         self.seen.leave();
         let releases = [release(request)];
-        let announced = !round.is_multiple_of(5) && self.store.announce(&releases).await.unwrap() == [true];
+        let announced =
+            !round.is_multiple_of(5) && self.store.announce(&[leave(request)]).await.unwrap() == [true];
         let outcome = insist(&self.store, &releases[0]).await;
         match outcome {
             Outcome::Released { freed: true, .. } => {}
@@ -248,10 +249,19 @@ async fn a_locked_row_is_not_busy_for_who_may_be_next() {
         assert_eq!(outcome.unwrap(), Outcome::Skipped);
     }
     assert_eq!(ask(&store, &release(&next)).await, Outcome::Skipped);
-    let told = store.announce(&[release(&unreserved), release(&reserved)]).await;
+    let told = store.announce(&[leave(&unreserved), leave(&reserved)]).await;
     assert_eq!(told.unwrap(), [false, true]);
     transaction.rollback().await.unwrap();
     assert_eq!(ask(&store, &release(&next)).await, Outcome::Withdrawn);
+}
+
+/// Its word is its lease.
+fn leave(request: &Request) -> Leave {
+    Leave {
+        key: request.key.clone(),
+        lease_id: request.lease_id,
+        word: request.lease_id,
+    }
 }
 
 /// What is withdrawn from a free key wakes the others that wait for it; from a held one, nobody: its release will.

@@ -7,19 +7,24 @@ use sqlx::postgres::PgRow;
 
 use super::statement::Statement;
 use super::{PostgresStore, errors};
-use crate::store::Request;
+use crate::store::Leave;
 use crate::store::error::StoreError;
 
 /// On an idle connection, as quick as can be: when it fails, the releases say the same a little later.
-pub(super) async fn announce(store: &PostgresStore, releases: &[Request]) -> Result<Vec<bool>, StoreError> {
-    let statement = if let [only] = releases {
+pub(super) async fn announce(store: &PostgresStore, leaves: &[Leave]) -> Result<Vec<bool>, StoreError> {
+    let statement = if let [only] = leaves {
         Statement::new(&store.sql.announce_one)
             .bind(only.key.as_str())
             .bind(only.lease_id)
+            .bind(only.word)
     } else {
-        let keys: Vec<_> = releases.iter().map(|release| release.key.as_str()).collect();
-        let leases: Vec<_> = releases.iter().map(|release| release.lease_id).collect();
-        Statement::new(&store.sql.announce_many).bind(keys).bind(leases)
+        let keys: Vec<_> = leaves.iter().map(|leave| leave.key.as_str()).collect();
+        let lease_ids: Vec<_> = leaves.iter().map(|leave| leave.lease_id).collect();
+        let words: Vec<_> = leaves.iter().map(|leave| leave.word).collect();
+        Statement::new(&store.sql.announce_many)
+            .bind(keys)
+            .bind(lease_ids)
+            .bind(words)
     };
     let mut connection = store.connections.take().await?;
     let rows = statement
@@ -28,8 +33,8 @@ pub(super) async fn announce(store: &PostgresStore, releases: &[Request]) -> Res
         .map_err(|error| errors::of_statement(error, &store.table));
     let rows = connection.settle(rows)?;
     let told = told(&rows).map_err(|error| errors::of_statement(error, &store.table))?;
-    let is_told = |release: &Request| told.contains(release.key.as_str());
-    Ok(releases.iter().map(is_told).collect())
+    let is_told = |leave: &Leave| told.contains(leave.key.as_str());
+    Ok(leaves.iter().map(is_told).collect())
 }
 
 fn told(rows: &[PgRow]) -> Result<HashSet<&str>, sqlx::Error> {

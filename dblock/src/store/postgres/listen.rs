@@ -73,15 +73,15 @@ async fn until_lost(
 /// What a payload says: a letter for its kind, for a leave the lease, and the key.
 ///
 /// Who may use the database may notify anything. What cannot be read is ignored, and a forged release only
-/// makes waiters look. A forged leave would let somebody in beside the holder, but it must name the holder's
-/// lease, which nobody can guess: only who may read the table, or listens, gets to know it.
+/// makes waiters look. A forged leave would let somebody in beside the holder, but it must have the holder's
+/// word, which nobody knows before the holder has left.
 fn wake_up(payload: &str) -> Option<WakeUp> {
     let key = |text| Key::new(None, text).ok();
     if let Some(released) = payload.strip_prefix(RELEASED) {
         return key(released).map(WakeUp::Released);
     }
-    let (lease, left) = payload.strip_prefix(LEFT)?.split_at_checked(Hyphenated::LENGTH)?;
-    Some(WakeUp::Left(key(left)?, Uuid::try_parse(lease).ok()?))
+    let (word, left) = payload.strip_prefix(LEFT)?.split_at_checked(Hyphenated::LENGTH)?;
+    Some(WakeUp::Left(key(left)?, Uuid::try_parse(word).ok()?))
 }
 
 /// Where the store's other sessions are not its own, none is opened for listening.

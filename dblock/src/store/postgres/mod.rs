@@ -29,7 +29,7 @@ use super::error::StoreError;
 use super::row::{InspectFilter, LockRow};
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, Outcome, Purged, Request, Store, StoreFuture, WakeUp, clock,
+    Capabilities, Database, FenceSource, Leave, Outcome, Purged, Request, Store, StoreFuture, WakeUp, clock,
 };
 use crate::error::LockError;
 use crate::key::Key;
@@ -149,8 +149,8 @@ impl Store for PostgresStore {
         Box::pin(apply::apply(self, requests))
     }
 
-    fn announce<'a>(&'a self, releases: &'a [Request]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
-        Box::pin(announce::announce(self, releases))
+    fn announce<'a>(&'a self, leaves: &'a [Leave]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+        Box::pin(announce::announce(self, leaves))
     }
 
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {

@@ -1,27 +1,30 @@
 //! What tells that leases are about to end.
 
-use super::{LEFT, NOW, RELEASE, channel, requests};
+use super::{LEFT, NOW, channel, requests};
 
-/// For one release. Parameters: key, lease. Answers as [`many`].
+/// The columns of a batch.
+const LEAVE: [(&str, &str); 3] = [("lock_key", "text"), ("lease", "uuid"), ("word", "uuid")];
+
+/// For one lease. Parameters: key, lease, word. Answers as [`many`].
 pub(super) fn one(table: &str) -> String {
-    tell(table, &format!("{table} t"), "$1", "$2")
+    tell(table, &format!("{table} t"), "$1", "$2", "$3")
 }
 
 /// For any number of them. Parameters: an array of each. Answers the keys of the rows that were told of.
 pub(super) fn many(table: &str) -> String {
-    let rows = format!("{} JOIN {table} t ON t.lock_key = r.lock_key", requests(&RELEASE));
-    tell(table, &rows, "r.lock_key", "r.lease")
+    let rows = format!("{} JOIN {table} t ON t.lock_key = r.lock_key", requests(&LEAVE));
+    tell(table, &rows, "r.lock_key", "r.lease", "r.word")
 }
 
 /// Notifies for each row that carries its lease, held, and is reserved.
 ///
 /// It writes and locks no row, and a commit that has only notifications in it is not waited for on disk. Now and then
 /// the read tidies its page up, and that is: so one announcement in some twenty takes as long as a release.
-fn tell(table: &str, rows: &str, key: &str, lease: &str) -> String {
+fn tell(table: &str, rows: &str, key: &str, lease: &str, word: &str) -> String {
     let channel = channel(table);
     format!(
         "
-SELECT t.lock_key, pg_notify({channel}, '{LEFT}' || t.lease_id || t.lock_key)
+SELECT t.lock_key, pg_notify({channel}, '{LEFT}' || {word} || t.lock_key)
 FROM {rows}
 WHERE t.lock_key = {key} AND t.lease_id = {lease} AND t.reentrant_count > 0 AND t.expire_at > {NOW} AND t.reserved_until > {NOW}"
     )
