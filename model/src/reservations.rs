@@ -15,7 +15,7 @@ mod state;
 
 use stateright::{Model, Property};
 
-use crate::check::property::{EXCLUSION, FENCED, LENGTH, RELEASE, TOKENS};
+use crate::check::property::{EXCLUSION, FENCED, RELEASE, TOKENS};
 use crate::guards::{Guard, Guards};
 use crate::history::{Resource, Tokens, Turn};
 use crate::store::{Action, LeaseId, Process, Request, Row, Time, Token};
@@ -34,6 +34,9 @@ pub const KEPT: &str = "who is inside has the row or its reservation";
 pub const RESERVED: &str = "what is reserved is reserved for somebody";
 /// Even if the holder crashed before its release.
 pub const FREED: &str = "who leaves in order leaves the key free";
+
+/// So what nobody extends ends. A claim lengthens the lease to what was reserved.
+const ENDS: &str = "no lease is longer than a ttl or a reservation from now";
 
 /// The model.
 #[derive(Debug, Clone)]
@@ -347,12 +350,11 @@ impl Model for ReservationsModel {
                     !used && state.is_answered_for(next.lease)
                 })
             }),
-            Property::always(LENGTH, |model: &Self, state: &State| {
+            Property::always(ENDS, |model: &Self, state: &State| {
                 let now = state.store_now();
                 let Bounds { ttl, reserve, .. } = model.bounds;
                 state.row.is_none_or(|row| {
                     let reserved = row.reserved.map_or(0, |next| next.until);
-                    // A claim lengthens the lease to what was reserved.
                     row.expire_at <= now + ttl.max(reserve) && reserved <= now + reserve
                 })
             }),
