@@ -80,6 +80,8 @@ guards! {
     ReservationRaisesCeiling,
     /// An extend takes the lock over only for the lease that it is reserved for.
     ClaimNeedsReservation,
+    /// And it never shortens what was promised. Without it: to a ttl.
+    ClaimKeepsThePromise,
     /// "Left" is believed only when it names the lease that the reservation is behind.
     LeftNamesTheLease,
     /// And only while the reservation stands by the process' own clock.

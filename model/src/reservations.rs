@@ -7,24 +7,20 @@
 //! carried out at any later moment. Answers that change nothing when they are late (busy, released,
 //! withdrawn, lost to an ask or a release) come at once.
 //!
-//! Bounds: a lease is [`TTL`] 3, a reservation [`RESERVE`] 2 ticks long, one token is in reserve. A run is one of
-//! [`CLOCK`], [`CRASH`], [`LATE`] and [`THREE`].
+//! Bounds: one token is in reserve. A run is one of [`CLOCK`], [`CRASH`], [`LATE`] and [`THREE`], where a lease is
+//! longer than a reservation, and [`SHORT`], where it is shorter.
 
 mod process;
 mod state;
 
 use stateright::{Model, Property};
 
-use crate::check::property::{EXCLUSION, FENCED, LENGTH, RELEASE, TOKENS};
+use crate::check::property::{EXCLUSION, FENCED, RELEASE, TOKENS};
 use crate::guards::{Guard, Guards};
 use crate::history::{Resource, Tokens, Turn};
 use crate::store::{Action, LeaseId, Process, Request, Row, Time, Token};
 use crate::wire::{Asked, Fate, Late};
 
-/// Length of a lease.
-pub const TTL: Time = 3;
-/// Length of a reservation.
-pub const RESERVE: Time = 2;
 /// By how much the local deadline of both is earlier than the store's, where clocks differ.
 pub const MARGIN: Time = 1;
 const FIRST_TICK: Time = 1;
@@ -38,6 +34,9 @@ pub const KEPT: &str = "who is inside has the row or its reservation";
 pub const RESERVED: &str = "what is reserved is reserved for somebody";
 /// Even if the holder crashed before its release.
 pub const FREED: &str = "who leaves in order leaves the key free";
+
+/// So what nobody extends ends. A claim lengthens the lease to what was reserved.
+const ENDS: &str = "no lease is longer than a ttl or a reservation from now";
 
 /// The model.
 #[derive(Debug, Clone)]
@@ -74,7 +73,17 @@ pub const THREE: Bounds = Bounds {
     ..BOUNDS
 };
 
+/// Leases that are shorter than a reservation.
+pub const SHORT: Bounds = Bounds {
+    ttl: 2,
+    reserve: 3,
+    last_tick: 4,
+    ..CRASH
+};
+
 const BOUNDS: Bounds = Bounds {
+    ttl: 3,
+    reserve: 2,
     leases: &[2, 1],
     last_tick: 3,
     late: 0,
@@ -84,6 +93,10 @@ const BOUNDS: Bounds = Bounds {
 /// How much happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
+    /// Length of a lease.
+    pub ttl: Time,
+    /// Length of a reservation.
+    pub reserve: Time,
     /// How many leases each process asks for.
     pub leases: &'static [u8],
     /// Time ends here.
@@ -337,11 +350,12 @@ impl Model for ReservationsModel {
                     !used && state.is_answered_for(next.lease)
                 })
             }),
-            Property::always(LENGTH, |_, state: &State| {
+            Property::always(ENDS, |model: &Self, state: &State| {
                 let now = state.store_now();
+                let Bounds { ttl, reserve, .. } = model.bounds;
                 state.row.is_none_or(|row| {
                     let reserved = row.reserved.map_or(0, |next| next.until);
-                    row.expire_at <= now + TTL && reserved <= now + RESERVE
+                    row.expire_at <= now + ttl.max(reserve) && reserved <= now + reserve
                 })
             }),
             Property::always(FREED, |_, state: &State| !state.kept_out),

@@ -310,12 +310,16 @@ impl Rules {
         row.lease = lease;
         row.count = 1;
         row.expire_at = now + self.ttl;
+        if self.guards.has(Guard::ClaimKeepsThePromise) {
+            let promised = row.reserved.map_or(0, |next| next.until);
+            row.expire_at = row.expire_at.max(promised);
+        }
         row.token = token;
         row.ceiling = row.ceiling.max(token);
         if self.guards.has(Guard::GrantEndsReservation) {
             row.reserved = None;
         }
-        Outcome::Extended(self.ttl)
+        Outcome::Extended(row.expire_at - now)
     }
 
     fn extends(self, row: Row, now: Time, lease: LeaseId) -> bool {

@@ -9,7 +9,7 @@ use dblock_model::guards::{Guard, Guards};
 use dblock_model::hand_over::{CHECKED, HandOverModel, PASSES};
 use dblock_model::lease::{ENDED, LeaseModel, MARGIN, Trouble};
 use dblock_model::reservations::{
-    Bounds, CLOCK, CRASH, FREED, KEPT as KEEPS_IT, LATE, RESERVED, ReservationsModel, THREE,
+    Bounds, CLOCK, CRASH, FREED, KEPT as KEEPS_IT, LATE, RESERVED, ReservationsModel, SHORT, THREE,
 };
 use dblock_model::retry::RetryModel;
 use dblock_model::turns::{TURN, TurnsModel};
@@ -66,6 +66,8 @@ const RESERVATIONS: &[(Guard, Bounds, &str)] = &[
     (Guard::ReservationRaisesCeiling, CRASH, TOKENS),
     (Guard::TokenAboveCeiling, LATE, TOKENS),
     (Guard::ClaimNeedsReservation, CRASH, KEEPS_IT),
+    (Guard::ClaimKeepsThePromise, SHORT, KEEPS_IT),
+    (Guard::ClaimKeepsThePromise, SHORT, EXCLUSION),
     (Guard::LeftNamesTheLease, CRASH, EXCLUSION),
     (Guard::LeftWhileReserved, CRASH, KEEPS_IT),
     (Guard::DeadlineFromSend, CLOCK, KEEPS_IT),
@@ -160,6 +162,7 @@ fn reservations_hold() {
         ("crash", CRASH),
         ("late", LATE),
         ("three", THREE),
+        ("short", SHORT),
     ] {
         let model = ReservationsModel { guards, bounds };
         holds(&format!("reservations, {name}"), &model);

@@ -1,8 +1,6 @@
 //! What a process does: when it may take a step, and what it makes of the answers.
 
-use super::{
-    BLOCK, Event, Inside, MARGIN, Owed, RESERVE, Reservation, ReservationsModel, Site, State, Step, TTL,
-};
+use super::{BLOCK, Event, Inside, MARGIN, Owed, Reservation, ReservationsModel, Site, State, Step};
 use crate::guards::Guard;
 use crate::store::{Action, LeaseId, Outcome, Process, Request, Rules, Time};
 use crate::wire::{Asked, Fate, local_deadline};
@@ -19,9 +17,9 @@ impl ReservationsModel {
     pub(super) fn apply(&self, state: &mut State, request: Request) -> Outcome {
         let rules = Rules {
             guards: self.guards,
-            ttl: TTL,
+            ttl: self.bounds.ttl,
             block: BLOCK,
-            reserve: RESERVE,
+            reserve: self.bounds.reserve,
         };
         let now = state.store_now();
         let before = state.row.map(|row| row.lease);
@@ -79,7 +77,7 @@ impl ReservationsModel {
         let deadline = if self.has(Guard::LeftWhileReserved) {
             deadline
         } else {
-            state.now + RESERVE
+            state.now + self.bounds.reserve
         };
         let turn = match state.row.filter(|row| row.lease == waits.lease) {
             // Only without a guard: it was granted the lock, and does not know.
@@ -207,7 +205,7 @@ impl ReservationsModel {
     }
 
     pub(super) fn give_up(&self, state: &mut State, process: Process) -> Option<()> {
-        let until = state.now + TTL;
+        let until = state.now + self.bounds.ttl;
         let late = self.fate(state, process)? == Fate::Late;
         let site = &mut state.sites[process.index()];
         let asked = site.asked.take()?;
