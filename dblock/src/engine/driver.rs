@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::batch::{self, Answered, Batch};
-use super::gather::Gather;
+use super::gather::{self, Gather};
 use super::key_state::{KeyState, Scene};
 use super::lanes::Lanes;
 use super::listener::{Heard, Listener};
@@ -58,6 +58,7 @@ pub(super) async fn drive(
         looks: BTreeSet::new(),
         lanes,
         gather: (!store_on_callers_runtime).then(Gather::default),
+        goes_round: false,
         batches: JoinSet::new(),
         errands: JoinSet::new(),
         turn,
@@ -100,6 +101,13 @@ pub(super) async fn drive(
         }
         driver.look_at_due();
         driver.look_at_touched();
+        if mem::take(&mut driver.goes_round) && driver.gather.is_some() {
+            gather::wait_for(1, &mut inbox, &mut commands);
+            for command in commands.drain(..) {
+                driver.obey(command);
+            }
+            driver.look_at_touched();
+        }
         if driver.may_stop() {
             break;
         }
@@ -122,6 +130,8 @@ struct Driver {
     lanes: Lanes,
     /// Not on the caller's runtime, whose thread it would keep.
     gather: Option<Gather>,
+    /// A key is about to be released that has gone round in this process until now.
+    goes_round: bool,
     batches: JoinSet<Answered>,
     errands: JoinSet<()>,
     /// Errands take turns: all connections but one are for locks.
@@ -255,6 +265,7 @@ impl Driver {
             listening: self.listener.is_listening(),
             now,
         });
+        self.goes_round |= entry.state.goes_round(now);
         let lane = entry.state.next_kind(now).map(|kind| self.lanes.of(kind));
         if lane.is_some() && lane != entry.state.listed {
             // What it needs may have changed lanes; the old lane passes over it.

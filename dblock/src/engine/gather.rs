@@ -1,12 +1,14 @@
 //! When a batch waits for more.
 //!
 //! A batch costs a commit, however few requests are in it. Callers whose requests were answered together tend to
-//! come back together; two rules keep them together, so that a few dozen callers share their commits as well as
+//! come back together; three rules keep them together, so that a few dozen callers share their commits as well as
 //! hundreds do. Both cost at most a moment, and nothing where they do not pay.
 //!
 //! - After the answers of a batch, the engine waits for what their callers want next ([`Gather`]).
 //! - A batch of acquires waits for a larger one of releases that is on its way, and the other way round
 //!   ([`waits_for`]): its callers are about to want the same.
+//! - A key that goes round in this process, while others want it, is not released before those who have just had it
+//!   got the same moment to come back: it would be a while before this process has it again.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -33,6 +35,17 @@ pub(super) fn waits_for(ready: usize, other: usize, since: Instant) -> Option<In
     (SIZES.contains(&other) && ready <= other && other > 2).then(|| since + HOLD_BACK)
 }
 
+/// Takes what comes within a moment, until there are `count`. It keeps the thread: no timer is that fine.
+pub(super) fn wait_for<T>(count: usize, inbox: &mut mpsc::UnboundedReceiver<T>, into: &mut Vec<T>) {
+    let since = Instant::now();
+    while into.len() < count && since.elapsed() < GATHER {
+        match inbox.try_recv() {
+            Ok(command) => into.push(command),
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+}
+
 /// Waiting for callers to come back. Where their sections take longer, that is soon given up.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
@@ -47,7 +60,7 @@ impl Gather {
         self.answered += count;
     }
 
-    /// Takes what comes within a moment. It keeps the thread: no timer is that fine.
+    /// Waits for the callers that were answered since the last time.
     pub(super) fn gather<T>(&mut self, inbox: &mut mpsc::UnboundedReceiver<T>, into: &mut Vec<T>) {
         let expected = std::mem::take(&mut self.answered);
         if !SIZES.contains(&expected) || into.len() >= expected {
@@ -57,13 +70,7 @@ impl Gather {
             self.skip -= 1;
             return;
         }
-        let since = Instant::now();
-        while into.len() < expected && since.elapsed() < GATHER {
-            match inbox.try_recv() {
-                Ok(command) => into.push(command),
-                Err(_) => std::thread::yield_now(),
-            }
-        }
+        wait_for(expected, inbox, into);
         if into.len() * 2 >= expected {
             self.penalty = 0;
         } else {

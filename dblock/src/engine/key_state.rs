@@ -127,7 +127,8 @@ impl KeyState {
     /// Nobody is inside with this lease of another process any more.
     pub(super) fn left_elsewhere(&mut self, lease: NewLease) {
         if !self.next.is_behind(lease.id()) {
-            self.queue.passed_by();
+            // What this process has just left comes back to it, too.
+            self.queue.passed_by(self.holding.is_none());
         }
         self.next.heard(lease);
     }
@@ -253,6 +254,12 @@ impl KeyState {
         self.queue
             .released(holding.seen(), holding.hand_overs(), false, listening, now);
         self.queue.note_trouble(holding.trouble().cloned(), now);
+    }
+
+    /// The key has gone round in this process while others want it, and there is nobody left to hand it to.
+    pub(super) fn goes_round(&self, now: Instant) -> bool {
+        let ending = |holding: &Holding| holding.can_be_handed_over() && holding.hand_overs() > 0;
+        self.in_flight.is_none() && self.queue.is_contended(now) && self.holding.as_ref().is_some_and(ending)
     }
 
     /// What kind of request to send now, if any.

@@ -303,17 +303,18 @@ impl Queue {
         self.pause = FIRST_PAUSE;
         self.woken = true;
         let ask_at = if std::mem::take(&mut self.not_for_us) {
-            now + jittered(AFTER_ANOTHER + LAST_COMERS_LAST / (self.passed_by + 1))
+            let turns = self.passed_by.saturating_add(1);
+            now + AFTER_ANOTHER + jittered(LAST_COMERS_LAST / turns.saturating_pow(2))
         } else {
             now
         };
         self.ask_at = self.ask_at.min(ask_at);
     }
 
-    /// Another process leaves the key to a third one.
-    pub(super) fn passed_by(&mut self) {
+    /// Somebody leaves the key to another process. `waiting`: while this one waited.
+    pub(super) fn passed_by(&mut self, waiting: bool) {
         self.not_for_us = true;
-        self.passed_by = self.passed_by.saturating_add(1);
+        self.passed_by = self.passed_by.saturating_add(waiting.into());
     }
 
     /// Another process is known to want the key.
