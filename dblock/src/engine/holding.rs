@@ -303,6 +303,13 @@ impl Holding {
         self.grant.is_orderly()
     }
 
+    /// What came before a grant that is yet to be written is out of the way.
+    pub(super) fn predecessor_released(&mut self, now: Instant) {
+        if self.row.is_none() && self.retry_at.take().is_some() {
+            self.follow_at = Some(now);
+        }
+    }
+
     /// What to tell them.
     pub(super) fn leave(&self) -> Leave {
         Leave {

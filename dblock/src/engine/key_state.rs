@@ -122,6 +122,9 @@ impl KeyState {
     /// The key may be free: somebody has released it, or a wake-up may have been missed.
     pub(super) fn woken(&mut self, now: Instant) {
         self.queue.woken(now);
+        if let Some(holding) = &mut self.holding {
+            holding.predecessor_released(now);
+        }
     }
 
     /// Nobody is inside with this lease of another process any more.
