@@ -292,7 +292,8 @@ impl LockManager {
         self.errand(|store| async move { store.revoke(&key).await }).await
     }
 
-    /// Frees a lock at once, whoever holds it. Returns whether it was held.
+    /// Frees a lock, whoever holds it: at once for whoever has it reserved, and for all when no reservation stands, 3 s
+    /// later at most. Returns whether it was held.
     ///
     /// This is the one way in which two owners can be inside of a key: the former holder goes on until its
     /// next renewal. Its fence token is smaller than its successor's, so a resource that checks tokens

@@ -352,7 +352,10 @@ impl Backend {
                 // Rows of a range are locked one by one: a deadlock is the statement's to repeat.
                 match query().execute(pool).await {
                     Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("40001") => {}
-                    answer => break drop(answer.unwrap()),
+                    answer => {
+                        answer.unwrap();
+                        break;
+                    }
                 }
             },
             Place::Sqlite(pool, _) => drop(query().execute(pool).await.unwrap()),

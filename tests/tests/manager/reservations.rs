@@ -59,7 +59,7 @@ impl Scene {
     }
 
     async fn until_reserved(&self) -> LockRow {
-        self.until(|row| is_reserved(row)).await
+        self.until(is_reserved).await
     }
 
     /// The holder's guard, long enough held to be announced, and a call that has the next grant reserved.

@@ -66,7 +66,7 @@ impl BrokenStore {
     async fn one(&self, request: &Request) -> Result<Outcome, StoreError> {
         match (&request.action, self.flaw) {
             (Action::Acquire { .. }, _) => self.acquire(request).await,
-            (Action::Release, Flaw::ReleasesLate) => self.keep(request, Duration::from_millis(3_800)).await,
+            (Action::Release, Flaw::ReleasesLate) => self.keep(request, Duration::from_millis(6_800)).await,
             (Action::Release, Flaw::KeepsReleased) if self.every(20) => {
                 self.keep(request, Duration::from_hours(1)).await
             }
