@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dblock::{InspectFilter, LockManager};
 use dblock_tests::hot_account::{Event, Log, monotonic_ns};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
@@ -33,7 +33,7 @@ struct Member {
 }
 
 impl Member {
-    /// Its last body has begun and not ended. Only a stopped process stays that way.
+    /// Its last body has begun and not ended. Only a process that [`stop`] stopped stays that way.
     fn is_inside(&self) -> bool {
         let log = Log::read(&self.log).unwrap();
         let mut visits = log
@@ -85,8 +85,8 @@ impl<'a> Crew<'a> {
     /// Kills a process that is inside of the lock, and starts another in its place. The one that the row
     /// names is stopped first and killed only if its log says that it is inside: the lock changes hands all
     /// the time.
-    pub(crate) async fn kill_the_holder(&mut self, locks: &LockManager, until: Instant) {
-        while Instant::now() < until {
+    pub(crate) async fn kill_the_holder(&mut self, locks: &LockManager) {
+        loop {
             tokio::time::sleep(Duration::from_millis(fastrand::u64(1..10))).await;
             let Some(pid) = holder(locks).await else { continue };
             let is_holder = |member: &Member| member.process.id() == Some(pid);
@@ -95,7 +95,7 @@ impl<'a> Crew<'a> {
                 continue;
             };
             let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-            kill_process(process, Signal::STOP).unwrap();
+            stop(process);
             if !self.members[at].is_inside() {
                 kill_process(process, Signal::CONT).unwrap();
                 continue;
@@ -127,6 +127,13 @@ impl<'a> Crew<'a> {
             });
         }
     }
+}
+
+/// Stops `process`. The signal alone does not: its threads run on for a moment, and a body may end meanwhile.
+fn stop(process: Pid) {
+    kill_process(process, Signal::STOP).unwrap();
+    let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(process), stopped).unwrap();
 }
 
 /// The process that the row names as the holder of a running lease.
