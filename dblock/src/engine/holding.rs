@@ -4,6 +4,8 @@
 //! Owners may hand the lock on at any time without the engine. So it works on what it saw last, read together.
 //! Once it has seen no hold, only the engine itself lets somebody in, and not after it has begun to release.
 
+mod settling;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +17,9 @@ use super::reservation::NewLease;
 use super::terms::LeaseTerms;
 use super::waiter::Syncer;
 use crate::error::LostReason;
-use crate::options;
-use crate::store::{Action, Leave, Outcome, StoreError, StoreErrorKind, Successor};
+use crate::store::{Action, Leave, StoreError, Successor};
+
+pub(super) use settling::Settled;
 
 /// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
@@ -68,15 +71,6 @@ enum Release {
     Sent,
     /// A reply was lost: it may have been carried out.
     Unsure,
-}
-
-/// What the answer to a request means for the key.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Settled {
-    /// The lease stands.
-    Held,
-    /// The lease is over; somebody in another process waits for the key if `wanted`.
-    Over { wanted: bool },
 }
 
 impl Holding {
@@ -359,168 +353,6 @@ impl Holding {
         deadlines
             .chain(send_at.filter(|at| *at > now))
             .fold(end, Instant::min)
-    }
-
-    /// Takes the answer to a request sent at `sent_at`.
-    pub(super) fn settle(
-        &mut self,
-        action: &Action,
-        sent_at: Instant,
-        answer: Result<Outcome, StoreError>,
-        now: Instant,
-    ) -> Settled {
-        match answer {
-            Ok(Outcome::Extended {
-                remaining, revoked, ..
-            }) => {
-                self.extended(action, sent_at, remaining, revoked, now);
-                Settled::Held
-            }
-            Ok(Outcome::Released { wanted, .. }) => {
-                self.released();
-                Settled::Over { wanted }
-            }
-            Ok(Outcome::Lost)
-                if matches!(action, Action::Release)
-                    && (self.release == Release::Unsure || self.announced) =>
-            {
-                self.released();
-                Settled::Over {
-                    wanted: self.announced,
-                }
-            }
-            // Nothing of it had been written.
-            Ok(Outcome::Withdrawn) if matches!(action, Action::Release) => {
-                self.released();
-                Settled::Over { wanted: true }
-            }
-            Ok(Outcome::Lost) => {
-                self.grant.end(if self.grant.is_revoked() {
-                    LostReason::Revoked
-                } else {
-                    LostReason::Gone
-                });
-                if matches!(action, Action::Release) {
-                    let terms = self.terms();
-                    tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
-                        held = ?terms.held(), "lock was gone before its release");
-                }
-                self.give_everyone_up();
-                Settled::Over { wanted: false }
-            }
-            Ok(Outcome::Skipped) => {
-                // The row is locked, by a fence check perhaps. Inside the lease memory decides who is in.
-                if matches!(action, Action::Extend { .. }) {
-                    let done = self.sent.extract_if(.., |syncer| syncer.trusts_memory());
-                    done.for_each(Syncer::done);
-                }
-                self.wait_on();
-                self.back_off(now);
-                Settled::Held
-            }
-            Ok(other) => {
-                let message = format!("the store answered {action:?} with {other:?}");
-                let error = StoreError::new(StoreErrorKind::Interrupted, message);
-                self.settle(action, sent_at, Err(error), now)
-            }
-            Err(error) => {
-                if error.is_outcome_unknown() {
-                    match action {
-                        Action::Release => self.release = Release::Unsure,
-                        _ => self.extend_unsure = true,
-                    }
-                }
-                let terms = self.terms();
-                tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
-                    held = ?terms.held(), %error, remaining = ?self.grant.remaining(),
-                    "lock could not be {}; trying again",
-                    if matches!(action, Action::Release) { "released" } else { "renewed" });
-                self.trouble = Some(error);
-                self.wait_on();
-                self.back_off(now);
-                Settled::Held
-            }
-        }
-    }
-
-    fn extended(
-        &mut self,
-        action: &Action,
-        sent_at: Instant,
-        remaining: Duration,
-        revoked: bool,
-        now: Instant,
-    ) {
-        if let Action::Extend { count, .. } = action {
-            self.row_count = *count;
-        }
-        self.row = Some(Arc::clone(&self.sent_terms));
-        self.grant.confirm(sent_at, remaining);
-        self.extend_unsure = false;
-        self.pause = FIRST_RETRY;
-        self.refresh(now);
-        if !self.row_is_behind() {
-            self.follow_at = None;
-        }
-        let terms = &self.seen.terms;
-        if self.trouble.take().is_some() {
-            tracing::info!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token, "lock renewed again");
-        }
-        if revoked && !self.grant.is_revoked() {
-            tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
-                ?remaining, "lock revoked by an operator");
-            self.grant.mark_revoked();
-        }
-        self.sent.drain(..).for_each(Syncer::done);
-    }
-
-    fn released(&mut self) {
-        self.grant.mark_released();
-        let terms = self.terms();
-        tracing::debug!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
-            held = ?terms.held(), "lock released");
-        self.sent
-            .drain(..)
-            .chain(self.waiting.drain(..))
-            .for_each(Syncer::done);
-    }
-
-    /// The lease is over: nobody will get what they wait for.
-    fn give_everyone_up(&mut self) {
-        let reason = self.grant.lost_reason();
-        let terms = &self.seen.terms;
-        self.sent
-            .drain(..)
-            .chain(self.waiting.drain(..))
-            .for_each(|syncer| syncer.lost(terms, reason));
-    }
-
-    /// The lease has run out: who is inside has lost it, and who has left was not heard by the store.
-    pub(super) fn run_out(&mut self) {
-        if !self.is_left() {
-            return self.give_everyone_up();
-        }
-        for syncer in self.sent.drain(..).chain(self.waiting.drain(..)) {
-            syncer.give_up(&self.seen.terms.key, self.trouble.clone());
-        }
-    }
-
-    /// The request was not carried out, or nobody knows: its callers wait for the next one.
-    fn wait_on(&mut self) {
-        self.waiting.append(&mut self.sent);
-    }
-
-    fn back_off(&mut self, now: Instant) {
-        self.retry_at = Some(now + self.pause);
-        if self.row.is_none() {
-            self.follow_at = self.retry_at;
-        }
-        let longest = if self.row.is_some() {
-            options::margin(self.seen.terms.ttl).min(LONGEST_RETRY)
-        } else {
-            LONGEST_RETRY_UNWRITTEN
-        };
-        self.pause = (self.pause * 2).min(longest);
     }
 }
 

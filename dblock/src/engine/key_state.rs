@@ -1,6 +1,8 @@
 //! Everything that the engine knows about one key. At most one request for a key is on its way, and a
 //! request of unknown outcome is settled before a new one.
 
+mod acquiring;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,18 +11,16 @@ use uuid::Uuid;
 
 use super::WeakEngine;
 use super::batch::Kind;
-use super::grant::{Grant, HandOver};
 use super::holding::{Holding, Settled};
-use super::lease::{Hold, Lease};
+use super::lease::Lease;
 use super::orphan::Orphan;
 use super::queue::Queue;
 use super::reservation::{NewLease, Next};
-use super::terms::LeaseTerms;
 use super::waiter::{Syncer, Waiter};
 use crate::error::LostReason;
 use crate::health::HealthBoard;
 use crate::key::Key;
-use crate::store::{Action, Leave, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Action, Leave, Outcome, Request, StoreError};
 
 /// What the engine knows beside its keys.
 #[derive(Clone, Copy)]
@@ -131,7 +131,7 @@ impl KeyState {
     pub(super) fn left_elsewhere(&mut self, lease: NewLease) {
         if !self.next.is_behind(lease.id()) {
             // What this process has just left comes back to it, too.
-            self.queue.passed_by(self.holding.is_none());
+            self.queue.turns.passed_by(self.holding.is_none());
         }
         self.next.heard(lease);
     }
@@ -201,44 +201,6 @@ impl KeyState {
         self.queue.expire(now, held_here);
     }
 
-    /// Lets the first caller in if the key is promised to this process and nobody else is inside any more, and
-    /// gives a promise back for which there is no caller.
-    fn use_reservation(&mut self, scene: Scene<'_>) {
-        let now = scene.now;
-        if !self.queue.waits() {
-            if let Some(unused) = self.next.take() {
-                self.orphans
-                    .push(Orphan::promised(unused.lease.id(), unused.until, now));
-            }
-            return;
-        }
-        let Some((reservation, engine)) = self.next.due(now).zip(scene.engine.upgrade()) else {
-            return;
-        };
-        let Some(waiter) = self.queue.line().pop_if(now, |call| call.options.renew) else {
-            return;
-        };
-        let mut terms = LeaseTerms::new(
-            &waiter.call,
-            reservation.lease.id(),
-            reservation.fence_token,
-            now,
-            now,
-        );
-        terms.handed_over = true;
-        let terms = Arc::new(terms);
-        let hand_over = HandOver {
-            spare_tokens: reservation.spare_tokens,
-            until: self.queue.granted(true, scene.listening, now),
-        };
-        let line = Arc::clone(self.queue.line());
-        let grant = Grant::by_reservation(Arc::clone(&terms), reservation, line, hand_over);
-        let lease = reservation.lease;
-        self.next.take();
-        self.holding = Some(Holding::unwritten(Arc::clone(&grant), lease, now));
-        waiter.grant(Hold::granted(Lease::new(terms, grant), engine));
-    }
-
     /// The lease has run out in the store, unless a request of unknown outcome has extended the row: then
     /// nobody would hold it for one more ttl.
     fn drop_past_lease(&mut self, listening: bool, now: Instant) {
@@ -262,7 +224,9 @@ impl KeyState {
     /// The key has gone round in this process while others want it, and there is nobody left to hand it to.
     pub(super) fn goes_round(&self, now: Instant) -> bool {
         let ending = |holding: &Holding| holding.can_be_handed_over() && holding.hand_overs() > 0;
-        self.in_flight.is_none() && self.queue.is_contended(now) && self.holding.as_ref().is_some_and(ending)
+        self.in_flight.is_none()
+            && self.queue.turns.is_contended(now)
+            && self.holding.as_ref().is_some_and(ending)
     }
 
     /// What kind of request to send now, if any.
@@ -301,7 +265,7 @@ impl KeyState {
                 let announces = hand_over
                     && matches!(action, Action::Release)
                     && holding.may_announce()
-                    && (self.queue.is_contended(now) || holding.terms().held() >= LONG_HELD);
+                    && (self.queue.turns.is_contended(now) || holding.terms().held() >= LONG_HELD);
                 announce = announces.then(|| holding.leave());
                 (holding.terms().lease_id, action, ForWhom::Holding)
             }
@@ -390,87 +354,13 @@ impl KeyState {
             if let Some(lag) = holding.renewal_lag(now) {
                 scene.health.set_renewal_lag(lag);
             }
-            let until = self.queue.extended(*wanted, scene.listening, now);
+            let until = self.queue.turns.extended(*wanted, scene.listening, now);
             holding.grant.hand_over_until(until);
         }
         if let Settled::Over { wanted } = holding.settle(&sent.action, sent.sent_at, answer, now) {
             self.queue
                 .released(holding.seen(), holding.hand_overs(), wanted, scene.listening, now);
             self.holding = None;
-        }
-    }
-
-    fn settle_acquire(
-        &mut self,
-        waiter: u64,
-        lease: NewLease,
-        sent: &InFlight,
-        answer: Result<Outcome, StoreError>,
-        scene: Scene<'_>,
-    ) {
-        let now = scene.now;
-        let Action::Acquire {
-            ttl, spare_tokens, ..
-        } = sent.action
-        else {
-            return debug_assert!(false, "only an acquire is sent for a waiter");
-        };
-        match answer {
-            Ok(Outcome::Granted {
-                fence_token,
-                remaining,
-                taken_over,
-                wanted,
-            }) => {
-                if let Some(former) = &taken_over {
-                    tracing::warn!(key = %self.key, fence_token, former_owner = %former.owner,
-                        former_holder = former.holder, "lock taken over from an expired lease");
-                }
-                self.next.take();
-                let until = self.queue.granted(wanted, scene.listening, now);
-                let taken = scene.engine.upgrade().zip(self.queue.remove(waiter));
-                let Some((engine, waiter)) = taken else {
-                    self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
-                    return;
-                };
-                let terms = LeaseTerms::new(&waiter.call, sent.lease_id, fence_token, sent.sent_at, now);
-                let terms = Arc::new(terms);
-                let hand_over = HandOver { spare_tokens, until };
-                let line = Arc::clone(self.queue.line());
-                let grant = Grant::new(Arc::clone(&terms), remaining, line, hand_over);
-                if grant.lost_reason().is_some() {
-                    // The reply took so long that nothing of the lease is left for the caller.
-                    self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
-                    self.queue.put_back(waiter, now);
-                    return;
-                }
-                self.holding = Some(Holding::new(Arc::clone(&grant), lease));
-                waiter.grant(Hold::granted(Lease::new(terms, grant), engine));
-            }
-            Ok(Outcome::Busy(occupant)) => {
-                self.next.take();
-                self.queue.busy(occupant, scene.listening, now);
-            }
-            Ok(Outcome::Reserved(occupant, reservation)) => {
-                self.next.promised(lease, sent.sent_at, &reservation);
-                self.queue.busy(occupant, scene.listening, now);
-            }
-            Ok(Outcome::Skipped) => self.queue.skipped(now),
-            Ok(other) => {
-                // The lease_id was never granted, so no store that keeps its contract says that.
-                let message = format!("the store answered an acquire with {other:?}");
-                self.next.take();
-                self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
-                self.queue
-                    .failed(StoreError::new(StoreErrorKind::Interrupted, message), now);
-            }
-            Err(error) => {
-                if error.is_outcome_unknown() {
-                    self.next.take();
-                    self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
-                }
-                self.queue.failed(error, now);
-            }
         }
     }
 

@@ -29,6 +29,7 @@ mod queue;
 mod reservation;
 mod stop;
 mod terms;
+mod turns;
 mod waiter;
 
 use std::fmt;

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::grant::Snapshot;
 use super::line::Line;
+use super::turns::Turns;
 use super::waiter::Waiter;
 use crate::store::{Occupant, StoreError, StoreErrorKind};
 
@@ -24,14 +25,9 @@ const LISTENING_PAUSE: Duration = Duration::from_millis(950);
 /// Pause before a row that is locked is asked again after a wake-up: whoever has locked it is about to take it.
 const WOKEN_PAUSE: Duration = Duration::from_millis(2);
 
-/// Pause before the key is asked for when it goes to another process that has it reserved: it can be reserved
-/// again when that one has written that it is inside. Who has waited for longer asks earlier.
-const AFTER_ANOTHER: Duration = Duration::from_millis(2);
-const LAST_COMERS_LAST: Duration = Duration::from_millis(6);
-
 /// How long a busy answer says in the row that somebody waits. Longer than any pause, and than a slow
 /// statement or two.
-const WANTED_FOR: Duration = Duration::from_secs(3);
+pub(super) const WANTED_FOR: Duration = Duration::from_secs(3);
 
 /// How long the store's word that a key is busy counts for callers that come later. A store that answers is
 /// asked more often than that.
@@ -39,16 +35,6 @@ const ANSWER_LASTS: Duration = Duration::from_secs(1);
 
 /// How long a caller that does not wait puts up with a row that somebody has locked.
 const SKIP_PATIENCE: Duration = Duration::from_secs(1);
-
-/// A process has the key for at most so long in a row, over hand-overs and leases, while others want it, and
-/// for at most so many leases. Then it stands back, so that another one gets in.
-const LONGEST_TURN: Duration = Duration::from_millis(100);
-const MOST_LEASES: u32 = 16;
-/// Where the others are woken up at once, turns are short and so is standing back; else it must last longer
-/// than the others' pause between two looks.
-const LONGEST_TURN_LISTENING: Duration = Duration::from_millis(10);
-const STAND_BACK: Duration = Duration::from_millis(130);
-const STAND_BACK_LISTENING: Duration = Duration::from_millis(5);
 
 /// How many tokens an acquire keeps free for hand-overs: some four times as many as the last leases used, so that
 /// tokens run ahead of the clock only where they are used up as fast.
@@ -65,24 +51,9 @@ pub(super) struct Queue {
     pause: Duration,
     last: LastAnswer,
     last_at: Instant,
-    turn: Option<Turn>,
-    /// Another process is known to want the key.
-    contended_until: Instant,
-    /// The store is not asked before this, so that another process gets in.
-    stand_back_until: Instant,
+    pub(super) turns: Turns,
     /// How many tokens the next acquire keeps free for hand-overs.
     spare_tokens: u32,
-    /// How often the key has gone from one other process to the next one since this process had it.
-    passed_by: u32,
-    /// The release that is about to be heard of is for another process.
-    not_for_us: bool,
-}
-
-/// The time in which the key keeps coming back to this process.
-#[derive(Debug)]
-struct Turn {
-    since: Instant,
-    leases: u32,
 }
 
 /// What the store said last, for callers whose time is over.
@@ -117,12 +88,8 @@ impl Queue {
             pause: FIRST_PAUSE,
             last: LastAnswer::None,
             last_at: now,
-            turn: None,
-            contended_until: now,
-            stand_back_until: now,
+            turns: Turns::new(now),
             spare_tokens: FEWEST_SPARE,
-            passed_by: 0,
-            not_for_us: false,
         }
     }
 
@@ -132,14 +99,7 @@ impl Queue {
 
     /// Nobody waits, and nothing need be remembered for those who come next.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
-        self.remembers_until() <= now && self.line.is_empty()
-    }
-
-    /// A turn goes on when the next caller comes soon, and standing back holds for it too.
-    fn remembers_until(&self) -> Instant {
-        let turn_end = self.turn.as_ref().map(|turn| turn.since + LONGEST_TURN);
-        self.stand_back_until
-            .max(turn_end.unwrap_or(self.stand_back_until))
+        self.turns.remember_until() <= now && self.line.is_empty()
     }
 
     pub(super) fn push(&mut self, waiter: Waiter, now: Instant) {
@@ -223,7 +183,7 @@ impl Queue {
     }
 
     fn may_ask_at(&self) -> Instant {
-        self.ask_at.max(self.stand_back_until)
+        self.ask_at.max(self.turns.stand_back_until())
     }
 
     /// An acquire is on its way.
@@ -234,7 +194,7 @@ impl Queue {
     /// When to look again without an event. `asked`: a request is on its way, or the lock is held here.
     pub(super) fn next_look(&self, now: Instant, asked: bool) -> Option<Instant> {
         if self.line.is_empty() {
-            return Some(self.remembers_until()).filter(|until| *until > now);
+            return Some(self.turns.remember_until()).filter(|until| *until > now);
         }
         let ask_at = Some(self.may_ask_at()).filter(|at| !asked && *at > now);
         self.line.first_deadline().into_iter().chain(ask_at).min()
@@ -243,14 +203,13 @@ impl Queue {
     /// Somebody else holds the lock. `listening`: a wake-up will tell of the release.
     pub(super) fn busy(&mut self, occupant: Occupant, listening: bool, now: Instant) {
         self.refuse_impatient(Some(&occupant));
-        self.not_for_us = false;
+        self.turns.another_has_it();
         let expiry = now + occupant.remaining + Duration::from_millis(1);
         self.ask_at = if self.woken {
             now
         } else {
             expiry.min(now + self.next_pause(listening))
         };
-        self.turn = None;
         self.answered(LastAnswer::Busy(Some(occupant)), now);
     }
 
@@ -302,24 +261,7 @@ impl Queue {
     pub(super) fn woken(&mut self, now: Instant) {
         self.pause = FIRST_PAUSE;
         self.woken = true;
-        let ask_at = if std::mem::take(&mut self.not_for_us) {
-            let turns = self.passed_by.saturating_add(1);
-            now + AFTER_ANOTHER + jittered(LAST_COMERS_LAST / turns.saturating_pow(2))
-        } else {
-            now
-        };
-        self.ask_at = self.ask_at.min(ask_at);
-    }
-
-    /// Somebody leaves the key to another process. `waiting`: while this one waited.
-    pub(super) fn passed_by(&mut self, waiting: bool) {
-        self.not_for_us = true;
-        self.passed_by = self.passed_by.saturating_add(waiting.into());
-    }
-
-    /// Another process is known to want the key.
-    pub(super) fn is_contended(&self, now: Instant) -> bool {
-        now < self.contended_until
+        self.ask_at = self.ask_at.min(now + self.turns.pause_for_another());
     }
 
     /// Nothing wakes us up any more: back to polling.
@@ -332,36 +274,7 @@ impl Queue {
         self.pause = FIRST_PAUSE;
         // Who waits from here on waits for this process.
         self.answered(LastAnswer::Busy(None), now);
-        if wanted {
-            self.contended_until = now + WANTED_FOR;
-        }
-        self.passed_by = 0;
-        self.not_for_us = false;
-        let length = self.turn_length(listening, now);
-        let turn = self.turn.get_or_insert(Turn {
-            since: now,
-            leases: 0,
-        });
-        turn.leases += 1;
-        turn.since + length
-    }
-
-    /// The lease goes on. Returns until when it may be handed on here: as long as nobody else wants the key.
-    pub(super) fn extended(&mut self, wanted: bool, listening: bool, now: Instant) -> Instant {
-        if !wanted {
-            return now + LONGEST_TURN;
-        }
-        self.contended_until = now + WANTED_FOR;
-        let since = self.turn.as_ref().map_or(now, |turn| turn.since);
-        since + self.turn_length(listening, now)
-    }
-
-    fn turn_length(&self, listening: bool, now: Instant) -> Duration {
-        if listening && self.is_contended(now) {
-            LONGEST_TURN_LISTENING
-        } else {
-            LONGEST_TURN
-        }
+        self.turns.granted(wanted, listening, now)
     }
 
     fn answered(&mut self, answer: LastAnswer, now: Instant) {
@@ -391,28 +304,11 @@ impl Queue {
         let spare = hand_overs.saturating_mul(4).max(self.spare_tokens / 2);
         self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
         self.ask_at = now;
-        if !wanted {
-            self.turn = None;
-            return;
-        }
-        self.contended_until = now + WANTED_FOR;
-        let length = self.turn_length(listening, now);
-        if let Some(turn) = self
-            .turn
-            .take_if(|turn| turn.leases >= MOST_LEASES || now - turn.since >= length)
-        {
-            let back = if listening {
-                STAND_BACK_LISTENING
-            } else {
-                STAND_BACK
-            };
-            tracing::trace!(leases = turn.leases, length = ?(now - turn.since), "standing back");
-            self.stand_back_until = now + back;
-        }
+        self.turns.released(wanted, listening, now);
     }
 }
 
 /// Between three quarters and five quarters of `pause`, so that processes do not ask in step.
-fn jittered(pause: Duration) -> Duration {
+pub(super) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.75 + fastrand::f64() / 2.0)
 }
