@@ -12,6 +12,7 @@
 mod bench;
 mod failures;
 mod operators;
+mod plans;
 mod poolers;
 mod purge;
 mod race;
