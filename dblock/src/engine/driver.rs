@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -82,7 +82,13 @@ pub(super) async fn drive(
                     driver.stop.begin(FAREWELL, None);
                 }
             }
-            Some(batch) = driver.batches.join_next() => driver.settle(batch),
+            Some(batch) = driver.batches.join_next() => {
+                if driver.sends_on(&batch) {
+                    // The store works on it while the answers are looked at.
+                    yield_now().await;
+                }
+                driver.settle(batch);
+            }
             Some(_) = driver.errands.join_next() => {}
             heard = driver.listener.next() => driver.hear(heard),
             () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
@@ -364,19 +370,31 @@ impl Driver {
         batch
     }
 
-    fn settle(&mut self, batch: Result<Answered, tokio::task::JoinError>) {
+    /// Sends the next batch on the lane of a large one that came back. A small one is looked at first: the next
+    /// may wait for its callers.
+    fn sends_on(&mut self, batch: &Result<Answered, JoinError>) -> bool {
+        let Ok(batch) = batch else { return false };
+        self.lanes.answered(batch.lane);
+        let large = gather::is_large(batch.requests.len());
+        if large {
+            self.dispatch();
+        }
+        large
+    }
+
+    /// Takes the answers of a batch.
+    fn settle(&mut self, batch: Result<Answered, JoinError>) {
         let Answered {
-            lane,
             requests,
             announce,
             answers,
+            ..
         } = match batch {
             Ok(answered) => answered,
             // `apply` catches what the store does; only an abort ends up here.
             Err(error) => return tracing::error!(%error, "a batch was lost"),
         };
         let now = Instant::now();
-        self.lanes.answered(lane);
         if let Some(gather) = &mut self.gather {
             gather.answered(requests.len());
         }

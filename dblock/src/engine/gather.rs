@@ -2,7 +2,7 @@
 //!
 //! A batch costs a commit, however few requests are in it. Callers whose requests were answered together tend to
 //! come back together; three rules keep them together, so that a few dozen callers share their commits as well as
-//! hundreds do. Both cost at most a moment, and nothing where they do not pay.
+//! hundreds do. All cost at most a moment, and nothing where they do not pay.
 //!
 //! - After the answers of a batch, the engine waits for what their callers want next ([`Gather`]).
 //! - A batch of acquires waits for a larger one of releases that is on its way, and the other way round
@@ -28,6 +28,11 @@ const HOLD_BACK: Duration = Duration::from_millis(2);
 
 /// How often at most no gathering is tried after it was in vain.
 const MOST_SKIPPED: u32 = 256;
+
+/// Whether nobody is waited for after a batch of `count` requests: the next one is there already.
+pub(super) fn is_large(count: usize) -> bool {
+    count > *SIZES.end()
+}
 
 /// Until when a batch of `ready` requests is held back that has been so `since` then, while one of `other`
 /// requests of the opposite kind is on its way.
@@ -125,5 +130,6 @@ mod tests {
         assert_eq!(waits_for(9, 8, now), None);
         assert_eq!(waits_for(1, 1, now), None);
         assert_eq!(waits_for(1, 65, now), None);
+        assert!(!is_large(64) && is_large(65));
     }
 }
