@@ -370,16 +370,16 @@ impl Driver {
         batch
     }
 
-    /// Sends the next batch on the lane of a large one that came back. A small one is looked at first: the next
-    /// may wait for its callers.
+    /// Sends the next batch on the lane of one that came back, if there is a crowd. Else the answers come first:
+    /// the next batch may wait for their callers.
     fn sends_on(&mut self, batch: &Result<Answered, JoinError>) -> bool {
         let Ok(batch) = batch else { return false };
+        let crowd = gather::is_crowd(self.lanes.load());
         self.lanes.answered(batch.lane);
-        let large = gather::is_large(batch.requests.len());
-        if large {
+        if crowd {
             self.dispatch();
         }
-        large
+        crowd
     }
 
     /// Takes the answers of a batch.
@@ -395,7 +395,9 @@ impl Driver {
             Err(error) => return tracing::error!(%error, "a batch was lost"),
         };
         let now = Instant::now();
-        if let Some(gather) = &mut self.gather {
+        if let Some(gather) = &mut self.gather
+            && !gather::is_crowd(self.lanes.load())
+        {
             gather.answered(requests.len());
         }
         let most_together = match &answers {

@@ -1,11 +1,12 @@
 //! When a batch waits for more.
 //!
 //! A batch costs a commit, however few requests are in it. Callers whose requests were answered together tend to
-//! come back together; three rules keep them together, so that a few dozen callers share their commits as well as
-//! hundreds do. All cost at most a moment, and nothing where they do not pay.
+//! come back together; three rules keep them together, so that they go on sharing commits. They cost a moment at
+//! most, and nothing where they do not pay.
 //!
-//! - After the answers of a batch, the engine waits for what their callers want next ([`Gather`]).
-//! - A batch of acquires waits for a larger one of releases that is on its way, and the other way round
+//! - After the answers of a batch, the engine waits for what their callers want next ([`Gather`]). In a crowd it does
+//!   not: there the next batch is ready, and goes out before the answers of the last one are looked at.
+//! - A batch of acquires waits for one of releases that is on its way and no smaller, and the other way round
 //!   ([`waits_for`]): its callers are about to want the same.
 //! - A key that goes round in this process, while others want it, is not released before those who have just had it
 //!   got the same moment to come back: it would be a while before this process has it again.
@@ -16,8 +17,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Batches of other sizes are not waited for: one caller has nobody to share with, many share anyway and keep
-/// client and server busy at the same time.
+/// So many callers are waited for: one has nobody to share with, and a crowd shares anyway.
 const SIZES: RangeInclusive<usize> = 2..=64;
 
 /// How long the callers of a batch get to come back.
@@ -29,15 +29,16 @@ const HOLD_BACK: Duration = Duration::from_millis(2);
 /// How often at most no gathering is tried after it was in vain.
 const MOST_SKIPPED: u32 = 256;
 
-/// Whether nobody is waited for after a batch of `count` requests: the next one is there already.
-pub(super) fn is_large(count: usize) -> bool {
-    count > *SIZES.end()
+/// Whether so many requests are on their way, or ready to go, that batches are large by themselves. Then client and
+/// server are best kept busy at the same time.
+pub(super) fn is_crowd(requests: usize) -> bool {
+    requests > *SIZES.end()
 }
 
 /// Until when a batch of `ready` requests is held back that has been so `since` then, while one of `other`
 /// requests of the opposite kind is on its way.
 pub(super) fn waits_for(ready: usize, other: usize, since: Instant) -> Option<Instant> {
-    (SIZES.contains(&other) && ready <= other && other > 2).then(|| since + HOLD_BACK)
+    (other > 2 && ready <= other).then(|| since + HOLD_BACK)
 }
 
 /// Takes what comes within a moment, until there are `count`. It keeps the thread: no timer is that fine.
@@ -124,12 +125,11 @@ mod tests {
     }
 
     #[test]
-    fn a_small_batch_waits_for_a_larger_one_but_not_for_long() {
+    fn a_batch_waits_for_a_larger_one_but_not_for_long() {
         let now = Instant::now();
         assert_eq!(waits_for(3, 8, now), Some(now + HOLD_BACK));
         assert_eq!(waits_for(9, 8, now), None);
         assert_eq!(waits_for(1, 1, now), None);
-        assert_eq!(waits_for(1, 65, now), None);
-        assert!(!is_large(64) && is_large(65));
+        assert!(!is_crowd(64) && is_crowd(65));
     }
 }

@@ -82,6 +82,15 @@ impl Lanes {
         }
     }
 
+    /// How many requests are on their way, or ready to go.
+    pub(super) fn load(&self) -> usize {
+        let each = self
+            .lanes
+            .iter()
+            .map(|lane| lane.ready.len() + lane.on_its_way.map_or(0, |(count, _)| count));
+        each.sum()
+    }
+
     /// Until when a lane waits for the batch of its counterpart.
     fn waits_until(&mut self, lane: usize) -> Option<Instant> {
         let counterpart = batch::counterpart(lane, self.lanes.len())?;
