@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dblock::LockOptions;
 use dblock_tests::line::{Database, Line};
-use dblock_tests::own_server::OwnServer;
+use dblock_tests::own_server::{Commits, OwnServer};
 use tokio::time::{Instant, sleep, timeout};
 
 fn ms(count: u64) -> Duration {
@@ -24,7 +24,7 @@ async fn a_lease_outlives_a_restart_of_mariadb() {
 }
 
 async fn restart(database: Database) {
-    let Some(mut server) = OwnServer::start(database).await else {
+    let Some(mut server) = OwnServer::start(database, Commits::ToMemory).await else {
         return;
     };
     let line = Line::to(database, server.url()).await;
