@@ -187,9 +187,8 @@ async fn test(extra: &[String]) -> anyhow::Result<Outcome> {
 fn memory_has_room() -> bool {
     use rustix::fs::{StatVfsMountFlags, statvfs};
 
-    statvfs(MEMORY).is_ok_and(|at| {
-        at.f_bavail * at.f_frsize >= ROOM && !at.f_flag.contains(StatVfsMountFlags::NOEXEC)
-    })
+    statvfs(MEMORY)
+        .is_ok_and(|at| at.f_bavail * at.f_frsize >= ROOM && !at.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
 #[cfg(not(target_os = "linux"))]
