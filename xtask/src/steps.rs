@@ -1,6 +1,7 @@
 //! What each step of `cargo xtask test` runs.
 
 use std::fmt;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -30,6 +31,9 @@ const MEMORY: &str = "/dev/shm";
 /// Far more bytes than the tests' files have.
 #[cfg(target_os = "linux")]
 const ROOM: u64 = 4 << 30;
+
+/// How many tests run at once, at least: most of a test is waiting for a lease to end, or to be renewed.
+const AT_ONCE: usize = 4;
 
 /// No command takes this long unless it hangs.
 const LIMIT: Duration = Duration::from_mins(40);
@@ -177,6 +181,10 @@ async fn test(extra: &[String]) -> anyhow::Result<Outcome> {
     command.env("DBLOCK_TEST_REQUIRE_SERVERS", "1");
     if memory_has_room() {
         command.env("TMPDIR", MEMORY);
+    }
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    if processors < AT_ONCE && std::env::var_os("RUST_TEST_THREADS").is_none() {
+        command.env("RUST_TEST_THREADS", AT_ONCE.to_string());
     }
     run(&mut command).await?;
     Ok(Outcome::Passed((!on.is_empty()).then(|| format!("on {on}"))))

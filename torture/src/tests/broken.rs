@@ -117,11 +117,13 @@ async fn nothing_is_wrong_with_a_good_store() {
     assert_eq!(verdict.findings, []);
 }
 
+/// Whether a finding is the one that a flaw is known by.
+type Expected = fn(&Finding) -> bool;
+
 /// All at once: most of a run is waiting.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_flaw_is_found() {
     let _turn = TURN.lock().await;
-    type Expected = fn(&Finding) -> bool;
     let overlap: Expected = |found| matches!(found, Finding::Overlap { .. });
     let flaws: [(Flaw, Expected); 8] = [
         (Flaw::GrantsWhileHeld, overlap),

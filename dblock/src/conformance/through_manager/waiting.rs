@@ -138,7 +138,7 @@ pub async fn a_wait_counts_the_whole_queue(fixture: &impl Fixture) {
     let (locks, other) = (site.manager().await, site.manager().await);
     let _guard = other.acquire("key", long()).await.unwrap();
     // Callers behind the first one in the queue time out by themselves, and before it.
-    let first = locks.acquire("key", long().wait(Duration::from_secs(12)));
+    let first = locks.acquire("key", long().wait(Duration::from_secs(15)));
     let second = expect_timeout(&locks, Duration::from_secs(5));
     let (first, _) = tokio::join!(first, second);
     assert!(matches!(first, Err(LockError::Timeout { .. })), "{first:?}");
