@@ -68,24 +68,31 @@ pub(crate) async fn play(
     mode: Mode,
 ) -> anyhow::Result<Duration> {
     let start = Instant::now();
-    let mut workers = Vec::new();
-    for number in 1..=WORKERS {
-        let is_victim = mode == Mode::WithLock && number == WORKERS;
-        workers.push(start_worker(Order {
+    let start_worker = |number: u32, stall_at| {
+        start_worker(Order {
             name: format!("worker {number}"),
             mode,
             file: file.to_owned(),
-            stall_at: is_victim.then_some(KILLED_AT),
-        })?);
-    }
+            stall_at,
+        })
+    };
     let bar = progress_bar(withdrawals, mode);
     let work = async {
-        if mode == Mode::WithLock
-            && let Some(victim) = workers.pop()
-        {
-            tokio::try_join!(wait_for(workers), kill_inside(victim, pool, &bar)).map(|_| ())
-        } else {
-            wait_for(workers).await
+        match mode {
+            Mode::WithoutLock => {
+                let workers = (1..=WORKERS).map(|number| start_worker(number, None));
+                wait_for(workers.collect::<anyhow::Result<_>>()?).await
+            }
+            Mode::WithLock => {
+                let victim = start_worker(WORKERS, Some(KILLED_AT))?;
+                // On a busy machine the others might be done before it has begun.
+                while entries(pool, &victim.name).await? == 0 {
+                    tokio::time::sleep(LOOK).await;
+                }
+                let others = (1..WORKERS).map(|number| start_worker(number, None));
+                let others = others.collect::<anyhow::Result<_>>()?;
+                tokio::try_join!(wait_for(others), kill_inside(victim, pool, &bar)).map(|_| ())
+            }
         }
     };
     tokio::select! {
@@ -159,15 +166,19 @@ async fn kill_inside(mut victim: Worker, pool: &SqlitePool, bar: &ProgressBar) -
 
 /// The account that the worker stalls inside of.
 async fn stalled_inside(pool: &SqlitePool, worker: &str) -> anyhow::Result<Option<String>> {
-    let entries: i64 = sqlx::query_scalar("SELECT count(*) FROM log WHERE worker = $1 AND event = 'enter'")
-        .bind(worker)
-        .fetch_one(pool)
-        .await
-        .context("cannot read the log")?;
-    if entries < i64::from(KILLED_AT) {
+    if entries(pool, worker).await? < i64::from(KILLED_AT) {
         return Ok(None);
     }
     bank::inside_of(pool, worker).await
+}
+
+/// How often the worker has been inside of an account.
+async fn entries(pool: &SqlitePool, worker: &str) -> anyhow::Result<i64> {
+    sqlx::query_scalar("SELECT count(*) FROM log WHERE worker = $1 AND event = 'enter'")
+        .bind(worker)
+        .fetch_one(pool)
+        .await
+        .context("cannot read the log")
 }
 
 /// Moves the bar until it is dropped; returns only if that fails.

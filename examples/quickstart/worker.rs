@@ -97,7 +97,7 @@ struct Teller {
 
 impl Teller {
     /// One process at a time is inside an account. A lock whose process died is free after the ttl.
-    #[distributed_lock(key = "account:{withdrawal.customer}", ttl = "3s", wait = "20s", manager = self.locks)]
+    #[distributed_lock(key = "account:{withdrawal.customer}", ttl = "6s", wait = "20s", manager = self.locks)]
     async fn book_under_lock(&self, withdrawal: &Withdrawal, asked: Instant) -> anyhow::Result<()> {
         self.book(withdrawal, asked).await
     }

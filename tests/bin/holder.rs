@@ -1,6 +1,6 @@
 //! Takes a lock and then ends as it is told: `holder <ending> <url> <table> <key>`.
 //!
-//! `sleep` stays inside, with a ttl of a second, until it is killed; `panic` lets a panic of the body unwind
+//! `sleep` stays inside, with a ttl of five seconds, until it is killed; `panic` lets a panic of the body unwind
 //! out of `main`, with a ttl of 30 seconds.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn main() {
         .expect("arguments");
     let locks = LockManager::builder(source(&url)).table(table);
     let locks = locks.build().await.expect("a manager");
-    let ttl = if ending == "sleep" { 1 } else { 30 };
+    let ttl = if ending == "sleep" { 5 } else { 30 };
     let options = LockOptions::new().ttl(Duration::from_secs(ttl));
     let result = locks
         .with(key, options, async {

@@ -270,7 +270,7 @@ impl Backend {
 
     /// Waits until the row is free, which must be long before any ttl of 30 seconds.
     pub async fn until_free(&self, key: &str) {
-        self.until(key, Duration::from_secs(3), Row::is_free).await;
+        self.until(key, Duration::from_secs(15), Row::is_free).await;
     }
 
     /// Leaves a lease of `ttl` behind, as a process does that dies while it is inside.
@@ -401,11 +401,11 @@ async fn memory_row(store: &MemoryStore, key: &str) -> Option<Row> {
     })
 }
 
-/// Waits until `done` is true, in real time, for at most 5 seconds.
+/// Waits until `done` is true, in real time, for at most half a minute.
 pub async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let since = Instant::now();
     while !done() {
-        assert!(since.elapsed() < Duration::from_secs(5), "still not: {what}");
+        assert!(since.elapsed() < Duration::from_secs(30), "still not: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -15,8 +15,9 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 
-/// The lease of the workers: what the death of a holder costs.
-pub const TTL: Duration = Duration::from_millis(1500);
+/// The lease of the workers: what the death of a holder costs. Longer than machines stall: behind a stall as long as
+/// the lease, a body that was already asked to stop writes its last words next to its successor's.
+pub const TTL: Duration = Duration::from_secs(5);
 
 /// How many connections a process has for its own statements.
 const CONNECTIONS: u32 = 2;

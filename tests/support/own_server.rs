@@ -2,7 +2,7 @@
 
 #![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,10 +18,20 @@ const START: Duration = Duration::from_mins(1);
 /// How long a server that was asked to stop may take.
 const STOP: Duration = Duration::from_secs(10);
 
+/// What a commit waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Commits {
+    /// The disk, as in production.
+    ToDisk,
+    /// No disk, which may stall for seconds: for tests, as none cuts the power. A killed server keeps them.
+    ToMemory,
+}
+
 /// A running server in a temporary folder. It is stopped when this is dropped.
 #[derive(Debug)]
 pub struct OwnServer {
     database: Database,
+    commits: Commits,
     program: PathBuf,
     port: u16,
     account: Option<Account>,
@@ -52,7 +62,7 @@ impl OwnServer {
     ///
     /// # Panics
     /// When it does not start.
-    pub async fn start(database: Database) -> Option<Self> {
+    pub async fn start(database: Database, commits: Commits) -> Option<Self> {
         let program = match database {
             Database::Postgres => postgres_programs().map(|folder| folder.join("postgres")),
             Database::MySql => on_path("mariadbd"),
@@ -77,11 +87,11 @@ impl OwnServer {
         if let Some(account) = account {
             account.give(folder.path());
         }
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
         let mut server = Self {
             database,
+            commits,
             program,
-            port: port.expect("a free port").port(),
+            port: free_port(),
             account,
             child: None,
             folder,
@@ -223,6 +233,9 @@ impl OwnServer {
                 ] {
                     command.args(["-c", setting]);
                 }
+                if self.commits == Commits::ToMemory {
+                    command.args(["-c", "fsync=off", "-c", "full_page_writes=off"]);
+                }
             }
             Database::MySql => {
                 command.args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"]);
@@ -236,6 +249,10 @@ impl OwnServer {
                     "--init-file={}",
                     self.folder.path().join("first.sql").display()
                 ));
+                if self.commits == Commits::ToMemory {
+                    // 0 would lose some with a kill.
+                    command.arg("--innodb-flush-log-at-trx-commit=2");
+                }
             }
         }
         self.child = Some(command.spawn().expect("the server can be started"));
@@ -282,6 +299,17 @@ impl Drop for OwnServer {
     /// Not killed, which would leave shared memory behind.
     fn drop(&mut self) {
         self.stop_at_once();
+    }
+}
+
+/// A port that nobody listens on, out of the range from which connections are given theirs: one of those could
+/// have it while the server is down.
+pub(crate) fn free_port() -> u16 {
+    loop {
+        let port = fastrand::u16(20_000..32_000);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! transaction may meet another session of the server.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -51,9 +51,7 @@ impl PgBouncer {
             return None;
         };
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = socket.local_addr().expect("a listener has an address");
-        drop(socket);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, own_server::free_port()));
 
         let upstream = Upstream::of(&server);
         let account = own_server::account("postgres");

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use dblock::{InspectFilter, LockManager, LockOptions};
 use dblock_tests::Backend;
+use dblock_tests::backend::eventually;
 use dblock_tests::pgbouncer::{PgBouncer, Setup};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -145,7 +146,9 @@ async fn a_pooler_is_in_the_log_once_and_waiters_poll() {
                     .unwrap()
                     .iter()
                     .all(|row| row.wanted_until == 0)
-                {}
+                {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
                 held.release().await.unwrap();
             };
             let (waited, ()) = tokio::join!(locks.acquire("key", options), release);
@@ -153,6 +156,9 @@ async fn a_pooler_is_in_the_log_once_and_waiters_poll() {
             // An operator's call opens a connection each time.
             locks.inspect(InspectFilter::new()).await.unwrap();
         }
+        // Listening begins in the background.
+        let counted = || messages.iter().all(|message| events.count(message) >= times);
+        eventually("both are in the log", counted).await;
         assert_eq!(
             messages.map(|message| events.count(message)),
             [times; 2],

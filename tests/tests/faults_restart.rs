@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dblock::LockOptions;
 use dblock_tests::line::{Database, Line};
-use dblock_tests::own_server::OwnServer;
+use dblock_tests::own_server::{Commits, OwnServer};
 use tokio::time::{Instant, sleep, timeout};
 
 fn ms(count: u64) -> Duration {
@@ -24,7 +24,7 @@ async fn a_lease_outlives_a_restart_of_mariadb() {
 }
 
 async fn restart(database: Database) {
-    let Some(mut server) = OwnServer::start(database).await else {
+    let Some(mut server) = OwnServer::start(database, Commits::ToMemory).await else {
         return;
     };
     let line = Line::to(database, server.url()).await;
@@ -43,32 +43,32 @@ async fn restart(database: Database) {
     futures_util::future::join_all(warm).await;
 
     let guard = locks
-        .acquire("held", LockOptions::new().ttl(ms(10_000)))
+        .acquire("held", LockOptions::new().ttl(ms(20_000)))
         .await
         .unwrap();
     let lease = line.row("held").await.lease_id;
     server.kill();
     let down = Instant::now();
     // While it is down nobody is told "busy", and a caller without wait is told at once.
-    let error = timeout(ms(5500), locks.acquire("held-by-nobody", LockOptions::new()))
+    let error = timeout(ms(20_000), locks.acquire("held-by-nobody", LockOptions::new()))
         .await
         .unwrap()
         .unwrap_err();
     assert!(error.is_store(), "{error:?}");
     let patient = tokio::spawn({
         let locks = locks.clone();
-        let options = LockOptions::new().wait(ms(15_000));
+        let options = LockOptions::new().wait(ms(30_000));
         async move { locks.acquire("patient", options).await }
     });
     sleep(ms(2000).saturating_sub(down.elapsed())).await;
     server.restart().await;
 
     // The idle connections of the old server are no error of a caller's, wait or not.
-    let after = timeout(ms(5000), locks.acquire("after", LockOptions::new()))
+    let after = timeout(ms(20_000), locks.acquire("after", LockOptions::new()))
         .await
         .unwrap();
     after.unwrap().release().await.unwrap();
-    timeout(ms(5000), patient)
+    timeout(ms(20_000), patient)
         .await
         .unwrap()
         .unwrap()
@@ -78,7 +78,7 @@ async fn restart(database: Database) {
         .unwrap();
 
     // Past the end of the lease as it was before the outage: it was renewed since.
-    sleep(ms(11_000).saturating_sub(down.elapsed())).await;
+    sleep(ms(21_000).saturating_sub(down.elapsed())).await;
     assert!(!guard.is_lost());
     let row = line.row("held").await;
     assert_eq!((row.lease_id, row.is_held()), (lease, true));
@@ -91,7 +91,7 @@ async fn restart(database: Database) {
     assert!(rows.is_empty(), "{rows:?}");
     server.restart().await;
     let calls = (0..4).map(|number| locks.with(format!("warm-{number}"), LockOptions::new(), async {}));
-    for answer in timeout(ms(5000), futures_util::future::join_all(calls))
+    for answer in timeout(ms(20_000), futures_util::future::join_all(calls))
         .await
         .unwrap()
     {

@@ -87,11 +87,16 @@ async fn one(store: &dyn Store, request: &Request) -> Result<Outcome, StoreError
     store.apply(std::slice::from_ref(request)).await.remove(0)
 }
 
+/// Asks again after a conflict: on a machine that stalls the file may be somebody's for longer than a second.
 async fn granted(store: &dyn Store, request: &Request) -> i64 {
-    match one(store, request).await.unwrap() {
-        Outcome::Granted { fence_token, .. } => fence_token,
-        other => panic!("{other:?} instead of Granted"),
+    for _ in 0..5 {
+        match one(store, request).await {
+            Ok(Outcome::Granted { fence_token, .. }) => return fence_token,
+            Err(error) if error.kind() == StoreErrorKind::Conflict => {}
+            other => panic!("{other:?} instead of Granted"),
+        }
     }
+    panic!("{request:?} meets nothing but conflicts");
 }
 
 #[track_caller]
@@ -143,8 +148,6 @@ async fn a_write_transaction_of_the_user_is_a_conflict_in_bounded_time() {
 async fn the_clock_is_read_after_the_wait_for_the_file() {
     let file = File::migrated().await;
     let (store, other, mut user) = (file.store(), file.store(), file.user().await);
-    let leases =
-        ["takeover", "extend", "release", "batch"].map(|key| acquire(key, Duration::from_millis(400)));
     let extend = |lease: &Request| Request {
         action: Action::Extend {
             count: 1,
@@ -153,30 +156,42 @@ async fn the_clock_is_read_after_the_wait_for_the_file() {
         },
         ..lease.clone()
     };
-    let batches = [
-        vec![acquire("takeover", TTL)],
-        vec![extend(&leases[1])],
-        vec![release(&leases[2])],
-        vec![acquire("batch", TTL), acquire("other", TTL)],
-    ];
     // Each handle's first statement opens the file, which is not what is tested here.
     other.inspect(&InspectFilter::new()).await.unwrap();
-    for (lease, batch) in leases.iter().zip(batches) {
-        granted(&*store, lease).await;
-        execute(&mut user, "BEGIN IMMEDIATE").await;
-        let asked = tokio::spawn({
-            let other = Arc::clone(&other);
-            async move { other.apply(&batch).await }
-        });
-        // The lease ends while the request waits; the user's commit lets it through.
-        let filter = InspectFilter::new().prefix(lease.key.as_str());
-        while !store.inspect(&filter).await.unwrap().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert!(!asked.is_finished(), "the request did not wait for the file");
-        execute(&mut user, "COMMIT").await;
-        let answer = asked.await.unwrap().remove(0).unwrap();
-        let expected = match lease.key.as_str() {
+    for key in ["takeover", "extend", "release", "batch"] {
+        let mut rounds = 0..10;
+        let answer = loop {
+            assert!(rounds.next().is_some(), "nothing but conflicts");
+            let lease = acquire(key, Duration::from_millis(150));
+            let batch = match key {
+                "extend" => vec![extend(&lease)],
+                "release" => vec![release(&lease)],
+                "takeover" => vec![acquire(key, TTL)],
+                _ => vec![acquire(key, TTL), acquire("other", TTL)],
+            };
+            granted(&*store, &lease).await;
+            execute(&mut user, "BEGIN IMMEDIATE").await;
+            let asked = tokio::spawn({
+                let other = Arc::clone(&other);
+                async move { other.apply(&batch).await }
+            });
+            // The lease ends while the request waits; the user's commit lets it through.
+            let filter = InspectFilter::new().prefix(key);
+            while !store.inspect(&filter).await.unwrap().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let has_waited = !asked.is_finished();
+            execute(&mut user, "COMMIT").await;
+            match asked.await.unwrap().remove(0) {
+                // On a machine that stalls it has waited for longer than it may.
+                Err(error) if error.kind() == StoreErrorKind::Conflict => {}
+                answer => {
+                    assert!(has_waited, "the request did not wait for the file");
+                    break answer.unwrap();
+                }
+            }
+        };
+        let expected = match key {
             "extend" | "release" => answer == Outcome::Lost,
             _ => matches!(
                 answer,
@@ -186,7 +201,7 @@ async fn the_clock_is_read_after_the_wait_for_the_file() {
                 }
             ),
         };
-        assert!(expected, "{}: {answer:?}", lease.key);
+        assert!(expected, "{key}: {answer:?}");
     }
 }
 
@@ -647,7 +662,7 @@ fn wanting(mut request: Request, length: Duration) -> Request {
 async fn a_busy_poll_only_reads() {
     let file = File::migrated().await;
     let (store, other, mut user) = (file.store(), file.store(), file.user().await);
-    let wanted_for = Duration::from_secs(3);
+    let wanted_for = Duration::from_mins(1);
     let held = ["a", "b"].map(|key| acquire(key, TTL));
     for lease in &held {
         granted(&*store, lease).await;
@@ -671,14 +686,15 @@ async fn a_busy_poll_only_reads() {
     }
     assert_eq!(row(&*store, "a").await.unwrap().wanted_until, wanted_until);
     // Less than half of the time is left: now it would be written.
-    let nearly = "UPDATE distributed_lock SET wanted_until = wanted_until - 1700000; COMMIT; BEGIN IMMEDIATE";
+    let nearly =
+        "UPDATE distributed_lock SET wanted_until = wanted_until - 31000000; COMMIT; BEGIN IMMEDIATE";
     execute(&mut user, nearly).await;
     assert_error(one(&*other, &ask()[0]).await, StoreErrorKind::Conflict, "");
     execute(&mut user, "COMMIT").await;
     assert!(matches!(one(&*other, &ask()[0]).await, Ok(Outcome::Busy(_))));
     let later = row(&*store, "a").await.unwrap();
     assert!(
-        later.wanted_until - later.now > 2_500_000,
+        later.wanted_until - later.now > 50_000_000,
         "{} at {}",
         later.wanted_until,
         later.now

@@ -23,9 +23,6 @@ const OPENED_WITH: i64 = 1_000_000;
 /// Connections that a process has for its own statements.
 const CONNECTIONS: u32 = 4;
 
-/// How long a process waits for one of them.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// The bank's database.
 #[derive(Debug, Clone)]
 pub(crate) enum Bank {
@@ -60,31 +57,31 @@ fn sql(text: String) -> AssertSqlSafe<String> {
 }
 
 impl Bank {
-    /// A bank at a URL. Connects when it has to.
-    pub(crate) fn at(url: &str) -> anyhow::Result<Self> {
+    /// A bank at a URL. Connects when it has to, and waits for that as long as its `patience` lasts.
+    pub(crate) fn at(url: &str, patience: Duration) -> anyhow::Result<Self> {
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         Ok(match scheme {
             "postgres" => Self::Postgres(
                 PgPoolOptions::new()
                     .max_connections(CONNECTIONS)
-                    .acquire_timeout(PATIENCE)
+                    .acquire_timeout(patience)
                     .connect_lazy(url)?,
             ),
             "mysql" => Self::MySql(
                 MySqlPoolOptions::new()
                     .max_connections(CONNECTIONS)
-                    .acquire_timeout(PATIENCE)
+                    .acquire_timeout(patience)
                     .connect_lazy(url)?,
             ),
             "sqlite" => {
                 let file = SqliteConnectOptions::from_str(url)?
                     .create_if_missing(true)
                     .journal_mode(SqliteJournalMode::Wal)
-                    .busy_timeout(PATIENCE);
+                    .busy_timeout(patience);
                 Self::Sqlite(
                     SqlitePoolOptions::new()
                         .max_connections(CONNECTIONS)
-                        .acquire_timeout(PATIENCE)
+                        .acquire_timeout(patience)
                         .connect_lazy_with(file),
                 )
             }

@@ -23,11 +23,14 @@ use crate::target::{StoreKind, Target};
 use crate::worker::{KEYS, LONGEST_TTL};
 
 /// The last part of a run, without faults: everything must be well again in it.
-const CALM: Duration = Duration::from_secs(7);
+const CALM: Duration = Duration::from_secs(14);
+
+/// How long the run itself waits for a connection: without one it has no verdict.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long after the last process has gone a lease may still stand: its ttl, and a statement that arrived
 /// late.
-pub(crate) const QUIET: Duration = LONGEST_TTL.saturating_add(Duration::from_secs(1));
+pub(crate) const QUIET: Duration = LONGEST_TTL.saturating_add(Duration::from_secs(3));
 
 /// What is run.
 #[derive(Debug, clap::Args)]
@@ -137,7 +140,7 @@ fn keep_in(folder: &Path, keep: &Path) -> anyhow::Result<PathBuf> {
 async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow::Result<()> {
     let seats = usize::try_from(arguments.processes)?;
     let target = Target::start(arguments.store, seats, folder).await?;
-    let bank = Bank::at(target.url())?;
+    let bank = Bank::at(target.url(), PATIENCE)?;
     let locks = LockManager::builder(bank.source())
         .namespace("torture")
         .auto_migrate(true)

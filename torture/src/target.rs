@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use dblock_tests::line::Database;
-use dblock_tests::own_server::OwnServer;
+use dblock_tests::own_server::{Commits, OwnServer};
 use dblock_tests::proxy::Proxy;
 use tokio::sync::Mutex;
 
@@ -59,7 +59,7 @@ impl Target {
                 });
             }
         };
-        let Some(server) = OwnServer::start(database).await else {
+        let Some(server) = OwnServer::start(database, Commits::ToDisk).await else {
             bail!("the programs of {} are not installed", store.name());
         };
         let url = server.url();

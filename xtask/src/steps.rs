@@ -1,6 +1,7 @@
 //! What each step of `cargo xtask test` runs.
 
 use std::fmt;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -23,6 +24,16 @@ const STORES: [(&str, &str); 3] = [
     ("postgres", "sqlx-postgres"),
     ("sqlite", "sqlx-sqlite"),
 ];
+
+/// A folder in memory, where Linux has one: a commit to a disk may stall for seconds, which fails tests by chance.
+const MEMORY: &str = "/dev/shm";
+
+/// Far more bytes than the tests' files have.
+#[cfg(target_os = "linux")]
+const ROOM: u64 = 4 << 30;
+
+/// How many tests run at once, at least: most of a test is waiting for a lease to end, or to be renewed.
+const AT_ONCE: usize = 4;
 
 /// No command takes this long unless it hangs.
 const LIMIT: Duration = Duration::from_mins(40);
@@ -168,8 +179,29 @@ async fn test(extra: &[String]) -> anyhow::Result<Outcome> {
     command.args(test_arguments(extra)).envs(servers.variables());
     // A test that finds no server fails then, instead of being left out.
     command.env("DBLOCK_TEST_REQUIRE_SERVERS", "1");
+    if memory_has_room() {
+        command.env("TMPDIR", MEMORY);
+    }
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    if processors < AT_ONCE && std::env::var_os("RUST_TEST_THREADS").is_none() {
+        command.env("RUST_TEST_THREADS", AT_ONCE.to_string());
+    }
     run(&mut command).await?;
     Ok(Outcome::Passed((!on.is_empty()).then(|| format!("on {on}"))))
+}
+
+/// Whether the tests' files, such as SQLite's, may be in memory. Test programs are built and run there, too.
+#[cfg(target_os = "linux")]
+fn memory_has_room() -> bool {
+    use rustix::fs::{StatVfsMountFlags, statvfs};
+
+    statvfs(MEMORY)
+        .is_ok_and(|at| at.f_bavail * at.f_frsize >= ROOM && !at.f_flag.contains(StatVfsMountFlags::NOEXEC))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn memory_has_room() -> bool {
+    false
 }
 
 /// All packages, unless `extra` chooses some.

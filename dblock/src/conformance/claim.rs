@@ -6,8 +6,8 @@ use super::Fixture;
 use super::listen::listening;
 use super::reservation::{SPARE, Scene, reservation_of, reserved};
 use super::scene::{
-    Asker, LONG, SHORT, assert_about, batch, changes_nothing, existing, granted, one, row, until_not_held,
-    within,
+    Asker, BRIEF, LONG, SHORT, assert_about, batch, changes_nothing, existing, granted, one, row,
+    until_not_held, within,
 };
 use crate::store::{LockRow, Outcome, Request, Store, Successor, WakeUp};
 
@@ -86,7 +86,7 @@ pub async fn claim_takes_the_reserved_row(fixture: &impl Fixture) {
 /// any of the spare ones.
 pub async fn claim_of_a_free_or_expired_row_takes_it(fixture: &impl Fixture) {
     let store = fixture.store().await;
-    for (name, ttl) in [("free", LONG), ("expired", SHORT)] {
+    for (name, ttl) in [("free", LONG), ("expired", BRIEF)] {
         let Some(scene) = reserved(&*store, name, ttl, LONG).await else {
             return;
         };

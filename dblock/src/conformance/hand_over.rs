@@ -6,7 +6,8 @@ use uuid::Uuid;
 
 use super::Fixture;
 use super::scene::{
-    Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, left, one, until_not_held,
+    Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, changes_nothing, existing, granted, left, one,
+    until_not_held,
 };
 use crate::store::{LockRow, Outcome, Store, Successor};
 
@@ -168,15 +169,28 @@ pub async fn former_successor_is_not_written(fixture: &impl Fixture) {
     }
 }
 
+/// A brief lease with its first token, and the successor that it was handed over to.
+async fn handed_over(store: &dyn Store, name: &str) -> (Asker, i64, Successor) {
+    for _ in 0..ROUNDS {
+        let first = Asker::new(name);
+        let token = granted(store, first.acquire_with_spare(BRIEF, SPARE))
+            .await
+            .fence_token;
+        let next = successor(token + 7);
+        match one(store, first.hand_over(1, BRIEF, Some(next.clone()))).await {
+            Outcome::Extended { .. } => return (first, token, next),
+            // Too late.
+            Outcome::Lost => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("nobody hands over a lease of {BRIEF:?}");
+}
+
 /// A takeover names the successor as the former holder.
 pub async fn successor_is_named_by_a_takeover(fixture: &impl Fixture) {
     let store = fixture.store().await;
-    let first = Asker::new("hand-over");
-    let token = granted(&*store, first.acquire_with_spare(SHORT, SPARE))
-        .await
-        .fence_token;
-    let next = successor(token + 7);
-    one(&*store, first.hand_over(1, SHORT, Some(next.clone()))).await;
+    let (first, token, next) = handed_over(&*store, "hand-over").await;
     until_not_held(&*store, &first.key).await;
     let grant = granted(&*store, Asker::new("hand-over").acquire(LONG)).await;
     let former = grant.taken_over.expect("the former holder is named");

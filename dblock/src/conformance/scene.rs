@@ -17,6 +17,13 @@ pub(super) const LONG: Duration = Duration::from_mins(5);
 /// A ttl that a check waits for.
 pub(super) const SHORT: Duration = Duration::from_millis(60);
 
+/// A ttl inside of which something is done first. Machines stall for longer, so what finds it over is tried anew,
+/// at most [`ROUNDS`] times.
+pub(super) const BRIEF: Duration = Duration::from_millis(500);
+
+/// How often something that may come too late is tried.
+pub(super) const ROUNDS: usize = 20;
+
 /// By how much two readings of the clock within one check may differ.
 pub(super) const SLACK: Duration = Duration::from_mins(1);
 

@@ -1,12 +1,10 @@
 //! A process that dies inside of a lock.
 
-use std::time::Duration;
-
 use dblock::LockError;
 use dblock_tests::child::Holder;
 use dblock_tests::{Backend, on_every_store};
 
-use crate::{HOLDER, long};
+use crate::{HOLDER, long, patient};
 
 on_every_store!(databases: the_lock_of_a_killed_process_is_taken_over);
 
@@ -22,10 +20,7 @@ async fn the_lock_of_a_killed_process_is_taken_over(backend: Backend) {
     holder.kill();
     let dead = backend.the_row("key").await;
     assert_eq!(dead.reentrant_count, 1, "nobody released it");
-    let guard = locks
-        .acquire("key", long().wait(Duration::from_secs(5)))
-        .await
-        .unwrap();
+    let guard = locks.acquire("key", patient()).await.unwrap();
     let row = backend.the_row("key").await;
     assert!(row.acquired_at >= dead.expire_at && guard.fence_token() > dead.fence_token);
 }

@@ -1,13 +1,11 @@
 //! Sharing a lock with another task, and entering a guard.
 
-use std::time::Duration;
-
 use dblock::conformance::poll::{DropWhen, drop_after};
 use dblock::{LockError, LostReason, current, inherit};
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::oneshot;
 
-use crate::{LONG, long, short};
+use crate::{LONG, RENEWED, long};
 
 on_every_store!(
     an_inherited_hold_counts_from_the_call,
@@ -24,9 +22,7 @@ async fn an_inherited_hold_counts_from_the_call(backend: Backend) {
     let locks = backend.manager().await;
     let outer = locks.with("key", long(), async {
         let child = inherit(async { backend.the_row("key").await.reentrant_count });
-        backend
-            .until("key", Duration::from_secs(3), |row| row.reentrant_count == 2)
-            .await;
+        backend.until("key", LONG, |row| row.reentrant_count == 2).await;
         let seen = child.await.unwrap();
         (seen, backend.the_row("key").await.reentrant_count)
     });
@@ -86,13 +82,9 @@ async fn a_child_that_is_never_spawned_counts_back(backend: Backend) {
     let locks = backend.manager().await;
     let outer = locks.with("key", long(), async {
         let child = inherit(async {});
-        backend
-            .until("key", Duration::from_secs(3), |row| row.reentrant_count == 2)
-            .await;
+        backend.until("key", LONG, |row| row.reentrant_count == 2).await;
         drop(child);
-        backend
-            .until("key", Duration::from_secs(3), |row| row.reentrant_count == 1)
-            .await;
+        backend.until("key", LONG, |row| row.reentrant_count == 1).await;
     });
     outer.await.unwrap();
     assert!(backend.the_row("key").await.is_free());
@@ -109,7 +101,7 @@ async fn outside_of_a_lock_inherit_just_runs(backend: Backend) {
 
 async fn loss_drops_the_child(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let parent = locks.with("key", short(), async {
+    let parent = locks.with("key", long().ttl(RENEWED), async {
         tokio::spawn(inherit(std::future::pending::<()>()))
     });
     let child = parent.await.unwrap();
@@ -164,7 +156,7 @@ async fn dropping_what_a_guard_runs_keeps_the_lock(backend: Backend) {
 
 async fn loss_drops_what_a_guard_runs(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire("key", short()).await.unwrap();
+    let guard = locks.acquire("key", long().ttl(RENEWED)).await.unwrap();
     operator.force_release("key").await.unwrap();
     let lost = guard.enter(std::future::pending::<()>()).await.unwrap_err();
     assert!(

@@ -171,6 +171,8 @@ async fn locks_hold_while_rows_are_purged(backend: Backend) {
             while !done.load(Ordering::Relaxed) {
                 let free = format!("lock_key = '{key}' AND reentrant_count = 0");
                 age(&backend, &TIMES, 2, &free).await;
+                // Or a store of one writer has no time for anybody else.
+                tokio::time::sleep(Duration::from_millis(2)).await;
             }
         });
     }
@@ -183,6 +185,7 @@ async fn locks_hold_while_rows_are_purged(backend: Backend) {
                     Ok(rows) => drop(purged.fetch_add(rows, Ordering::Relaxed)),
                     Err(error) => assert!(error.is_retryable(), "{error}"),
                 }
+                tokio::time::sleep(Duration::from_millis(2)).await;
             }
         }
     });

@@ -8,7 +8,7 @@ use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
 use sqlx::Connection;
 
-use crate::{LONG, long, patient, short};
+use crate::{LONG, RENEWED, long, patient};
 
 on_every_store!(databases:
     the_check_passes_inside_the_lease,
@@ -60,7 +60,8 @@ async fn the_check_of_a_lost_lease_says_lost(backend: Backend) {
 
 async fn a_takeover_waits_for_the_commit(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire("key", short().renew(false)).await.unwrap();
+    let brief = long().ttl(Duration::from_secs(5)).renew(false);
+    let guard = locks.acquire("key", brief).await.unwrap();
     let token = guard.fence_token();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.verify(&guard).await.unwrap();
@@ -78,15 +79,15 @@ async fn a_takeover_waits_for_the_commit(backend: Backend) {
 async fn renewals_survive_a_transaction_longer_than_a_third_of_the_ttl(backend: Backend) {
     let locks = backend.manager().await;
     let guard = locks
-        .acquire("key", long().ttl(Duration::from_secs(3)))
+        .acquire("key", long().ttl(Duration::from_secs(9)))
         .await
         .unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.verify(&guard).await.unwrap();
     let granted = backend.the_row("key").await;
-    // A renewal was due after one second.
+    // A renewal was due after three seconds.
     let later = backend
-        .until("key", LONG, |row| row.now > granted.acquired_at + 1_700_000)
+        .until("key", LONG, |row| row.now > granted.acquired_at + 5_100_000)
         .await;
     assert_eq!(later.expire_at, granted.expire_at, "renewals skip the row");
     assert!(!guard.is_lost());
@@ -144,7 +145,8 @@ async fn a_transaction_on_another_file_loses_nothing(backend: Backend) {
 }
 
 async fn a_renewal_since_the_snapshot_is_retryable(backend: Backend) {
-    let guard = backend.manager().await.acquire("key", short()).await.unwrap();
+    let renewed = long().ttl(RENEWED);
+    let guard = backend.manager().await.acquire("key", renewed).await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     let snapshot = format!(
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {}",

@@ -178,7 +178,7 @@ async fn a_connection_that_hears_nothing_any_more_only_slows_things(backend: Bac
         backend
             .execute(
                 "DO $$ BEGIN PERFORM pg_terminate_backend(pid) FROM pg_stat_activity \
-                 WHERE query LIKE 'LISTEN %' AND pid <> pg_backend_pid(); END $$",
+                 WHERE query = 'LISTEN \"dblock_' || '{table}'::regclass::oid || '\"' AND pid <> pg_backend_pid(); END $$",
             )
             .await;
         guard.release().await.unwrap();

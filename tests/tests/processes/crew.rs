@@ -111,6 +111,18 @@ impl<'a> Crew<'a> {
         }
     }
 
+    /// Waits until somebody is inside whom the last kill let in.
+    pub(crate) async fn until_taken_over(&self) {
+        let killed = self.former.iter().filter_map(|former| former.killed_ns).max();
+        let is_after = |event: &Event| matches!(event, Event::Enter { at_ns, .. } if Some(*at_ns) > killed);
+        // The last line of a log may be half written.
+        let has_entered =
+            |member: &Member| Log::read(&member.log).is_ok_and(|log| log.iter().rev().any(is_after));
+        while !self.members.iter().any(has_entered) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Asks everyone to end, and waits for that.
     pub(crate) async fn dismiss(&mut self) {
         for member in &mut self.members {

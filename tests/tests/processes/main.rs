@@ -1,7 +1,7 @@
 //! Eight OS processes of eight tasks each on one key, and now and then the holder is killed with SIGKILL:
 //! no overlap, no lost update, tokens only grow, and no row is held after everyone left.
 //!
-//! Runs for `DBLOCK_PROCESS_SECONDS` on each store, 6 by default; 30 is the full run. The servers are those
+//! Runs for at least `DBLOCK_PROCESS_SECONDS` on each store, 6 by default; 30 is the full run. The servers are those
 //! of `DBLOCK_TEST_POSTGRES_URL` and `DBLOCK_TEST_MYSQL_URL`; a store without one is left out, loudly, or
 //! fails when `DBLOCK_TEST_REQUIRE_SERVERS=1`. `--nocapture` shows the figures.
 //!
@@ -18,7 +18,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use dblock::InspectFilter;
-use dblock_tests::hot_account::{Account, TTL};
+use dblock_tests::hot_account::Account;
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -28,10 +28,10 @@ use history::History;
 
 const PROCESSES: usize = 8;
 
-/// From one kill to the next, the takeover included.
-const KILL_EVERY: Duration = Duration::from_secs(4);
+/// From a takeover to the next kill.
+const WORK: Duration = Duration::from_secs(1);
 
-/// How long it may take to catch a process inside. Machines stall for seconds.
+/// How long it may take to catch a process inside, or until its lock is taken over. Machines stall for seconds.
 const FIND_A_HOLDER: Duration = Duration::from_secs(30);
 
 /// The full run.
@@ -113,17 +113,22 @@ async fn torture(store: &str, url: &str) {
 
     let start = Instant::now();
     let mut crew = Crew::start(url, logs.path());
-    let mut next_kill = start + KILL_EVERY / 4;
-    let mut end = start + length;
-    while next_kill + TTL * 2 < end {
+    let end = start + length;
+    let mut next_kill = start + WORK;
+    // At least once.
+    loop {
         tokio::time::sleep_until(next_kill.into()).await;
         let kill = timeout(FIND_A_HOLDER, crew.kill_the_holder(&locks)).await;
         kill.expect("somebody is inside now and then");
-        next_kill = Instant::now() + KILL_EVERY;
         // The killed lease must have ended when everyone leaves, for then no row may be held.
-        end = end.max(Instant::now() + TTL * 2);
+        let taken_over = timeout(FIND_A_HOLDER, crew.until_taken_over()).await;
+        taken_over.expect("a dead process' lock is taken over");
+        next_kill = Instant::now() + WORK;
+        if next_kill >= end {
+            break;
+        }
     }
-    tokio::time::sleep_until(end.into()).await;
+    tokio::time::sleep_until(next_kill.into()).await;
     crew.dismiss().await;
 
     let held = locks.inspect(InspectFilter::new()).await.unwrap();

@@ -1,6 +1,6 @@
 //! A statement that fails, for one of its rows or with its session.
 
-use dblock::store::{Action, Outcome, Store, StoreErrorKind};
+use dblock::store::{Action, InspectFilter, Outcome, Store, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use crate::bench::{Bench, TTL, acquire, ask, extend, one, release, waiting};
@@ -42,13 +42,13 @@ async fn a_terminated_session_is_an_unknown_outcome() {
         .execute(&mut *transaction)
         .await
         .unwrap();
+    let mut admin = bench.user().await;
     let terminate = async {
         let sql = format!(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
              WHERE application_name = 'dblock' AND wait_event_type = 'Lock' AND query LIKE '%{}%'",
             bench.table
         );
-        let mut admin = bench.user().await;
         loop {
             let row = sqlx::query(AssertSqlSafe(sql.clone()))
                 .fetch_one(&mut admin)
@@ -60,9 +60,16 @@ async fn a_terminated_session_is_an_unknown_outcome() {
             tokio::task::yield_now().await;
         }
     };
-    let renewal = extend(&request, 1);
-    let (answer, ()) = tokio::join!(one(&store, &renewal), terminate);
-    let error = answer.unwrap_err();
+    let renewal = async {
+        loop {
+            let error = one(&store, &extend(&request, 1)).await.unwrap_err();
+            // It has waited for as long as it may, and nobody has terminated it by then.
+            if error.kind() != StoreErrorKind::Conflict {
+                return error;
+            }
+        }
+    };
+    let (error, ()) = tokio::join!(renewal, terminate);
     assert!(error.is_outcome_unknown(), "{error:?}");
     transaction.rollback().await.unwrap();
     assert!(matches!(
@@ -107,6 +114,8 @@ async fn a_release_before_the_failure_is_not_repeated() {
     let (store, other) = (bench.store(), bench.store());
     let held = acquire("a");
     ask(&store, &held).await;
+    // It has a connection by then: those whose statements fail wait for it no longer than a second.
+    other.inspect(&InspectFilter::new()).await.unwrap();
     let failing = general_statements_fail(&bench).await;
     // Two rows that are not there: the general statement is asked about both, and then about each.
     let batch = [&held, &acquire("b"), &acquire("c")].map(release);

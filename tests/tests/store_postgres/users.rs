@@ -67,11 +67,11 @@ async fn a_takeover_waits_for_the_fence_check() {
     let store = bench.store();
     let mut first = acquire("a");
     if let Action::Acquire { ttl, .. } = &mut first.action {
-        *ttl = Duration::from_millis(300);
+        *ttl = Duration::from_secs(3);
     }
-    let fence = token(&ask(&store, &first).await);
     let mut user = bench.user().await;
     let mut transaction = user.begin().await.unwrap();
+    let fence = token(&ask(&store, &first).await);
     let verify =
         async |on: &mut PgConnection, lease_id, fence| store.verify_in(on, &key("a"), lease_id, fence).await;
     assert!(
@@ -89,7 +89,7 @@ async fn a_takeover_waits_for_the_fence_check() {
         None
     );
     // Ended by the server's clock, not by ours.
-    sqlx::query("SELECT pg_sleep(0.35)")
+    sqlx::query("SELECT pg_sleep(3.1)")
         .execute(&mut *transaction)
         .await
         .unwrap();

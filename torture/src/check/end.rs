@@ -7,11 +7,12 @@ use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, Event, History, MS};
 
-/// How long after the last fault everything must be well again: the longest lease, and connecting anew.
-pub(crate) const RECOVERY: i64 = 4_000 * MS;
+/// How long after the last fault everything must be well again: the longest lease, and connecting anew, on a machine
+/// that stalls.
+pub(crate) const RECOVERY: i64 = 7_000 * MS;
 
 /// A store that is well answers within this time.
-const PATIENCE: i64 = 1_000 * MS;
+const PATIENCE: i64 = 2_500 * MS;
 
 pub(super) fn check(history: &History, calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     let mut quiet = false;

@@ -27,7 +27,7 @@ use crate::seat::Life;
 pub(crate) use mix::{KEYS, LONGEST_TTL, key_name};
 pub(crate) use process::{Arguments, main};
 #[cfg(test)]
-pub(crate) use section::Planned;
+pub(crate) use {process::watch_for_stalls, section::Planned};
 
 /// One process, or in the checker's own tests what stands for one.
 #[derive(Debug)]

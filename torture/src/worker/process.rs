@@ -23,6 +23,9 @@ use crate::seat::Life;
 const LOOK: Duration = Duration::from_millis(20);
 const STALL: Duration = Duration::from_millis(150);
 
+/// How long a process waits for a connection of its own.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// How a worker is started.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -74,7 +77,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         seat: arguments.seat,
         life: arguments.life,
     };
-    let bank = Bank::at(&arguments.url)?;
+    let bank = Bank::at(&arguments.url, PATIENCE)?;
     // The server may be down at this moment.
     let locks = LockManager::builder(bank.source())
         .namespace("torture")
@@ -130,7 +133,7 @@ fn orders() -> mpsc::UnboundedReceiver<Order> {
 }
 
 /// Writes down when the machine lets nothing of this process run, so that nobody is blamed for it.
-fn watch_for_stalls(worker: Arc<Worker>) {
+pub(crate) fn watch_for_stalls(worker: Arc<Worker>) {
     std::thread::spawn(move || {
         loop {
             let before = now();

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use super::account::Account;
 use super::launch::{Launch, prepare};
 use super::programs::{self, Version};
-use super::{CONNECTIONS, Server};
+use super::{CONNECTIONS, Purpose, Server};
 
 const DATABASE: &str = "dblock";
 
@@ -84,7 +84,12 @@ impl Programs {
     }
 
     /// Starts a server with its files in `parent`.
-    pub(crate) async fn start(&self, parent: &Path, password: &str) -> anyhow::Result<Server> {
+    pub(crate) async fn start(
+        &self,
+        parent: &Path,
+        password: &str,
+        purpose: Purpose,
+    ) -> anyhow::Result<Server> {
         let account = Account::for_server("mysql")?;
         let folder = account.folder(parent, "mysql")?;
         let data = folder.join("data");
@@ -111,6 +116,10 @@ impl Programs {
                 command
                     .arg(format!("--port={port}"))
                     .arg(format!("--max-connections={CONNECTIONS}"));
+                if purpose == Purpose::Tests {
+                    // Written at each commit, and synced once a second: 0 would lose commits with a kill.
+                    command.args(["--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0"]);
+                }
                 if self.flavour == Flavour::MySql {
                     command.args(["--loose-mysql-native-password=ON", "--loose-mysqlx=OFF"]);
                 }

@@ -1,7 +1,9 @@
 //! Private, throw-away database servers: on the loopback, on free ports, in a temporary folder, with
 //! random passwords. They are gone when [`Servers`] is dropped.
 //!
-//! Their settings are the defaults, so commits are as durable as in production.
+//! For benches their settings are the defaults, so commits are as durable as in production. For tests they do not
+//! wait for the disk: no test cuts the power, what a killed server has committed survives in the system's memory,
+//! and a disk that stalls for seconds under one commit would fail a test that has nothing to do with it.
 
 mod account;
 mod launch;
@@ -192,7 +194,7 @@ impl Servers {
                 let Some(programs) = &programs.mysql else {
                     return Ok(None);
                 };
-                programs.start(folder.path(), &password).await.map(Some)
+                programs.start(folder.path(), &password, purpose).await.map(Some)
             },
             async {
                 let Some(programs) = &programs.redis else {

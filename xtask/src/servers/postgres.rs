@@ -76,7 +76,7 @@ impl Programs {
                 "UTF8",
                 "--no-locale",
             ])
-            // Only about the files of the empty cluster; the server itself keeps its durable defaults.
+            // Only about the files of the empty cluster.
             .arg("--no-sync");
         prepare(initdb).await?;
         fs::remove_file(&password_file)?;
@@ -96,6 +96,9 @@ impl Programs {
                 // No Unix socket: the path of the folder may be too long for one.
                 command.args(["-c", "unix_socket_directories=", "-c", &format!("port={port}")]);
                 command.args(["-c", &format!("max_connections={CONNECTIONS}")]);
+                if purpose == Purpose::Tests {
+                    command.args(["-c", "fsync=off", "-c", "full_page_writes=off"]);
+                }
                 if purpose == Purpose::Benches && self.can_count() {
                     command.args(["-c", "shared_preload_libraries=pg_stat_statements"]);
                     // Switched on where statements are counted, and off where time is measured.

@@ -112,7 +112,8 @@ pub async fn other_keys_do_not_wait(fixture: &impl Fixture) {
 pub async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let dead = site.die_inside("key", SHORT).await;
+    // Long enough to be asked for inside of it on a busy machine.
+    let dead = site.die_inside("key", SHORT * 5).await;
     match locks.acquire("key", long()).await {
         Err(LockError::Busy { occupant, .. }) => {
             let occupant = occupant.unwrap();
@@ -123,16 +124,13 @@ pub async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(fixture: &im
         }
         other => panic!("{other:?}"),
     }
-    let guard = locks
-        .acquire("key", long().wait(Duration::from_secs(5)))
-        .await
-        .unwrap();
+    let guard = locks.acquire("key", patient()).await.unwrap();
     let row = site.the_row("key").await;
     assert!(
         row.acquired_at >= dead.expire_at,
         "not before the old lease is over"
     );
-    assert!(row.acquired_at < dead.expire_at + 1_000_000, "and soon after");
+    assert!(row.acquired_at < dead.expire_at + 10_000_000, "and soon after");
     assert_eq!(row.owner, guard.owner());
     assert!(guard.fence_token() > dead.fence_token);
 }
@@ -142,8 +140,8 @@ pub async fn renewal_keeps_a_body_inside_for_three_ttls(fixture: &impl Fixture) 
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
     // Long enough for renewals on a busy machine.
-    let ttl = Duration::from_secs(2);
-    let stayed = locks.with("key", short().ttl(ttl), async {
+    let ttl = Duration::from_secs(4);
+    let stayed = locks.with("key", long().ttl(ttl), async {
         let granted = site.the_row("key").await;
         loop {
             let refused = other
@@ -153,7 +151,7 @@ pub async fn renewal_keeps_a_body_inside_for_three_ttls(fixture: &impl Fixture) 
             assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
             let row = site.the_row("key").await;
             assert_eq!((row.lease_id, row.reentrant_count), (granted.lease_id, 1));
-            if row.now > granted.acquired_at + 6_000_000 {
+            if row.now > granted.acquired_at + 12_000_000 {
                 return row.fence_token == granted.fence_token;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

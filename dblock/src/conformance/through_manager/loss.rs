@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::site::{SHORT, Site, is_free, long, patient, short};
+use super::site::{LONG, RENEWED, SHORT, Site, long, patient, short};
 use crate::conformance::Fixture;
 use crate::{LockError, LostReason, OnLost, current};
 
@@ -47,7 +47,7 @@ pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
     let dropped = Dropped::default();
     let (inside, is_inside) = oneshot::channel();
     let body = dropped.clone().body();
-    let held = locks.with("key", short(), async {
+    let held = locks.with("key", long().ttl(RENEWED), async {
         inside.send(current().unwrap().fence_token()).unwrap();
         body.await;
     });
@@ -68,7 +68,7 @@ pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
             ..
         } => {
             assert_eq!((key.as_str(), fence_token), ("key", token));
-            assert!(held < SHORT * 2, "{held:?}");
+            assert!(held < RENEWED * 2, "{held:?}");
         }
         other => panic!("{other:?}"),
     }
@@ -78,7 +78,7 @@ pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
 pub async fn a_body_that_only_wants_a_signal_goes_on(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
-    let held = locks.with("key", short().on_lost(OnLost::Signal), async {
+    let held = locks.with("key", long().ttl(RENEWED).on_lost(OnLost::Signal), async {
         let lock = current().unwrap();
         operator.force_release("key").await.unwrap();
         let lost = lock.lost().await;
@@ -94,11 +94,22 @@ pub async fn a_body_that_only_wants_a_signal_goes_on(fixture: &impl Fixture) {
 /// Without renewal the body is dropped before the store's lease ends, and the row is freed.
 pub async fn an_unrenewed_body_is_dropped_before_the_lease_ends(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
+    // The margin is a tenth of a second, for which a machine may stall.
+    for _ in 0..5 {
+        if dropped_in_time(&site).await {
+            return;
+        }
+    }
+    panic!("the body was not dropped shortly before its lease ended, and released");
+}
+
+async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
+    let ttl = SHORT * 2;
     let locks = site.manager().await;
     let dropped = Dropped::default();
     let ends_at = Mutex::new(None);
     let body = dropped.clone().body();
-    let held = locks.with("key", short().renew(false), async {
+    let held = locks.with("key", patient().ttl(ttl).renew(false), async {
         // On this clock the lease ends at the latest then: the row was read before the clock.
         let row = site.the_row("key").await;
         let rest = u64::try_from(row.expire_at - row.now).unwrap();
@@ -109,16 +120,8 @@ pub async fn an_unrenewed_body_is_dropped_before_the_lease_ends(fixture: &impl F
     assert_eq!(reason(&lost), LostReason::Expired);
     let (read_at, rest) = ends_at.into_inner().unwrap().unwrap();
     let dropped = dropped.at().unwrap();
-    assert!(dropped < read_at + rest, "the body was inside after its lease");
-    assert!(
-        dropped > read_at + rest - SHORT / 2,
-        "it was dropped far too early"
-    );
-    let row = site.the_row("key").await;
-    assert!(
-        is_free(&row),
-        "and released, since the lease had not ended yet: {row:?}"
-    );
+    // Released, too, since the lease had not ended yet.
+    dropped < read_at + rest && dropped > read_at + rest - ttl / 2 && site.is_free("key").await
 }
 
 /// `max_hold` ends a lease that is being renewed.
@@ -127,14 +130,15 @@ pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &impl Fixture) {
     let locks = site.manager().await;
     let dropped = Dropped::default();
     let since = Instant::now();
-    let options = short().max_hold(SHORT * 3 / 2);
+    let max_hold = SHORT * 6;
+    let options = long().ttl(SHORT * 4).max_hold(max_hold);
     let lost = locks
         .with("key", options, dropped.clone().body())
         .await
         .unwrap_err();
     assert_eq!(reason(&lost), LostReason::MaxHold);
     let held = dropped.at().unwrap() - since;
-    assert!(held >= SHORT * 3 / 2 && held < SHORT * 5 / 2, "{held:?}");
+    assert!(held >= max_hold && held < max_hold + LONG / 2, "{held:?}");
     assert!(site.is_free("key").await);
 }
 
@@ -186,7 +190,7 @@ pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &impl Fixture
 pub async fn a_former_holder_renews_nothing(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let former = locks.acquire("key", short()).await.unwrap();
+    let former = locks.acquire("key", long().ttl(RENEWED)).await.unwrap();
     other.force_release("key").await.unwrap();
     // Two holds, so that a count that the former holder wrote would be seen.
     let nested = other.with("key", long(), async {
@@ -228,7 +232,7 @@ pub async fn the_loss_of_an_inner_lock_leaves_the_outer_one(fixture: &impl Fixtu
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
     let outer = locks.with("outer", long(), async {
-        let inner = locks.with("inner", short(), async {
+        let inner = locks.with("inner", long().ttl(RENEWED), async {
             operator.force_release("inner").await.unwrap();
             std::future::pending::<()>().await;
         });
@@ -247,7 +251,7 @@ pub async fn the_loss_of_the_outer_lock_drops_the_nested_bodies(fixture: &impl F
     let (locks, operator) = (site.manager().await, site.manager().await);
     let dropped = Dropped::default();
     let body = dropped.clone().body();
-    let outer = locks.with("outer", short(), async {
+    let outer = locks.with("outer", long().ttl(RENEWED), async {
         operator.force_release("outer").await.unwrap();
         locks.with("inner", long(), body).await
     });

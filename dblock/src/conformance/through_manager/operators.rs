@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::site::{LONG, Site, eventually, is_free, long, short};
+use super::site::{LONG, RENEWED, Site, eventually, is_free, long};
 use crate::conformance::Fixture;
 use crate::{InspectFilter, LockError, LostReason};
 
@@ -55,7 +55,7 @@ pub async fn a_revoked_lock_is_free_when_its_holder_leaves(fixture: &impl Fixtur
 pub async fn a_revoked_lease_is_told_and_not_renewed(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
-    let guard = locks.acquire("key", short()).await.unwrap();
+    let guard = locks.acquire("key", long().ttl(RENEWED)).await.unwrap();
     assert!(operator.revoke("key").await.unwrap());
     let ends_at = site.the_row("key").await.expire_at;
     guard.revoked().await;

@@ -310,11 +310,11 @@ pub async fn an_expired_lease_is_not_reentered_even_if_nobody_took_it(fixture: &
 pub async fn reentry_extends_the_lease(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let outer = locks.with("key", short().renew(false), async {
+    let outer = locks.with("key", long().renew(false), async {
         let granted = site.the_row("key").await;
         site.until("key", |row| row.now > granted.acquired_at + 100_000)
             .await;
-        let inside = locks.with("key", short(), async { site.the_row("key").await });
+        let inside = locks.with("key", long(), async { site.the_row("key").await });
         let inside = inside.await.unwrap();
         assert!(inside.expire_at >= granted.expire_at + 100_000);
         assert_eq!(inside.fence_token, granted.fence_token);
