@@ -9,10 +9,13 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use dblock::{InspectFilter, LockManager, LockOptions};
+use dblock::store::StoreErrorKind;
+use dblock::{InspectFilter, LockError, LockManager, LockOptions};
 use dblock_tests::Backend;
 use dblock_tests::backend::eventually;
+use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
 use dblock_tests::pgbouncer::{PgBouncer, Setup};
+use tokio::time::{Instant, sleep};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -56,6 +59,15 @@ impl Events {
     fn count(&self, message: &str) -> usize {
         let events = self.0.lock().unwrap();
         let has_it = |seen: &&Seen| seen.get("message").is_some_and(|found| found.contains(message));
+        events.iter().filter(has_it).count()
+    }
+
+    /// As [`count`](Self::count), of those about `key`.
+    fn count_about(&self, key: &str, message: &str) -> usize {
+        let events = self.0.lock().unwrap();
+        let has_it = |seen: &&Seen| {
+            seen.get("key").is_some_and(|found| found == key) && seen["message"].starts_with(message)
+        };
         events.iter().filter(has_it).count()
     }
 
@@ -117,6 +129,63 @@ async fn nested(locks: &LockManager, other: &LockManager) {
         other.acquire("life", LockOptions::new()).await.unwrap_err();
     };
     locks.with("life", LockOptions::new(), inner).await.unwrap();
+}
+
+/// The lock of a job that is to run once an hour is not taken for that of a process that died.
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_kept_busy_for_longer_than_its_ttl_is_no_takeover() {
+    let (events, store) = (Events::all(), FaultyStore::memory());
+    let (locks, other) = (store.manager(), store.other_process());
+    let hour = Duration::from_hours(1);
+    let options = LockOptions::new().ttl(Duration::from_secs(30));
+    let started = Instant::now();
+    locks
+        .with("hourly", options.clone().hold_min(hour), async {})
+        .await
+        .unwrap();
+    let next = other
+        .acquire("hourly", options.clone().wait(hour * 2))
+        .await
+        .unwrap();
+    assert!(
+        (hour..hour + Duration::from_secs(1)).contains(&started.elapsed()),
+        "{:?}",
+        started.elapsed()
+    );
+    next.release().await.unwrap();
+    events.expect("hourly", "lock released", &[]);
+    assert_eq!(
+        events.count_about("hourly", "lock taken over") + events.count_about("hourly", "lock was gone"),
+        0
+    );
+}
+
+/// An outage is told once for each lease, however often its renewal is tried, and so is its end. The error has the
+/// time at which the lease ended, whenever it is asked for.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_told_once() {
+    let (events, store) = (Events::all(), FaultyStore::memory());
+    let locks = store.manager();
+    let options = LockOptions::new().ttl(Duration::from_secs(30));
+    let guard = locks.acquire("outage", options).await.unwrap();
+    for times in 1..3 {
+        store.always(Kind::Extend, Fault::Fail(StoreErrorKind::Unreachable));
+        sleep(Duration::from_secs(20)).await;
+        store.heal();
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!(events.count_about("outage", "lock could not be renewed"), times);
+        assert_eq!(events.count_about("outage", "lock renewed again"), times);
+        assert!(events.count_about("outage", "lock still could not be renewed") > times);
+    }
+    store.always(Kind::Extend, Fault::Fail(StoreErrorKind::Unreachable));
+    guard.lost().await;
+    let held = async || match guard.enter(async {}).await {
+        Err(LockError::Lost { held, .. }) => held,
+        other => panic!("{other:?}"),
+    };
+    let at_the_end = held().await;
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(held().await, at_the_end);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

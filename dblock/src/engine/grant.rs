@@ -350,6 +350,7 @@ impl Grant {
         }
         let Some(reason) = reason(&state) else { return };
         state.reason = Some(reason);
+        state.terms.end();
         let (terms, holds) = (Arc::clone(&state.terms), state.holds);
         drop(state);
         if holds > 0 {

@@ -31,6 +31,10 @@ const LONGEST_RETRY_UNWRITTEN: Duration = Duration::from_millis(100);
 /// and would only be in the way.
 const WRITE_AFTER: Duration = Duration::from_millis(1);
 
+/// How long a row that `hold_min` keeps busy stays so beyond it at most. It is released in time, so that nobody
+/// takes its lease for one of a process that died.
+const RELEASE_WITHIN: Duration = Duration::from_secs(1);
+
 /// How far the row may be behind after a hand-over.
 const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
 
@@ -243,7 +247,7 @@ impl Holding {
             self.waiting.drain(..).for_each(Syncer::done);
             let may_extend = self.seen.reason != Some(LostReason::Expired) && !self.grant.is_revoked();
             let missing = !self.covers(until) && may_extend;
-            let ttl = until - now;
+            let ttl = until - now + RELEASE_WITHIN;
             return (missing && may_send).then_some(Action::Extend {
                 count: 1,
                 ttl,

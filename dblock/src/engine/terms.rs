@@ -1,6 +1,6 @@
 //! What stays the same for one owner in a grant.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -30,6 +30,8 @@ pub(crate) struct LeaseTerms {
     pub(crate) hold_min_until: Option<Instant>,
     /// The owner came in without the store: the row may still name its predecessor.
     pub(crate) handed_over: bool,
+    /// When the grant ended, if it ended with this owner inside.
+    ended_at: OnceLock<Instant>,
 }
 
 impl LeaseTerms {
@@ -55,11 +57,19 @@ impl LeaseTerms {
             max_hold_until: options.max_hold.map(|length| entered + length),
             hold_min_until: options.hold_min.map(|length| entered + length),
             handed_over: false,
+            ended_at: OnceLock::new(),
         }
     }
 
+    /// For how long the owner has, or had, the lock.
     pub(crate) fn held(&self) -> Duration {
-        self.since.elapsed()
+        let end = self.ended_at.get().copied().unwrap_or_else(Instant::now);
+        end.saturating_duration_since(self.since)
+    }
+
+    /// The grant has ended.
+    pub(super) fn end(&self) {
+        let _ = self.ended_at.set(Instant::now());
     }
 
     pub(crate) fn lost(&self, reason: LostReason) -> LockError {

@@ -90,16 +90,29 @@ impl Holding {
                         _ => self.extend_unsure = true,
                     }
                 }
-                let terms = self.terms();
-                tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
-                    held = ?terms.held(), %error, remaining = ?self.grant.remaining(),
-                    "lock could not be {}; trying again",
-                    if matches!(action, Action::Release) { "released" } else { "renewed" });
+                self.report(action, &error);
                 self.trouble = Some(error);
                 self.wait_on();
                 self.back_off(now);
                 Settled::Held
             }
+        }
+    }
+
+    /// Once, when the trouble begins: the request is sent again and again.
+    fn report(&self, action: &Action, error: &StoreError) {
+        let what = match action {
+            Action::Release => "released",
+            _ => "renewed",
+        };
+        let terms = self.terms();
+        if self.trouble.is_some() {
+            tracing::debug!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token, %error,
+                "lock still could not be {what}");
+        } else {
+            tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
+                held = ?terms.held(), %error, remaining = ?self.grant.remaining(),
+                "lock could not be {what}; trying again");
         }
     }
 
