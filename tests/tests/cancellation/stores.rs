@@ -34,8 +34,8 @@ const SETTLED: Duration = Duration::from_secs(29);
 /// A case that was quicker has given up no connection because the machine stalled.
 const QUICK: Duration = Duration::from_millis(1400);
 
-/// How many cases run at once. Each has a few connections.
-const AT_ONCE: usize = 6;
+/// How many cases run at once. Each has a few connections, and mostly waits.
+const AT_ONCE: usize = 9;
 
 /// What goes wrong on the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -457,13 +457,13 @@ fn everything_is_well_again_after_the_faults() {
         let mut sketch = Sketch::default()
             .section(A, 1, 10, 0, 100)
             .runner(1_000, Event::Calm);
-        sketch.ask(A, 2, 6_000, None);
-        sketch.answer(A, 2, 6_001, end, None);
+        sketch.ask(A, 2, 9_000, None);
+        sketch.answer(A, 2, 9_001, end, None);
         sketch
     };
     let found = sketch(End::Busy).findings();
     assert!(matches!(found[..], [Finding::Dead { .. }]), "{found:?}");
-    assert_eq!(sketch(End::Busy).section(B, 1, 20, 6_000, 6_100).findings(), []);
-    let found = sketch(End::Store).section(B, 1, 20, 6_000, 6_100).findings();
+    assert_eq!(sketch(End::Busy).section(B, 1, 20, 9_000, 9_100).findings(), []);
+    let found = sketch(End::Store).section(B, 1, 20, 9_000, 9_100).findings();
     assert!(matches!(found[..], [Finding::StoreFailed { .. }]), "{found:?}");
 }
