@@ -183,6 +183,7 @@ pub(crate) fn print(without: &Findings, with: &Findings) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     println!("\n{table}\n");
+    println!("with the lock,");
     println!("overlaps: {}", with.visits.overlaps);
 }
 
@@ -204,7 +205,7 @@ fn waits(visits: &Visits) -> String {
 fn tokens(visits: &Visits) -> String {
     match (visits.tokens, visits.token_slips) {
         (0, _) => "none".into(),
-        (all, 0) => format!("{all}, growing for each account"),
+        (_, 0) => "grew for each account".into(),
         (all, slips) => format!("{slips} of {all} did not grow"),
     }
 }

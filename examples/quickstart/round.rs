@@ -153,7 +153,7 @@ async fn kill_inside(mut victim: Worker, pool: &SqlitePool, bar: &ProgressBar) -
     victim.process.kill().await.context("cannot kill a worker")?;
     bank::log(pool, Event::Killed, (&victim.name, &customer), None).await?;
     let news = format!(
-        "killed {} inside of account:{customer} on purpose: its lock is free after the ttl",
+        "killed {} inside of account:{customer} on purpose: its lock is free after the ttl of 6 s",
         victim.name
     );
     if bar.is_hidden() {
