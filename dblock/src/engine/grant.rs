@@ -227,6 +227,9 @@ impl Grant {
             state.hand_over = None;
         }
         state.is_left = state.holds == 0;
+        if state.is_left {
+            state.terms.end(now);
+        }
         self.hand_over(state, engine, now)
     }
 
@@ -350,7 +353,8 @@ impl Grant {
         }
         let Some(reason) = reason(&state) else { return };
         state.reason = Some(reason);
-        state.terms.end();
+        // Nobody may have looked just then.
+        state.terms.end(state.deadline().min(Instant::now()));
         let (terms, holds) = (Arc::clone(&state.terms), state.holds);
         drop(state);
         if holds > 0 {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::EngineHandle;
+use super::batch::Kind;
 use super::grant::{self, Grant, Snapshot};
 use super::reservation::NewLease;
 use super::terms::LeaseTerms;
@@ -31,9 +32,11 @@ const LONGEST_RETRY_UNWRITTEN: Duration = Duration::from_millis(100);
 /// and would only be in the way.
 const WRITE_AFTER: Duration = Duration::from_millis(1);
 
-/// How long a row that `hold_min` keeps busy stays so beyond it at most. It is released in time, so that nobody
-/// takes its lease for one of a process that died.
-const RELEASE_WITHIN: Duration = Duration::from_secs(1);
+/// What the lease of a row that `hold_min` keeps busy has left when it is to be released. With less it would expire
+/// instead, and whoever comes next would take it for the lease of a process that died. After a shutdown it does.
+const TO_RELEASE_IN: Duration = Duration::from_secs(1);
+/// How many times slower than the store's clock ours may be at most: less than one second in this many.
+const CLOCKS_AGREE: u32 = 1000;
 
 /// How far the row may be behind after a hand-over.
 const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
@@ -56,6 +59,8 @@ pub(super) struct Holding {
     retry_at: Option<Instant>,
     pause: Duration,
     trouble: Option<StoreError>,
+    /// What the log says of it.
+    trouble_told: Option<Kind>,
     /// Callers whose change the next request will carry, and those whose change is on its way.
     waiting: Vec<Syncer>,
     sent: Vec<Syncer>,
@@ -90,6 +95,7 @@ impl Holding {
             retry_at: None,
             pause: FIRST_RETRY,
             trouble: None,
+            trouble_told: None,
             waiting: Vec::new(),
             sent: Vec::new(),
             extend_unsure: false,
@@ -192,7 +198,7 @@ impl Holding {
         self.seen.has_ended() && now >= self.seen.store_end
     }
 
-    /// A request whose outcome nobody knows may have extended the row.
+    /// A request whose outcome nobody knows may have extended the row, for longer than anybody wants.
     pub(super) fn is_unsure(&self) -> bool {
         self.extend_unsure
     }
@@ -203,8 +209,13 @@ impl Holding {
             .and_then(|planned| now.checked_duration_since(planned))
     }
 
-    /// Everyone has left, and `hold_min` keeps the row busy.
+    /// Everyone has left, and `hold_min` is not over.
     pub(super) fn lingers(&self, now: Instant) -> bool {
+        self.is_left() && self.lingers_until(now).is_some()
+    }
+
+    /// The same, and the row stays busy for as long by itself.
+    pub(super) fn lingers_by_itself(&self, now: Instant) -> bool {
         self.is_left() && self.lingers_until(now).is_some_and(|until| self.covers(until))
     }
 
@@ -246,8 +257,9 @@ impl Holding {
             // The callers need not wait for that.
             self.waiting.drain(..).for_each(Syncer::done);
             let may_extend = self.seen.reason != Some(LostReason::Expired) && !self.grant.is_revoked();
-            let missing = !self.covers(until) && may_extend;
-            let ttl = until - now + RELEASE_WITHIN;
+            let missing = !self.covers(until + TO_RELEASE_IN / 2) && may_extend;
+            let left = until - now;
+            let ttl = left + left / CLOCKS_AGREE + TO_RELEASE_IN;
             return (missing && may_send).then_some(Action::Extend {
                 count: 1,
                 ttl,

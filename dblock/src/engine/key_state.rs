@@ -101,7 +101,10 @@ impl KeyState {
     /// Somebody is inside, or is on the way in or out: a shutdown gives them its grace. Leases that nobody took and
     /// rows that `hold_min` keeps busy by themselves need none.
     pub(super) fn needs_grace(&self, now: Instant) -> bool {
-        self.holding.as_ref().is_some_and(|holding| !holding.lingers(now)) || self.in_flight.is_some()
+        self.holding
+            .as_ref()
+            .is_some_and(|holding| !holding.lingers_by_itself(now))
+            || self.in_flight.is_some()
     }
 
     /// Something is held, owed to the store or on its way.
@@ -213,6 +216,7 @@ impl KeyState {
             .in_flight
             .as_ref()
             .is_some_and(|sent| sent.for_whom == ForWhom::Holding && Kind::of(&sent.action) == Kind::Extend);
+        // What `hold_min` has extended ends by itself.
         if (on_its_way || holding.is_unsure()) && !holding.lingers(now) {
             self.orphans.push(Orphan::new(terms.lease_id, terms.ttl, now));
         }
@@ -367,7 +371,7 @@ impl KeyState {
     /// Ends what is held and refuses who waits: the engine stops. A row that `hold_min` keeps busy is left
     /// to expire.
     pub(super) fn end(&mut self, reason: LostReason, now: Instant) {
-        if let Some(holding) = self.holding.take_if(|holding| holding.lingers(now)) {
+        if let Some(holding) = self.holding.take_if(|holding| holding.lingers_by_itself(now)) {
             tracing::debug!(key = %self.key, remaining = ?holding.grant.remaining(), "left busy for hold_min");
         }
         if let Some(holding) = &self.holding {

@@ -5,8 +5,8 @@
 //!
 //! - [`driver`] is the loop: commands in, batches out, timers.
 //! - [`key_state`] decides what to ask the store for one key next: its [`holding`] is the grant that this
-//!   process has, its [`queue`] says when to ask for another one, its [`orphan`]s are the leases that nobody
-//!   took.
+//!   process has, its [`queue`] says when to ask for another one, with [`turns`] among processes that want it, and its
+//!   [`orphan`]s are the leases that nobody took.
 //! - [`line`] and [`grant`] are what callers and the engine share: who waits, and who is inside. An owner that
 //!   leaves lets the next in line in without the engine and the store. [`lease`] is an owner's view of a grant.
 //! - [`reservation`] is the next grant, promised while another process has the key: who leaves there lets in here.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::grant::Snapshot;
 use super::line::Line;
-use super::turns::Turns;
+use super::turns::{Turns, WANTED_FOR, jittered};
 use super::waiter::Waiter;
 use crate::store::{Occupant, StoreError, StoreErrorKind};
 
@@ -24,10 +24,6 @@ const LISTENING_PAUSE: Duration = Duration::from_millis(950);
 
 /// Pause before a row that is locked is asked again after a wake-up: whoever has locked it is about to take it.
 const WOKEN_PAUSE: Duration = Duration::from_millis(2);
-
-/// How long a busy answer says in the row that somebody waits. Longer than any pause, and than a slow
-/// statement or two.
-pub(super) const WANTED_FOR: Duration = Duration::from_secs(3);
 
 /// How long the store's word that a key is busy counts for callers that come later. A store that answers is
 /// asked more often than that.
@@ -306,9 +302,4 @@ impl Queue {
         self.ask_at = now;
         self.turns.released(wanted, listening, now);
     }
-}
-
-/// Between three quarters and five quarters of `pause`, so that processes do not ask in step.
-pub(super) fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.75 + fastrand::f64() / 2.0)
 }

@@ -30,7 +30,7 @@ pub(crate) struct LeaseTerms {
     pub(crate) hold_min_until: Option<Instant>,
     /// The owner came in without the store: the row may still name its predecessor.
     pub(crate) handed_over: bool,
-    /// When the grant ended, if it ended with this owner inside.
+    /// When the owner left, or the grant ended.
     ended_at: OnceLock<Instant>,
 }
 
@@ -67,9 +67,9 @@ impl LeaseTerms {
         end.saturating_duration_since(self.since)
     }
 
-    /// The grant has ended.
-    pub(super) fn end(&self) {
-        let _ = self.ended_at.set(Instant::now());
+    /// The owner has left, or the grant has ended. The first time counts.
+    pub(super) fn end(&self, at: Instant) {
+        let _ = self.ended_at.set(at);
     }
 
     pub(crate) fn lost(&self, reason: LostReason) -> LockError {

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::queue::{WANTED_FOR, jittered};
-
 /// A process has the key for at most so long in a row, over hand-overs and leases, while others want it, and
 /// for at most so many leases. Then it stands back, so that another one gets in.
 const LONGEST_TURN: Duration = Duration::from_millis(100);
@@ -21,6 +19,10 @@ const STAND_BACK_LISTENING: Duration = Duration::from_millis(5);
 /// again when that one has written that it is inside. Who has waited for longer asks earlier.
 const AFTER_ANOTHER: Duration = Duration::from_millis(2);
 const LAST_COMERS_LAST: Duration = Duration::from_millis(6);
+
+/// How long a busy answer says in the row that somebody waits. Longer than any pause, and than a slow
+/// statement or two.
+pub(super) const WANTED_FOR: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) struct Turns {
@@ -142,4 +144,9 @@ impl Turns {
             LONGEST_TURN
         }
     }
+}
+
+/// Between three quarters and five quarters of `pause`, so that processes do not ask in step.
+pub(super) fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.75 + fastrand::f64() / 2.0)
 }

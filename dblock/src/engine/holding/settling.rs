@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{FIRST_RETRY, Holding, LONGEST_RETRY, LONGEST_RETRY_UNWRITTEN, Release};
+use crate::engine::batch::Kind;
 use crate::engine::waiter::Syncer;
 use crate::error::LostReason;
 use crate::options;
@@ -99,14 +100,17 @@ impl Holding {
         }
     }
 
-    /// Once, when the trouble begins: the request is sent again and again.
-    fn report(&self, action: &Action, error: &StoreError) {
-        let what = match action {
-            Action::Release => "released",
-            _ => "renewed",
+    /// Warns once of each kind of request: it is sent again and again.
+    fn report(&mut self, action: &Action, error: &StoreError) {
+        let kind = Kind::of(action);
+        let what = if kind == Kind::Release {
+            "released"
+        } else {
+            "renewed"
         };
+        let told = self.trouble_told.replace(kind) == Some(kind);
         let terms = self.terms();
-        if self.trouble.is_some() {
+        if told {
             tracing::debug!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token, %error,
                 "lock still could not be {what}");
         } else {
@@ -136,6 +140,7 @@ impl Holding {
             self.follow_at = None;
         }
         let terms = &self.seen.terms;
+        self.trouble_told = None;
         if self.trouble.take().is_some() {
             tracing::info!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token, "lock renewed again");
         }
