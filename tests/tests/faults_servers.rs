@@ -384,9 +384,10 @@ async fn waiting_holds_no_connection(line: Line) {
 async fn a_transaction_of_the_users_stalls_no_lease(line: Line) {
     let locks = line.manager().await;
     let guard = acquire(&locks, ttl(ms(12_000)), ms(15_000)).await.unwrap();
-    let short = locks.acquire("short", ttl(ms(4000))).await.unwrap();
+    let short = locks.acquire("short", ttl(ms(9000))).await.unwrap();
     let transaction = line.verified(&guard).await;
     let before = line.row("the-key").await.expire_at;
+    let short_before = line.row("short").await.expire_at;
     let body = async {
         // Renewals of the row are due and skipped; those of others are not.
         let mut quick = 0;
@@ -402,6 +403,7 @@ async fn a_transaction_of_the_users_stalls_no_lease(line: Line) {
         // A machine that stalls spoils a few of them.
         assert!(quick >= 10, "{quick} of 20 were quick");
         assert_eq!(line.row("the-key").await.expire_at, before, "the row is locked");
+        assert!(line.row("short").await.expire_at > short_before, "it was renewed");
         // A re-entry waits for no row lock: it is inside before the commit.
         let nested = async {
             assert_eq!(line.row("the-key").await.reentrant_count, 1, "memory decides");
@@ -440,9 +442,9 @@ fn renewals_need_neither_the_callers_runtime_nor_its_pool() {
                 return;
             };
             let (locks, _pool) = with_a_full_pool(&line).await;
-            let guard = acquire(&locks, ttl(ms(3000)), ms(15_000)).await.unwrap();
+            let guard = acquire(&locks, ttl(ms(9000)), ms(15_000)).await.unwrap();
             let lease = line.row("the-key").await.lease_id;
-            std::thread::sleep(ms(7000));
+            std::thread::sleep(ms(10_000));
             assert!(!guard.is_lost());
             let row = line.row("the-key").await;
             assert_eq!((row.lease_id, row.is_held()), (lease, true));

@@ -207,7 +207,15 @@ pub(super) async fn row(store: &dyn Store, key: &Key) -> Option<LockRow> {
         .prefix(key.as_str())
         .include_free()
         .limit(u32::MAX);
-    let rows = store.inspect(&filter).await.expect("inspect reads rows");
+    let mut answer = store.inspect(&filter).await;
+    for _ in 0..ROUNDS {
+        match answer {
+            // On a machine that stalls connecting may take too long.
+            Err(error) if error.is_retryable() => answer = store.inspect(&filter).await,
+            _ => break,
+        }
+    }
+    let rows = answer.expect("inspect reads rows");
     rows.into_iter().find(|row| row.key == *key)
 }
 
