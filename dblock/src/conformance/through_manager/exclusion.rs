@@ -139,7 +139,7 @@ pub async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(fixture: &im
 pub async fn renewal_keeps_a_body_inside_for_three_ttls(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     // A machine that stalls for seconds loses a lease.
-    for _ in 0..4 {
+    for _ in 0..8 {
         if stays_inside(&site).await {
             return;
         }
