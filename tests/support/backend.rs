@@ -121,7 +121,7 @@ impl Backend {
     /// Fresh rows; `None` when the server is not given.
     pub async fn new(kind: Kind) -> Option<Self> {
         let backend = Self::without_table(kind).await?;
-        backend.builder().auto_migrate(true).build().await.unwrap();
+        built(|| backend.builder().auto_migrate(true)).await;
         Some(backend)
     }
 
@@ -197,7 +197,7 @@ impl Backend {
 
     /// A new manager on the same rows: what another process would have.
     pub async fn manager(&self) -> LockManager {
-        self.builder().build().await.unwrap()
+        built(|| self.builder()).await
     }
 
     /// A new handle on a table of the backend's database, beneath any manager.
@@ -380,6 +380,18 @@ impl Fixture for Backend {
     async fn bare(&self) -> Option<Arc<dyn Store>> {
         let has_tables = !matches!(self.place(), Place::Memory(_));
         has_tables.then(|| self.handle(&format!("{}_bare", self.table)))
+    }
+}
+
+/// Builds a manager, and tries again when the store could not be reached: a machine may stall for longer than the
+/// store's patience.
+async fn built(builder: impl Fn() -> LockManagerBuilder) -> LockManager {
+    let mut tries = 0..5;
+    loop {
+        match builder().build().await {
+            Err(error) if error.is_retryable() && tries.next().is_some() => {}
+            manager => return manager.unwrap(),
+        }
     }
 }
 

@@ -318,10 +318,14 @@ impl FaultyStore {
 /// The row of a key, free or not.
 pub async fn row(store: &dyn Store, key: &str) -> Option<LockRow> {
     let filter = InspectFilter::new().prefix(key).include_free();
-    let rows = store
-        .inspect(&filter)
-        .await
-        .expect("the store inside can be read");
+    let mut tries = 0..5;
+    let rows = loop {
+        match store.inspect(&filter).await {
+            // A machine may stall for longer than the store's patience.
+            Err(error) if error.is_retryable() && tries.next().is_some() => {}
+            rows => break rows.expect("the store inside can be read"),
+        }
+    };
     rows.into_iter().find(|row| row.key.as_str() == key)
 }
 

@@ -128,8 +128,10 @@ impl Line {
         let (_, name) = rest.split_once('/').expect("a URL with a database");
         let url = format!("{before}://{user}@{}/{name}", self.proxy.address());
         let locks = start(self.database.store(&url, &self.table));
-        let body = async { locks.with("warm", dblock::LockOptions::new(), async {}).await };
-        let warm = locks.with("warm", dblock::LockOptions::new(), body).await;
+        // A machine may stall for longer than a caller without a wait has patience.
+        let options = || dblock::LockOptions::new().wait(Duration::from_secs(20));
+        let body = async { locks.with("warm", options(), async {}).await };
+        let warm = locks.with("warm", options(), body).await;
         warm.and_then(|nested| nested)
             .expect("the line is not broken yet");
         locks

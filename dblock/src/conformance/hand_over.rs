@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::Fixture;
 use super::scene::{
-    Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, changes_nothing, existing, granted, left, one,
-    until_not_held,
+    Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, changes_nothing, existing, force_release, granted, left,
+    one, revoke, until_not_held,
 };
 use crate::store::{LockRow, Outcome, Store, Successor};
 
@@ -45,12 +45,7 @@ pub async fn spare_tokens_are_never_given_again(fixture: &impl Fixture) {
 
         let (forced, kept) = take(&*other, LONG, ceiling).await;
         ceiling = kept;
-        assert!(
-            store
-                .force_release(&forced.key)
-                .await
-                .expect("force_release works")
-        );
+        assert!(force_release(&*store, &forced.key).await);
 
         let (expired, kept) = take(&*store, SHORT, ceiling).await;
         ceiling = kept;
@@ -224,7 +219,7 @@ pub async fn successor_of_a_revoked_lease_is_written(fixture: &impl Fixture) {
     let first = Asker::new("hand-over");
     let grant = granted(&*store, first.acquire_with_spare(LONG, SPARE)).await;
     let before = existing(&*store, &first.key).await;
-    assert!(store.revoke(&first.key).await.expect("revoke works"));
+    assert!(revoke(&*store, &first.key).await);
     let next = successor(grant.fence_token + 1);
     let outcome = one(&*store, first.hand_over(1, LONG * 2, Some(next.clone()))).await;
     assert!(

@@ -2,7 +2,8 @@
 
 use super::Fixture;
 use super::scene::{
-    Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, key, one, row, until_not_held,
+    Asker, LONG, SHORT, assert_about, changes_nothing, existing, force_release, granted, key, one, revoke,
+    row, until_not_held,
 };
 use crate::store::{LockRow, Outcome};
 
@@ -12,11 +13,8 @@ pub async fn revoked_lease_is_not_lengthened(fixture: &impl Fixture) {
     let asker = Asker::new("revoked");
     granted(&*store, asker.acquire(LONG)).await;
     let before = existing(&*store, &asker.key).await;
-    assert!(other.revoke(&asker.key).await.expect("revoke works"));
-    assert!(
-        other.revoke(&asker.key).await.expect("revoke works"),
-        "it is still held"
-    );
+    assert!(revoke(&*other, &asker.key).await);
+    assert!(revoke(&*other, &asker.key).await, "it is still held");
 
     let outcome = one(&*store, asker.extend(2, LONG * 2)).await;
     let Outcome::Extended {
@@ -52,7 +50,7 @@ pub async fn revocation_ends_with_the_lease(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let (first, next) = (Asker::new("revoked"), Asker::new("revoked"));
     granted(&*store, first.acquire(LONG)).await;
-    assert!(store.revoke(&first.key).await.expect("revoke works"));
+    assert!(revoke(&*store, &first.key).await);
     one(&*store, first.release()).await;
     granted(&*store, next.acquire(LONG)).await;
     let outcome = one(&*store, next.extend(1, LONG * 2)).await;
@@ -71,16 +69,16 @@ pub async fn revocation_ends_with_the_lease(fixture: &impl Fixture) {
 pub async fn revoke_finds_only_held_rows(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let asker = Asker::new("revoke");
-    assert!(!store.revoke(&asker.key).await.expect("revoke works"));
+    assert!(!revoke(&*store, &asker.key).await);
     assert_eq!(row(&*store, &asker.key).await, None);
 
     granted(&*store, asker.acquire(LONG)).await;
     one(&*store, asker.release()).await;
-    assert!(!store.revoke(&asker.key).await.expect("revoke works"));
+    assert!(!revoke(&*store, &asker.key).await);
 
     granted(&*store, Asker::new("revoke").acquire(SHORT)).await;
     until_not_held(&*store, &asker.key).await;
-    assert!(!store.revoke(&asker.key).await.expect("revoke works"));
+    assert!(!revoke(&*store, &asker.key).await);
     assert!(!existing(&*store, &asker.key).await.revoked);
 }
 
@@ -92,12 +90,7 @@ pub async fn force_release_frees_at_once(fixture: &impl Fixture) {
     let lost = granted(&*store, former.acquire(LONG)).await;
     granted(&*store, bystander.acquire(LONG)).await;
     let before = existing(&*store, &former.key).await;
-    assert!(
-        other
-            .force_release(&former.key)
-            .await
-            .expect("force_release works")
-    );
+    assert!(force_release(&*other, &former.key).await);
 
     let row = existing(&*store, &former.key).await;
     assert_eq!(row.reentrant_count, 0);
@@ -132,29 +125,14 @@ pub async fn force_release_frees_at_once(fixture: &impl Fixture) {
 /// Force-release of an absent, free or expired row: false.
 pub async fn force_release_finds_only_held_rows(fixture: &impl Fixture) {
     let store = fixture.store().await;
-    assert!(
-        !store
-            .force_release(&key("nobody"))
-            .await
-            .expect("force_release works")
-    );
+    assert!(!force_release(&*store, &key("nobody")).await);
     assert_eq!(row(&*store, &key("nobody")).await, None);
 
     let asker = Asker::new("force");
     granted(&*store, asker.acquire(LONG)).await;
     one(&*store, asker.release()).await;
-    assert!(
-        !store
-            .force_release(&asker.key)
-            .await
-            .expect("force_release works")
-    );
+    assert!(!force_release(&*store, &asker.key).await);
     granted(&*store, Asker::new("force").acquire(SHORT)).await;
     until_not_held(&*store, &asker.key).await;
-    assert!(
-        !store
-            .force_release(&asker.key)
-            .await
-            .expect("force_release works")
-    );
+    assert!(!force_release(&*store, &asker.key).await);
 }

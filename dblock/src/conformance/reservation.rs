@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::Fixture;
 use super::scene::{
-    Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, batch, changes_nothing, existing, granted, one, until,
-    until_not_held,
+    Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, batch, changes_nothing, existing, force_release,
+    granted, one, until, until_not_held,
 };
 use crate::store::{LockRow, Occupant, Outcome, Request, Reservation, Reserved, Store, Successor};
 
@@ -432,8 +432,7 @@ pub async fn force_release_leaves_the_reservation(fixture: &impl Fixture) {
         return;
     };
     let before = existing(&*store, &scene.holder.key).await.reserved;
-    let forced = store.force_release(&scene.holder.key).await;
-    assert!(forced.expect("force_release works"));
+    assert!(force_release(&*store, &scene.holder.key).await);
     assert_eq!(existing(&*store, &scene.holder.key).await.reserved, before);
     let told = store.announce(&[scene.holder.leave()]).await;
     assert_eq!(told.expect("announce works"), [false], "the lease is gone");

@@ -6,7 +6,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::Key;
-use crate::store::{Action, InspectFilter, Leave, LockRow, Occupant, Outcome, Request, Store, Successor};
+use crate::store::{
+    Action, InspectFilter, Leave, LockRow, Occupant, Outcome, Request, Store, StoreError, StoreFuture,
+    Successor,
+};
 
 /// No check waits longer than this for anything.
 pub const PATIENCE: Duration = Duration::from_mins(1);
@@ -201,13 +204,32 @@ impl Grant {
     }
 }
 
+/// Asks again after what was not carried out: on a machine that stalls connecting may take too long.
+async fn insist<'a, T>(ask: impl Fn() -> StoreFuture<'a, Result<T, StoreError>>) -> T {
+    for _ in 0..ROUNDS {
+        match ask().await {
+            Err(error) if error.is_retryable() && !error.is_outcome_unknown() => {}
+            answer => return answer.expect("the store answers"),
+        }
+    }
+    panic!("the store could not be asked {ROUNDS} times in a row");
+}
+
+pub(super) async fn revoke(store: &dyn Store, key: &Key) -> bool {
+    insist(|| store.revoke(key)).await
+}
+
+pub(super) async fn force_release(store: &dyn Store, key: &Key) -> bool {
+    insist(|| store.force_release(key)).await
+}
+
 /// The row of a key.
 pub(super) async fn row(store: &dyn Store, key: &Key) -> Option<LockRow> {
     let filter = InspectFilter::new()
         .prefix(key.as_str())
         .include_free()
         .limit(u32::MAX);
-    let rows = store.inspect(&filter).await.expect("inspect reads rows");
+    let rows = insist(|| store.inspect(&filter)).await;
     rows.into_iter().find(|row| row.key == *key)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use dblock::{LockError, LostReason};
 use dblock_tests::{Backend, on_every_store};
 
-use crate::{SHORT, long, short};
+use crate::{RENEWED, SHORT, long, short};
 
 on_every_store!(a_body_that_comes_back_too_late_has_lost);
 on_every_store!(databases: a_blocked_worker_thread_does_not_stop_renewals);
@@ -30,9 +30,9 @@ async fn a_body_that_comes_back_too_late_has_lost(backend: Backend) {
 async fn a_blocked_worker_thread_does_not_stop_renewals(backend: Backend) {
     let locks = backend.manager().await;
     let granted = Mutex::new(None);
-    let held = locks.with("key", long().ttl(SHORT * 3), async {
+    let held = locks.with("key", long().ttl(RENEWED), async {
         *granted.lock().unwrap() = Some(backend.the_row("key").await);
-        std::thread::sleep(SHORT * 6);
+        std::thread::sleep(RENEWED + SHORT);
         backend.the_row("key").await
     });
     let row = held.await.unwrap();

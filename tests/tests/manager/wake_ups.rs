@@ -165,6 +165,17 @@ async fn listening_ends_when_nobody_has_waited_for_a_minute() {
     assert_eq!(scene.telling.listeners(), 1, "and begins again");
 }
 
+/// Waits for the session that listens on the table's channel, and ends it.
+const END_LISTENING: &str = "DO $$ BEGIN
+    FOR attempt IN 1..1000 LOOP
+        PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE query = 'LISTEN \"dblock_' || '{table}'::regclass::oid || '\"';
+        IF FOUND THEN RETURN; END IF;
+        PERFORM pg_sleep(0.01), pg_stat_clear_snapshot();
+    END LOOP;
+    RAISE EXCEPTION 'nobody listens';
+END $$";
+
 /// The server ends the listening connection, and the lock goes round all the same.
 async fn a_connection_that_hears_nothing_any_more_only_slows_things(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
@@ -175,12 +186,7 @@ async fn a_connection_that_hears_nothing_any_more_only_slows_things(backend: Bac
             async move { other.acquire("key", LockOptions::new().wait(LONG)).await }
         });
         backend.until("key", LONG, |row| row.wanted_until > row.now).await;
-        backend
-            .execute(
-                "DO $$ BEGIN PERFORM pg_terminate_backend(pid) FROM pg_stat_activity \
-                 WHERE query = 'LISTEN \"dblock_' || '{table}'::regclass::oid || '\"' AND pid <> pg_backend_pid(); END $$",
-            )
-            .await;
+        backend.execute(END_LISTENING).await;
         guard.release().await.unwrap();
         waiter.await.unwrap().unwrap().release().await.unwrap();
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::site::{SHORT, Site, long, patient};
+use super::site::{RENEWED, Site, long, patient};
 use crate::conformance::Fixture;
 use crate::forward_to_inner;
 use crate::store::{Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture};
@@ -109,10 +109,10 @@ pub async fn lost_replies_free_nobody_elses_lock(fixture: &impl Fixture) {
 pub async fn lost_replies_lose_no_lease(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = LosesReplies::manager(fixture).await;
-    let guard = locks.acquire("key", patient().ttl(SHORT * 5)).await.unwrap();
+    let guard = locks.acquire("key", patient().ttl(RENEWED)).await.unwrap();
     let granted = site.the_row("key").await;
     let later = site
-        .until("key", |row| row.now > granted.acquired_at + 11_000_000)
+        .until("key", |row| row.now > granted.acquired_at + 10_000_000)
         .await;
     assert_eq!((later.lease_id, later.reentrant_count), (granted.lease_id, 1));
     assert!(!guard.is_lost());

@@ -16,9 +16,9 @@ pub(super) const LONG: Duration = Duration::from_secs(30);
 /// The shortest ttl.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
 
-/// A lease that is renewed: a renewal is due after a third of it, and may be late by seconds on a machine that
+/// A lease that is renewed: a renewal is due after a third of it, and may be late by five seconds on a machine that
 /// stalls.
-pub(super) const RENEWED: Duration = Duration::from_secs(6);
+pub(super) const RENEWED: Duration = Duration::from_secs(9);
 
 /// How soon something is done in the background that waits for no ttl.
 const SOON: Duration = Duration::from_secs(10);
