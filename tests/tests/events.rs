@@ -168,7 +168,7 @@ async fn an_outage_is_told_once() {
         store.always(Kind::Extend, Fault::Fail(StoreErrorKind::Unreachable));
         sleep(Duration::from_secs(20)).await;
         store.heal();
-        sleep(Duration::from_secs(10)).await;
+        sleep(Duration::from_secs(20)).await;
         assert_eq!(events.count_about("outage", "lock could not be renewed"), times);
         assert_eq!(events.count_about("outage", "lock renewed again"), times);
         assert!(events.count_about("outage", "lock still could not be renewed") > times);
