@@ -83,11 +83,17 @@ pub(super) async fn drive(
                 }
             }
             Some(batch) = driver.batches.join_next() => {
-                if driver.sends_on(&batch) {
-                    // The store works on it while the answers are looked at.
+                let crowd = driver.lanes.are_crowded();
+                if let Ok(batch) = &batch {
+                    driver.lanes.answered(batch.lane);
+                }
+                if crowd {
+                    // The store works on the next batch while the answers of this one are looked at. It goes
+                    // without what is still in the inbox: in a crowd it is large enough.
+                    driver.dispatch();
                     yield_now().await;
                 }
-                driver.settle(batch);
+                driver.settle(batch, crowd);
             }
             Some(_) = driver.errands.join_next() => {}
             heard = driver.listener.next() => driver.hear(heard),
@@ -370,20 +376,8 @@ impl Driver {
         batch
     }
 
-    /// Sends the next batch on the lane of one that came back, if there is a crowd. Else the answers come first:
-    /// the next batch may wait for their callers.
-    fn sends_on(&mut self, batch: &Result<Answered, JoinError>) -> bool {
-        let Ok(batch) = batch else { return false };
-        let crowd = gather::is_crowd(self.lanes.load());
-        self.lanes.answered(batch.lane);
-        if crowd {
-            self.dispatch();
-        }
-        crowd
-    }
-
-    /// Takes the answers of a batch.
-    fn settle(&mut self, batch: Result<Answered, JoinError>) {
+    /// Takes the answers of a batch. In a crowd its callers are not waited for.
+    fn settle(&mut self, batch: Result<Answered, JoinError>, crowd: bool) {
         let Answered {
             requests,
             announce,
@@ -396,7 +390,7 @@ impl Driver {
         };
         let now = Instant::now();
         if let Some(gather) = &mut self.gather
-            && !gather::is_crowd(self.lanes.load())
+            && !crowd
         {
             gather.answered(requests.len());
         }

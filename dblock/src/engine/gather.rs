@@ -7,7 +7,7 @@
 //! - After the answers of a batch, the engine waits for what their callers want next ([`Gather`]). In a crowd it does
 //!   not: there the next batch is ready, and goes out before the answers of the last one are looked at.
 //! - A batch of acquires waits for one of releases that is on its way and no smaller, and the other way round
-//!   ([`waits_for`]): its callers are about to want the same.
+//!   ([`waits_for`]): its callers are about to want the same. In a crowd it goes out as soon as that one is back.
 //! - A key that goes round in this process, while others want it, is not released before those who have just had it
 //!   got the same moment to come back: it would be a while before this process has it again.
 
@@ -28,12 +28,6 @@ const HOLD_BACK: Duration = Duration::from_millis(2);
 
 /// How often at most no gathering is tried after it was in vain.
 const MOST_SKIPPED: u32 = 256;
-
-/// Whether so many requests are on their way, or ready to go, that batches are large by themselves. Then client and
-/// server are best kept busy at the same time.
-pub(super) fn is_crowd(requests: usize) -> bool {
-    requests > *SIZES.end()
-}
 
 /// Until when a batch of `ready` requests is held back that has been so `since` then, while one of `other`
 /// requests of the opposite kind is on its way.
@@ -130,6 +124,5 @@ mod tests {
         assert_eq!(waits_for(3, 8, now), Some(now + HOLD_BACK));
         assert_eq!(waits_for(9, 8, now), None);
         assert_eq!(waits_for(1, 1, now), None);
-        assert!(!is_crowd(64) && is_crowd(65));
     }
 }

@@ -12,6 +12,9 @@ use super::batch::{self, Kind};
 use super::gather;
 use crate::key::Key;
 
+/// More requests than this at a time are a crowd.
+const CROWD: usize = 64;
+
 #[derive(Debug)]
 pub(super) struct Lanes {
     lanes: Vec<Lane>,
@@ -82,13 +85,11 @@ impl Lanes {
         }
     }
 
-    /// How many requests are on their way, or ready to go.
-    pub(super) fn load(&self) -> usize {
-        let each = self
-            .lanes
-            .iter()
-            .map(|lane| lane.ready.len() + lane.on_its_way.map_or(0, |(count, _)| count));
-        each.sum()
+    /// So many requests are on their way, or ready to go, that batches are large by themselves. Then client and
+    /// server are best kept busy at the same time.
+    pub(super) fn are_crowded(&self) -> bool {
+        let load = |lane: &Lane| lane.ready.len() + lane.on_its_way.map_or(0, |(count, _)| count);
+        self.lanes.iter().map(load).sum::<usize>() > CROWD
     }
 
     /// Until when a lane waits for the batch of its counterpart.
