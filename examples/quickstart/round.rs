@@ -84,9 +84,10 @@ pub(crate) async fn play(
                 wait_for(workers.collect::<anyhow::Result<_>>()?).await
             }
             Mode::WithLock => {
-                let victim = start_worker(WORKERS, Some(KILLED_AT))?;
+                let mut victim = start_worker(WORKERS, Some(KILLED_AT))?;
                 // On a busy machine the others might be done before it has begun.
                 while entries(pool, &victim.name).await? == 0 {
+                    victim.must_run()?;
                     tokio::time::sleep(LOOK).await;
                 }
                 let others = (1..WORKERS).map(|number| start_worker(number, None));
@@ -138,15 +139,22 @@ async fn wait_for(workers: Vec<Worker>) -> anyhow::Result<()> {
     Ok(())
 }
 
+impl Worker {
+    fn must_run(&mut self) -> anyhow::Result<()> {
+        let status = self.process.try_wait().context("cannot look at a worker")?;
+        status.map_or(Ok(()), |status| {
+            bail!("{} ended with {status} before it could be killed", self.name)
+        })
+    }
+}
+
 /// Waits until the victim is inside of an account for its last time, and kills it there.
 async fn kill_inside(mut victim: Worker, pool: &SqlitePool, bar: &ProgressBar) -> anyhow::Result<ExitStatus> {
     let customer = loop {
         if let Some(customer) = stalled_inside(pool, &victim.name).await? {
             break customer;
         }
-        if let Some(status) = victim.process.try_wait().context("cannot look at a worker")? {
-            bail!("{} ended with {status} before it could be killed", victim.name);
-        }
+        victim.must_run()?;
         tokio::time::sleep(LOOK).await;
     };
     // SIGKILL: nothing of the process runs any more, so nothing is released.
