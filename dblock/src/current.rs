@@ -134,9 +134,9 @@ impl CurrentLock {
     /// # Ok(()) }
     /// ```
     #[cfg(feature = "sql")]
-    pub async fn verify_in<C: crate::fence::FenceConnection>(
+    pub async fn verify_in(
         &self,
-        transaction: &mut C,
+        transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
         crate::fence::verify(self.lease(), self.link.engine(), transaction).await
     }

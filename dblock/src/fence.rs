@@ -105,10 +105,10 @@ impl FenceCheck<'_> {
 }
 
 /// Runs the check for `lease`.
-pub(crate) async fn verify<C: FenceConnection>(
+pub(crate) async fn verify(
     lease: &Lease,
     engine: &EngineHandle,
-    transaction: &mut C,
+    transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
     lease.check()?;
     let terms = &lease.terms;

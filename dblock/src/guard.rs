@@ -156,9 +156,9 @@ impl LockGuard {
     /// # Cancel safety
     /// As there.
     #[cfg(feature = "sql")]
-    pub async fn verify_in<C: crate::fence::FenceConnection>(
+    pub async fn verify_in(
         &self,
-        transaction: &mut C,
+        transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
         crate::fence::verify(self.hold.lease(), self.hold.engine(), transaction).await
     }
