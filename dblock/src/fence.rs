@@ -51,6 +51,7 @@ macro_rules! fence_connection {
         impl sealed::Sealed for $connection {}
 
         #[cfg(feature = $feature)]
+        #[diagnostic::do_not_recommend]
         impl FenceConnection for $connection {
             fn verify<'a>(
                 &'a mut self,
@@ -73,6 +74,7 @@ macro_rules! fence_connection {
         impl sealed::Sealed for sqlx::Transaction<'_, $driver> {}
 
         #[cfg(feature = $feature)]
+        #[diagnostic::do_not_recommend]
         impl FenceConnection for sqlx::Transaction<'_, $driver> {
             fn verify<'a>(
                 &'a mut self,
