@@ -225,10 +225,8 @@ pub(crate) fn rounded(time: Duration) -> Duration {
     } else {
         1_000_000
     };
-    let nanos = time.subsec_nanos();
-    let over = nanos % unit;
-    let up = if over * 2 >= unit { unit } else { 0 };
-    (time - Duration::from_nanos(over.into())).saturating_add(Duration::from_nanos(up.into()))
+    let nanos = (time.subsec_nanos() + unit / 2) / unit * unit;
+    Duration::from_secs(time.as_secs()).saturating_add(Duration::from_nanos(nanos.into()))
 }
 
 #[cfg(test)]
@@ -238,13 +236,13 @@ mod tests {
     use super::*;
     use crate::store::StoreErrorKind;
 
-    fn occupant(remaining: Duration) -> Option<Occupant> {
-        Some(Occupant {
+    fn occupant(remaining: Duration) -> Occupant {
+        Occupant {
             owner: Uuid::nil(),
             holder: "host/7".into(),
             fence_token: 1,
             remaining,
-        })
+        }
     }
 
     #[test]
@@ -258,11 +256,11 @@ mod tests {
         };
         let errors = [
             (
-                busy(occupant(Duration::from_micros(1_899_600))),
+                busy(Some(occupant(Duration::from_micros(1_899_600)))),
                 "lock \"a\" is busy, held by host/7: its lease runs 1.9s more and may be renewed",
             ),
             (
-                busy(occupant(Duration::ZERO)),
+                busy(Some(occupant(Duration::ZERO))),
                 "lock \"a\" is busy, held by host/7",
             ),
             (busy(None), "lock \"a\" is busy"),
