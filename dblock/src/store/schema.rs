@@ -58,7 +58,11 @@ mod tests {
         let table = TableName::parse("ops.locks").unwrap();
         let say = |found| check(found, &table).map_err(|error| error.to_string());
         let version = |version, min_client| Some(SchemaVersion { version, min_client });
-        assert!(say(None).unwrap_err().contains("migrate"));
+        let missing = say(None).unwrap_err();
+        assert!(missing.contains("ops.locks is not there") && missing.contains("auto_migrate(true)"));
+        assert!(
+            missing.ends_with("`migrations/` of the dblock crate, which names the table distributed_lock")
+        );
         assert!(say(version(0, 0)).unwrap_err().contains("older"));
         assert!(
             say(version(9, 9))
