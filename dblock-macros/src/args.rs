@@ -86,7 +86,7 @@ impl Args {
         for pair in pairs(tokens, errors) {
             match pair {
                 Entry::Pair(pair) => {
-                    key_seen |= pair.name == "key";
+                    key_seen |= is_key(&pair.name);
                     if let Some(first) = seen.iter().find(|other| other.name == pair.name) {
                         errors.push(duplicate(first, &pair));
                         continue;
@@ -95,7 +95,7 @@ impl Args {
                     errors.take(result);
                     seen.push(pair);
                 }
-                Entry::Broken(name) => key_seen |= name.is_none_or(|name| name == "key"),
+                Entry::Broken(name) => key_seen |= name.is_none_or(|name| is_key(&name)),
             }
         }
         if !key_seen {
@@ -239,7 +239,13 @@ fn example(name: &Ident) -> &'static str {
     }
 }
 
-fn unknown(name: &Ident, text: &str) -> syn::Error {
+/// Whether the key was given, perhaps under a misspelt name: then it is not missing as well.
+fn is_key(name: &Ident) -> bool {
+    meant(&name.unraw().to_string()) == Some("key")
+}
+
+/// The argument that `text` was probably meant to be.
+fn meant(text: &str) -> Option<&'static str> {
     // What other libraries call it.
     let elsewhere = match text {
         "timeout" | "wait_for" | "acquire_timeout" => Some("wait"),
@@ -248,7 +254,11 @@ fn unknown(name: &Ident, text: &str) -> syn::Error {
         "store" | "locks" | "pool" | "client" => Some("manager"),
         _ => None,
     };
-    let hint = match elsewhere.or_else(|| suggest::closest(text, NAMES)) {
+    elsewhere.or_else(|| suggest::closest(text, NAMES))
+}
+
+fn unknown(name: &Ident, text: &str) -> syn::Error {
+    let hint = match meant(text) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("expected {}", suggest::list(&NAMES, "or")),
     };
@@ -308,6 +318,19 @@ mod tests {
                 .any(|message| message.contains("is missing; name")),
             "{messages:?}"
         );
+    }
+
+    #[test]
+    fn a_misspelt_key_is_not_missing_as_well() {
+        for name in ["kye", "name"] {
+            let (_, messages) = read(format!("{name} = \"a\"").parse().unwrap());
+            assert_eq!(
+                messages,
+                [format!("unknown argument `{name}`; did you mean `key`?")]
+            );
+        }
+        let (_, messages) = read(quote!(tll = "30s"));
+        assert_eq!(messages.len(), 2, "{messages:?}");
     }
 
     #[test]

@@ -68,11 +68,11 @@ use proc_macro::TokenStream;
 /// |---|---|---|---|
 /// | `key` | template or text | required | The name of what is locked: 1 to 255 bytes |
 /// | `ttl` | duration, 1 s to 30 days | `"30s"` | Length of the lease: how soon others get in after this process died |
-/// | `wait` | duration or `"forever"` | do not wait | How long taking the lock may last in all |
+/// | `wait` | duration up to 30 days, or `"forever"` | do not wait | How long taking the lock may last in all |
 /// | `manager` | expression | see below | The `LockManager`, or what derefs to it: a reference, an `Arc` |
 /// | `renew` | `bool` | `true` | Whether the lease is renewed while the body runs |
-/// | `max_hold` | duration | no limit | The lock is lost when the body runs for longer |
-/// | `hold_min` | duration | none | The call returns at once, but the key stays busy until then |
+/// | `max_hold` | duration up to 30 days | no limit | The lock is lost when the body runs for longer |
+/// | `hold_min` | duration up to 30 days | none | The call returns at once, but the key stays busy until then |
 /// | `on_lost` | `"cancel"`, `"signal"` | `"cancel"` | Lost lease: drop the body and fail, or let it go on and tell it |
 /// | `on_busy` | expression | fail | The return value when the lock is busy or `wait` ran out |
 /// | `on_error` | closure | `\|e\| Err(e.into())` | Turns a `LockError` into the return value |
@@ -80,7 +80,8 @@ use proc_macro::TokenStream;
 ///
 /// A **duration** is a string of numbers with the units `ms`, `s`, `m`, `h` and `d`, such as `"30s"` or
 /// `"1m 30s"`, which is checked when compiling; or any expression of type `Duration`, which is checked when
-/// the lock is taken.
+/// the lock is taken. All units but `ms` may be spelt out: `sec`, `min`, `hour` and `day`, or `second` and
+/// `minute`, each with or without an `s` behind it, as in `"30 seconds"` or `"1min"`.
 ///
 /// Without **`manager`**, the innermost `LockManager::scope` around the call counts, else the manager given to
 /// `dblock::install`, else the call fails with `LockError::NoManager`.

@@ -70,7 +70,13 @@ pub(crate) fn length(name: &str, value: &Expr) -> syn::Result<Length> {
         )),
         Some(other) => Err(syn::Error::new(
             other.span(),
-            format!("`{name}` is a string such as \"30s\" or an expression of type `Duration`"),
+            match name {
+                "wait" => {
+                    "`wait` is a string such as \"5s\", \"forever\", or an expression of type `Duration`"
+                        .into()
+                }
+                _ => format!("`{name}` is a string such as \"30s\" or an expression of type `Duration`"),
+            },
         )),
         None => Ok(Length::Expr(value.clone())),
     }

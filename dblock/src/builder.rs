@@ -12,7 +12,24 @@ use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::table::{DEFAULT_TABLE, TableName};
 
-/// Settings of a [`LockManager`]. From [`LockManager::builder`].
+/// Settings of a [`LockManager`]. From [`LockManager::builder`] or [`LockManager::builder_for_url`].
+///
+/// ```
+/// use dblock::LockManager;
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// // Such as postgres://app@db/app, where `auto_migrate` makes the tables.
+/// let url = "memory:";
+/// let locks = LockManager::builder_for_url(url)?
+///     .namespace("billing")
+///     .auto_migrate(true)
+///     .build()
+///     .await?;
+/// let guard = locks.acquire("order:42", dblock::LockOptions::new()).await?;
+/// assert_eq!(guard.key(), "billing:order:42");
+/// # guard.release().await?;
+/// # Ok::<_, dblock::LockError>(()) }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing happens until `build` is awaited"]
 pub struct LockManagerBuilder {
@@ -164,7 +181,7 @@ impl StoreSource {
             "postgres" | "postgresql" => Self::postgres_url(url),
             "mysql" | "mariadb" => Self::mysql_url(url),
             "sqlite" => Self::sqlite_url(url),
-            "memory" => Ok(MemoryStore::new().into()),
+            "memory" => Self::memory_url(url),
             // What stands before the first colon may be a password when the scheme was left out.
             scheme if !is_scheme(scheme) => Err(LockError::invalid(
                 "the database URL has no scheme; write postgres://…, mysql://…, mariadb://…, sqlite://… or memory:",
@@ -173,6 +190,17 @@ impl StoreSource {
                 "no lock store for the URL scheme {other:?}; use postgres, mysql, mariadb, sqlite or memory"
             ))),
         }
+    }
+
+    fn memory_url(url: &str) -> Result<Self, LockError> {
+        if matches!(url.split_once(':'), Some((_, "" | "//"))) {
+            return Ok(MemoryStore::new().into());
+        }
+        Err(LockError::invalid(
+            "the URL memory: takes no name, because each manager that is built from it has rows of its own; for two \
+             managers over the same rows, give a clone of one `dblock::store::MemoryStore` to each \
+             `LockManager::builder`",
+        ))
     }
 
     #[cfg(feature = "postgres")]
@@ -313,3 +341,21 @@ macro_rules! from_pool {
 from_pool!("postgres", sqlx::PgPool, Postgres);
 from_pool!("mysql", sqlx::MySqlPool, MySql);
 from_pool!("sqlite", sqlx::SqlitePool, Sqlite);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_url_has_no_name() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _inside = runtime.enter();
+        for url in ["memory:", "memory://", "MEMORY:"] {
+            assert!(StoreSource::from_url(url).is_ok(), "{url}");
+        }
+        for url in ["memory:foo", "memory://foo", "memory:/", "memory: "] {
+            let error = StoreSource::from_url(url).unwrap_err().to_string();
+            assert!(error.contains("takes no name"), "{url}: {error}");
+        }
+    }
+}

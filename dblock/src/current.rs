@@ -1,5 +1,6 @@
 //! The lock that the running code is inside of, and handing it to another task.
 
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -13,12 +14,49 @@ use crate::error::LockError;
 /// The innermost lock that the running code is inside of; `None` outside of any.
 ///
 /// A spawned task is not inside of its parent's locks, unless it was wrapped by [`inherit`].
+///
+/// ```
+/// use dblock::{LockManager, LockOptions, current};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = LockManager::connect("memory:").await?;
+/// assert!(current().is_none());
+/// let token = locks
+///     .with("order:42", LockOptions::new(), async {
+///         let lock = current().expect("inside of a lock");
+///         assert_eq!(lock.key(), "order:42");
+///         lock.fence_token()
+///     })
+///     .await?;
+/// assert!(token > 0);
+/// # Ok::<_, dblock::LockError>(()) }).unwrap();
+/// ```
 pub fn current() -> Option<CurrentLock> {
     Link::current().map(|link| CurrentLock { link })
 }
 
 /// A lock seen from inside its body. It does not keep the lock: after the body it is only a record.
-#[derive(Debug, Clone)]
+///
+/// ```
+/// use std::time::Duration;
+/// use dblock::{LockError, LockOptions, LockManager, OnLost, current};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # async fn next_step() {}
+/// let locks = LockManager::connect("memory:").await?;
+/// let body = async {
+///     let lock = current().expect("inside of a lock");
+///     tokio::select! {
+///         error = lock.lost() => return Err(error),
+///         () = lock.revoked() => println!("somebody wants {} back", lock.key()),
+///         () = next_step() => println!("{:?} left", lock.remaining()),
+///     }
+///     Ok(())
+/// };
+/// locks.with("order:42", LockOptions::new().on_lost(OnLost::Signal), body).await?
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
 pub struct CurrentLock {
     link: Link,
 }
@@ -83,12 +121,30 @@ impl CurrentLock {
     ///
     /// # Cancel safety
     /// The statement runs on your transaction: when dropped, roll the transaction back.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "postgres")]
+    /// # async fn body(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// // In the body of a lock that is kept in the database of `pool`:
+    /// let lock = dblock::current().expect("inside of a lock");
+    /// let mut tx = pool.begin().await?;
+    /// lock.verify_in(&mut tx).await?;
+    /// sqlx::query("UPDATE orders SET settled = true WHERE id = 42").execute(&mut *tx).await?;
+    /// tx.commit().await?;
+    /// # Ok(()) }
+    /// ```
     #[cfg(feature = "sql")]
-    pub async fn verify_in<C: crate::fence::FenceConnection>(
+    pub async fn verify_in(
         &self,
-        transaction: &mut C,
+        transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
         crate::fence::verify(self.lease(), self.link.engine(), transaction).await
+    }
+}
+
+impl fmt::Debug for CurrentLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        crate::guard::debug("CurrentLock", self.lease(), f)
     }
 }
 

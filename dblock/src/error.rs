@@ -8,8 +8,32 @@ use crate::store::{Occupant, StoreError};
 
 /// Why an acquire, a body under a lock, or a call on a guard failed.
 ///
-/// Every variant names the key and, where it matters, how long was waited or held. Use the `is_…`
-/// predicates where only the class matters.
+/// A variant that is about a lock names its key and, where it matters, how long was waited or held. Use the
+/// `is_…` predicates where only the class matters.
+///
+/// ```
+/// use dblock::{LockError, LockManager, LockOptions};
+///
+/// fn status(error: &LockError) -> u16 {
+///     match error {
+///         LockError::Busy { .. } | LockError::Timeout { .. } => 409,
+///         LockError::Store { source, .. } if source.is_retryable() => 503,
+///         LockError::Shutdown { .. } => 503,
+///         // Lost, and whatever a later version tells apart.
+///         _ => 500,
+///     }
+/// }
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = LockManager::connect("memory:").await?;
+/// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+/// let error = locks.acquire("order:42", LockOptions::new()).await.unwrap_err();
+/// assert_eq!(status(&error), 409);
+/// assert!(error.is_busy() && error.is_retryable());
+/// assert_eq!(error.key().unwrap().as_str(), "order:42");
+/// # guard.release().await?;
+/// # Ok::<_, LockError>(()) }).unwrap();
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -25,7 +49,7 @@ pub enum LockError {
         waited: Duration,
     },
     /// Someone else held the lock until the caller's wait was over.
-    #[error("lock {key:?} was still busy after {waited:?}{}", held_by(occupant.as_ref()))]
+    #[error("lock {key:?} was still busy after {:?}{}", rounded(*waited), held_by(occupant.as_ref()))]
     #[non_exhaustive]
     Timeout {
         /// The key that was asked for.
@@ -36,7 +60,7 @@ pub enum LockError {
         waited: Duration,
     },
     /// The lease ended before the body did.
-    #[error("lock {key:?} was lost after {held:?}: {reason}")]
+    #[error("lock {key:?} was lost after {:?}: {reason}", rounded(*held))]
     #[non_exhaustive]
     Lost {
         /// The key of the lost lease.
@@ -60,7 +84,7 @@ pub enum LockError {
         source: StoreError,
     },
     /// The manager was shut down and takes no new locks.
-    #[error("the lock manager is shut down{}", about(key.as_ref(), Duration::ZERO))]
+    #[error("{}the lock manager is shut down", lock(key.as_ref()))]
     #[non_exhaustive]
     Shutdown {
         /// The key that was asked for, where one was involved.
@@ -85,7 +109,7 @@ pub enum LockError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// It could not be renewed before the local deadline.
+    /// It was not renewed before the local deadline: the store did not answer in time, or `renew` is off.
     Expired,
     /// The store says that the lease is gone: taken over after its expiry, or freed by force.
     Gone,
@@ -102,7 +126,7 @@ pub enum LostReason {
 impl std::fmt::Display for LostReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Expired => "it could not be renewed in time",
+            Self::Expired => "its lease ran out before it was renewed",
             Self::Gone => "the store no longer knows this lease",
             Self::Revoked => "it was revoked",
             Self::MaxHold => "it was held longer than max_hold",
@@ -169,15 +193,127 @@ impl LockError {
 }
 
 fn held_by(occupant: Option<&Occupant>) -> String {
-    occupant
-        .map(|o| format!(", held by {} for at most {:?} more", o.holder, o.remaining))
+    let Some(Occupant {
+        holder, remaining, ..
+    }) = occupant
+    else {
+        return String::new();
+    };
+    match rounded(*remaining) {
+        Duration::ZERO => format!(", held by {holder}"),
+        remaining => format!(", held by {holder}: its lease runs {remaining:?} more and may be renewed"),
+    }
+}
+
+fn lock(key: Option<&Key>) -> String {
+    key.map(|key| format!("lock {key:?} is refused: "))
         .unwrap_or_default()
 }
 
 fn about(key: Option<&Key>, waited: Duration) -> String {
     let mut text = key.map(|key| format!(" for {key:?}")).unwrap_or_default();
     if !waited.is_zero() {
-        let _ = write!(text, " after {waited:?}");
+        let _ = write!(text, " after {:?}", rounded(waited));
     }
     text
+}
+
+/// To the millisecond, for people; a shorter time to the microsecond.
+pub(crate) fn rounded(time: Duration) -> Duration {
+    let unit = if time < Duration::from_millis(1) {
+        1_000
+    } else {
+        1_000_000
+    };
+    let nanos = (time.subsec_nanos() + unit / 2) / unit * unit;
+    Duration::from_secs(time.as_secs()).saturating_add(Duration::from_nanos(nanos.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::store::StoreErrorKind;
+
+    fn occupant(remaining: Duration) -> Occupant {
+        Occupant {
+            owner: Uuid::nil(),
+            holder: "host/7".into(),
+            fence_token: 1,
+            remaining,
+        }
+    }
+
+    #[test]
+    fn messages_say_no_more_than_is_known() {
+        let key = Key::new(None, "a").unwrap();
+        let waited = Duration::from_nanos(2_001_789_864);
+        let busy = |occupant| LockError::Busy {
+            key: key.clone(),
+            occupant,
+            waited,
+        };
+        let errors = [
+            (
+                busy(Some(occupant(Duration::from_micros(1_899_600)))),
+                "lock \"a\" is busy, held by host/7: its lease runs 1.9s more and may be renewed",
+            ),
+            (
+                busy(Some(occupant(Duration::ZERO))),
+                "lock \"a\" is busy, held by host/7",
+            ),
+            (busy(None), "lock \"a\" is busy"),
+            (
+                LockError::Timeout {
+                    key: key.clone(),
+                    occupant: None,
+                    waited,
+                },
+                "lock \"a\" was still busy after 2.002s",
+            ),
+            (
+                LockError::Lost {
+                    key: key.clone(),
+                    reason: LostReason::Expired,
+                    fence_token: 1,
+                    held: Duration::from_nanos(952_400_001),
+                },
+                "lock \"a\" was lost after 952ms: its lease ran out before it was renewed",
+            ),
+            (
+                LockError::Store {
+                    key: Some(key.clone()),
+                    waited,
+                    source: StoreError::new(StoreErrorKind::Other, "why"),
+                },
+                "the lock store failed for \"a\" after 2.002s: why",
+            ),
+            (
+                LockError::Shutdown {
+                    key: Some(key.clone()),
+                },
+                "lock \"a\" is refused: the lock manager is shut down",
+            ),
+            (LockError::Shutdown { key: None }, "the lock manager is shut down"),
+        ];
+        for (error, message) in errors {
+            assert_eq!(error.to_string(), message);
+        }
+    }
+
+    #[test]
+    fn times_are_rounded_for_people() {
+        for (nanos, shown) in [
+            (0, "0ns"),
+            (1_499, "1µs"),
+            (999_999, "1ms"),
+            (1_500_000, "2ms"),
+            (1_999_600_000, "2s"),
+            (61_000_000_001, "61s"),
+        ] {
+            assert_eq!(format!("{:?}", rounded(Duration::from_nanos(nanos))), shown);
+        }
+        assert_eq!(rounded(Duration::MAX), Duration::MAX);
+    }
 }

@@ -17,6 +17,12 @@ const READ_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection or transaction of sqlx on which a fence check can run. Implemented for
 /// [`sqlx::Transaction`] and the connections of the compiled-in databases; nobody else can implement it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a transaction in which a fence token can be checked",
+    label = "expected a transaction of sqlx on the database that keeps the lock",
+    note = "begin a transaction, `let mut tx = pool.begin().await?;`, and pass it: `verify_in(&mut tx)`",
+    note = "the database needs its feature of dblock: `postgres`, `mysql` or `sqlite`"
+)]
 pub trait FenceConnection: Send + sealed::Sealed {
     #[doc(hidden)]
     fn verify<'a>(
@@ -45,6 +51,7 @@ macro_rules! fence_connection {
         impl sealed::Sealed for $connection {}
 
         #[cfg(feature = $feature)]
+        #[diagnostic::do_not_recommend]
         impl FenceConnection for $connection {
             fn verify<'a>(
                 &'a mut self,
@@ -67,6 +74,7 @@ macro_rules! fence_connection {
         impl sealed::Sealed for sqlx::Transaction<'_, $driver> {}
 
         #[cfg(feature = $feature)]
+        #[diagnostic::do_not_recommend]
         impl FenceConnection for sqlx::Transaction<'_, $driver> {
             fn verify<'a>(
                 &'a mut self,
@@ -99,10 +107,10 @@ impl FenceCheck<'_> {
 }
 
 /// Runs the check for `lease`.
-pub(crate) async fn verify<C: FenceConnection>(
+pub(crate) async fn verify(
     lease: &Lease,
     engine: &EngineHandle,
-    transaction: &mut C,
+    transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
     lease.check()?;
     let terms = &lease.terms;

@@ -1,5 +1,6 @@
 //! A lock taken by hand, without the attribute.
 
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use uuid::Uuid;
 
 use crate::body;
 use crate::chain::Link;
-use crate::engine::lease::{Hold, Left};
-use crate::error::LockError;
+use crate::engine::lease::{Hold, Lease, Left};
+use crate::error::{LockError, rounded};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// A held lock. Released by [`release`](Self::release), or when dropped.
@@ -19,8 +20,20 @@ use crate::store::{StoreError, StoreErrorKind};
 ///
 /// A guard is not in the call chain: a call under it with the same key waits for it. Use
 /// [`enter`](Self::enter) for code that should re-enter.
-#[derive(Debug)]
-#[must_use = "the lock is released when the guard is dropped"]
+///
+/// ```
+/// use std::time::Duration;
+/// use dblock::{LockManager, LockOptions};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = LockManager::connect("memory:").await?;
+/// let options = LockOptions::new().wait(Duration::from_secs(5));
+/// let guard = locks.acquire("order:42", options).await?;
+/// println!("{} is ours with token {}", guard.key(), guard.fence_token());
+/// guard.release().await?;
+/// # Ok::<_, dblock::LockError>(()) }).unwrap();
+/// ```
+#[must_use = "dropping the guard releases the lock: bind it to a name, `let guard = …`; `let _ = …` releases it at once"]
 pub struct LockGuard {
     hold: Hold,
 }
@@ -80,6 +93,22 @@ impl LockGuard {
     ///
     /// # Cancel safety
     /// Dropping the future drops the body. The guard keeps the lock.
+    ///
+    /// ```
+    /// use dblock::{LockError, LockManager, LockOptions};
+    ///
+    /// async fn ship(locks: &LockManager) -> Result<(), LockError> {
+    ///     locks.with("order:42", LockOptions::new(), async { /* … */ }).await
+    /// }
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// assert!(ship(&locks).await.unwrap_err().is_busy());
+    /// guard.enter(ship(&locks)).await??;
+    /// guard.release().await?;
+    /// # Ok::<_, LockError>(()) }).unwrap();
+    /// ```
     pub async fn enter<T>(&self, body: impl Future<Output = T>) -> Result<T, LockError> {
         let lease = self.hold.lease();
         let link = Link::inside_current(lease, self.hold.engine());
@@ -110,7 +139,7 @@ impl LockGuard {
                 source: trouble.unwrap_or_else(|| {
                     StoreError::new(
                         StoreErrorKind::Interrupted,
-                        "the release was not confirmed in time",
+                        "the release was not confirmed in time; is a transaction that called `verify_in` still open?",
                     )
                 }),
             }),
@@ -127,16 +156,58 @@ impl LockGuard {
     /// # Cancel safety
     /// As there.
     #[cfg(feature = "sql")]
-    pub async fn verify_in<C: crate::fence::FenceConnection>(
+    pub async fn verify_in(
         &self,
-        transaction: &mut C,
+        transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
         crate::fence::verify(self.hold.lease(), self.hold.engine(), transaction).await
     }
 }
 
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug("LockGuard", self.hold.lease(), f)
+    }
+}
+
+/// What people want to know of a lock that they are in.
+pub(crate) fn debug(name: &str, lease: &Lease, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let terms = &lease.terms;
+    let mut fields = f.debug_struct(name);
+    fields
+        .field("key", &terms.key)
+        .field("owner", &terms.owner)
+        .field("fence_token", &terms.fence_token);
+    match lease.lost_reason() {
+        None => fields.field("remaining", &rounded(lease.remaining())),
+        Some(reason) => fields.field("lost", &reason),
+    };
+    fields.finish()
+}
+
 /// Completes when the lease has ended, with the reason as an error.
-pub(crate) async fn lost(lease: &crate::engine::lease::Lease) -> LockError {
+pub(crate) async fn lost(lease: &Lease) -> LockError {
     lease.ended().await;
     lease.lost(lease.lost_reason().unwrap_or(crate::LostReason::Gone))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{LockManager, LockOptions};
+
+    #[tokio::test(start_paused = true)]
+    async fn debug_shows_the_lock_and_nothing_of_the_engine() {
+        let locks = LockManager::connect("memory:").await.unwrap();
+        let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+        let (owner, token) = (guard.owner(), guard.fence_token());
+        let known = format!("{{ key: \"a\", owner: {owner}, fence_token: {token}, ");
+        let held = format!("{known}remaining: 28.5s }}");
+        assert_eq!(format!("{guard:?}"), format!("LockGuard {held}"));
+        let inside = async { format!("{:?}", crate::current().unwrap()) };
+        assert_eq!(guard.enter(inside).await.unwrap(), format!("CurrentLock {held}"));
+
+        locks.force_release("a").await.unwrap();
+        guard.lost().await;
+        assert_eq!(format!("{guard:?}"), format!("LockGuard {known}lost: Gone }}"));
+    }
 }

@@ -49,8 +49,13 @@ impl LockManager {
     /// for locks that live in this process only. [`builder`](Self::builder) has the settings.
     ///
     /// For SQLite the file and the tables are created when they are missing. For the servers the tables must be
-    /// there: build once with [`builder_for_url`](Self::builder_for_url) and `auto_migrate(true)`, or run the
-    /// script in `migrations/`.
+    /// there: build once with [`builder_for_url`](Self::builder_for_url) and `auto_migrate(true)`, call
+    /// [`migrate`](Self::migrate), or run the script for the database by hand. It is in the folder `migrations/`
+    /// of this crate's source, and it names the default table: for another, write the names that
+    /// [`table`](LockManagerBuilder::table) has.
+    ///
+    /// Each manager of `memory:` has rows of its own. For two managers over the same rows, give a clone of one
+    /// [`MemoryStore`](crate::store::MemoryStore) to each [`builder`](Self::builder).
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in,
@@ -79,7 +84,7 @@ impl LockManager {
     }
 
     /// Settings for a manager over the application's `PgPool`, `MySqlPool` or `SqlitePool`, a
-    /// [`MemoryStore`](crate::store::memory::MemoryStore), or a store of your own. Of a pool only the
+    /// [`MemoryStore`](crate::store::MemoryStore), or a store of your own. Of a pool only the
     /// connection options are used: the manager opens at most four connections of its own, so that a full
     /// pool cannot stop renewals.
     pub fn builder(source: impl Into<StoreSource>) -> LockManagerBuilder {
@@ -112,7 +117,8 @@ impl LockManager {
     /// Takes the lock on `key` by hand. With the macro, or [`with`](Self::with), the lock cannot outlive
     /// the work and the work cannot outlive the lease: prefer those.
     ///
-    /// Inside a chain that holds `key` already, this re-enters.
+    /// Inside a chain that holds `key` already, this re-enters. The guard itself starts no chain: a nested call
+    /// with the same key finds it busy, or waits for it, unless it runs inside of [`LockGuard::enter`].
     ///
     /// # Errors
     /// - [`LockError::Invalid`] for a bad key or option, before anything is sent.
@@ -269,6 +275,19 @@ impl LockManager {
     ///
     /// # Cancel safety
     /// Reads only.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{InspectFilter, LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// for row in locks.inspect(InspectFilter::new().prefix("order:")).await? {
+    ///     println!("{} is held by {}", row.key, row.holder);
+    ///     # assert_eq!(row.key.as_str(), "order:42");
+    /// }
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
     pub async fn inspect(&self, mut filter: InspectFilter) -> Result<Vec<LockRow>, LockError> {
         if let Some(namespace) = &self.shared.namespace {
             filter.prefix = format!("{namespace}:{}", filter.prefix);
@@ -359,6 +378,22 @@ impl LockManager {
 
     /// Makes this manager the default of attributes without `manager = …` while `body` runs. Spawned tasks
     /// do not see it.
+    ///
+    /// ```
+    /// # #[cfg(feature = "macros")] {
+    /// use dblock::{LockError, LockManager, distributed_lock};
+    ///
+    /// #[distributed_lock(key = "nightly-report")]
+    /// async fn report() -> Result<&'static str, LockError> {
+    ///     Ok("done")
+    /// }
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let locks = LockManager::connect("memory:").await?;
+    /// assert_eq!(locks.scope(report()).await?, "done");
+    /// # Ok::<_, LockError>(()) }).unwrap();
+    /// # }
+    /// ```
     pub async fn scope<F: Future>(&self, body: F) -> F::Output {
         SCOPE.scope(self.clone(), body).await
     }
@@ -392,6 +427,23 @@ static INSTALLED: OnceLock<LockManager> = OnceLock::new();
 ///
 /// # Errors
 /// [`LockError::Invalid`] when one was installed before.
+///
+/// ```
+/// # #[cfg(feature = "macros")] {
+/// use dblock::{LockError, LockManager, distributed_lock};
+///
+/// #[distributed_lock(key = "nightly-report")]
+/// async fn report() -> Result<&'static str, LockError> {
+///     Ok("done")
+/// }
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// // When the program starts:
+/// dblock::install(LockManager::connect("memory:").await?)?;
+/// assert_eq!(report().await?, "done");
+/// # Ok::<_, LockError>(()) }).unwrap();
+/// # }
+/// ```
 pub fn install(manager: LockManager) -> Result<(), LockError> {
     INSTALLED.set(manager).map_err(|_| {
         LockError::invalid(

@@ -70,46 +70,50 @@ impl LockOptions {
         }
     }
 
-    /// Length of the lease: how soon others get in after this process died. 1 second to 30 days.
+    /// Length of the lease: how soon others get in after this process died. 1 second to 30 days. Default: 30
+    /// seconds.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// How long the acquire may take in all, time spent on the store included. Zero means: do not wait.
+    /// How long the acquire may take in all, time spent on the store included. Zero, the default, means: do not
+    /// wait. At most 30 days.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = if wait.is_zero() { Wait::No } else { Wait::For(wait) };
         self
     }
 
-    /// Wait until the lock is free. Refused while the call chain holds another key: two chains could
-    /// then wait for each other for good.
+    /// Wait until the lock is free, however long that takes. Refused while the call chain holds another key: two
+    /// chains could then wait for each other for good.
     pub fn wait_forever(mut self) -> Self {
         self.wait = Wait::Forever;
         self
     }
 
-    /// Whether the lease is renewed, each third of its ttl. Without renewal the body has one ttl.
+    /// Whether the lease is renewed, each third of its ttl. Without renewal the body has one ttl, less a margin of
+    /// a twentieth (at least 50 ms). Default: yes.
     pub fn renew(mut self, renew: bool) -> Self {
         self.renew = renew;
         self
     }
 
-    /// What happens to the body when the lease is lost.
+    /// What happens to the body when the lease is lost. Default: [`OnLost::Cancel`].
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self
     }
 
     /// The longest time that the lock may be held, renewals included. Then it is lost with
-    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold).
+    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold). More than zero, at most 30 days. Default: no limit.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
     /// Keeps the lock busy for at least this long after the grant, even when the body ends sooner. The
-    /// call still returns at once.
+    /// call still returns at once. Nodes that run the same job on a schedule use it: the one whose clock is late
+    /// finds the lock busy. More than zero, at most 30 days. Default: none.
     pub fn hold_min(mut self, hold_min: Duration) -> Self {
         self.hold_min = Some(hold_min);
         self
@@ -145,7 +149,7 @@ impl LockOptions {
             }
             if value > MAX_DURATION {
                 return Err(LockError::invalid(format!(
-                    "{name} is {value:?}; at most 30 days are allowed"
+                    "{name} is longer than 30 days, the longest allowed"
                 )));
             }
         }
@@ -192,6 +196,15 @@ mod tests {
         ] {
             assert!(matches!(bad.check(), Err(LockError::Invalid { .. })), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_length_beyond_all_reason_is_not_spelt_out() {
+        let refused = LockOptions::new().wait(Duration::MAX).check().unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "wait is longer than 30 days, the longest allowed"
+        );
     }
 
     #[test]

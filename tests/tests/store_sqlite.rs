@@ -385,12 +385,18 @@ async fn a_file_that_cannot_keep_locks_says_why() {
         "not a SQLite database",
     );
 
-    for path in ["missing.db", "no directory/locks.db"] {
-        let missing = sqlite::open(options(&file.0.path().join(path)), TABLE).unwrap();
+    for (path, obstacle) in [
+        ("missing.db", "it is not there and was not made"),
+        ("no directory/locks.db", "its directory is not there"),
+        (".", "may this process read and write it"),
+    ] {
+        let path = file.0.path().join(path);
+        let missing = sqlite::open(options(&path), TABLE).unwrap();
+        let message = format!("the SQLite file {} cannot be opened: {obstacle}", path.display());
         assert_error(
             missing.check_schema().await,
             StoreErrorKind::Unreachable,
-            "?mode=rwc",
+            &message,
         );
     }
 }

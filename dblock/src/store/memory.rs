@@ -19,8 +19,17 @@ use crate::key::Key;
 /// database. Its clock follows tokio's, so a test with paused time moves it.
 ///
 /// ```
-/// let store = dblock::store::memory::MemoryStore::new();
-/// let same_rows = store.clone();
+/// use dblock::store::MemoryStore;
+/// use dblock::{LockManager, LockOptions};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let store = MemoryStore::new();
+/// let one = LockManager::builder(store.clone()).build().await?;
+/// let other = LockManager::builder(store).build().await?;
+/// let guard = one.acquire("order:42", LockOptions::new()).await?;
+/// assert!(other.try_acquire("order:42", LockOptions::new()).await?.is_none());
+/// # guard.release().await?;
+/// # Ok::<_, dblock::LockError>(()) }).unwrap();
 /// ```
 #[derive(Debug, Clone)]
 pub struct MemoryStore {

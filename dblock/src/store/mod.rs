@@ -45,6 +45,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub use error::{StoreError, StoreErrorKind};
+pub use memory::MemoryStore;
 pub use row::{InspectFilter, LockRow, Occupant, Reserved};
 
 use crate::key::Key;

@@ -15,7 +15,8 @@ pub struct Occupant {
     pub holder: String,
     /// Its token.
     pub fence_token: i64,
-    /// What is left of its lease, if it is not renewed. Zero when it has expired.
+    /// What is left of its lease unless it is renewed: no upper bound on how long the lock stays busy. Zero when
+    /// it has expired.
     pub remaining: Duration,
 }
 
@@ -70,6 +71,12 @@ impl LockRow {
 
 /// Which rows [`LockManager::inspect`](crate::LockManager::inspect) returns. The default is every held
 /// row, at most 1,000.
+///
+/// ```
+/// use dblock::InspectFilter;
+///
+/// let orders = InspectFilter::new().prefix("order:").include_free().limit(100);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct InspectFilter {

@@ -5,7 +5,7 @@
 //! `version`, so that they keep working through a rolling deploy.
 
 use super::error::{StoreError, StoreErrorKind};
-use super::table::TableName;
+use super::table::{DEFAULT_TABLE, TableName};
 
 /// The version that the scripts in `migrations/` lead to.
 pub(crate) const SCHEMA_VERSION: i32 = 1;
@@ -22,7 +22,8 @@ pub(crate) fn check(found: Option<SchemaVersion>, table: &TableName) -> Result<(
     let message = match found {
         None => format!(
             "the lock table {table} is not there; build the manager with `auto_migrate(true)`, call \
-             `LockManager::migrate` on one from `LockManagerBuilder::start`, or run the script in `migrations/`"
+             `LockManager::migrate` on one from `LockManagerBuilder::start`, or run the \
+             script in the folder `migrations/` of the dblock crate, which names the table {DEFAULT_TABLE}"
         ),
         Some(found) if found.version < SCHEMA_VERSION => format!(
             "the lock table {table} has schema version {}, older than the {SCHEMA_VERSION} that this program \
@@ -44,7 +45,7 @@ pub(crate) fn check(found: Option<SchemaVersion>, table: &TableName) -> Result<(
 pub(crate) fn script_for(script: &str, table: &TableName, quote: char) -> String {
     script
         .replace("distributed_lock_version", "\u{1}")
-        .replace(super::table::DEFAULT_TABLE, &table.quoted(quote))
+        .replace(DEFAULT_TABLE, &table.quoted(quote))
         .replace('\u{1}', &table.quoted_version(quote))
 }
 
@@ -57,7 +58,11 @@ mod tests {
         let table = TableName::parse("ops.locks").unwrap();
         let say = |found| check(found, &table).map_err(|error| error.to_string());
         let version = |version, min_client| Some(SchemaVersion { version, min_client });
-        assert!(say(None).unwrap_err().contains("migrate"));
+        let missing = say(None).unwrap_err();
+        assert!(missing.contains("ops.locks is not there") && missing.contains("auto_migrate(true)"));
+        assert!(
+            missing.ends_with("`migrations/` of the dblock crate, which names the table distributed_lock")
+        );
         assert!(say(version(0, 0)).unwrap_err().contains("older"));
         assert!(
             say(version(9, 9))

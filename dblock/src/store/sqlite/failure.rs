@@ -1,5 +1,7 @@
 //! What SQLite's result codes mean for a lock store.
 
+use std::path::Path;
+
 use sqlx::error::DatabaseError;
 
 use crate::store::error::{StoreError, StoreErrorKind};
@@ -10,8 +12,9 @@ const BLOCKED: &str = "a write transaction blocks the whole SQLite file, most li
     keep it short, never acquire a lock inside it, or keep the locks in a file of their own";
 const READ_ONLY: &str =
     "this process may not write the database file or its directory, or opened it read-only";
-const NO_FILE: &str = "check the path and its directory; `?mode=rwc` in the URL, or `create_if_missing(true)`, \
-    creates the file";
+const NO_FILE: &str = "are the file and its directory still there, and may this process use them?";
+/// `SQLITE_CANTOPEN`.
+const CANNOT_OPEN: i32 = 14;
 const NO_DATABASE: &str = "the file is damaged or is not a SQLite database";
 const NO_PERMISSION: &str = "this process may not use the database";
 const NOT_WRITTEN: &str = "the database file could not be written or read; check the disk";
@@ -32,22 +35,51 @@ pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
     sql_error::of_statement(error, meaning)
 }
 
-/// An error of opening the file.
-pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
-    sql_error::of_connect(error, meaning)
+/// An error of opening the file at `path`.
+pub(super) fn of_connect(error: sqlx::Error, path: &Path) -> StoreError {
+    match &error {
+        sqlx::Error::Database(answer) if primary_code(&**answer) == Some(CANNOT_OPEN) => {
+            let message = format!(
+                "the SQLite file {} cannot be opened: {}",
+                path.display(),
+                obstacle(path)
+            );
+            StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
+        }
+        _ => sql_error::of_connect(error, meaning),
+    }
 }
 
-/// By the primary result code, which is the low byte: <https://sqlite.org/rescode.html>. SQLite has undone
+/// Why there is no opening the file at `path`, as far as can be seen. SQLite says the same in all cases.
+fn obstacle(path: &Path) -> &'static str {
+    // The parent of a bare file name is the empty path.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if folder.is_some_and(|folder| !folder.is_dir()) {
+        "its directory is not there"
+    } else if path.exists() {
+        "may this process read and write it, and is it a file?"
+    } else {
+        "it is not there and was not made, either because this process may not write to the directory, or because of \
+         `mode=rw` in the URL or of a pool without `create_if_missing(true)`"
+    }
+}
+
+/// The low byte of the result code: <https://sqlite.org/rescode.html>.
+fn primary_code(answer: &dyn DatabaseError) -> Option<i32> {
+    let code: i32 = answer.code()?.parse().ok()?;
+    Some(code & 0xff)
+}
+
+/// By the primary result code. SQLite has undone
 /// a statement that failed, except that an I/O error or a full disk at the commit leaves it open what the
 /// file says.
 fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
-    let code: i32 = answer.code()?.parse().ok()?;
-    Some(match code & 0xff {
+    Some(match primary_code(answer)? {
         5 | 6 => (StoreErrorKind::Conflict, BLOCKED),
         8 => (StoreErrorKind::Refused, READ_ONLY),
         3 | 23 => (StoreErrorKind::Refused, NO_PERMISSION),
         11 | 26 => (StoreErrorKind::Refused, NO_DATABASE),
-        14 => (StoreErrorKind::Unreachable, NO_FILE),
+        CANNOT_OPEN => (StoreErrorKind::Unreachable, NO_FILE),
         10 | 13 => (StoreErrorKind::Interrupted, NOT_WRITTEN),
         _ => return None,
     })

@@ -29,7 +29,7 @@ impl SqliteStore {
         if in_memory {
             return Err(LockError::invalid(
                 "an in-memory SQLite database is private to its connections, so nobody else would see the locks; \
-                 give a file such as \"sqlite://locks.db?mode=rwc\", or use the memory store",
+                 use a file, such as sqlite://locks.db, or the memory store, memory:",
             ));
         }
         if table.schema().is_some_and(|schema| schema != "main") {
@@ -61,7 +61,8 @@ pub(super) fn settings(options: SqliteConnectOptions) -> SqliteConnectOptions {
 pub(super) async fn open(options: SqliteConnectOptions) -> Result<SqliteConnection, StoreError> {
     let start = Instant::now();
     loop {
-        match options.connect().await.map_err(failure::of_connect) {
+        let opened = options.connect().await;
+        match opened.map_err(|error| failure::of_connect(error, options.get_filename())) {
             Err(error) if error.kind() == StoreErrorKind::Conflict && start.elapsed() < BUSY_TIMEOUT => {
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(2..20))).await;
             }

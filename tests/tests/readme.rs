@@ -1,0 +1,32 @@
+//! README.md's recipe for unit tests: it runs, and it is what the README shows.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use dblock::{LockManager, LockOptions, store::MemoryStore};
+
+#[tokio::test(start_paused = true)]
+async fn another_node_takes_over_when_the_lease_has_expired() {
+    let (store, options) = (MemoryStore::new(), LockOptions::new().renew(false));
+    let one = LockManager::builder(store.clone()).build().await.unwrap();
+    let other = LockManager::builder(store).build().await.unwrap();
+    let guard = one.acquire("order:42", options.clone()).await.unwrap();
+    let busy = other.acquire("order:42", options.clone()).await;
+    assert!(busy.unwrap_err().is_busy());
+    tokio::time::sleep(Duration::from_secs(30)).await; // takes no time
+    assert!(guard.is_lost());
+    assert!(other.acquire("order:42", options).await.is_ok());
+}
+
+#[test]
+fn the_readme_shows_it() {
+    let readme = include_str!("../../README.md");
+    let this = include_str!("readme.rs");
+    let recipe = this
+        .split("\n\n")
+        .find(|part| part.starts_with("#[tokio::test"))
+        .unwrap();
+    assert!(readme.contains(recipe), "README.md does not show:\n{recipe}");
+    assert!(readme.contains("use dblock::{LockManager, LockOptions, store::MemoryStore};"));
+}
