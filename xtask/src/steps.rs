@@ -175,7 +175,8 @@ fn drivers(tree: &str) -> Vec<&'static str> {
 async fn test(extra: &[String]) -> anyhow::Result<Outcome> {
     let servers = Servers::start_missing(Purpose::Tests).await?;
     let on = servers.names().join(" and ");
-    let mut command = cargo(["test"]);
+    // A run takes minutes: it shows all that fails.
+    let mut command = cargo(["test", "--no-fail-fast"]);
     command.args(test_arguments(extra)).envs(servers.variables());
     // A test that finds no server fails then, instead of being left out.
     command.env("DBLOCK_TEST_REQUIRE_SERVERS", "1");
