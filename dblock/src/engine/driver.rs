@@ -16,7 +16,6 @@ use super::key_state::{KeyState, Scene};
 use super::lanes::Lanes;
 use super::listener::{Heard, Listener};
 use super::purge;
-use super::reservation::NewLease;
 use super::stop::Stop;
 use super::{Command, Settings, WeakEngine};
 use crate::error::LostReason;
@@ -216,12 +215,6 @@ impl Driver {
                     self.touch(&key);
                 }
             }
-            Heard::Left(key, word) => {
-                if let Some(entry) = self.keys.get_mut(&key) {
-                    entry.state.left_elsewhere(NewLease { word });
-                    self.touch(&key);
-                }
-            }
             Heard::Listening => self.each_key(|state| state.woken(now)),
             Heard::Deaf => self.each_key(|state| state.deafened(now)),
         }
@@ -367,8 +360,7 @@ impl Driver {
                 .next_kind(now)
                 .is_some_and(|kind| self.lanes.of(kind) == lane)
             {
-                let listening = self.listener.is_listening();
-                let taken = entry.state.take_request(self.settings.hand_over, listening, now);
+                let taken = entry.state.take_request(self.settings.hand_over, now);
                 batch.extend(taken);
             }
             self.look_at(&key, now);
@@ -380,7 +372,6 @@ impl Driver {
     fn settle(&mut self, batch: Result<Answered, JoinError>, crowd: bool) {
         let Answered {
             requests,
-            announce,
             answers,
             ..
         } = match batch {
@@ -407,15 +398,15 @@ impl Driver {
             now,
         };
         let mut somebody_waits = false;
-        for (place, (request, answer)) in requests.iter().zip(answers).enumerate() {
+        for (request, answer) in requests.iter().zip(answers) {
             let Some(entry) = self.keys.get_mut(&request.key) else {
                 continue;
             };
-            let busy = matches!(answer, Ok(Outcome::Busy(_) | Outcome::Reserved(..)));
+            let busy = matches!(answer, Ok(Outcome::Busy(_) | Outcome::Queued { .. }));
             entry.most_together = most_together;
             entry
                 .state
-                .settle(answer, announce.binary_search(&place).is_ok(), scene);
+                .settle(answer, scene);
             somebody_waits |= busy && entry.state.waits();
             if !mem::replace(&mut entry.touched, true) {
                 self.touched.push(request.key.clone());

@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::EngineHandle;
 use super::lease::{Hold, Lease};
 use super::line::Line;
-use super::reservation::Reservation;
 use super::terms::LeaseTerms;
 use super::waiter::Waiter;
 use crate::error::{LockError, LostReason};
@@ -46,8 +45,6 @@ struct State {
     holds: u32,
     /// When the store's lease ends at the earliest, on our clock.
     store_end: Instant,
-    /// By how much it ends earlier here, until the store has confirmed the whole ttl.
-    first_margin: Option<Duration>,
     reason: Option<LostReason>,
     /// The store has confirmed the release.
     released: bool,
@@ -61,9 +58,7 @@ struct State {
 
 impl State {
     fn renewable_until(&self) -> Instant {
-        let margin = self
-            .first_margin
-            .unwrap_or_else(|| options::margin(self.terms.ttl));
+        let margin = options::margin(self.terms.ttl);
         self.store_end.checked_sub(margin).unwrap_or(self.store_end)
     }
 
@@ -137,29 +132,12 @@ impl Grant {
         hand_over: HandOver,
     ) -> Arc<Self> {
         let store_end = terms.since + remaining;
-        Self::with(terms, store_end, None, line, hand_over)
-    }
-
-    /// A grant with one hold that came with a reservation, and is still to be written.
-    pub(super) fn by_reservation(
-        terms: Arc<LeaseTerms>,
-        reservation: &Reservation,
-        line: Arc<Line>,
-        hand_over: HandOver,
-    ) -> Arc<Self> {
-        Self::with(
-            terms,
-            reservation.until,
-            Some(reservation.margin),
-            line,
-            hand_over,
-        )
+        Self::with(terms, store_end, line, hand_over)
     }
 
     fn with(
         terms: Arc<LeaseTerms>,
         store_end: Instant,
-        first_margin: Option<Duration>,
         line: Arc<Line>,
         hand_over: HandOver,
     ) -> Arc<Self> {
@@ -168,7 +146,6 @@ impl Grant {
                 terms,
                 holds: 1,
                 store_end,
-                first_margin,
                 reason: None,
                 released: false,
                 is_left: false,
@@ -278,13 +255,6 @@ impl Grant {
         }
     }
 
-    /// Every owner has left in order, and none has asked for a fence check: others may come in before the
-    /// release is written.
-    pub(super) fn is_orderly(&self) -> bool {
-        let state = self.state();
-        state.is_left && state.reason.is_none() && state.hand_over.is_some()
-    }
-
     /// The engine is about to bring the row up to date.
     pub(super) fn row_follows(&self) {
         self.state().behind_told = false;
@@ -308,7 +278,6 @@ impl Grant {
         self.end_in_time(Instant::now());
         let mut state = self.state();
         state.store_end = state.store_end.max(sent + remaining);
-        state.first_margin = None;
     }
 
     /// The store has confirmed the release.

@@ -14,23 +14,16 @@ use tokio::time::Instant;
 use super::EngineHandle;
 use super::batch::Kind;
 use super::grant::{self, Grant, Snapshot};
-use super::reservation::NewLease;
 use super::terms::LeaseTerms;
 use super::waiter::Syncer;
 use crate::error::LostReason;
-use crate::store::{Action, Leave, StoreError, Successor};
+use crate::store::{Action, Extend, HandedOver, StoreError};
 
 pub(super) use settling::Settled;
 
 /// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
-/// While a reservation is all that there is.
-const LONGEST_RETRY_UNWRITTEN: Duration = Duration::from_millis(100);
-
-/// A grant that came with a reservation is written after this: the release of the lease before it is on its way,
-/// and would only be in the way.
-const WRITE_AFTER: Duration = Duration::from_millis(1);
 
 /// What the lease of a row that `hold_min` keeps busy has left when it is to be released. With less it would expire
 /// instead, and whoever comes next would take it for the lease of a process that died. After a shutdown it does.
@@ -44,7 +37,6 @@ const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Holding {
     pub(super) grant: Arc<Grant>,
-    lease: NewLease,
     /// As it was when [`refresh`](Self::refresh) looked last.
     seen: Snapshot,
     first_token: i64,
@@ -67,8 +59,6 @@ pub(super) struct Holding {
     /// An extension was sent and its reply was lost: the row may be busy for longer than the lease knows.
     extend_unsure: bool,
     release: Release,
-    /// A process that waits was told that everyone has left: it may have the row already.
-    announced: bool,
 }
 
 /// How far the release of a grant has come.
@@ -83,7 +73,7 @@ enum Release {
 }
 
 impl Holding {
-    pub(super) fn new(grant: Arc<Grant>, lease: NewLease) -> Self {
+    pub(super) fn new(grant: Arc<Grant>) -> Self {
         let seen = grant.look(Instant::now());
         Self {
             first_token: seen.terms.fence_token,
@@ -100,18 +90,7 @@ impl Holding {
             sent: Vec::new(),
             extend_unsure: false,
             release: Release::Due,
-            announced: false,
-            lease,
             grant,
-        }
-    }
-
-    /// A grant that came with a reservation, of which the row says nothing yet.
-    pub(super) fn unwritten(grant: Arc<Grant>, lease: NewLease, now: Instant) -> Self {
-        Self {
-            row: None,
-            follow_at: Some(now + WRITE_AFTER),
-            ..Self::new(grant, lease)
         }
     }
 
@@ -156,8 +135,6 @@ impl Holding {
     /// a grid so that leases of one ttl fall due together and are renewed by one statement.
     fn renew_at(&self) -> Option<Instant> {
         let ttl = self.seen.terms.ttl;
-        // A row that is not written yet is about to be, and that renews.
-        self.row.as_ref()?;
         if !self.seen.terms.renew || self.grant.is_revoked() || self.seen.has_ended() {
             return None;
         }
@@ -260,35 +237,30 @@ impl Holding {
             let missing = !self.covers(until + TO_RELEASE_IN / 2) && may_extend;
             let left = until - now;
             let ttl = left + left / CLOCKS_AGREE + TO_RELEASE_IN;
-            return (missing && may_send).then_some(Action::Extend {
-                count: 1,
-                ttl,
-                successor: self.successor(),
-            });
+            return (missing && may_send).then(|| self.extend(1, ttl));
         }
         if !may_send {
             return None;
         }
-        let unwritten = self.row.is_none() && !ended;
-        if holds == 0 && !unwritten {
+        if holds == 0 {
             return Some(Action::Release);
         }
         let due = !self.waiting.is_empty()
-            || holds == 0
             || self.row_count != holds
             || self.follow_at.is_some_and(|follow_at| follow_at <= now)
             || self.renew_at().is_some_and(|renew_at| renew_at <= now);
-        (due && !ended).then(|| Action::Extend {
-            // A row is free only after a release, which would find no row of this lease yet.
-            count: holds.max(1),
-            ttl: self.seen.terms.ttl,
-            successor: self.successor(),
-        })
+        (due && !ended).then(|| self.extend(holds, self.seen.terms.ttl))
+    }
+
+    fn extend(&self, count: u32, ttl: Duration) -> Action {
+        let mut extend = Extend::new(count, ttl);
+        extend.handed_over = self.handed_over();
+        Action::Extend(extend)
     }
 
     /// Whom the row must name, if it does not.
-    fn successor(&self) -> Option<Successor> {
-        self.row_is_behind().then(|| Successor {
+    fn handed_over(&self) -> Option<HandedOver> {
+        self.row_is_behind().then(|| HandedOver {
             owner: self.seen.terms.owner,
             holder: Arc::clone(&self.seen.terms.holder),
             fence_token: self.seen.terms.fence_token,
@@ -308,32 +280,6 @@ impl Holding {
         }
     }
 
-    /// Others may be told of a release before it is written.
-    pub(super) fn may_announce(&self) -> bool {
-        self.grant.is_orderly()
-    }
-
-    /// What came before a grant that is yet to be written is out of the way.
-    pub(super) fn predecessor_released(&mut self, now: Instant) {
-        if self.row.is_none() && self.retry_at.take().is_some() {
-            self.follow_at = Some(now);
-        }
-    }
-
-    /// What to tell them.
-    pub(super) fn leave(&self) -> Leave {
-        Leave {
-            key: self.terms().key.clone(),
-            lease_id: self.lease.id(),
-            word: self.lease.word,
-        }
-    }
-
-    /// Others may have been told of the release that is on its way.
-    pub(super) fn announced(&mut self) {
-        self.announced = true;
-    }
-
     /// `action`, of [`next_action`](Self::next_action), is on its way.
     pub(super) fn sent(&mut self, action: &Action) {
         if matches!(action, Action::Release) {
@@ -343,10 +289,7 @@ impl Holding {
         self.follow_at = None;
         self.sent_terms = Arc::clone(&self.seen.terms);
         self.grant.row_follows();
-        // Who leaves a grant that is yet to be written waits for the release that follows.
-        if matches!(action, Action::Release) || !self.is_left() {
-            self.sent.append(&mut self.waiting);
-        }
+        self.sent.append(&mut self.waiting);
     }
 
     /// When to look again without an event. `asked`: a request is on its way.

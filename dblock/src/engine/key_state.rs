@@ -4,7 +4,6 @@
 mod acquiring;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -15,12 +14,11 @@ use super::holding::{Holding, Settled};
 use super::lease::Lease;
 use super::orphan::Orphan;
 use super::queue::Queue;
-use super::reservation::{NewLease, Next};
 use super::waiter::{Syncer, Waiter};
 use crate::error::LostReason;
 use crate::health::HealthBoard;
 use crate::key::Key;
-use crate::store::{Action, Leave, Outcome, Request, StoreError};
+use crate::store::{Acquire, Action, Outcome, Request, StoreError};
 
 /// What the engine knows beside its keys.
 #[derive(Clone, Copy)]
@@ -32,17 +30,11 @@ pub(super) struct Scene<'a> {
     pub(super) now: Instant,
 }
 
-/// A lease that was held for so long is announced before its release, whether or not anybody is known to wait:
-/// the price is small beside it.
-const LONG_HELD: Duration = Duration::from_millis(50);
-
 #[derive(Debug)]
 pub(super) struct KeyState {
     key: Key,
     holding: Option<Holding>,
     queue: Queue,
-    /// While another process has the key.
-    next: Next,
     orphans: Vec<Orphan>,
     in_flight: Option<InFlight>,
     /// The lane in whose list of keys with something to send the driver has this one.
@@ -58,14 +50,6 @@ struct InFlight {
     sent_at: Instant,
 }
 
-/// What to send now.
-#[derive(Debug)]
-pub(super) struct Taken {
-    pub(super) request: Request,
-    /// Processes that wait are told this before the release is carried out.
-    pub(super) announce: Option<Leave>,
-}
-
 /// What to send next.
 enum Plan {
     Holding(Action),
@@ -77,7 +61,7 @@ enum Plan {
 enum ForWhom {
     Orphan,
     Holding,
-    Waiter(u64, NewLease),
+    Waiter(u64),
 }
 
 impl KeyState {
@@ -86,7 +70,6 @@ impl KeyState {
             key,
             holding: None,
             queue: Queue::new(now),
-            next: Next::default(),
             orphans: Vec::new(),
             in_flight: None,
             listed: None,
@@ -125,18 +108,6 @@ impl KeyState {
     /// The key may be free: somebody has released it, or a wake-up may have been missed.
     pub(super) fn woken(&mut self, now: Instant) {
         self.queue.woken(now);
-        if let Some(holding) = &mut self.holding {
-            holding.predecessor_released(now);
-        }
-    }
-
-    /// Nobody is inside with this lease of another process any more.
-    pub(super) fn left_elsewhere(&mut self, lease: NewLease) {
-        if !self.next.is_behind(lease.id()) {
-            // What this process has just left comes back to it, too.
-            self.queue.turns.passed_by(self.holding.is_none());
-        }
-        self.next.heard(lease);
     }
 
     /// Nothing wakes us up any more.
@@ -191,9 +162,6 @@ impl KeyState {
             } else if holding.is_left() {
                 self.queue.note_trouble(holding.trouble().cloned(), now);
             }
-        }
-        if self.holding.is_none() && self.in_flight.is_none() {
-            self.use_reservation(scene);
         }
         // Not while the last release is on its way: nobody is inside, so callers wait for its answer.
         let held_here = self
@@ -260,34 +228,21 @@ impl KeyState {
     }
 
     /// The request to send now; it is on its way from here on. Without `hand_over` each grant comes from the store.
-    pub(super) fn take_request(&mut self, hand_over: bool, listening: bool, now: Instant) -> Option<Taken> {
-        let mut announce = None;
+    pub(super) fn take_request(&mut self, hand_over: bool, now: Instant) -> Option<Request> {
         let (lease_id, action, for_whom) = match self.plan(now)? {
             Plan::Holding(action) => {
                 let holding = self.holding.as_mut()?;
                 holding.sent(&action);
-                let announces = hand_over
-                    && matches!(action, Action::Release)
-                    && holding.may_announce()
-                    && (self.queue.turns.is_contended(now) || holding.terms().held() >= LONG_HELD);
-                announce = announces.then(|| holding.leave());
                 (holding.terms().lease_id, action, ForWhom::Holding)
             }
             Plan::Orphan(lease_id) => (lease_id, Action::Release, ForWhom::Orphan),
             Plan::Acquire => {
                 let ask = self.queue.next_ask()?;
-                let action = Action::Acquire {
-                    owner: ask.owner,
-                    ttl: ask.ttl,
-                    holder: ask.holder,
-                    wanted_for: ask.wanted_for,
-                    spare_tokens: if hand_over { ask.spare_tokens } else { 0 },
-                    // Who does not hear of a release could not come in any sooner.
-                    reserve: hand_over && listening && ask.wanted_for.is_some(),
-                };
+                let mut acquire = Acquire::new(ask.owner, ask.ttl, ask.holder);
+                acquire.wanted_for = ask.wanted_for;
+                acquire.spare_tokens = if hand_over { ask.spare_tokens } else { 0 };
                 self.queue.asked();
-                let lease = self.next.lease();
-                (lease.id(), action, ForWhom::Waiter(ask.waiter, lease))
+                (Uuid::now_v7(), Action::Acquire(acquire), ForWhom::Waiter(ask.waiter))
             }
         };
         self.in_flight = Some(InFlight {
@@ -296,13 +251,10 @@ impl KeyState {
             for_whom,
             sent_at: now,
         });
-        Some(Taken {
-            request: Request {
-                key: self.key.clone(),
-                lease_id,
-                action,
-            },
-            announce,
+        Some(Request {
+            key: self.key.clone(),
+            lease_id,
+            action,
         })
     }
 
@@ -320,8 +272,8 @@ impl KeyState {
         orphans.chain(holding).chain(queue).min()
     }
 
-    /// Takes the answer to the request on its way. `announced`: others may have been told of it before.
-    pub(super) fn settle(&mut self, answer: Result<Outcome, StoreError>, announced: bool, scene: Scene<'_>) {
+    /// Takes the answer to the request on its way.
+    pub(super) fn settle(&mut self, answer: Result<Outcome, StoreError>, scene: Scene<'_>) {
         let Some(sent) = self.in_flight.take() else {
             debug_assert!(false, "an answer for {:?} that nobody asked for", self.key);
             return;
@@ -330,8 +282,8 @@ impl KeyState {
             ForWhom::Orphan => self.orphans.retain_mut(|orphan| {
                 orphan.lease_id != sent.lease_id || !orphan.settle(&answer, sent.sent_at, scene.now)
             }),
-            ForWhom::Holding => self.settle_holding(&sent, answer, announced, scene),
-            ForWhom::Waiter(id, lease) => self.settle_acquire(id, lease, &sent, answer, scene),
+            ForWhom::Holding => self.settle_holding(&sent, answer, scene),
+            ForWhom::Waiter(id) => self.settle_acquire(id, &sent, answer, scene),
         }
     }
 
@@ -339,7 +291,6 @@ impl KeyState {
         &mut self,
         sent: &InFlight,
         answer: Result<Outcome, StoreError>,
-        announced: bool,
         scene: Scene<'_>,
     ) {
         let now = scene.now;
@@ -351,9 +302,6 @@ impl KeyState {
             return;
         };
         holding.refresh(now);
-        if announced {
-            holding.announced();
-        }
         if let Ok(Outcome::Extended { wanted, .. }) = &answer {
             if let Some(lag) = holding.renewal_lag(now) {
                 scene.health.set_renewal_lag(lag);

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use uuid::Uuid;
 
 use crate::key::Key;
 use crate::store::{Store, StoreError, StoreErrorKind, WakeUp};
@@ -29,8 +28,6 @@ pub(super) enum Heard {
     Listening,
     /// A key has been released that somebody wanted.
     Released(Key),
-    /// Nobody is inside with the lease of this word any more; its release is about to be written.
-    Left(Key, Uuid),
     /// No wake-up is heard from here on.
     Deaf,
 }
@@ -101,8 +98,7 @@ impl Listener {
                 // What was told before the end comes before the end.
                 biased;
                 Some(wake_up) = self.told.recv() => match wake_up {
-                    WakeUp::Released(key) => return Heard::Released(key),
-                    WakeUp::Left(key, word) => return Heard::Left(key, word),
+                    WakeUp::Released(key) | WakeUp::PassedOn { key, .. } => return Heard::Released(key),
                     WakeUp::Listening => {
                         self.listening = true;
                         self.pause = FIRST_PAUSE;

@@ -24,12 +24,12 @@ impl BusyKeys {
     pub(crate) fn note(&self, requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
         // What is extended is ours, also where no acquire has said so.
         let telling = requests.iter().zip(answers).filter(|(request, answer)| {
-            matches!(request.action, Action::Acquire { .. }) || matches!(answer, Ok(Outcome::Extended { .. }))
+            matches!(request.action, Action::Acquire(_)) || matches!(answer, Ok(Outcome::Extended { .. }))
         });
         let mut keys = self.keys();
         for (request, answer) in telling {
             match answer {
-                Ok(Outcome::Busy(_) | Outcome::Reserved(..)) => {
+                Ok(Outcome::Busy(_) | Outcome::Queued { .. }) => {
                     if keys.len() >= MOST {
                         keys.clear();
                     }

@@ -86,7 +86,7 @@ impl Store for MemoryStore {
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(async move {
             let mut table = self.table();
-            requests.iter().map(|request| Ok(table.apply(request))).collect()
+            requests.iter().map(|request| table.apply(request)).collect()
         })
     }
 
@@ -129,6 +129,7 @@ impl Store for MemoryStore {
             };
             row.reentrant_count = 0;
             row.lease_id = Uuid::now_v7();
+            row.next = None;
             Ok(true)
         })
     }
@@ -150,7 +151,7 @@ impl Store for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Action;
+    use crate::store::{Acquire, Action};
 
     fn request(lease_id: Uuid, action: Action) -> Request {
         Request {
@@ -161,14 +162,7 @@ mod tests {
     }
 
     fn acquire(ttl: Duration) -> Action {
-        Action::Acquire {
-            owner: Uuid::now_v7(),
-            ttl,
-            holder: "test".into(),
-            wanted_for: None,
-            spare_tokens: 0,
-            reserve: false,
-        }
+        Action::Acquire(Acquire::new(Uuid::now_v7(), ttl, "test"))
     }
 
     async fn one(store: &MemoryStore, request: Request) -> Outcome {

@@ -10,9 +10,10 @@
 //! `reentrant_count` is 0, **held** when the count is above 0 and `expire_at > now`, and **expired**
 //! otherwise. Rows stay after a release.
 //!
-//! A store that hears of releases may also keep **reservations**: `reserved_for` (a lease), `reserved_until`
-//! and `reserved_token`. While `reserved_until > now` the row is *reserved* for that lease: nobody else is
-//! granted it. See [`Store::announce`].
+//! A held row may name a **successor**, the lease of another process that waits for the key: `next_lease`,
+//! `next_owner`, `next_holder`, `next_ttl`, `next_spare`, `next_since` and `next_until`. It is *live* while
+//! `next_until > now`. The release of the row passes it on to a live successor. On a row that is free or
+//! expired these columns mean nothing.
 
 #[cfg(feature = "sql")]
 mod busy_keys;
@@ -21,7 +22,6 @@ pub(crate) mod clock;
 mod connections;
 mod error;
 mod row;
-mod rules;
 #[cfg(feature = "sql")]
 mod schema;
 #[cfg(feature = "sql")]
@@ -29,6 +29,7 @@ mod sql_error;
 pub(crate) mod table;
 
 pub mod memory;
+pub mod rules;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "postgres")]
@@ -46,7 +47,7 @@ use uuid::Uuid;
 
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
-pub use row::{InspectFilter, LockRow, Occupant, Reserved};
+pub use row::{InspectFilter, LockRow, Occupant, Successor};
 
 use crate::key::Key;
 
@@ -79,48 +80,35 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// |---|---|---|
     /// | `Acquire` | absent | inserted as held by the request: `Granted` |
     /// | | free, another `lease_id` | becomes held: `Granted` |
-    /// | | free or expired, reserved for another lease | `wanted_until` as below: `Busy`, `remaining` that of the reservation |
     /// | | free, the request's `lease_id` | nothing: `Lost` (this lease was released before it was known) |
     /// | | held by the request's `lease_id` | count becomes 1; the same token, the same expiry: `Granted` |
-    /// | | held by another `lease_id` | `wanted_until = max(wanted_until, now + wanted_for)` if given: `Busy`; with `reserve`, unless it is reserved for another lease, `reserved_until = now + wanted_for` too: `Reserved` |
+    /// | | held by another `lease_id` | `wanted_until = max(wanted_until, now + wanted_for)` if given; with `queue` see below: `Queued` if the request's lease is the live successor then, else `Busy` |
     /// | | expired, another `lease_id` | becomes held: `Granted` with `taken_over` |
     /// | | expired, the request's `lease_id` | nothing: `Lost` |
-    /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token the successor's if there is one whose token is not below the row's; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
-    /// | | reserved for the request's lease, another `lease_id`, a successor given whose token is not below `reserved_token` | becomes held with that count and the successor's owner, holder and token, and `expire_at = max(reserved_until, now + ttl)`: `Extended` |
+    /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token those of `handed_over` if it is given and its token is not below the row's; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
     /// | | anything else | nothing: `Lost` |
-    /// | `Release` | held by the request's `lease_id` | count becomes 0: `Released` with `freed` |
+    /// | `Release` | held by the request's `lease_id`, a live successor | becomes held by the successor: `Released` with `freed` and `passed_on` |
+    /// | | held by the request's `lease_id` otherwise | count becomes 0, the successor is cleared: `Released` with `freed` |
     /// | | free, the request's `lease_id` | nothing: `Released` without `freed` |
-    /// | | reserved for the request's lease, another `lease_id` | the reservation ends: `Withdrawn` |
+    /// | | the request's lease is its successor, live or not | the successor is cleared: `Withdrawn` |
     /// | | anything else | nothing: `Lost` |
     ///
     /// To become held means: `lock_owner`, `lease_id`, `holder` from the request, `reentrant_count = 1`,
-    /// `fence_token = max(fence_ceiling + 1, now)`, or `reserved_token` if the row is reserved for the request's
-    /// lease, `fence_ceiling = max(fence_ceiling, fence_token + spare_tokens)`,
+    /// `fence_token = max(fence_ceiling + 1, now)`, `fence_ceiling = fence_token + spare_tokens`,
     /// `acquired_at = now`, `expire_at = now + ttl`, `revoked = false`; `wanted_until` stays (0 for a new row),
-    /// and a reservation ends.
+    /// and the successor is cleared. A release that passes the row on does the same with `next_lease`,
+    /// `next_owner`, `next_holder`, `next_spare` and `next_ttl`. A key whose tokens are used up (`fence_ceiling`
+    /// is the largest number there is) is refused with an error, and its release passes nothing on.
     ///
-    /// A row that was not reserved for the request's lease gets, with the reservation,
-    /// `reserved_token = max(fence_ceiling + 1, now)` and `fence_ceiling = reserved_token + spare_tokens`; one that
-    /// was keeps both.
+    /// `queue` makes the request's lease the successor of a held row that has no live successor, or this very
+    /// lease, or one that has waited at least [`QUEUE_AHEAD`] less: `next_*` from the request,
+    /// `next_ttl = min(ttl, `[`NEXT_TTL`]`)`, `next_since = now - waited` (never later than it was for the same
+    /// lease), `next_until = now + wanted_for`.
     ///
-    /// A busy acquire may leave `wanted_until` and `reserved_until` alone while at least half of `wanted_for` is
-    /// still ahead. A store without reservations takes `reserve` for `false`.
+    /// A busy acquire may leave `wanted_until` alone while at least half of `wanted_for` is still ahead, and the
+    /// successor too if it is the request's lease and owner already. `Queued` is only ever answered from a row that
+    /// the request has locked.
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>>;
-
-    /// Tells the processes that wait, before the releases of these leases are carried out: nobody is inside with
-    /// them any more, nor will be. [`WakeUp::Left`] is told for each row that carries the lease, held, and is
-    /// reserved. Answers, in the order of `leaves`, for which rows that was so.
-    ///
-    /// Who has the reservation, and hears that, may come in at once, and has it written by an `Extend` with a
-    /// successor. So an announced release may find its row held by the next lease: its `Lost` is in order then.
-    ///
-    /// A store without reservations tells nobody, which is the default.
-    ///
-    /// # Errors
-    /// Somebody may have been told all the same.
-    fn announce<'a>(&'a self, leaves: &'a [Leave]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
-        Box::pin(async { Ok(vec![false; leaves.len()]) })
-    }
 
     /// Checks that the table is there and fits this version of dblock.
     ///
@@ -137,8 +125,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Marks the lease that holds `key` as revoked: it is no longer extended. Whether it was held.
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
 
-    /// Frees `key` whoever holds it: count 0 and `lease_id` replaced by a fresh one, so that the former
-    /// holder's requests find nothing. Whether it was held.
+    /// Frees `key` whoever holds it: count 0, no successor, and `lease_id` replaced by a fresh one, so that the
+    /// former holder's requests find nothing. Whether it was held.
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
 
     /// Listens for releases of wanted keys, and tells each one, until it cannot listen any more; the error
@@ -221,44 +209,85 @@ pub struct Request {
     pub action: Action,
 }
 
+/// A successor that has waited for so much longer replaces the one that is there.
+pub const QUEUE_AHEAD: Duration = Duration::from_secs(1);
+
+/// The longest lease that a release passes on. The successor extends it to its whole ttl.
+pub const NEXT_TTL: Duration = Duration::from_secs(3);
+
 /// What a [`Request`] does. [`Store::apply`] has the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Take the lock for a fresh `lease_id`.
-    Acquire {
-        /// The call chain that asks.
-        owner: Uuid,
-        /// Length of the lease.
-        ttl: Duration,
-        /// Host, process and function, for people. At most 255 bytes.
-        holder: Arc<str>,
-        /// When busy: say in the row that somebody waits, for this long.
-        wanted_for: Option<Duration>,
-        /// How many tokens to keep free above the lease's own, for hand-overs inside the process.
-        spare_tokens: u32,
-        /// When busy: have the key reserved for this lease, for `wanted_for`.
-        reserve: bool,
-    },
+    Acquire(Acquire),
     /// Write the number of holds and extend the lease: renewal, re-entry, the end of a nested hold, and a
-    /// hand-over inside the process.
-    Extend {
-        /// The number of holds, at least 1. Absolute, so that a repeated request counts nothing twice.
-        count: u32,
-        /// Length of the lease from now.
-        ttl: Duration,
-        /// Who has the lease now, if it was handed over inside the process since the row was written last.
-        successor: Option<Successor>,
-    },
-    /// End the lease.
+    /// local hand-over.
+    Extend(Extend),
+    /// End the lease: pass the row on to its successor, or free it.
     Release,
 }
 
-/// Who has a lease after a hand-over inside the process.
+/// The payload of [`Action::Acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Successor {
+#[non_exhaustive]
+pub struct Acquire {
+    /// The call chain that asks.
+    pub owner: Uuid,
+    /// Length of the lease.
+    pub ttl: Duration,
+    /// Host, process and function, for people. At most 255 bytes.
+    pub holder: Arc<str>,
+    /// When busy: say in the row that somebody waits, for this long.
+    pub wanted_for: Option<Duration>,
+    /// When busy: become the successor for `wanted_for`. The value is how long the caller has waited so far.
+    pub queue: Option<Duration>,
+    /// How many tokens to keep free above the lease's own, for local hand-overs.
+    pub spare_tokens: u32,
+}
+
+impl Acquire {
+    /// An acquire that does not wait and keeps no tokens free.
+    pub fn new(owner: Uuid, ttl: Duration, holder: impl Into<Arc<str>>) -> Self {
+        Self {
+            owner,
+            ttl,
+            holder: holder.into(),
+            wanted_for: None,
+            queue: None,
+            spare_tokens: 0,
+        }
+    }
+}
+
+/// The payload of [`Action::Extend`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Extend {
+    /// The number of holds, at least 1. Absolute, so that a repeated request counts nothing twice.
+    pub count: u32,
+    /// Length of the lease from now.
+    pub ttl: Duration,
+    /// Who has the lease now, if it was handed over inside the process since the row was written last.
+    pub handed_over: Option<HandedOver>,
+}
+
+impl Extend {
+    /// An extension for the owner that the row names.
+    pub fn new(count: u32, ttl: Duration) -> Self {
+        Self {
+            count,
+            ttl,
+            handed_over: None,
+        }
+    }
+}
+
+/// Who has a lease after a local hand-over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedOver {
     /// The call chain that has the lock now.
     pub owner: Uuid,
-    /// As in [`Action::Acquire`].
+    /// As in [`Acquire`].
     pub holder: Arc<str>,
     /// Its token: one of those that the acquire kept free.
     pub fence_token: i64,
@@ -266,39 +295,21 @@ pub struct Successor {
 
 /// What a store tells of the releases that it hears of.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WakeUp {
     /// From here on no release of a wanted key is missed.
     Listening,
-    /// The key has been released while somebody wanted it.
+    /// The key has been freed while somebody wanted it.
     Released(Key),
-    /// Nobody is inside any more, and the row is reserved: its release is about to be written. With the
-    /// [`Leave::word`].
-    Left(Key, Uuid),
-}
-
-/// A lease in which nobody is inside any more.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leave {
-    /// The row.
-    pub key: Key,
-    /// The lease that has it.
-    pub lease_id: Uuid,
-    /// What only the process that left knows, and `lease_id` is a digest of. It proves that the word comes from
-    /// there: who could read the row, or send a notification, has the digest only.
-    pub word: Uuid,
-}
-
-/// What a reservation promises: the next grant of the key, until it lapses.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reservation {
-    /// The lease that holds the key. When nobody is inside with it any more, the key is the reserved lease's.
-    pub behind: Uuid,
-    /// The token that the reserved lease will have.
-    pub fence_token: i64,
-    /// How many tokens are free above that, for hand-overs inside the process.
-    pub spare_tokens: u32,
-    /// `reserved_until - now`.
-    pub remaining: Duration,
+    /// The key has been passed on.
+    PassedOn {
+        /// The key.
+        key: Key,
+        /// The lease that has it now.
+        lease_id: Uuid,
+        /// The token of that lease.
+        fence_token: i64,
+    },
 }
 
 /// What one step of [`Store::purge`] did.
@@ -337,15 +348,22 @@ pub enum Outcome {
     Released {
         /// The row was held until this request.
         freed: bool,
+        /// The successor has the row now.
+        passed_on: bool,
         /// Somebody waits for the key: `wanted_until > now`.
         wanted: bool,
     },
-    /// `Release`: the lease was not granted yet, and is no longer next.
+    /// `Release`: the lease was the successor, and is no longer.
     Withdrawn,
     /// `Acquire`: somebody else holds the lock.
     Busy(Occupant),
-    /// `Acquire`: somebody else holds the lock, and this lease is next.
-    Reserved(Occupant, Reservation),
+    /// `Acquire`: somebody else holds the lock, and the request's lease is its live successor.
+    Queued {
+        /// The holder. Its token tells this place in the queue from earlier ones of the same lease.
+        occupant: Occupant,
+        /// How long the lease will run from the release on.
+        next_ttl: Duration,
+    },
     /// The row does not carry this lease any more, or the lease has expired.
     Lost,
     /// The row is locked by somebody else's transaction. Ask again soon.

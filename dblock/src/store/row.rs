@@ -45,21 +45,54 @@ pub struct LockRow {
     pub holder: String,
     /// An operator asked for it back.
     pub revoked: bool,
-    /// Who was promised the next grant. `None` too where the store keeps no reservations.
-    pub reserved: Option<Reserved>,
+    /// The lease that the release passes the row on to, if it is still live then.
+    pub next: Option<Successor>,
     /// The store's clock when the row was read.
     pub now: i64,
 }
 
-/// The promise of a key's next grant. It may have lapsed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reserved {
-    /// The lease that is next.
+/// The lease of another process that a row names as next. It means nothing on a row that is free or expired, and
+/// once `until` has passed. Times are µs since the Unix epoch on the store's clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Successor {
+    /// The lease.
     pub lease_id: Uuid,
-    /// Until when; µs since the Unix epoch on the store's clock.
+    /// The call chain that waits.
+    pub owner: Uuid,
+    /// Its host, process and function.
+    pub holder: String,
+    /// How long the lease will run from the release on, in µs.
+    pub ttl: i64,
+    /// How many tokens to keep free above the lease's own.
+    pub spare_tokens: u32,
+    /// Since when it waits.
+    pub since: i64,
+    /// Until when it is live.
     pub until: i64,
-    /// The token that it will have.
-    pub fence_token: i64,
+}
+
+impl Successor {
+    /// For stores: all columns as they are in the row.
+    pub fn new(
+        lease_id: Uuid,
+        owner: Uuid,
+        holder: impl Into<String>,
+        ttl: i64,
+        spare_tokens: u32,
+        since: i64,
+        until: i64,
+    ) -> Self {
+        Self {
+            lease_id,
+            owner,
+            holder: holder.into(),
+            ttl,
+            spare_tokens,
+            since,
+            until,
+        }
+    }
 }
 
 impl LockRow {

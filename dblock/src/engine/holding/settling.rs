@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{FIRST_RETRY, Holding, LONGEST_RETRY, LONGEST_RETRY_UNWRITTEN, Release};
+use super::{FIRST_RETRY, Holding, LONGEST_RETRY, Release};
 use crate::engine::batch::Kind;
 use crate::engine::waiter::Syncer;
 use crate::error::LostReason;
 use crate::options;
-use crate::store::{Action, Outcome, StoreError, StoreErrorKind};
+use crate::store::{Action, Extend, Outcome, StoreError, StoreErrorKind};
 
 /// What the answer to a request means for the key.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,18 +42,10 @@ impl Holding {
                 Settled::Over { wanted }
             }
             Ok(Outcome::Lost)
-                if matches!(action, Action::Release)
-                    && (self.release == Release::Unsure || self.announced) =>
+                if matches!(action, Action::Release) && self.release == Release::Unsure =>
             {
                 self.released();
-                Settled::Over {
-                    wanted: self.announced,
-                }
-            }
-            // Nothing of it had been written.
-            Ok(Outcome::Withdrawn) if matches!(action, Action::Release) => {
-                self.released();
-                Settled::Over { wanted: true }
+                Settled::Over { wanted: false }
             }
             Ok(Outcome::Lost) => {
                 self.grant.end(if self.grant.is_revoked() {
@@ -71,7 +63,7 @@ impl Holding {
             }
             Ok(Outcome::Skipped) => {
                 // The row is locked, by a fence check perhaps. Inside the lease memory decides who is in.
-                if matches!(action, Action::Extend { .. }) {
+                if matches!(action, Action::Extend(_)) {
                     let done = self.sent.extract_if(.., |syncer| syncer.trusts_memory());
                     done.for_each(Syncer::done);
                 }
@@ -128,7 +120,7 @@ impl Holding {
         revoked: bool,
         now: Instant,
     ) {
-        if let Action::Extend { count, .. } = action {
+        if let Action::Extend(Extend { count, .. }) = action {
             self.row_count = *count;
         }
         self.row = Some(Arc::clone(&self.sent_terms));
@@ -190,14 +182,7 @@ impl Holding {
 
     fn back_off(&mut self, now: Instant) {
         self.retry_at = Some(now + self.pause);
-        if self.row.is_none() {
-            self.follow_at = self.retry_at;
-        }
-        let longest = if self.row.is_some() {
-            options::margin(self.seen.terms.ttl).min(LONGEST_RETRY)
-        } else {
-            LONGEST_RETRY_UNWRITTEN
-        };
+        let longest = options::margin(self.seen.terms.ttl).min(LONGEST_RETRY);
         self.pause = (self.pause * 2).min(longest);
     }
 }

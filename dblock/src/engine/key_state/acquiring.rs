@@ -1,4 +1,4 @@
-//! How the callers of this process come in: by a grant of the store, or by a reservation.
+//! What the store's answer to an acquire means for the callers of this process.
 
 use std::sync::Arc;
 
@@ -7,61 +7,21 @@ use crate::engine::grant::{Grant, HandOver};
 use crate::engine::holding::Holding;
 use crate::engine::lease::{Hold, Lease};
 use crate::engine::orphan::Orphan;
-use crate::engine::reservation::NewLease;
 use crate::engine::terms::LeaseTerms;
-use crate::store::{Action, Outcome, StoreError, StoreErrorKind};
+use crate::store::{Acquire, Action, Outcome, StoreError, StoreErrorKind};
 
 impl KeyState {
-    /// Lets the first caller in if the key is promised to this process and nobody else is inside any more, and
-    /// gives a promise back for which there is no caller.
-    pub(super) fn use_reservation(&mut self, scene: Scene<'_>) {
-        let now = scene.now;
-        if !self.queue.waits() {
-            if let Some(unused) = self.next.take() {
-                self.orphans
-                    .push(Orphan::promised(unused.lease.id(), unused.until, now));
-            }
-            return;
-        }
-        let Some((reservation, engine)) = self.next.due(now).zip(scene.engine.upgrade()) else {
-            return;
-        };
-        let Some(waiter) = self.queue.line().pop_if(now, |call| call.options.renew) else {
-            return;
-        };
-        let mut terms = LeaseTerms::new(
-            &waiter.call,
-            reservation.lease.id(),
-            reservation.fence_token,
-            now,
-            now,
-        );
-        terms.handed_over = true;
-        let terms = Arc::new(terms);
-        let hand_over = HandOver {
-            spare_tokens: reservation.spare_tokens,
-            until: self.queue.granted(true, scene.listening, now),
-        };
-        let line = Arc::clone(self.queue.line());
-        let grant = Grant::by_reservation(Arc::clone(&terms), reservation, line, hand_over);
-        let lease = reservation.lease;
-        self.next.take();
-        self.holding = Some(Holding::unwritten(Arc::clone(&grant), lease, now));
-        waiter.grant(Hold::granted(Lease::new(terms, grant), engine));
-    }
-
     pub(super) fn settle_acquire(
         &mut self,
         waiter: u64,
-        lease: NewLease,
         sent: &InFlight,
         answer: Result<Outcome, StoreError>,
         scene: Scene<'_>,
     ) {
         let now = scene.now;
-        let Action::Acquire {
+        let Action::Acquire(Acquire {
             ttl, spare_tokens, ..
-        } = sent.action
+        }) = sent.action
         else {
             return debug_assert!(false, "only an acquire is sent for a waiter");
         };
@@ -76,7 +36,6 @@ impl KeyState {
                     tracing::warn!(key = %self.key, fence_token, former_owner = %former.owner,
                         former_holder = former.holder, "lock taken over from an expired lease");
                 }
-                self.next.take();
                 let until = self.queue.granted(wanted, scene.listening, now);
                 let taken = scene.engine.upgrade().zip(self.queue.remove(waiter));
                 let Some((engine, waiter)) = taken else {
@@ -94,30 +53,23 @@ impl KeyState {
                     self.queue.put_back(waiter, now);
                     return;
                 }
-                self.holding = Some(Holding::new(Arc::clone(&grant), lease));
+                self.holding = Some(Holding::new(Arc::clone(&grant)));
                 waiter.grant(Hold::granted(Lease::new(terms, grant), engine));
             }
-            Ok(Outcome::Busy(occupant)) => {
-                self.next.take();
-                self.queue.busy(occupant, scene.listening, now);
-            }
-            Ok(Outcome::Reserved(occupant, reservation)) => {
-                self.next.promised(lease, sent.sent_at, &reservation);
+            Ok(Outcome::Busy(occupant) | Outcome::Queued { occupant, .. }) => {
                 self.queue.busy(occupant, scene.listening, now);
             }
             Ok(Outcome::Skipped) => self.queue.skipped(now),
             Ok(other) => {
                 // The lease_id was never granted, so no store that keeps its contract says that.
                 let message = format!("the store answered an acquire with {other:?}");
-                self.next.take();
                 self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
                 self.queue
                     .failed(StoreError::new(StoreErrorKind::Interrupted, message), now);
             }
             Err(error) => {
                 if error.is_outcome_unknown() {
-                    self.next.take();
-                    self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
+                        self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
                 }
                 self.queue.failed(error, now);
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::store::clock::micros;
 use crate::store::rules::{absent, carry_out};
-use crate::store::{LockRow, Outcome, Purged, Request};
+use crate::store::{LockRow, Outcome, Purged, Request, StoreError};
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -18,20 +18,20 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn apply(&mut self, request: &Request) -> Outcome {
+    pub(super) fn apply(&mut self, request: &Request) -> Result<Outcome, StoreError> {
         match self.rows.entry(request.key.clone()) {
             Entry::Occupied(mut place) => {
                 let row = place.get_mut();
                 row.now = self.now;
-                carry_out(request, row, true).0
+                carry_out(request, row).map(|(outcome, _)| outcome)
             }
             Entry::Vacant(place) => {
                 let mut row = absent(request.key.clone(), self.now);
-                let (outcome, changed) = carry_out(request, &mut row, true);
+                let (outcome, changed) = carry_out(request, &mut row)?;
                 if changed {
                     place.insert(row);
                 }
-                outcome
+                Ok(outcome)
             }
         }
     }

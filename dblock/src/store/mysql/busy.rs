@@ -19,7 +19,7 @@ pub(super) async fn look(
     answers: &mut [Option<Answer>],
 ) -> Result<(), StoreError> {
     let was_busy = |request: &Request| {
-        matches!(request.action, Action::Acquire { .. }) && store.busy.contains(&request.key)
+        matches!(request.action, Action::Acquire(Acquire { .. }) && store.busy.contains(&request.key)
     };
     let asked: Vec<usize> = (0..requests.len())
         .filter(|place| was_busy(&requests[*place]))
@@ -41,7 +41,7 @@ pub(super) async fn look(
 }
 
 fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
-    let Action::Acquire { wanted_for, .. } = request.action else {
+    let Action::Acquire(Acquire { wanted_for, .. } = request.action else {
         return None;
     };
     let held = row.is_held() && row.lease_id != request.lease_id;

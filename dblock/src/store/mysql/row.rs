@@ -44,7 +44,7 @@ fn read(row: &MySqlRow, now: i64) -> Result<LockRow, sqlx::Error> {
         acquired_at: row.try_get(8)?,
         holder: row.try_get(9)?,
         revoked: row.try_get(10)?,
-        reserved: None,
+        next: None,
         now,
     })
 }

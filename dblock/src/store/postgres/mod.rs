@@ -6,7 +6,6 @@
 //! statements are right.
 
 mod admin;
-mod announce;
 mod apply;
 mod errors;
 mod listen;
@@ -29,7 +28,7 @@ use super::error::StoreError;
 use super::row::{InspectFilter, LockRow};
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, Leave, Outcome, Purged, Request, Store, StoreFuture, WakeUp, clock,
+    Capabilities, Database, FenceSource, Outcome, Purged, Request, Store, StoreFuture, WakeUp, clock,
 };
 use crate::error::LockError;
 use crate::key::Key;
@@ -147,10 +146,6 @@ impl Store for PostgresStore {
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(apply::apply(self, requests))
-    }
-
-    fn announce<'a>(&'a self, leaves: &'a [Leave]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
-        Box::pin(announce::announce(self, leaves))
     }
 
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {

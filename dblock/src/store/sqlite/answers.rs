@@ -12,8 +12,8 @@ use crate::store::{Action, LockRow, Occupant, Outcome, Request, StoreError, Stor
 /// The answer that the rows of a request's statements give.
 pub(super) fn outcome(request: &Request, rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
     match request.action {
-        Action::Acquire { .. } => acquired(rows),
-        Action::Extend { .. } => extended(rows),
+        Action::Acquire(_) => acquired(rows),
+        Action::Extend(_) => extended(rows),
         Action::Release => released(rows),
     }
 }
@@ -81,6 +81,7 @@ fn released(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
     };
     Ok(Outcome::Released {
         freed: get(row, 0)?,
+        passed_on: false,
         wanted: get(row, 1)?,
     })
 }
@@ -98,7 +99,7 @@ pub(super) fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
         acquired_at: get(row, 8)?,
         holder: get(row, 9)?,
         revoked: get(row, 10)?,
-        reserved: None,
+        next: None,
         now: get(row, 11)?,
     })
 }

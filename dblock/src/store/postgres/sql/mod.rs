@@ -23,7 +23,6 @@
 //! locks rows after its inserts. So whoever waits for a key holds only smaller ones, and a circle of them
 //! cannot be.
 
-mod announce;
 mod general;
 mod many;
 mod one;
@@ -105,8 +104,6 @@ pub(super) struct Sql {
     pub(super) acquire: Statements,
     pub(super) extend: Statements,
     pub(super) release: Statements,
-    pub(super) announce_one: Arc<str>,
-    pub(super) announce_many: Arc<str>,
     pub(super) inspect: Arc<str>,
     pub(super) revoke: Arc<str>,
     pub(super) force_release: Arc<str>,
@@ -134,8 +131,6 @@ impl Sql {
                 many: Some(many::release(&table).into()),
                 general: general::release(&table).into(),
             },
-            announce_one: announce::one(&table).into(),
-            announce_many: announce::many(&table).into(),
             inspect: rest::inspect(&table).into(),
             revoke: rest::revoke(&table).into(),
             force_release: rest::force_release(&table).into(),
