@@ -13,18 +13,16 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::CatchUnwind;
 use pin_project_lite::pin_project;
-use tokio::time::Instant;
-use tokio_util::sync::WaitForCancellationFutureOwned;
 use tracing::Instrument;
 use tracing::instrument::Instrumented;
 
 use crate::chain::{Link, Linked};
-use crate::engine::lease::{Hold, Lease, Left};
+use crate::engine::{Hold, Lease, Unconfirmed};
 use crate::error::{LockError, LostReason};
 use crate::options::OnLost;
 
 /// How long a return, `?` or panic waits for its release at most.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A lease that ended before the body under it did.
 pub(crate) type Loss = (Lease, LostReason);
@@ -117,10 +115,10 @@ where
 
 /// Puts `body` inside of the lock: in the call chain, in a span, stopped on loss, its panic caught.
 fn inside<F: Future>(hold: &Hold, body: F) -> Supervised<Caught<F>> {
-    let terms = &hold.lease().terms;
-    let span = tracing::debug_span!("distributed_lock", key = %terms.key, owner = %terms.owner,
-        fence_token = terms.fence_token);
-    let link = Link::inside_current(hold.lease(), hold.engine());
+    let lease = hold.lease();
+    let span = tracing::debug_span!("distributed_lock", key = %lease.key(), owner = %lease.owner(),
+        fence_token = lease.fence_token());
+    let link = Link::inside_current(lease, hold.engine());
     let body = AssertUnwindSafe(link.scope(body.instrument(span))).catch_unwind();
     supervise([hold.lease()], body)
 }
@@ -134,8 +132,7 @@ async fn finish<T>(hold: Hold, ended: Ended<std::thread::Result<T>>) -> Result<T
         Ended::InTime(Err(panic)) | Ended::Late(Err(panic), _) => resume_unwind(panic),
         Ended::InTime(Ok(value)) => {
             if let Some(left) = unfinished {
-                let terms = &lease.terms;
-                tracing::warn!(key = %terms.key, owner = %terms.owner, fence_token = terms.fence_token,
+                tracing::warn!(key = %lease.key(), owner = %lease.owner(), fence_token = lease.fence_token(),
                     held = ?lease.held(), ?left, "the body finished in time, but its release is not confirmed");
             }
             Ok(value)
@@ -148,19 +145,22 @@ async fn finish<T>(hold: Hold, ended: Ended<std::thread::Result<T>>) -> Result<T
 pub(crate) fn supervise<'l, F>(leases: impl IntoIterator<Item = &'l Lease>, body: F) -> Supervised<F> {
     let leases = leases
         .into_iter()
-        .filter(|lease| lease.terms.on_lost == OnLost::Cancel);
+        .filter(|lease| lease.on_lost() == OnLost::Cancel);
     let watched = leases
-        .map(|lease| (lease.clone(), Box::pin(lease.ended_owned())))
+        .map(|lease| (lease.clone(), Box::pin(lease.ended()) as Ending))
         .collect();
     Supervised { body, watched }
 }
+
+/// Completes when a lease has ended.
+type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pin_project! {
     /// From [`supervise`].
     pub(crate) struct Supervised<F> {
         #[pin]
         body: F,
-        watched: Vec<(Lease, Pin<Box<WaitForCancellationFutureOwned>>)>,
+        watched: Vec<(Lease, Ending)>,
     }
 }
 
@@ -192,10 +192,6 @@ impl<F: Future> Future for Supervised<F> {
 
 /// Ends a hold and waits for that in bounded time. `None` when the row says so, or the next in line has the lock,
 /// which it can get only from a body that ended `in_order`.
-pub(crate) async fn leave(hold: Hold, in_order: bool) -> Option<Left> {
-    let rest = hold.lease().store_end().saturating_duration_since(Instant::now());
-    match hold.leave(rest.min(RELEASE_PATIENCE), in_order).await {
-        Left::Confirmed => None,
-        left => Some(left),
-    }
+pub(crate) async fn leave(hold: Hold, in_order: bool) -> Option<Unconfirmed> {
+    hold.leave(RELEASE_TIMEOUT, in_order).await.err()
 }

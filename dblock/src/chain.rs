@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use tokio::task::futures::TaskLocalFuture;
 
-use crate::engine::EngineHandle;
-use crate::engine::lease::Lease;
+use crate::engine::{EngineHandle, Lease};
 use crate::key::Key;
 
 tokio::task_local! {
@@ -59,7 +58,7 @@ impl Link {
 
     /// The lease on `key` that the chain holds from this engine.
     pub(crate) fn find(&self, engine: &EngineHandle, key: &Key) -> Option<&Lease> {
-        let same = |found: &(&Lease, &EngineHandle)| found.1.id() == engine.id() && found.0.terms.key == *key;
+        let same = |found: &(&Lease, &EngineHandle)| found.1.id() == engine.id() && found.0.key() == key;
         self.iter().find(same).map(|(lease, _)| lease)
     }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::body;
 use crate::chain::Link;
-use crate::engine::lease::{Hold, Lease};
+use crate::engine::{Hold, Lease};
 use crate::error::LockError;
 
 /// The innermost lock that the running code is inside of; `None` outside of any.
@@ -68,18 +68,18 @@ impl CurrentLock {
 
     /// The key with its namespace prefix.
     pub fn key(&self) -> &str {
-        self.lease().terms.key.as_str()
+        self.lease().key().as_str()
     }
 
     /// The owner: the identity of the call chain.
     pub fn owner(&self) -> Uuid {
-        self.lease().terms.owner
+        self.lease().owner()
     }
 
     /// The token of this lease: larger than every token given for the key before. Store it beside what you
     /// write, and refuse smaller ones.
     pub fn fence_token(&self) -> i64 {
-        self.lease().terms.fence_token
+        self.lease().fence_token()
     }
 
     /// What is left until the local deadline; zero once the lease is lost.
@@ -172,7 +172,7 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
     let holds: Result<Vec<Hold>, LockError> = link
         .iter()
         .flat_map(Link::iter)
-        .map(|(lease, engine)| Hold::enter(lease, engine).inspect(Hold::announce))
+        .map(|(lease, engine)| Hold::enter_now(lease, engine))
         .collect();
     async move {
         let holds = holds?;

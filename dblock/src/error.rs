@@ -49,7 +49,7 @@ pub enum LockError {
         waited: Duration,
     },
     /// Someone else held the lock until the caller's wait was over.
-    #[error("lock {key:?} was still busy after {:?}{}", rounded(*waited), held_by(occupant.as_ref()))]
+    #[error("{}", timed_out(key, *waited, *cause, occupant.as_ref()))]
     #[non_exhaustive]
     Timeout {
         /// The key that was asked for.
@@ -58,6 +58,8 @@ pub enum LockError {
         occupant: Option<Occupant>,
         /// How long the caller waited.
         waited: Duration,
+        /// What the caller knows of why.
+        cause: TimeoutCause,
     },
     /// The lease ended before the body did.
     #[error("lock {key:?} was lost after {:?}: {reason}", rounded(*held))]
@@ -121,6 +123,18 @@ pub enum LostReason {
     Released,
     /// The manager was shut down and its grace was over.
     Shutdown,
+}
+
+/// What a caller whose `wait` ran out knows of why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TimeoutCause {
+    /// Somebody held the lock.
+    Held,
+    /// A transaction that is still open kept the key's row locked, such as one that called `verify_in`.
+    RowLocked,
+    /// The database had not answered yet.
+    NoAnswer,
 }
 
 impl std::fmt::Display for LostReason {
@@ -205,6 +219,21 @@ fn held_by(occupant: Option<&Occupant>) -> String {
     }
 }
 
+fn timed_out(key: &Key, waited: Duration, cause: TimeoutCause, occupant: Option<&Occupant>) -> String {
+    let waited = rounded(waited);
+    match cause {
+        TimeoutCause::Held => format!("lock {key:?} was still busy after {waited:?}{}", held_by(occupant)),
+        TimeoutCause::RowLocked => format!(
+            "lock {key:?} could not be had within {waited:?}: a transaction that is still open keeps its row locked; \
+             did one that called `verify_in` neither commit nor roll back?"
+        ),
+        TimeoutCause::NoAnswer => format!(
+            "lock {key:?} could not be had within {waited:?}: the database's answer was not there in time; give a \
+             longer `wait`"
+        ),
+    }
+}
+
 fn lock(key: Option<&Key>) -> String {
     key.map(|key| format!("lock {key:?} is refused: "))
         .unwrap_or_default()
@@ -269,6 +298,7 @@ mod tests {
                     key: key.clone(),
                     occupant: None,
                     waited,
+                    cause: TimeoutCause::Held,
                 },
                 "lock \"a\" was still busy after 2.002s",
             ),

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::engine::EngineHandle;
-use crate::engine::lease::Lease;
+use crate::engine::{EngineHandle, Lease};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::store::{Database, FenceSource, InspectFilter, Store, StoreError, StoreErrorKind, StoreFuture};
@@ -113,9 +111,8 @@ pub(crate) async fn verify(
     transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
     lease.check()?;
-    let terms = &lease.terms;
     let failed = |source| LockError::Store {
-        key: Some(terms.key.clone()),
+        key: Some(lease.key().clone()),
         waited: Duration::ZERO,
         source,
     };
@@ -125,17 +122,13 @@ pub(crate) async fn verify(
             "this store has no transactions to check a fence token in",
         ))
     })?;
-    lease.pin()?;
-    if terms.handed_over && source.database != Database::Sqlite {
-        engine
-            .confirm_named(lease, Instant::now() + lease.remaining())
-            .await?;
-    }
+    // A transaction of SQLite keeps every other writer out: there the check writes the token itself.
+    lease.pin(source.database != Database::Sqlite).await?;
     let check = FenceCheck {
         source,
-        key: &terms.key,
-        lease_id: terms.lease_id,
-        fence_token: terms.fence_token,
+        key: lease.key(),
+        lease_id: lease.id(),
+        fence_token: lease.fence_token(),
     };
     if transaction.verify(&check).await.map_err(failed)?.is_some() {
         return lease.check();
@@ -154,11 +147,10 @@ pub(crate) async fn verify(
 /// Whether the manager's own connections see the lease that the transaction did not see. A plain read: the
 /// transaction may have locked the row.
 async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle) -> bool {
-    let terms = &lease.terms;
-    let filter = InspectFilter::new().prefix(terms.key.as_str()).limit(1);
+    let filter = InspectFilter::new().prefix(lease.key().as_str()).limit(1);
     let read = |store: Arc<dyn Store>| async move { store.inspect(&filter).await };
     // A store that cannot be asked does not contradict the transaction.
     let rows = engine.run(READ_PATIENCE, read).await.unwrap_or_default();
     rows.iter()
-        .any(|row| row.key == terms.key && row.lease_id == terms.lease_id)
+        .any(|row| row.key == *lease.key() && row.lease_id == lease.id())
 }

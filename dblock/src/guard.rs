@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::body;
 use crate::chain::Link;
-use crate::engine::lease::{Hold, Lease, Left};
+use crate::engine::{Hold, Lease, Unconfirmed};
 use crate::error::{LockError, rounded};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -45,18 +45,18 @@ impl LockGuard {
 
     /// The key with its namespace prefix.
     pub fn key(&self) -> &str {
-        self.hold.lease().terms.key.as_str()
+        self.hold.lease().key().as_str()
     }
 
     /// The owner: the identity of the call chain.
     pub fn owner(&self) -> Uuid {
-        self.hold.lease().terms.owner
+        self.hold.lease().owner()
     }
 
     /// The token of this lease: larger than every token given for the key before. A resource that
     /// remembers the largest token it saw can refuse writers whose lease is over.
     pub fn fence_token(&self) -> i64 {
-        self.hold.lease().terms.fence_token
+        self.hold.lease().fence_token()
     }
 
     /// What is left until the local deadline; zero once the lease is lost.
@@ -132,18 +132,18 @@ impl LockGuard {
         let left = body::leave(self.hold, in_time.is_ok()).await;
         in_time?;
         match left {
-            None | Some(Left::Confirmed) => Ok(()),
-            Some(Left::Unconfirmed(trouble)) => Err(LockError::Store {
-                key: Some(lease.terms.key.clone()),
+            None => Ok(()),
+            Some(Unconfirmed::NoAnswer(error)) => Err(LockError::Store {
+                key: Some(lease.key().clone()),
                 waited: since.elapsed(),
-                source: trouble.unwrap_or_else(|| {
+                source: error.unwrap_or_else(|| {
                     StoreError::new(
                         StoreErrorKind::Interrupted,
                         "the release was not confirmed in time; is a transaction that called `verify_in` still open?",
                     )
                 }),
             }),
-            Some(Left::Lost(reason)) => Err(lease.lost(reason)),
+            Some(Unconfirmed::Lost(reason)) => Err(lease.lost(reason)),
         }
     }
 
@@ -172,12 +172,11 @@ impl fmt::Debug for LockGuard {
 
 /// What people want to know of a lock that they are in.
 pub(crate) fn debug(name: &str, lease: &Lease, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let terms = &lease.terms;
     let mut fields = f.debug_struct(name);
     fields
-        .field("key", &terms.key)
-        .field("owner", &terms.owner)
-        .field("fence_token", &terms.fence_token);
+        .field("key", lease.key())
+        .field("owner", &lease.owner())
+        .field("fence_token", &lease.fence_token());
     match lease.lost_reason() {
         None => fields.field("remaining", &rounded(lease.remaining())),
         Some(reason) => fields.field("lost", &reason),

@@ -11,8 +11,7 @@ use uuid::Uuid;
 use crate::body;
 use crate::builder::{LockManagerBuilder, StoreSource};
 use crate::chain::Link;
-use crate::engine::lease::Hold;
-use crate::engine::{AcquireCall, EngineHandle, STORE_PATIENCE, Settings};
+use crate::engine::{AcquireCall, EngineHandle, Hold, STORE_TIMEOUT, Settings};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::health::{Health, HealthBoard};
@@ -21,10 +20,10 @@ use crate::options::{LockOptions, Wait};
 use crate::store::{Capabilities, InspectFilter, LockRow, Store, StoreError};
 
 /// How long an operator's question or order may take.
-const ERRAND_PATIENCE: Duration = Duration::from_secs(10);
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a migration may take, waiting for other nodes' included.
-const MIGRATION_PATIENCE: Duration = Duration::from_mins(1);
+const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Takes locks in one store. One per process and store, cheap to clone.
 ///
@@ -200,15 +199,13 @@ impl LockManager {
         let chain = Link::current();
         let since = Instant::now();
         if let Some(lease) = chain.as_ref().and_then(|chain| chain.find(engine, &key)) {
-            let hold = Hold::enter(lease, engine)?;
-            let patience = match options.wait {
-                Wait::No => STORE_PATIENCE,
+            let timeout = match options.wait {
+                Wait::No => STORE_TIMEOUT,
                 Wait::For(wait) => wait,
                 Wait::Forever => lease.remaining(),
             };
-            engine.confirm_entered(lease, since + patience).await?;
-            lease.check()?;
-            tracing::debug!(%key, owner = %lease.terms.owner, fence_token = lease.terms.fence_token,
+            let hold = Hold::enter(lease, engine, timeout).await?;
+            tracing::debug!(%key, owner = %lease.owner(), fence_token = lease.fence_token(),
                 waited = ?since.elapsed(), "lock re-entered");
             return Ok(hold);
         }
@@ -220,7 +217,7 @@ impl LockManager {
         }
         let owner = chain
             .as_ref()
-            .map_or_else(Uuid::now_v7, |chain| chain.lease().terms.owner);
+            .map_or_else(Uuid::now_v7, |chain| chain.lease().owner());
         let holder = self.holder(options.function);
         engine
             .acquire(AcquireCall {
@@ -229,7 +226,6 @@ impl LockManager {
                 holder,
                 options: options.clone(),
                 nested: chain.is_some(),
-                since,
             })
             .await
     }
@@ -259,11 +255,11 @@ impl LockManager {
     /// Dropping the future does not stop the migration.
     pub async fn migrate(&self) -> Result<(), LockError> {
         let migrate = |store: Arc<dyn Store>| async move { store.migrate().await };
-        self.shared.engine.run(MIGRATION_PATIENCE, migrate).await
+        self.shared.engine.run(MIGRATION_TIMEOUT, migrate).await
     }
 
     pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
-        self.errand(|store| async move { store.check_schema().await })
+        self.admin(|store| async move { store.check_schema().await })
             .await
     }
 
@@ -292,7 +288,7 @@ impl LockManager {
         if let Some(namespace) = &self.shared.namespace {
             filter.prefix = format!("{namespace}:{}", filter.prefix);
         }
-        self.errand(|store| async move { store.inspect(&filter).await })
+        self.admin(|store| async move { store.inspect(&filter).await })
             .await
     }
 
@@ -308,7 +304,7 @@ impl LockManager {
     pub async fn revoke(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.key(key.as_ref())?;
         tracing::warn!(%key, "revoking a lock");
-        self.errand(|store| async move { store.revoke(&key).await }).await
+        self.admin(|store| async move { store.revoke(&key).await }).await
     }
 
     /// Frees a lock, whoever holds it: at once for whoever has it reserved, and for all when no reservation stands, 3 s
@@ -326,7 +322,7 @@ impl LockManager {
     pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.key(key.as_ref())?;
         tracing::warn!(%key, "freeing a lock by force");
-        self.errand(|store| async move { store.force_release(&key).await })
+        self.admin(|store| async move { store.force_release(&key).await })
             .await
     }
 
@@ -345,13 +341,13 @@ impl LockManager {
         self.shared.engine.purge(idle).await
     }
 
-    async fn errand<T, W, F>(&self, work: W) -> Result<T, LockError>
+    async fn admin<T, W, F>(&self, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.shared.engine.run(ERRAND_PATIENCE, work).await
+        self.shared.engine.run(ADMIN_TIMEOUT, work).await
     }
 
     /// How the manager is doing. Asks nobody; costs next to nothing.

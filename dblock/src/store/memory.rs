@@ -79,6 +79,7 @@ impl Store for MemoryStore {
         Capabilities {
             callers_runtime: true,
             concurrency: 3,
+            immediate: true,
             ..Capabilities::new("memory")
         }
     }

@@ -183,6 +183,9 @@ pub struct Capabilities {
     pub concurrency: usize,
     /// [`Store::listen`] hears of other processes' releases. Without it waiters poll.
     pub wake_ups: bool,
+    /// [`Store::apply`] never waits: its future is ready when it is polled first. Requests are then carried out where
+    /// they arise.
+    pub immediate: bool,
 }
 
 impl Capabilities {
@@ -194,6 +197,7 @@ impl Capabilities {
             verify_in: false,
             concurrency: 1,
             wake_ups: false,
+            immediate: false,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
+use uuid::Uuid;
 
 use crate::key::Key;
 use crate::store::{Store, StoreError, StoreErrorKind, WakeUp};
@@ -26,10 +27,12 @@ const UNSUPPORTED_PAUSE: Duration = Duration::from_mins(10);
 pub(super) enum Heard {
     /// Wake-ups are heard from here on: what was asked before may be out of date.
     Listening,
-    /// A key has been released that somebody wanted.
+    /// A key has been freed that somebody wanted.
     Released(Key),
+    /// A key was passed on to this lease, with this token.
+    PassedOn(Key, Uuid, i64),
     /// No wake-up is heard from here on.
-    Deaf,
+    Nothing,
 }
 
 #[derive(Debug)]
@@ -40,7 +43,6 @@ pub(super) struct Listener {
     told: mpsc::UnboundedReceiver<WakeUp>,
     /// At most one: the store's `listen`.
     task: JoinSet<StoreError>,
-    listening: bool,
     needed_at: Instant,
     retry_at: Instant,
     pause: Duration,
@@ -57,16 +59,11 @@ impl Listener {
             tell,
             told,
             task: JoinSet::new(),
-            listening: false,
             needed_at: now,
             retry_at: now,
             pause: FIRST_PAUSE,
             complained: false,
         }
-    }
-
-    pub(super) fn is_listening(&self) -> bool {
-        self.listening
     }
 
     /// A caller waits for a key that another process has.
@@ -98,9 +95,11 @@ impl Listener {
                 // What was told before the end comes before the end.
                 biased;
                 Some(wake_up) = self.told.recv() => match wake_up {
-                    WakeUp::Released(key) | WakeUp::PassedOn { key, .. } => return Heard::Released(key),
+                    WakeUp::Released(key) => return Heard::Released(key),
+                    WakeUp::PassedOn { key, lease_id, fence_token } => {
+                        return Heard::PassedOn(key, lease_id, fence_token);
+                    }
                     WakeUp::Listening => {
-                        self.listening = true;
                         self.pause = FIRST_PAUSE;
                         if std::mem::take(&mut self.complained) {
                             tracing::info!("releases by other processes are heard again");
@@ -115,8 +114,7 @@ impl Listener {
                         Err(error) if error.is_cancelled() => {}
                         Err(_) => self.broke(&StoreError::new(StoreErrorKind::Other, "the store panicked")),
                     }
-                    self.listening = false;
-                    return Heard::Deaf;
+                    return Heard::Nothing;
                 }
                 () = sleep_until(idle_at), if !self.task.is_empty() => {
                     self.task.abort_all();

@@ -2,7 +2,7 @@
 //!
 //! Rows stay after a release, so a table with a key for each order would grow for ever. A pass walks over the
 //! table in small steps with pauses in between. While it lasts it takes at most ten steps a second, which look
-//! at 5,000 rows, and keeps the connection for errands busy for at most a fifth of the time: a million rows take
+//! at 5,000 rows, and keeps the connection for admin tasks busy for at most a fifth of the time: a million rows take
 //! a little more than three minutes. A step is one statement; where a store looks before it deletes, one more
 //! round trip or two if there is something to delete. Every manager does its own passes.
 
@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::EngineHandle;
+use crate::engine::EngineHandle;
 use crate::error::LockError;
 use crate::key::Key;
 use crate::store::{Purged, Store, StoreError, StoreErrorKind};
@@ -29,7 +29,7 @@ pub(crate) const DEFAULT_IDLE: Duration = Duration::from_hours(7 * 24);
 const STEP_ROWS: u32 = 500;
 
 /// How long a step may take.
-const STEP_PATIENCE: Duration = Duration::from_secs(10);
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pause after a step in the background: at least so long, and so many times as long as the step was.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
@@ -70,7 +70,7 @@ pub(super) fn start(
 
 struct Background {
     store: Arc<dyn Store>,
-    /// One permit for each step: errands take turns, and locks have the other connections.
+    /// One permit for each step: admin tasks take turns, and locks have the other connections.
     turn: Arc<Semaphore>,
     idle: Duration,
     /// Where the pass is. One that failed goes on from here.
@@ -126,15 +126,15 @@ impl Background {
 }
 
 async fn step(store: &dyn Store, idle: Duration, after: Option<&Key>) -> Result<Purged, StoreError> {
-    let step = timeout(STEP_PATIENCE, store.purge(idle, after, STEP_ROWS));
+    let step = timeout(STEP_TIMEOUT, store.purge(idle, after, STEP_ROWS));
     step.await.unwrap_or_else(|_| {
-        let message = format!("the database has not purged {STEP_ROWS} rows within {STEP_PATIENCE:?}");
+        let message = format!("the database has not purged {STEP_ROWS} rows within {STEP_TIMEOUT:?}");
         Err(StoreError::new(StoreErrorKind::Interrupted, message))
     })
 }
 
 impl EngineHandle {
-    /// A pass now. Each step is an errand of its own, so that other errands get their turn.
+    /// A pass now. Each step is an admin task of its own, so that others get their turn.
     pub(crate) async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
         check(idle)?;
         let (mut rows, mut after) = (0, None);
@@ -142,7 +142,7 @@ impl EngineHandle {
             let start = Instant::now();
             let from = after.take();
             let purge = move |store: Arc<dyn Store>| async move { step(&*store, idle, from.as_ref()).await };
-            let purged = self.run(STEP_PATIENCE * 2, purge).await?;
+            let purged = self.run(STEP_TIMEOUT * 2, purge).await?;
             rows += purged.rows;
             after = purged.next;
             let Some(last) = &after else {

@@ -1,0 +1,34 @@
+//! The engine's clock: monotonic, and the same for callers and driver.
+
+use std::time::{Duration, Instant};
+
+use super::core::time::Time;
+
+/// The first reading: there is room for what began before.
+const FIRST: Duration = Duration::from_hours(24 * 366);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Clock {
+    /// Whatever the application does to the clock of its runtime.
+    Real(Instant),
+    /// That of the caller's runtime: a test can pause it.
+    Runtime(tokio::time::Instant),
+}
+
+impl Clock {
+    pub(super) fn start(of_callers_runtime: bool) -> Self {
+        if of_callers_runtime {
+            Self::Runtime(tokio::time::Instant::now())
+        } else {
+            Self::Real(Instant::now())
+        }
+    }
+
+    pub(crate) fn now(self) -> Time {
+        let elapsed = match self {
+            Self::Real(origin) => origin.elapsed(),
+            Self::Runtime(origin) => origin.elapsed(),
+        };
+        Time::from_nanos(0) + FIRST + elapsed
+    }
+}

@@ -1,0 +1,184 @@
+//! Which requests go together, and when.
+//!
+//! Group commit: while a batch is on its way, the next one gathers. A store that takes three calls at once gets a
+//! lane for each kind of request, so that a renewal never waits behind acquires; one that takes fewer gets mixed
+//! batches on one lane.
+//!
+//! A batch costs a commit, however few requests are in it, and callers whose requests were answered together tend to
+//! come back together. So a batch of acquires waits, once and for a moment, for a batch of releases that is on its
+//! way and no smaller, and the other way round: its callers are about to want the same.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::out::Kind;
+use super::time::Time;
+
+/// The most requests of one batch.
+pub(crate) const MAX_BATCH: usize = 1024;
+
+/// How long a batch waits for another one: a commit takes less, unless something is wrong.
+const HOLD_BACK: Duration = Duration::from_millis(2);
+
+/// A batch of fewer is not waited for.
+const SMALLEST_TO_WAIT_FOR: usize = 3;
+
+/// One lane for everything, or one for each kind of request.
+const MIXED: [&[Kind]; 1] = [&[Kind::Extend, Kind::Release, Kind::Acquire]];
+const APART: [&[Kind]; 3] = [&[Kind::Extend], &[Kind::Release], &[Kind::Acquire]];
+
+/// `K` stands for a key.
+#[derive(Debug)]
+pub(crate) struct Dispatch<K> {
+    lanes: Vec<Lane<K>>,
+    /// A batch waits for another one until then.
+    held_back_until: Option<Time>,
+}
+
+#[derive(Debug)]
+struct Lane<K> {
+    kinds: &'static [Kind],
+    /// Keys with something to send, and how large a batch each may go in.
+    ready: VecDeque<(K, usize)>,
+    /// How many requests are on their way, and since when.
+    on_its_way: Option<(usize, Time)>,
+    /// Since when the next batch waits for another one. That is done once a batch.
+    held_back_since: Option<Time>,
+}
+
+impl<K> Dispatch<K> {
+    /// `concurrency`: how many calls the store takes at once.
+    pub(crate) fn new(concurrency: usize) -> Self {
+        let kinds: &[&[Kind]] = if concurrency >= APART.len() { &APART } else { &MIXED };
+        let lane = |kinds: &&'static [Kind]| Lane {
+            kinds,
+            ready: VecDeque::new(),
+            on_its_way: None,
+            held_back_since: None,
+        };
+        Self {
+            lanes: kinds.iter().map(lane).collect(),
+            held_back_until: None,
+        }
+    }
+
+    /// The key has a request of this kind. It may go in a batch of at most `most_together`.
+    pub(crate) fn ready(&mut self, key: K, kind: Kind, most_together: usize) {
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.kinds.contains(&kind)) {
+            lane.ready.push_back((key, most_together));
+        }
+    }
+
+    /// A lane whose next batch can go out now.
+    pub(crate) fn next_lane(&mut self, now: Time) -> Option<usize> {
+        self.held_back_until = None;
+        (0..self.lanes.len()).find(|lane| self.may_send(*lane, now))
+    }
+
+    fn may_send(&mut self, at: usize, now: Time) -> bool {
+        if self.lanes[at].on_its_way.is_some() || self.lanes[at].ready.is_empty() {
+            return false;
+        }
+        match self.waits_until(at) {
+            Some(until) if until > now => {
+                self.held_back_until = self.held_back_until.into_iter().chain([until]).min();
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Until when a lane waits for the batch of its counterpart.
+    fn waits_until(&mut self, at: usize) -> Option<Time> {
+        let counterpart = match self.lanes[at].kinds {
+            [Kind::Release] => Kind::Acquire,
+            [Kind::Acquire] => Kind::Release,
+            _ => return None,
+        };
+        let other = self.lanes.iter().find(|lane| lane.kinds == [counterpart])?;
+        let (count, sent_at) = other.on_its_way?;
+        let lane = &mut self.lanes[at];
+        let since = *lane.held_back_since.get_or_insert(sent_at);
+        (count >= SMALLEST_TO_WAIT_FOR && lane.ready.len() <= count).then(|| since + HOLD_BACK)
+    }
+
+    /// When to ask again for a batch that waits for another one.
+    pub(crate) fn held_back_until(&self) -> Option<Time> {
+        self.held_back_until
+    }
+
+    /// The keys of a lane's next batch. It is on its way until [`answered`](Self::answered).
+    pub(crate) fn take(&mut self, lane: usize, now: Time) -> (Vec<K>, &'static [Kind]) {
+        let lane = &mut self.lanes[lane];
+        let mut keys = Vec::new();
+        let mut most = MAX_BATCH;
+        while let Some((_, most_together)) = lane.ready.front() {
+            most = most.min(*most_together);
+            if keys.len() >= most {
+                break;
+            }
+            keys.extend(lane.ready.pop_front().map(|(key, _)| key));
+        }
+        lane.on_its_way = Some((keys.len(), now));
+        lane.held_back_since = None;
+        (keys, lane.kinds)
+    }
+
+    /// The batch of a lane is back.
+    pub(crate) fn answered(&mut self, lane: usize) {
+        self.lanes[lane].on_its_way = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::MAX;
+
+    fn ready(dispatch: &mut Dispatch<u32>, kind: Kind, count: u32) {
+        (0..count).for_each(|key| dispatch.ready(key, kind, MAX_BATCH));
+    }
+
+    #[test]
+    fn each_kind_has_a_lane_where_the_store_takes_three_calls() {
+        let mut apart = Dispatch::new(3);
+        ready(&mut apart, Kind::Acquire, 2);
+        ready(&mut apart, Kind::Extend, 1);
+        let lane = apart.next_lane(NOW).unwrap();
+        assert_eq!(apart.take(lane, NOW), (vec![0], &[Kind::Extend][..]));
+        let lane = apart.next_lane(NOW).unwrap();
+        assert_eq!(apart.take(lane, NOW), (vec![0, 1], &[Kind::Acquire][..]));
+        assert_eq!(apart.next_lane(NOW), None);
+
+        let mut mixed = Dispatch::new(1);
+        ready(&mut mixed, Kind::Acquire, 1);
+        ready(&mut mixed, Kind::Release, 1);
+        let lane = mixed.next_lane(NOW).unwrap();
+        assert_eq!(mixed.take(lane, NOW).0, [0, 0]);
+    }
+
+    #[test]
+    fn a_batch_waits_for_a_larger_one_but_not_for_long() {
+        let now = Time::from_nanos(1);
+        let mut dispatch = Dispatch::new(3);
+        ready(&mut dispatch, Kind::Release, 4);
+        let releases = dispatch.next_lane(now).unwrap();
+        dispatch.take(releases, now);
+        ready(&mut dispatch, Kind::Acquire, 2);
+        assert_eq!(dispatch.next_lane(now), None);
+        assert_eq!(dispatch.held_back_until(), Some(now + HOLD_BACK));
+        assert!(dispatch.next_lane(now + HOLD_BACK).is_some());
+        ready(&mut dispatch, Kind::Acquire, 3);
+        assert!(dispatch.next_lane(now).is_some(), "it is larger now");
+    }
+
+    #[test]
+    fn a_key_goes_in_a_batch_as_small_as_it_must() {
+        let mut dispatch = Dispatch::new(1);
+        ready(&mut dispatch, Kind::Acquire, 3);
+        dispatch.ready(9, Kind::Acquire, 1);
+        assert_eq!(dispatch.take(0, NOW).0, [0, 1, 2]);
+        assert_eq!(dispatch.take(0, NOW).0, [9]);
+    }
+}

@@ -1,0 +1,135 @@
+//! The end of an ownership, in one atomic word that bodies and the engine share.
+//!
+//! The word is a deadline, or the fact that it has ended, with the reason and the time. Both can look at any moment,
+//! and whoever finds the deadline past ends it for all: it never lives again, because a deadline is moved only
+//! from a deadline that is still ahead.
+
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+#[cfg(loom)]
+use loom::sync::atomic::AtomicU64;
+
+use super::time::Time;
+use crate::error::LostReason;
+
+/// The reasons, by the number that stands for each in the word's upper four bits. 0 there means: not ended.
+const REASONS: [LostReason; 6] = [
+    LostReason::Expired,
+    LostReason::Gone,
+    LostReason::Revoked,
+    LostReason::MaxHold,
+    LostReason::Released,
+    LostReason::Shutdown,
+];
+
+const TIME_BITS: u32 = 60;
+
+#[derive(Debug)]
+pub(crate) struct End(AtomicU64);
+
+/// What the word says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// Unless it is moved, at this time.
+    At(Time),
+    /// It has, at this time.
+    Ended(LostReason, Time),
+}
+
+impl End {
+    pub(crate) fn at(deadline: Time) -> Self {
+        Self(AtomicU64::new(deadline.as_nanos()))
+    }
+
+    pub(crate) fn read(&self) -> Ends {
+        decode(self.0.load(Acquire))
+    }
+
+    /// Moves the deadline, unless it has passed. It never moves back.
+    pub(crate) fn move_to(&self, deadline: Time, now: Time) {
+        self.change(|ends| match ends {
+            Ends::At(before) if now < before => Some(Ends::At(deadline.max(before))),
+            _ => None,
+        });
+    }
+
+    /// Ends it. Returns whether this call did: the first reason stays.
+    pub(crate) fn end(&self, reason: LostReason, now: Time) -> bool {
+        self.change(|ends| match ends {
+            // Nobody may have looked when its time was over.
+            Ends::At(deadline) => Some(Ends::Ended(reason, deadline.min(now))),
+            Ends::Ended(..) => None,
+        })
+    }
+
+    /// Ends it if its time is over.
+    pub(crate) fn end_in_time(&self, reason: LostReason, now: Time) -> bool {
+        self.change(|ends| match ends {
+            Ends::At(deadline) if now >= deadline => Some(Ends::Ended(reason, deadline)),
+            _ => None,
+        })
+    }
+
+    fn change(&self, next: impl Fn(Ends) -> Option<Ends>) -> bool {
+        let mut word = self.0.load(Acquire);
+        while let Some(ends) = next(decode(word)) {
+            match self.0.compare_exchange(word, encode(ends), AcqRel, Acquire) {
+                Ok(_) => return true,
+                Err(changed) => word = changed,
+            }
+        }
+        false
+    }
+}
+
+fn encode(ends: Ends) -> u64 {
+    match ends {
+        Ends::At(time) => time.as_nanos(),
+        Ends::Ended(reason, time) => {
+            let number = REASONS.iter().position(|one| *one == reason).unwrap_or(0) + 1;
+            (number as u64) << TIME_BITS | time.as_nanos()
+        }
+    }
+}
+
+fn decode(word: u64) -> Ends {
+    let time = Time::from_nanos(word & Time::MAX.as_nanos());
+    match usize::try_from(word >> TIME_BITS) {
+        Ok(number @ 1..) => Ends::Ended(REASONS[number - 1], time),
+        _ => Ends::At(time),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_and_time_comes_back() {
+        for reason in REASONS {
+            for time in [Time::from_nanos(0), Time::from_nanos(7), Time::MAX] {
+                assert_eq!(decode(encode(Ends::Ended(reason, time))), Ends::Ended(reason, time));
+                assert_eq!(decode(encode(Ends::At(time))), Ends::At(time));
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_ended_stays_so() {
+        let at = |nanos| Time::from_nanos(nanos);
+        let end = End::at(at(10));
+        end.move_to(at(20), at(9));
+        assert_eq!(end.read(), Ends::At(at(20)));
+        end.move_to(at(15), at(9));
+        assert_eq!(end.read(), Ends::At(at(20)), "never back");
+        end.move_to(at(30), at(20));
+        assert_eq!(end.read(), Ends::At(at(20)), "its time was over");
+        assert!(!end.end_in_time(LostReason::Expired, at(19)));
+        assert!(end.end_in_time(LostReason::Expired, at(25)));
+        end.move_to(at(40), at(9));
+        assert!(!end.end(LostReason::Gone, at(26)));
+        assert_eq!(end.read(), Ends::Ended(LostReason::Expired, at(20)));
+    }
+}

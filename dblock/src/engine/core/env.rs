@@ -1,0 +1,35 @@
+//! What a step is told beside its event.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::time::Time;
+
+/// What a step is told beside its event.
+pub(crate) struct Env<'a> {
+    pub(crate) now: Time,
+    /// The store can tell of releases.
+    pub(crate) wake_ups: bool,
+    /// Releases by other processes are heard just now.
+    pub(crate) listening: bool,
+    /// Locks may be handed over inside the process.
+    pub(crate) hand_over: bool,
+    pub(crate) random: &'a mut dyn Random,
+}
+
+/// Chance as an input.
+pub(crate) trait Random {
+    /// A fresh id, never given before.
+    fn lease_id(&mut self) -> Uuid;
+
+    /// From 0 up to, but not including, 1.
+    fn fraction(&mut self) -> f64;
+}
+
+impl Env<'_> {
+    /// Between three quarters and five quarters of `pause`, so that processes do not ask in step.
+    pub(super) fn jittered(&mut self, pause: Duration) -> Duration {
+        pause.mul_f64(0.75 + self.random.fraction() / 2.0)
+    }
+}

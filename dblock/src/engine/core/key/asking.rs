@@ -1,0 +1,294 @@
+//! Asking the store for a key that callers of this process want, and what its answers mean for them. Only the first
+//! caller's request goes to the store; the others learn from its answers.
+//!
+//! # A place in the queue
+//! An ask that finds the key held makes its lease the row's successor ([`Place`]). The holder's release passes the row
+//! on, and a wake-up says so. Rules on who may enter then, each of which closes a sequence of events that lets two in:
+//!
+//! - *The wake-up's token is larger than the holder's token in the answer that gave the place.* The row may have been
+//!   passed on to this lease once before, have expired unheard, and have gone to others.
+//! - *No ask of the lease is on its way*, else its answer is waited for: it may find the lease expired, and queue it anew.
+//! - *What is left counts from when the latest ask was sent that was answered `Queued`.* The release came after
+//!   that. With too little left, or for a caller that does not renew, an extension comes first.
+//! - *A lease that has entered, was withdrawn, was told `Lost`, or had an ask of unknown outcome is never asked with again.*
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::engine::core::env::Env;
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::out::{LastAnswer, Refusal};
+use crate::engine::core::time::Time;
+use crate::store::{NEXT_TTL, Occupant, StoreError};
+
+/// Pause before a busy key is asked for again, where nothing wakes us up: starts at the first, grows to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_ERROR_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause before a busy key is asked for again although wake-ups are heard: one may be lost, and the place must stay
+/// live.
+const LISTENING_PAUSE: Duration = Duration::from_millis(950);
+
+/// Pause before a row that is locked is asked for again after a wake-up: somebody is about to take it.
+const WOKEN_PAUSE: Duration = Duration::from_millis(2);
+
+/// A process that is not woken up queues after it has waited for so long: while it polls, a key that is passed on
+/// to it lies idle. The second is for stores where others are woken up.
+const QUEUE_AFTER: Duration = Duration::from_millis(100);
+const QUEUE_AFTER_AMONG_LISTENERS: Duration = Duration::from_secs(1);
+
+/// How long the store's word that a key is busy counts for callers that come later. A store that answers is
+/// asked more often than that.
+const ANSWER_LASTS: Duration = Duration::from_secs(1);
+
+/// How many tokens an acquire keeps free for local hand-overs: some four times as many as the last leases used, so
+/// that tokens run ahead of the clock only where they are used up as fast.
+const FEWEST_SPARE: u32 = 64;
+const MOST_SPARE: u32 = 1 << 20;
+
+/// The lease that the row names as its successor, or may name.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) lease_id: Uuid,
+    /// The holder's token when the place was given.
+    behind: i64,
+    pub(super) next_ttl: Duration,
+    /// The lease will end in the store no sooner than this.
+    pub(super) until: Time,
+    pub(super) spare_tokens: u32,
+    /// The token with which the row was passed on, as heard.
+    heard: Option<i64>,
+}
+
+/// The row was passed on to this lease, and it needs an extension before somebody enters.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arriving {
+    pub(super) lease_id: Uuid,
+    pub(super) fence_token: i64,
+    pub(super) spare_tokens: u32,
+    pub(super) until: Time,
+    pub(super) retry_at: Time,
+}
+
+#[derive(Debug)]
+pub(super) struct Asking {
+    /// The store is not asked before this.
+    ask_at: Option<Time>,
+    /// A wake-up came since the store was asked last: its answer may be out of date.
+    woken: bool,
+    pause: Duration,
+    last: Option<(LastAnswer, Time)>,
+    pub(super) place: Option<Place>,
+    pub(super) arriving: Option<Arriving>,
+    /// How many tokens the next acquire keeps free for local hand-overs.
+    spare_tokens: u32,
+}
+
+impl Asking {
+    pub(super) fn new() -> Self {
+        Self {
+            ask_at: None,
+            woken: false,
+            pause: FIRST_PAUSE,
+            last: None,
+            place: None,
+            arriving: None,
+            spare_tokens: FEWEST_SPARE,
+        }
+    }
+
+    /// Asks at the next opportunity.
+    pub(super) fn ask_now(&mut self) {
+        self.ask_at = None;
+    }
+
+    pub(super) fn ask_after(&mut self, pause: Duration, now: Time) {
+        self.ask_at = Some(now + pause);
+    }
+
+    pub(super) fn may_ask(&self, now: Time) -> bool {
+        self.arriving.is_none() && self.ask_at.is_none_or(|at| at <= now)
+    }
+
+    pub(super) fn ask_at(&self) -> Option<Time> {
+        self.ask_at
+    }
+
+    /// An acquire is on its way. Returns its lease and how many tokens to keep free.
+    pub(super) fn asked(&mut self, others_wait: bool, env: &mut Env<'_>) -> (Uuid, u32) {
+        self.woken = false;
+        match &self.place {
+            // The row keeps what it was given first.
+            Some(place) => (place.lease_id, place.spare_tokens),
+            None => {
+                let spare = if others_wait && env.hand_over { self.spare_tokens } else { 0 };
+                (env.random.lease_id(), spare)
+            }
+        }
+    }
+
+    /// Whether an ask for a caller that has waited for so long asks for a place in the queue.
+    pub(super) fn queues(waited: Duration, env: &Env<'_>) -> bool {
+        let after = if env.wake_ups {
+            QUEUE_AFTER_AMONG_LISTENERS
+        } else {
+            QUEUE_AFTER
+        };
+        (env.listening || waited >= after) && !flawed(Flaw::NobodyQueues)
+    }
+
+    // ── Answers ──────────────────────────────────────────────────────────────────────────────────────
+
+    /// The row names the lease as its successor.
+    pub(super) fn queued(&mut self, lease_id: Uuid, spare_tokens: u32, behind: i64, next_ttl: Duration, sent_at: Time) {
+        let heard = self.place.and_then(|place| place.heard);
+        self.place = Some(Place {
+            lease_id,
+            behind,
+            next_ttl,
+            until: sent_at + next_ttl,
+            spare_tokens,
+            heard,
+        });
+    }
+
+    /// Somebody else holds the lock.
+    pub(super) fn busy(&mut self, occupant: Occupant, env: &mut Env<'_>) {
+        if let Some(place) = &mut self.place {
+            // A row that was passed on to this lease before that has gone to others since.
+            place.behind = place.behind.max(occupant.fence_token);
+        }
+        let expiry = occupant.remaining + Duration::from_millis(1);
+        let pause = if self.woken {
+            Duration::ZERO
+        } else if env.listening {
+            let longest = self.place.map_or(NEXT_TTL, |place| place.next_ttl) / 3;
+            longest.min(LISTENING_PAUSE).mul_f64(0.95 + env.random.fraction() / 20.0)
+        } else {
+            let pause = env.jittered(self.pause);
+            self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
+            pause
+        };
+        self.ask_after(pause.min(expiry), env.now);
+        self.answered(LastAnswer::Busy(Some(occupant)), env.now);
+    }
+
+    /// The row was locked by somebody's statement or transaction.
+    pub(super) fn skipped(&mut self, env: &mut Env<'_>) {
+        let pause = if self.woken { WOKEN_PAUSE } else { self.pause.min(FIRST_PAUSE * 4) };
+        let pause = env.jittered(pause);
+        self.ask_after(pause, env.now);
+        self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
+        self.answered(LastAnswer::RowLocked, env.now);
+    }
+
+    /// The store could not be asked.
+    pub(super) fn failed(&mut self, error: StoreError, env: &mut Env<'_>) {
+        let pause = env.jittered(self.pause);
+        self.ask_after(pause, env.now);
+        self.pause = (self.pause * 2).min(LONGEST_ERROR_PAUSE);
+        self.answered(LastAnswer::Failed(error), env.now);
+    }
+
+    pub(super) fn answered(&mut self, answer: LastAnswer, now: Time) {
+        self.last = Some((answer, now));
+    }
+
+    /// The extension of a row that was passed on did not go through, and may have made it busy for `longer`.
+    pub(super) fn retry_arriving(&mut self, longer: Duration, env: &mut Env<'_>) {
+        let pause = env.jittered(FIRST_PAUSE);
+        if let Some(arriving) = &mut self.arriving {
+            arriving.retry_at = env.now + pause;
+            arriving.until = arriving.until.max(env.now + longer);
+        }
+    }
+
+    /// Callers whose time is over must not hear that the key is busy when it is the store that keeps it so.
+    pub(super) fn note_trouble(&mut self, trouble: Option<LastAnswer>, now: Time) {
+        if let Some(trouble) = trouble {
+            self.answered(trouble, now);
+        }
+    }
+
+    /// The lock came to this process: who waits from here on waits for this process.
+    pub(super) fn granted(&mut self, now: Time) {
+        self.place = None;
+        self.arriving = None;
+        self.pause = FIRST_PAUSE;
+        self.answered(LastAnswer::Busy(None), now);
+    }
+
+    /// The lease of this process is over.
+    pub(super) fn released(&mut self, former: Occupant, hand_overs: u32, now: Time) {
+        // One short turn says little of the next one.
+        let spare = hand_overs.saturating_mul(4).max(self.spare_tokens / 2);
+        self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
+        self.answered(LastAnswer::Busy(Some(former)), now);
+        self.ask_now();
+    }
+
+    /// What a caller is told whose time is over, and that came at `since`.
+    pub(super) fn refusal(&self, since: Time, non_blocking: bool) -> Refusal {
+        // An answer from long before the caller came says nothing about its time.
+        let news = self.last.as_ref().filter(|(_, at)| *at + ANSWER_LASTS >= since);
+        match news {
+            Some((LastAnswer::Busy(occupant), _)) => Refusal::Held(occupant.clone()),
+            Some((LastAnswer::RowLocked, _)) => Refusal::RowLocked,
+            Some((LastAnswer::Failed(error), _)) => Refusal::Store(error.clone()),
+            None if non_blocking => Refusal::Store(no_answer()),
+            None => Refusal::NoAnswer,
+        }
+    }
+
+    // ── Wake-ups ─────────────────────────────────────────────────────────────────────────────────────
+
+    /// The key may be free: somebody has released it, or a wake-up may have been missed.
+    pub(super) fn woken(&mut self) {
+        self.pause = FIRST_PAUSE;
+        self.woken = true;
+        if !flawed(Flaw::WakeUpsAreIgnored) {
+            self.ask_now();
+        }
+    }
+
+    /// The key went to another process: its successor's place is free.
+    pub(super) fn woken_for_another(&mut self, pause: Duration, now: Time) {
+        self.pause = FIRST_PAUSE;
+        if self.ask_at.is_some_and(|at| at > now + pause) {
+            self.ask_after(pause, now);
+        }
+    }
+
+    /// Nothing wakes us up any more: back to polling.
+    pub(super) fn wake_ups_lost(&mut self, env: &mut Env<'_>) {
+        let pause = env.jittered(LONGEST_BUSY_PAUSE);
+        if self.ask_at.is_some_and(|at| at > env.now + pause) {
+            self.ask_after(pause, env.now);
+        }
+    }
+
+    /// The row was passed on to this lease with this token. Returns whether the lease is the one that waits.
+    pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64) -> bool {
+        match &mut self.place {
+            Some(place) if place.lease_id == lease_id => {
+                place.heard = place.heard.max(Some(fence_token));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The place, if the row was passed on to it, and its token. Only while no ask is on its way.
+    pub(super) fn arrived(&self) -> Option<(Place, i64)> {
+        let place = self.place?;
+        let token = place.heard?;
+        (token > place.behind || flawed(Flaw::OldWakeUpsAreBelieved)).then_some((place, token))
+    }
+}
+
+fn no_answer() -> StoreError {
+    let kind = crate::store::StoreErrorKind::Unreachable;
+    StoreError::new(kind, "the database has not answered in the time given")
+}

@@ -1,0 +1,644 @@
+//! The lease that this process has on a key.
+//!
+//! ```text
+//!          granted, or passed on
+//!                   │
+//!                   ▼      local hand-over
+//!   ┌───────────── Held ◀───────────────────┐
+//!   │ deadline,     │ last hold ends        │ the next caller comes
+//!   │ revoked,      ├─────────────────────▶ Left ───────────▶ Releasing ──▶ gone
+//!   │ told Lost     │ hold_min is not over  ▲  Release sent              answered, or
+//!   ▼               ▼                       │                            past its end
+//!  Lost         Lingering ──────────────────┤
+//!   └───────────────────────────────────────┘
+//!     last hold ends        hold_min is over
+//! ```
+//!
+//! - `Held`: somebody holds the lock. The only state in which a hold is added, or in which the row is renewed.
+//! - `Lost`: the lease has ended before its holds did. Bodies are being stopped; a lost lease never becomes `Held`.
+//! - `Lingering`: everyone has left, and `hold_min` keeps the row busy.
+//! - `Left`: everyone has left, and the release is due. The next caller may still enter without the store.
+//! - `Releasing`: the release was sent, so nobody enters with this lease any more.
+//!
+//! A lease whose row says something else, or whose end has passed in the store, is forgotten from any state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::wait_queue::WaitQueue;
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::out::{Kind, LastAnswer, Note, Out, Reply};
+use crate::engine::core::ownership::Ownership;
+use crate::engine::core::time::Time;
+use crate::error::LostReason;
+use crate::key::Key;
+use crate::options;
+use crate::store::{Action, Extend, HandedOver, Occupant, Outcome, StoreError, StoreErrorKind};
+
+/// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// What the lease of a row that `hold_min` keeps busy has left when it is to be released. With less it would expire
+/// instead, and the next owner would take it for the lease of a process that died. After a shutdown it does.
+const TO_RELEASE_IN: Duration = Duration::from_secs(1);
+
+/// How many times slower than the store's clock ours may be at most: less than one second in this many.
+const CLOCKS_AGREE: u32 = 1000;
+
+/// How far the row may be behind after a local hand-over.
+const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
+
+/// What the store said of a lease that this process has got.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grant {
+    pub(super) lease_id: Uuid,
+    pub(super) fence_token: i64,
+    /// Tokens kept free above that, for local hand-overs.
+    pub(super) spare_tokens: u32,
+    /// When it ends in the store at the earliest.
+    pub(super) store_end: Time,
+    /// The ttl that it was given for.
+    pub(super) given_for: Duration,
+    /// The row was passed on to it: less than the whole may be left.
+    pub(super) passed_on: bool,
+    /// Whom the row names; nil where that is not known.
+    pub(super) row_owner: Uuid,
+}
+
+impl Grant {
+    /// When it ends here for an owner that asks for `ttl`: the margin earlier than in the store.
+    pub(super) fn deadline(&self, ttl: Duration) -> Time {
+        self.store_end.before(options::margin(ttl.min(self.given_for)))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Held { holds: u32 },
+    Lost { holds: u32 },
+    Lingering { until: Time },
+    Left,
+    Releasing { unsure: bool },
+}
+
+/// A caller that waits until the row says what it did.
+#[derive(Debug)]
+pub(crate) struct Confirm<C> {
+    pub(crate) ticket: C,
+    pub(crate) deadline: Time,
+}
+
+#[derive(Debug)]
+struct Pending<C> {
+    confirm: Confirm<C>,
+    /// The row must name the owner. For the others memory is enough while somebody has the row locked.
+    named: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Held<C> {
+    grant: Grant,
+    state: State,
+    /// Who holds it, or held it last.
+    current: Arc<Ownership>,
+    /// Local hand-over is possible until then; `None` after an owner has asked for a fence check or did not
+    /// leave in order.
+    hand_over_until: Option<Time>,
+    /// The token and the number of holds that the row has, and those that the request on its way writes.
+    row: (i64, u32),
+    row_sent: (i64, u32),
+    row_owner_sent: Uuid,
+    /// When the row is brought up to date.
+    follow_at: Option<Time>,
+    /// Nothing is sent before this.
+    retry_at: Option<Time>,
+    pause: Duration,
+    /// Why the last request failed, and of which kind the last one was that the log tells of.
+    failure: Option<(Kind, StoreError)>,
+    /// The last request found the row locked.
+    row_locked: bool,
+    /// Callers whose change the next request will carry, and those whose change is on its way.
+    waiting: Vec<Pending<C>>,
+    sent: Vec<Pending<C>>,
+    /// An extension was sent and its reply was lost: the row may be busy for longer than is known here.
+    extend_unsure: bool,
+}
+
+/// What an answer means for the key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum After {
+    Stands,
+    /// The lease is over. `passed_on`: another process has the key already.
+    Over { passed_on: bool },
+}
+
+impl<C> Held<C> {
+    pub(super) fn new(grant: Grant, current: Arc<Ownership>, hand_over_until: Time, now: Time) -> Self {
+        let row = (current.fence_token, 1);
+        let mut held = Self {
+            state: State::Held { holds: 1 },
+            hand_over_until: Some(hand_over_until),
+            row,
+            row_sent: row,
+            row_owner_sent: grant.row_owner,
+            follow_at: None,
+            retry_at: None,
+            pause: FIRST_RETRY,
+            failure: None,
+            row_locked: false,
+            waiting: Vec::new(),
+            sent: Vec::new(),
+            extend_unsure: false,
+            current,
+            grant,
+        };
+        if grant.passed_on || held.row_is_behind() {
+            held.follow_at = Some(now);
+        }
+        held
+    }
+
+    pub(super) fn lease_id(&self) -> Uuid {
+        self.grant.lease_id
+    }
+
+    pub(super) fn current(&self) -> &Arc<Ownership> {
+        &self.current
+    }
+
+    /// Somebody holds it, perhaps still although the lease has ended, or `hold_min` keeps the row busy.
+    pub(super) fn is_occupied(&self) -> bool {
+        !self.is_left()
+    }
+
+    /// Everyone has left and the row must still be released.
+    pub(super) fn is_left(&self) -> bool {
+        matches!(self.state, State::Left | State::Releasing { .. })
+    }
+
+    /// `hold_min` keeps the row busy, and needs nobody for that any more.
+    pub(super) fn lingers_by_itself(&self) -> bool {
+        matches!(self.state, State::Lingering { until } if self.covers(until) || self.current.is_revoked())
+    }
+
+    pub(super) fn occupant(&self, now: Time) -> Occupant {
+        Occupant {
+            owner: self.current.call.owner,
+            holder: self.current.call.holder.to_string(),
+            fence_token: self.current.fence_token,
+            remaining: self.grant.store_end.since(now),
+        }
+    }
+
+    /// How often the lock was handed over.
+    pub(super) fn hand_overs(&self) -> u32 {
+        u32::try_from(self.current.fence_token - self.grant.fence_token).unwrap_or(u32::MAX)
+    }
+
+    /// What keeps the row from being written, if the last request showed something.
+    pub(super) fn trouble(&self) -> Option<LastAnswer> {
+        match &self.failure {
+            Some((_, error)) => Some(LastAnswer::Failed(error.clone())),
+            None => self.row_locked.then_some(LastAnswer::RowLocked),
+        }
+    }
+
+    fn is_of(&self, ownership: &Arc<Ownership>) -> bool {
+        Arc::ptr_eq(&self.current, ownership)
+    }
+
+    fn row_is_behind(&self) -> bool {
+        self.row.0 != self.current.fence_token || self.grant.row_owner != self.current.call.owner
+    }
+
+    // ── What callers do ──────────────────────────────────────────────────────────────────────────────
+
+    /// One more hold of `ownership`. Fails when it has ended.
+    pub(super) fn enter(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
+        match &mut self.state {
+            State::Held { holds } if Arc::ptr_eq(&self.current, ownership) => {
+                *holds += 1;
+                Ok(())
+            }
+            _ => Err(ended_reason(ownership)),
+        }
+    }
+
+    /// A hold of `ownership` ends; `None` when that is not the current one. `in_order`: the body returned.
+    pub(super) fn leave(&mut self, ownership: &Arc<Ownership>, in_order: bool, now: Time) -> Option<()> {
+        if !self.is_of(ownership) {
+            return None;
+        }
+        if !in_order {
+            self.hand_over_until = None;
+        }
+        match &mut self.state {
+            State::Held { holds } | State::Lost { holds } if *holds > 1 => *holds -= 1,
+            State::Held { .. } | State::Lost { .. } => {
+                // The local deadline is for bodies; the row is busy until its own end.
+                let stands = matches!(
+                    self.current.ended(),
+                    None | Some(LostReason::Expired | LostReason::MaxHold)
+                );
+                self.current.end(LostReason::Released, now);
+                let lingers = self.current.hold_min_until.filter(|until| stands && now < *until);
+                self.state = lingers.map_or(State::Left, |until| State::Lingering { until });
+                if self.failure.is_none() {
+                    // A row that was locked when it was to be extended may be free for the release.
+                    self.retry_at = None;
+                    self.pause = FIRST_RETRY;
+                }
+            }
+            State::Lingering { .. } | State::Left | State::Releasing { .. } => return None,
+        }
+        Some(())
+    }
+
+    /// The owner wants its row checked: after it the lock goes on through the store.
+    pub(super) fn pin(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
+        if !self.is_of(ownership) || !matches!(self.state, State::Held { .. }) {
+            return Err(ended_reason(ownership));
+        }
+        self.hand_over_until = None;
+        Ok(())
+    }
+
+    /// Answers `confirm` when the row says so.
+    pub(super) fn confirm(&mut self, confirm: Confirm<C>, named: bool, out: &mut Out<C>) {
+        if named && !self.row_is_behind() {
+            out.replies.push(Reply::Confirmed(confirm.ticket));
+        } else {
+            self.waiting.push(Pending { confirm, named });
+        }
+    }
+
+    /// Nobody is let in after `until` without the store.
+    pub(super) fn hand_over_until(&mut self, until: Time) {
+        if let Some(before) = &mut self.hand_over_until {
+            *before = until;
+        }
+    }
+
+    /// Lets the next caller in without the store, if that may be.
+    pub(super) fn hand_over(&mut self, queue: &mut WaitQueue<C>, key: &Key, now: Time, out: &mut Out<C>) -> bool {
+        let after_loss = flawed(Flaw::HandOverAfterLoss);
+        let until = self.hand_over_until.is_some_and(|until| now < until);
+        let left = matches!(self.state, State::Left) || flawed(Flaw::HandOverWhileReleasing) && self.is_left();
+        if !left || !until || self.current.hold_min_until.is_some() || self.current.is_revoked() {
+            return false;
+        }
+        if self.grant.spare_tokens == self.hand_overs() && !flawed(Flaw::HandOverBeyondSpareTokens) {
+            return false;
+        }
+        let confirmed = self.grant.store_end.since(now);
+        let grant = self.grant;
+        let next = queue.pop_if(now, |call| {
+            let enough = confirmed >= call.ttl.mul_f64(2.0 / 3.0) && now < grant.deadline(call.ttl);
+            call.renew && (enough || after_loss)
+        });
+        let Some(next) = next else { return false };
+        let token = self.current.fence_token + i64::from(!flawed(Flaw::HandOverKeepsToken));
+        let ids = (self.grant.lease_id, token);
+        let deadline = self.grant.deadline(next.call.ttl);
+        let ownership = Arc::new(Ownership::new(
+            key.clone(),
+            next.call.clone(),
+            ids,
+            (now, now),
+            deadline,
+        ));
+        self.state = State::Held { holds: 1 };
+        self.current = Arc::clone(&ownership);
+        self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
+        // The former owner need not wait for its successor's row.
+        let done = self.waiting.drain(..).map(|pending| Reply::Confirmed(pending.confirm.ticket));
+        out.replies.extend(done);
+        out.replies.push(Reply::Granted(next, ownership));
+        true
+    }
+
+    // ── What time does ───────────────────────────────────────────────────────────────────────────────
+
+    /// Lets time pass. Returns whether the lease has surely ended in the store, and nothing can be done for it any
+    /// more.
+    pub(super) fn pass_time(&mut self, now: Time, out: &mut Out<C>) -> bool {
+        if let State::Held { holds } = self.state {
+            let (reason, first) = self.current.look(now);
+            if first {
+                self.note_lost(reason, out);
+            }
+            if reason.is_some() {
+                self.lose(holds);
+            }
+        }
+        if let State::Lingering { until } = self.state
+            && now >= until
+        {
+            self.state = State::Left;
+        }
+        self.answer_waiting(now, out);
+        let over = now >= self.grant.store_end;
+        over && !matches!(self.state, State::Held { .. })
+    }
+
+    fn note_lost(&self, reason: Option<LostReason>, out: &mut Out<C>) {
+        if let Some(reason) = reason {
+            out.changed.push(Arc::clone(&self.current));
+            out.notes.push(Note::Lost(Arc::clone(&self.current), reason));
+        }
+    }
+
+    /// Answers callers whose time is over, and those that wait for a lease that is lost.
+    fn answer_waiting(&mut self, now: Time, out: &mut Out<C>) {
+        let lost = matches!(self.state, State::Lost { .. });
+        let lingers = self.lingers_by_itself();
+        let reason = ended_reason(&self.current);
+        for list in [&mut self.waiting, &mut self.sent] {
+            for Pending { confirm, .. } in list.extract_if(.., |p| lost || lingers || p.confirm.deadline <= now) {
+                out.replies.push(if lost {
+                    Reply::Lost(confirm.ticket, reason)
+                } else if lingers {
+                    Reply::Confirmed(confirm.ticket)
+                } else {
+                    Reply::Unconfirmed(confirm.ticket, self.failure.as_ref().map(|(_, error)| error.clone()))
+                });
+            }
+        }
+    }
+
+    /// Ends it for those that hold it.
+    pub(super) fn end(&mut self, reason: LostReason, now: Time, out: &mut Out<C>) {
+        if let State::Held { holds } = self.state {
+            if self.current.end(reason, now) {
+                self.note_lost(Some(reason), out);
+            }
+            self.lose(holds);
+        }
+    }
+
+    /// What is lost is never handed over.
+    fn lose(&mut self, holds: u32) {
+        self.state = State::Lost { holds };
+        if !flawed(Flaw::HandOverAfterLoss) {
+            self.hand_over_until = None;
+        }
+    }
+
+    /// Forgets the lease: answers everybody who waits for it. Returns how long its row may still be busy through a
+    /// request of unknown outcome.
+    pub(super) fn forget(mut self, extend_on_its_way: bool, now: Time, out: &mut Out<C>) -> Option<Duration> {
+        let held = matches!(self.state, State::Held { .. } | State::Lost { .. });
+        self.end(LostReason::Gone, now, out);
+        let reason = ended_reason(&self.current);
+        for Pending { confirm, .. } in self.waiting.drain(..).chain(self.sent.drain(..)) {
+            out.replies.push(if held {
+                Reply::Lost(confirm.ticket, reason)
+            } else {
+                Reply::Unconfirmed(confirm.ticket, self.failure.as_ref().map(|(_, error)| error.clone()))
+            });
+        }
+        let unsure = (extend_on_its_way || self.extend_unsure) && !matches!(self.state, State::Lingering { .. });
+        unsure.then_some(self.current.call.ttl)
+    }
+
+    /// When to look again without an event. `asked`: a request is on its way.
+    pub(super) fn next_look(&self, now: Time, asked: bool) -> Option<Time> {
+        let deadlines = self.waiting.iter().chain(&self.sent).map(|pending| pending.confirm.deadline);
+        let end = match self.state {
+            State::Held { .. } => self.current.deadline(),
+            State::Lingering { until } => Some(until),
+            _ => Some(self.grant.store_end),
+        };
+        let send_at = match self.state {
+            _ if asked => None,
+            State::Held { .. } => {
+                let due = self.renew_at().into_iter().chain(self.follow_at).min();
+                self.retry_at.or(due)
+            }
+            _ => self.retry_at,
+        };
+        deadlines.chain(end).chain(send_at.filter(|at| *at > now)).min()
+    }
+
+    // ── What is sent ─────────────────────────────────────────────────────────────────────────────────
+
+    /// When the lease is extended next: when less than two thirds of its ttl are confirmed, put earlier onto
+    /// a grid so that leases of one ttl fall due together and are renewed by one statement.
+    fn renew_at(&self) -> Option<Time> {
+        let call = &self.current.call;
+        if !call.renew || self.current.is_revoked() {
+            return None;
+        }
+        let due = self.grant.store_end.before(call.ttl * 2 / 3).as_nanos();
+        let grid = u64::try_from((call.ttl / 16).as_nanos()).unwrap_or(u64::MAX).max(1);
+        Some(Time::from_nanos(due - due % grid))
+    }
+
+    /// How far the renewal that is due is behind its plan.
+    pub(super) fn renewal_lag(&self, now: Time) -> Option<Duration> {
+        let planned = self.renew_at()?;
+        (planned <= now).then(|| now.since(planned))
+    }
+
+    /// The row is busy until then by itself. Stores count in µs, or in ms.
+    fn covers(&self, until: Time) -> bool {
+        until <= self.grant.store_end + Duration::from_millis(1)
+    }
+
+    /// What to send now, if anything.
+    pub(super) fn next_action(&self, now: Time) -> Option<Action> {
+        if self.retry_at.is_some_and(|retry_at| now < retry_at) {
+            return None;
+        }
+        match self.state {
+            State::Held { holds } => {
+                let due = !self.waiting.is_empty()
+                    || self.row.1 != holds
+                    || self.follow_at.is_some_and(|follow_at| follow_at <= now)
+                    || self.renew_at().is_some_and(|renew_at| renew_at <= now);
+                due.then(|| self.extend(holds, self.current.call.ttl))
+            }
+            State::Lost { .. } => None,
+            State::Lingering { until } => {
+                let missing = !self.covers(until + TO_RELEASE_IN / 2) && !self.current.is_revoked();
+                let left = until.since(now);
+                let ttl = left + left / CLOCKS_AGREE + TO_RELEASE_IN;
+                missing.then(|| self.extend(1, ttl))
+            }
+            State::Left | State::Releasing { .. } => Some(Action::Release),
+        }
+    }
+
+    fn extend(&self, count: u32, ttl: Duration) -> Action {
+        let mut extend = Extend::new(count, ttl);
+        extend.handed_over = self.row_is_behind().then(|| HandedOver {
+            owner: self.current.call.owner,
+            holder: Arc::clone(&self.current.call.holder),
+            fence_token: self.current.fence_token,
+        });
+        Action::Extend(extend)
+    }
+
+    /// `action`, of [`next_action`](Self::next_action), is on its way.
+    pub(super) fn sent(&mut self, action: &Action) {
+        self.retry_at = None;
+        self.follow_at = None;
+        self.sent.append(&mut self.waiting);
+        match action {
+            Action::Extend(extend) => {
+                self.row_sent = (self.current.fence_token, extend.count);
+                self.row_owner_sent = self.current.call.owner;
+            }
+            _ => {
+                let unsure = matches!(self.state, State::Releasing { unsure: true });
+                self.state = State::Releasing { unsure };
+            }
+        }
+    }
+
+    // ── What is answered ─────────────────────────────────────────────────────────────────────────────
+
+    /// Takes the answer to a request sent at `sent_at`.
+    pub(super) fn answered(
+        &mut self,
+        action: &Action,
+        sent_at: Time,
+        answer: Result<Outcome, StoreError>,
+        now: Time,
+        out: &mut Out<C>,
+    ) -> After {
+        let release = matches!(action, Action::Release);
+        self.row_locked = matches!(answer, Ok(Outcome::Skipped));
+        let unsure = matches!(self.state, State::Releasing { unsure: true });
+        match answer {
+            Ok(Outcome::Extended { remaining, revoked, .. }) if !release => {
+                self.extended(sent_at, remaining, revoked, now, out);
+                After::Stands
+            }
+            Ok(Outcome::Released { passed_on, .. }) if release => {
+                self.released(out);
+                After::Over { passed_on }
+            }
+            // An earlier release was carried out whose answer did not come.
+            Ok(Outcome::Lost) if release && unsure => {
+                self.released(out);
+                After::Over { passed_on: false }
+            }
+            Ok(Outcome::Lost) => {
+                if release {
+                    out.notes.push(Note::GoneBeforeRelease(Arc::clone(&self.current)));
+                }
+                self.gone(now, out);
+                After::Over { passed_on: false }
+            }
+            Ok(Outcome::Skipped) => {
+                if matches!(self.state, State::Held { .. }) {
+                    // Somebody has the row locked, with a fence check perhaps. Within the lease memory decides.
+                    let trusting = self.sent.extract_if(.., |pending| !pending.named);
+                    out.replies.extend(trusting.map(|pending| Reply::Confirmed(pending.confirm.ticket)));
+                }
+                self.try_again(now);
+                After::Stands
+            }
+            Ok(other) => {
+                let message = format!("the store answered {action:?} with {other:?}");
+                self.failed(action, StoreError::new(StoreErrorKind::Interrupted, message), now, out);
+                After::Stands
+            }
+            Err(error) => {
+                self.failed(action, error, now, out);
+                After::Stands
+            }
+        }
+    }
+
+    fn failed(&mut self, action: &Action, error: StoreError, now: Time, out: &mut Out<C>) {
+        if error.is_outcome_unknown() {
+            match &mut self.state {
+                State::Releasing { unsure } if matches!(action, Action::Release) => *unsure = true,
+                _ => self.extend_unsure = true,
+            }
+        }
+        let kind = Kind::of(action);
+        let before = self.failure.replace((kind, error.clone()));
+        out.notes.push(Note::Failed {
+            ownership: Arc::clone(&self.current),
+            kind,
+            error,
+            again: before.is_some_and(|(before, _)| before == kind),
+        });
+        self.try_again(now);
+    }
+
+    fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time, out: &mut Out<C>) {
+        self.row = self.row_sent;
+        self.grant.row_owner = self.row_owner_sent;
+        let counted_from = if flawed(Flaw::DeadlineFromTheAnswer) { now } else { sent_at };
+        self.grant.store_end = self.grant.store_end.max(counted_from + remaining);
+        self.grant.given_for = Duration::MAX;
+        self.extend_unsure = false;
+        self.pause = FIRST_RETRY;
+        if matches!(self.state, State::Held { .. }) {
+            self.current.move_deadline(self.grant.deadline(self.current.call.ttl), now);
+            if !self.row_is_behind() {
+                self.follow_at = None;
+            } else {
+                self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
+            }
+        }
+        if self.failure.take().is_some() {
+            out.notes.push(Note::RenewedAgain(Arc::clone(&self.current)));
+        }
+        if revoked && !self.current.is_revoked() {
+            self.current.mark_revoked();
+            out.changed.push(Arc::clone(&self.current));
+            out.notes.push(Note::Revoked(Arc::clone(&self.current), remaining));
+        }
+        if matches!(self.state, State::Lingering { .. }) && !self.lingers_by_itself() && !revoked {
+            // The body has ended meanwhile: its caller waits for the extension that `hold_min` needs.
+            self.waiting.append(&mut self.sent);
+            return;
+        }
+        let done = self.sent.drain(..).map(|pending| Reply::Confirmed(pending.confirm.ticket));
+        out.replies.extend(done);
+    }
+
+    fn released(&mut self, out: &mut Out<C>) {
+        out.notes.push(Note::Released(Arc::clone(&self.current)));
+        let pending = self.sent.drain(..).chain(self.waiting.drain(..));
+        out.replies.extend(pending.map(|pending| Reply::Confirmed(pending.confirm.ticket)));
+    }
+
+    /// The row does not know the lease any more.
+    fn gone(&mut self, now: Time, out: &mut Out<C>) {
+        let reason = if self.current.is_revoked() {
+            LostReason::Revoked
+        } else {
+            LostReason::Gone
+        };
+        let left = self.is_left() || matches!(self.state, State::Lingering { .. });
+        self.end(reason, now, out);
+        let reason = if left { reason } else { ended_reason(&self.current) };
+        let pending = self.sent.drain(..).chain(self.waiting.drain(..));
+        out.replies.extend(pending.map(|pending| Reply::Lost(pending.confirm.ticket, reason)));
+    }
+
+    /// The request was not carried out, or nobody knows: its callers wait for the next one.
+    fn try_again(&mut self, now: Time) {
+        self.waiting.append(&mut self.sent);
+        self.retry_at = Some(now + self.pause);
+        let longest = options::margin(self.current.call.ttl).min(LONGEST_RETRY);
+        self.pause = (self.pause * 2).min(longest);
+        if self.row_is_behind() && matches!(self.state, State::Held { .. }) {
+            self.follow_at = self.retry_at;
+        }
+    }
+}
+
+/// Why it has ended. One that has not is the current one no longer.
+fn ended_reason(ownership: &Ownership) -> LostReason {
+    ownership.ended().unwrap_or(LostReason::Released)
+}

@@ -1,0 +1,122 @@
+//! The callers of this process that want one key, first in first out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::engine::core::ownership::Call;
+use crate::engine::core::time::Time;
+
+/// A caller in the wait queue.
+#[derive(Debug)]
+pub(crate) struct Waiter<C> {
+    pub(crate) call: Call,
+    pub(crate) since: Time,
+    /// When the caller must have its answer; `None` for a caller that waits for good.
+    pub(crate) deadline: Option<Time>,
+    /// Busy is an answer for this caller.
+    pub(crate) non_blocking: bool,
+    /// What it is answered with.
+    pub(crate) ticket: C,
+}
+
+/// Callers by the order in which they came. Each operation on one of them costs the logarithm of their number.
+#[derive(Debug)]
+pub(super) struct WaitQueue<C> {
+    waiters: BTreeMap<u64, Box<Waiter<C>>>,
+    deadlines: BTreeSet<(Time, u64)>,
+    non_blocking: BTreeSet<u64>,
+    last: u64,
+}
+
+impl<C> WaitQueue<C> {
+    pub(super) fn new() -> Self {
+        Self {
+            waiters: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            non_blocking: BTreeSet::new(),
+            last: 0,
+        }
+    }
+
+    /// Puts a caller at the end. Returns its number, which no other one has had.
+    pub(super) fn push(&mut self, waiter: Box<Waiter<C>>) -> u64 {
+        self.last += 1;
+        self.insert(self.last, waiter);
+        self.last
+    }
+
+    fn insert(&mut self, number: u64, waiter: Box<Waiter<C>>) {
+        self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, number)));
+        self.non_blocking.extend(waiter.non_blocking.then_some(number));
+        self.waiters.insert(number, waiter);
+    }
+
+    /// Puts a caller back where it was.
+    pub(super) fn put_back(&mut self, number: u64, waiter: Box<Waiter<C>>) {
+        self.insert(number, waiter);
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<Box<Waiter<C>>> {
+        let waiter = self.waiters.remove(&number)?;
+        if let Some(deadline) = waiter.deadline {
+            self.deadlines.remove(&(deadline, number));
+        }
+        if waiter.non_blocking {
+            self.non_blocking.remove(&number);
+        }
+        Some(waiter)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    pub(super) fn has_non_blocking(&self) -> bool {
+        !self.non_blocking.is_empty()
+    }
+
+    /// How many of them wait while the key is busy.
+    pub(super) fn blocking(&self) -> usize {
+        self.waiters.len() - self.non_blocking.len()
+    }
+
+    pub(super) fn first(&self) -> Option<(u64, &Waiter<C>)> {
+        self.waiters.first_key_value().map(|(number, waiter)| (*number, &**waiter))
+    }
+
+    /// When the first of them must have its answer.
+    pub(super) fn first_deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Takes the first caller out, if it is in time and passes `test`.
+    pub(super) fn pop_if(&mut self, now: Time, test: impl FnOnce(&Call) -> bool) -> Option<Box<Waiter<C>>> {
+        let (number, first) = self.first()?;
+        let in_time = first.deadline.is_none_or(|deadline| now < deadline);
+        (in_time && test(&first.call)).then(|| self.remove(number)).flatten()
+    }
+
+    /// Takes a caller out whose time is over.
+    pub(super) fn pop_overdue(&mut self, now: Time) -> Option<Box<Waiter<C>>> {
+        let (deadline, number) = *self.deadlines.first()?;
+        (deadline <= now).then(|| self.remove(number)).flatten()
+    }
+
+    /// Takes a caller out to whom busy is an answer, if it came before `then`.
+    pub(super) fn pop_non_blocking(&mut self, came_before: Time) -> Option<Box<Waiter<C>>> {
+        let number = *self.non_blocking.first()?;
+        let came = self.waiters.get(&number)?.since;
+        (came <= came_before).then(|| self.remove(number)).flatten()
+    }
+
+    /// Takes all callers out, or those that hold no other lock.
+    pub(super) fn take(&mut self, nested_too: bool) -> Vec<Box<Waiter<C>>> {
+        let taken = |waiter: &Waiter<C>| nested_too || !waiter.call.nested;
+        let numbers = self.waiters.iter().filter(|(_, waiter)| taken(waiter));
+        let numbers: Vec<u64> = numbers.map(|(number, _)| *number).collect();
+        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
+    }
+}

@@ -1,0 +1,17 @@
+//! The core decides; it does nothing. No await, no clock, no randomness, no store, no channel, no tracing.
+//!
+//! - [`key`] is one key: a machine that is told events and says what it wants done ([`out`]).
+//! - [`dispatch`] says which requests go together, and when.
+//! - [`env`] are its inputs beside the events: the time, fresh ids, jitter.
+//! - [`ownership`] and [`end`] are what bodies read of a lease without the machine.
+//!
+//! A driver or a simulation carries out what a step wants done, and tells the machine what came of it.
+
+pub(crate) mod dispatch;
+pub(crate) mod end;
+pub(crate) mod env;
+pub(crate) mod flaw;
+pub(crate) mod key;
+pub(crate) mod out;
+pub(crate) mod ownership;
+pub(crate) mod time;

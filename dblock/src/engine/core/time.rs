@@ -1,0 +1,42 @@
+//! Instants as plain numbers. The core has no clock: the driver reads one, a simulation makes one up.
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// Nanoseconds since an origin that its maker chose. At most [`Time::MAX`], so that four bits stay free beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Time(u64);
+
+impl Time {
+    /// 36 years after the origin.
+    pub(crate) const MAX: Self = Self((1 << 60) - 1);
+
+    pub(crate) fn from_nanos(nanos: u64) -> Self {
+        Self(nanos.min(Self::MAX.0))
+    }
+
+    pub(crate) fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Zero when `earlier` is later.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    pub(crate) fn before(self, length: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(length)))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    fn add(self, length: Duration) -> Self {
+        Self::from_nanos(self.0.saturating_add(nanos(length)))
+    }
+}
+
+fn nanos(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
+}

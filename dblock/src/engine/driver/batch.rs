@@ -1,0 +1,95 @@
+//! Has the store carry out a batch, in bounded time and whatever the store does.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::time::timeout;
+
+use crate::engine::core::dispatch::MAX_BATCH;
+use crate::engine::shared::Cell;
+use crate::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
+
+/// How long a batch may take, connecting included, before its connection is given up and its outcome is unknown.
+/// Commits of two seconds must go through; a renewal that hangs must leave time to be sent again before its lease
+/// ends.
+const TIMEOUT: Duration = Duration::from_secs(5);
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Requests that go together.
+pub(super) struct Batch {
+    lane: usize,
+    cells: Vec<Arc<Cell>>,
+    requests: Vec<Request>,
+}
+
+/// A batch that came back.
+pub(super) struct Answered {
+    pub(super) lane: usize,
+    pub(super) cells: Vec<Arc<Cell>>,
+    pub(super) answers: Vec<Result<Outcome, StoreError>>,
+    /// How large the next batch with one of these keys may be.
+    pub(super) most_together: usize,
+}
+
+impl Batch {
+    pub(super) fn new(lane: usize) -> Self {
+        Self {
+            lane,
+            cells: Vec::new(),
+            requests: Vec::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, cell: Arc<Cell>, request: Request) {
+        self.cells.push(cell);
+        self.requests.push(request);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Has `store` carry it out.
+    pub(super) async fn run(self, store: Arc<dyn Store>) -> Answered {
+        let count = self.requests.len();
+        let (answers, most_together) = match apply(&*store, &self.requests).await {
+            Ok(answers) => (answers, MAX_BATCH),
+            Err(error) => (vec![Err(error); count], (count / 8).max(1)),
+        };
+        Answered {
+            lane: self.lane,
+            cells: self.cells,
+            answers,
+            most_together,
+        }
+    }
+}
+
+/// # Errors
+/// The store gave no answers that can be told apart.
+async fn apply(
+    store: &dyn Store,
+    requests: &[Request],
+) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
+    let limit = requests.iter().map(limit).min().unwrap_or(TIMEOUT);
+    // The call is inside the future too: a store may panic before it returns one.
+    let work = async { timeout(limit, store.apply(requests)).await };
+    let message = match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(answers)) if answers.len() == requests.len() => return Ok(answers),
+        Ok(Ok(answers)) => {
+            format!("the store gave {} answers to {} requests", answers.len(), requests.len())
+        }
+        Ok(Err(_)) => format!("the database has not answered within {limit:?}"),
+        Err(_) => "the store panicked".into(),
+    };
+    Err(StoreError::new(StoreErrorKind::Interrupted, message))
+}
+
+fn limit(request: &Request) -> Duration {
+    match &request.action {
+        Action::Extend(extend) => (extend.ttl / 2).clamp(SHORTEST_TIMEOUT, TIMEOUT),
+        Action::Acquire(_) | Action::Release => TIMEOUT,
+    }
+}

@@ -1,0 +1,195 @@
+//! The driver: all I/O, timers and threads of an engine. It decides nothing about a lock.
+
+mod batch;
+mod listener;
+pub(crate) mod purge;
+mod stop;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::batch::{Answered, Batch};
+use self::listener::{Heard, Listener};
+use self::stop::Stop;
+use super::core::key::Event;
+use super::handle::Command;
+use super::shared::Shared;
+
+/// How long a stopping engine waits for releases to go through.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+pub(super) struct Driver {
+    shared: Arc<Shared>,
+    inbox: mpsc::UnboundedReceiver<Command>,
+    listener: Listener,
+    /// At most one for each lane.
+    batches: FuturesUnordered<BoxFuture<'static, Answered>>,
+    admin_tasks: JoinSet<()>,
+    /// Admin tasks take turns: all connections but one are for locks.
+    turn: Arc<Semaphore>,
+    stop: Stop,
+}
+
+impl Driver {
+    pub(super) fn new(shared: Arc<Shared>, inbox: mpsc::UnboundedReceiver<Command>) -> Self {
+        Self {
+            listener: Listener::new(&shared.store),
+            shared,
+            inbox,
+            batches: FuturesUnordered::new(),
+            admin_tasks: JoinSet::new(),
+            turn: Arc::new(Semaphore::new(1)),
+            stop: Stop::No,
+        }
+    }
+
+    /// Works until the last handle is gone and everything is released, or until it is shut down.
+    pub(super) async fn run(mut self, purge_after: Option<Duration>) {
+        let mut background = purge::start(
+            Arc::clone(&self.shared.store),
+            Arc::clone(&self.turn),
+            purge_after,
+        );
+        loop {
+            self.shared.look_at_due();
+            self.send_batches();
+            if !matches!(self.stop, Stop::No) {
+                drop(background.take());
+                if self.may_stop() {
+                    break;
+                }
+            }
+            self.listen();
+            let wake_at = self.wakes_at();
+            tokio::select! {
+                Some(answered) = self.batches.next() => self.answer(answered),
+                () = self.shared.wake.notified() => {}
+                command = self.inbox.recv(), if !self.inbox.is_closed() || !self.inbox.is_empty() => self.handle(command),
+                heard = self.listener.next() => self.hear(heard),
+                Some(_) = self.admin_tasks.join_next() => {}
+                () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
+            }
+        }
+        self.finish().await;
+    }
+
+    /// When there is something to do without an event.
+    fn wakes_at(&self) -> Option<Instant> {
+        let planned = self.shared.schedule().plan();
+        let now = self.shared.clock.now();
+        let look = planned.map(|at| Instant::now() + at.since(now));
+        look.into_iter().chain(self.stop.wakes_at()).min()
+    }
+
+    /// Sends what is ready on every free lane.
+    fn send_batches(&mut self) {
+        loop {
+            let (lane, cells, kinds) = {
+                let now = self.shared.clock.now();
+                let mut schedule = self.shared.schedule();
+                let Some(lane) = schedule.dispatch.next_lane(now) else {
+                    return;
+                };
+                let (cells, kinds) = schedule.dispatch.take(lane, now);
+                (lane, cells, kinds)
+            };
+            let mut batch = Batch::new(lane);
+            for cell in cells {
+                // What the key needs may have changed since it was listed.
+                if let Some(request) = self.shared.request(&cell, kinds) {
+                    batch.push(cell, request);
+                }
+            }
+            if batch.is_empty() {
+                self.shared.schedule().dispatch.answered(lane);
+            } else {
+                self.batches.push(Box::pin(batch.run(Arc::clone(&self.shared.store))));
+            }
+        }
+    }
+
+    /// Feeds the answers of a batch back.
+    fn answer(&mut self, answered: Answered) {
+        self.shared.schedule().dispatch.answered(answered.lane);
+        self.shared.health.note(&answered.answers);
+        for (cell, answer) in answered.cells.iter().zip(answered.answers) {
+            self.shared.answer(cell, answer, answered.most_together);
+        }
+        self.shared.health.set_pending_releases(self.shared.release_pending());
+    }
+
+    fn handle(&mut self, command: Option<Command>) {
+        match command {
+            Some(Command::Run(work)) => {
+                let task = work(Arc::clone(&self.shared.store), Arc::clone(&self.turn));
+                self.admin_tasks.spawn(task);
+            }
+            Some(Command::Shutdown { grace, done }) => {
+                self.stop.begin(grace, Some(done));
+                self.shared.each(|| Event::Refuse);
+            }
+            None => {
+                // Every manager, guard and body is gone: what they held is being released.
+                self.inbox.close();
+                self.stop.begin(FAREWELL, None);
+            }
+        }
+    }
+
+    /// Listens while callers wait for keys of other processes.
+    fn listen(&mut self) {
+        if self.shared.wants_wake_ups.swap(false, Ordering::Relaxed) {
+            self.listener.need(Instant::now());
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        let shared = &self.shared;
+        match heard {
+            Heard::Released(key) => {
+                if let Some(cell) = shared.find(&key) {
+                    shared.step(&cell, Event::WokenUp);
+                }
+            }
+            Heard::PassedOn(key, lease_id, fence_token) => {
+                if let Some(cell) = shared.find(&key) {
+                    shared.step(&cell, Event::PassedOn(lease_id, fence_token));
+                }
+            }
+            Heard::Listening => {
+                shared.listening.store(true, Ordering::Relaxed);
+                shared.each(|| Event::WokenUp);
+            }
+            Heard::Nothing => {
+                shared.listening.store(false, Ordering::Relaxed);
+                shared.each(|| Event::WakeUpsLost);
+            }
+        }
+    }
+
+    async fn finish(mut self) {
+        self.batches.clear();
+        self.admin_tasks.shutdown().await;
+        if timeout(FAREWELL, self.shared.store.close()).await.is_err() {
+            tracing::warn!("the lock store did not close in time");
+        }
+        self.stop.finish();
+    }
+}
+
+impl Drop for Driver {
+    /// However the engine ends, nobody goes on believing in a lease that is no longer renewed, or waits for an answer.
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.stopped.store(true, Ordering::Release);
+        self.shared.each(|| Event::Stop);
+    }
+}

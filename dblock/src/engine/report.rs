@@ -1,0 +1,132 @@
+//! Telling callers, the log and the health board what a step said.
+
+use std::sync::Arc;
+
+use super::core::key::Waiter;
+use super::core::out::{Kind, Note, Refusal, Reply};
+use super::core::ownership::Ownership;
+use super::handle::{Hold, Lease, Ticket};
+use super::shared::{Cell, Shared};
+use crate::error::{LockError, LostReason, TimeoutCause};
+
+/// Answers a caller.
+pub(super) fn reply(shared: &Arc<Shared>, cell: &Arc<Cell>, reply: Reply<Ticket>) {
+    match reply {
+        Reply::Granted(waiter, ownership) => granted(shared, cell, *waiter, ownership),
+        Reply::Refused(waiter, refusal) => {
+            let error = refused(shared, cell, &waiter, refusal);
+            if let Ticket::Acquire(reply) = waiter.ticket {
+                let _ = reply.send(Err(error));
+            }
+        }
+        Reply::Confirmed(ticket) => ticket.confirm(Ok(())),
+        Reply::Lost(ticket, reason) => ticket.confirm(Err(super::handle::Unconfirmed::Lost(reason))),
+        Reply::Unconfirmed(ticket, error) => ticket.confirm(Err(super::handle::Unconfirmed::NoAnswer(error))),
+    }
+}
+
+fn granted(shared: &Arc<Shared>, cell: &Arc<Cell>, waiter: Waiter<Ticket>, ownership: Arc<Ownership>) {
+    let now = shared.clock.now();
+    tracing::debug!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+        waited = ?now.since(waiter.since), "lock acquired");
+    let lease = Lease::new(Arc::clone(shared), Arc::clone(cell), ownership);
+    let Ticket::Acquire(reply) = waiter.ticket else { return };
+    // A caller that has gone away drops the hold, which releases it. Without a handle nobody can be waiting.
+    if let Some(hold) = Hold::granted(lease) {
+        let _ = reply.send(Ok(hold));
+    }
+}
+
+fn refused(shared: &Shared, cell: &Cell, waiter: &Waiter<Ticket>, refusal: Refusal) -> LockError {
+    let key = cell.key().clone();
+    let owner = waiter.call.owner;
+    let waited = shared.clock.now().since(waiter.since);
+    let (occupant, cause) = match refusal {
+        Refusal::Shutdown => return LockError::Shutdown { key: Some(key) },
+        Refusal::Store(source) => {
+            tracing::warn!(%key, %owner, ?waited, error = %source, "lock store failed");
+            return LockError::Store {
+                key: Some(key),
+                waited,
+                source,
+            };
+        }
+        Refusal::Held(occupant) => (occupant, TimeoutCause::Held),
+        Refusal::RowLocked => (None, TimeoutCause::RowLocked),
+        Refusal::NoAnswer => (None, TimeoutCause::NoAnswer),
+    };
+    tracing::debug!(%key, %owner, ?waited, holder = occupant.as_ref().map(|o| o.holder.as_str()), ?cause, "lock busy");
+    if waiter.non_blocking {
+        LockError::Busy {
+            key,
+            occupant,
+            waited,
+        }
+    } else {
+        LockError::Timeout {
+            key,
+            occupant,
+            waited,
+            cause,
+        }
+    }
+}
+
+pub(super) fn note(shared: &Shared, note: Note) {
+    let now = shared.clock.now();
+    match note {
+        Note::TakenOver(ownership, former) => {
+            tracing::warn!(key = %ownership.key, fence_token = ownership.fence_token, former_owner = %former.owner,
+                former_holder = former.holder, "lock taken over from an expired lease");
+        }
+        Note::Lost(ownership, reason) => lost(&ownership, reason, now),
+        Note::Revoked(ownership, remaining) => {
+            tracing::warn!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+                ?remaining, "lock revoked by an operator");
+        }
+        Note::Released(ownership) => {
+            tracing::debug!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+                held = ?ownership.held(now), "lock released");
+        }
+        Note::GoneBeforeRelease(ownership) => {
+            tracing::warn!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+                held = ?ownership.held(now), "lock was gone before its release");
+        }
+        Note::Failed {
+            ownership,
+            kind,
+            error,
+            again,
+        } => {
+            let what = if kind == Kind::Release {
+                "released"
+            } else {
+                "renewed"
+            };
+            // It is sent again and again: one warning for each kind of request.
+            if again {
+                tracing::debug!(key = %ownership.key, owner = %ownership.call.owner,
+                    fence_token = ownership.fence_token, %error, "lock still could not be {what}");
+            } else {
+                let remaining = ownership.deadline().map(|deadline| deadline.since(now));
+                tracing::warn!(key = %ownership.key, owner = %ownership.call.owner,
+                    fence_token = ownership.fence_token, held = ?ownership.held(now), %error,
+                    remaining = ?remaining.unwrap_or_default(), "lock could not be {what}; trying again");
+            }
+        }
+        Note::RenewedAgain(ownership) => {
+            tracing::info!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+                "lock renewed again");
+        }
+        Note::RenewalLag(lag) => shared.health.set_renewal_lag(lag),
+        Note::LeftBusy(ownership) => {
+            tracing::debug!(key = %ownership.key, "left busy for hold_min");
+        }
+    }
+}
+
+/// The lease ended while somebody held it.
+pub(super) fn lost(ownership: &Ownership, reason: LostReason, now: super::core::time::Time) {
+    tracing::error!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+        held = ?ownership.held(now), %reason, "lock lost");
+}

@@ -1,0 +1,457 @@
+//! What callers and the driver share: the keys' machines, and what is ready to be sent or due to be looked at.
+//!
+//! Lock order: a key's machine, then the schedule; never two machines. Nothing is called under a lock but the core:
+//! what a step wants done is carried out after the machine's mutex is let go.
+
+use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::clock::Clock;
+use super::core::dispatch::{Dispatch, MAX_BATCH};
+use super::core::env::{Env, Random};
+use super::core::key::{Event, Machine};
+use super::core::out::{Kind, Out};
+use super::core::time::Time;
+use super::handle::{Alive, Ticket};
+use super::report;
+use crate::health::HealthBoard;
+use crate::key::Key;
+use crate::store::{FenceSource, Outcome, Request, Store, StoreError, StoreErrorKind};
+
+/// Keys are found in one of so many maps, so that none of them is locked for long.
+const SHARDS: usize = 64;
+
+/// Everything that may be sent.
+const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];
+
+/// What callers and the driver of one engine share.
+pub(crate) struct Shared {
+    pub(super) id: u64,
+    pub(super) clock: Clock,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) fence_source: Option<FenceSource>,
+    pub(super) health: Arc<HealthBoard>,
+    /// Alive while there is a handle.
+    pub(super) alive: Weak<Alive>,
+    /// Wakes the driver.
+    pub(super) wake: Notify,
+    /// No outermost lock is given any more.
+    pub(super) stopping: AtomicBool,
+    /// The engine has ended, or is about to: nobody gets an answer.
+    pub(super) stopped: AtomicBool,
+    pub(super) listening: AtomicBool,
+    /// A caller waits for a key of another process.
+    pub(super) wants_wake_ups: AtomicBool,
+    pub(super) counts: Counts,
+    hand_over: bool,
+    wake_ups: bool,
+    /// The store answers at once: requests are carried out where they arise.
+    immediate: bool,
+    hasher: RandomState,
+    shards: Vec<Mutex<HashMap<Key, Arc<Cell>>>>,
+    schedule: Mutex<Schedule>,
+    last_cell: AtomicU64,
+}
+
+/// How many keys are in these states.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    release_pending: AtomicUsize,
+    pub(super) need_grace: AtomicUsize,
+    pub(super) busy: AtomicUsize,
+}
+
+/// One key.
+pub(crate) struct Cell {
+    key: Key,
+    id: u64,
+    state: Mutex<State>,
+    /// When it is looked at, in the schedule; 0 for never. Written under the schedule's mutex only.
+    look_at: AtomicU64,
+}
+
+impl Cell {
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+struct State {
+    machine: Machine<Ticket>,
+    /// It is no longer in its map: a caller that comes looks the key up again.
+    retired: bool,
+    /// What it counts for: a pending release, a grace, being busy.
+    counted: [bool; 3],
+    /// How large a batch it may go in. After one that hung, batches are smaller and smaller until there is an
+    /// answer, so that a request that hangs the store does not take others along again and again.
+    most_together: usize,
+}
+
+/// What is ready to be sent, and when to look at which key.
+pub(super) struct Schedule {
+    pub(super) dispatch: Dispatch<Arc<Cell>>,
+    looks: BTreeMap<(Time, u64), Arc<Cell>>,
+    /// When the driver looks next by itself.
+    planned: Option<Time>,
+}
+
+/// What a caller learns of its own step.
+#[derive(Debug, Default)]
+pub(super) struct Stepped {
+    /// The caller's number, of an acquire.
+    pub(super) waiter: u64,
+    /// The hold was added, of a re-entry.
+    pub(super) entered: bool,
+}
+
+/// What a builder says of its engine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    /// Locks may be handed over inside the process without the store.
+    pub(crate) hand_over: bool,
+    /// How long a row must have been idle to be deleted in the background; `None` for never.
+    pub(crate) purge_after: Option<Duration>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        id: u64,
+        store: Arc<dyn Store>,
+        settings: Settings,
+        health: Arc<HealthBoard>,
+        alive: Weak<Alive>,
+    ) -> Self {
+        let can = store.capabilities();
+        Self {
+            id,
+            clock: Clock::start(can.callers_runtime),
+            fence_source: store.fence_source(),
+            health,
+            alive,
+            wake: Notify::new(),
+            stopping: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            listening: AtomicBool::new(false),
+            wants_wake_ups: AtomicBool::new(false),
+            counts: Counts::default(),
+            hand_over: settings.hand_over,
+            wake_ups: can.wake_ups,
+            immediate: can.immediate,
+            hasher: RandomState::new(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            schedule: Mutex::new(Schedule {
+                dispatch: Dispatch::new(can.concurrency),
+                looks: BTreeMap::new(),
+                planned: None,
+            }),
+            last_cell: AtomicU64::new(0),
+            store,
+        }
+    }
+
+    // ── Keys ─────────────────────────────────────────────────────────────────────────────────────────
+
+    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Arc<Cell>>> {
+        let hash = self.hasher.hash_one(key);
+        let at = usize::try_from(hash % SHARDS as u64).unwrap_or(0);
+        lock(&self.shards[at])
+    }
+
+    /// The cell of a key, if there is one.
+    pub(super) fn find(&self, key: &Key) -> Option<Arc<Cell>> {
+        self.shard(key).get(key).cloned()
+    }
+
+    fn find_or_make(&self, key: &Key) -> Arc<Cell> {
+        let mut shard = self.shard(key);
+        match shard.entry(key.clone()) {
+            Entry::Occupied(found) => Arc::clone(found.get()),
+            Entry::Vacant(place) => {
+                let cell = Arc::new(Cell {
+                    key: key.clone(),
+                    id: self.last_cell.fetch_add(1, Ordering::Relaxed) + 1,
+                    state: Mutex::new(State {
+                        machine: Machine::new(key.clone()),
+                        retired: false,
+                        counted: [false; 3],
+                        most_together: MAX_BATCH,
+                    }),
+                    look_at: AtomicU64::new(0),
+                });
+                Arc::clone(place.insert(cell))
+            }
+        }
+    }
+
+    /// Tells every key of an event, some keys at a time.
+    pub(super) fn each(self: &Arc<Self>, event: impl Fn() -> Event<Ticket>) {
+        for shard in &self.shards {
+            let cells: Vec<Arc<Cell>> = lock(shard).values().cloned().collect();
+            for cell in cells {
+                self.step(&cell, event());
+            }
+        }
+    }
+
+    /// Forgets a key about which there is nothing to know.
+    fn retire(&self, cell: &Arc<Cell>) {
+        {
+            let mut state = lock(&cell.state);
+            if state.retired || !state.machine.is_idle() {
+                return;
+            }
+            state.retired = true;
+        }
+        self.forget(cell);
+    }
+
+    /// Takes a retired cell out of its map and of the schedule.
+    fn forget(&self, cell: &Arc<Cell>) {
+        let mut shard = self.shard(&cell.key);
+        let former = match shard.get(&cell.key) {
+            Some(found) if Arc::ptr_eq(found, cell) => shard.remove(&cell.key),
+            _ => None,
+        };
+        drop(shard);
+        drop(former);
+        if cell.look_at.load(Ordering::Acquire) != 0 {
+            self.schedule().look_never(cell);
+        }
+    }
+
+    // ── Steps ────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Tells the key's machine of an acquire. Returns the cell, and the caller's number there.
+    pub(super) fn acquire(
+        self: &Arc<Self>,
+        key: &Key,
+        waiter: Box<super::core::key::Waiter<Ticket>>,
+    ) -> (Arc<Cell>, u64) {
+        let mut event = Event::Acquire(waiter);
+        loop {
+            let cell = self.find_or_make(key);
+            match self.try_step(&cell, event) {
+                Ok(stepped) => return (cell, stepped.waiter),
+                Err(again) => event = again,
+            }
+            self.forget(&cell);
+        }
+    }
+
+    /// Tells a machine of an event, and carries out what it wants done.
+    pub(super) fn step(self: &Arc<Self>, cell: &Arc<Cell>, event: Event<Ticket>) -> Stepped {
+        // Only an acquire minds that a cell is retired: nothing else can concern it.
+        self.try_step(cell, event).unwrap_or_default()
+    }
+
+    fn try_step(self: &Arc<Self>, cell: &Arc<Cell>, event: Event<Ticket>) -> Result<Stepped, Event<Ticket>> {
+        let (mut out, most_together) = {
+            let mut state = lock(&cell.state);
+            if state.retired {
+                return Err(event);
+            }
+            self.step_locked(&mut state, &cell.key, event)
+        };
+        let stepped = Stepped {
+            waiter: out.waiter,
+            entered: out.entered,
+        };
+        self.carry_out(cell, &mut out, most_together);
+        if self.immediate && out.ready.is_some() {
+            self.carry_out_requests(cell);
+        }
+        Ok(stepped)
+    }
+
+    /// A step, and what the key counts for after it. A machine that panics is replaced: its lease and its callers
+    /// end with it.
+    fn step_locked(&self, state: &mut State, key: &Key, event: Event<Ticket>) -> (Out<Ticket>, usize) {
+        let mut random = Chance;
+        let mut env = Env {
+            now: self.clock.now(),
+            wake_ups: self.wake_ups,
+            listening: self.listening.load(Ordering::Relaxed),
+            hand_over: self.hand_over,
+            random: &mut random,
+        };
+        let stepped = catch_unwind(AssertUnwindSafe(|| state.machine.step(&mut env, event)));
+        let out = stepped.unwrap_or_else(|_| {
+            let mut broken = mem::replace(&mut state.machine, Machine::new(key.clone()));
+            let ended = catch_unwind(AssertUnwindSafe(|| broken.step(&mut env, Event::Stop)));
+            tracing::error!(%key, "a bug in dblock: the lease of this key and its callers were given up");
+            ended.unwrap_or_default()
+        });
+        let machine = &state.machine;
+        let counts = [machine.has_release_pending(), machine.needs_grace(), machine.is_busy()];
+        let counters = [&self.counts.release_pending, &self.counts.need_grace, &self.counts.busy];
+        for ((counter, before), after) in counters.into_iter().zip(&mut state.counted).zip(counts) {
+            match (mem::replace(before, after), after) {
+                (false, true) => drop(counter.fetch_add(1, Ordering::AcqRel)),
+                (true, false) => drop(counter.fetch_sub(1, Ordering::AcqRel)),
+                _ => {}
+            }
+        }
+        (out, state.most_together)
+    }
+
+    /// Replies first.
+    fn carry_out(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>, most_together: usize) {
+        for reply in out.replies.drain(..) {
+            report::reply(self, cell, reply);
+        }
+        for ownership in out.changed.drain(..) {
+            ownership.tell();
+        }
+        for note in out.notes.drain(..) {
+            report::note(self, note);
+        }
+        if out.wants_wake_ups {
+            self.wants_wake_ups.store(true, Ordering::Relaxed);
+        }
+        if out.idle {
+            return self.retire(cell);
+        }
+        let registered = cell.look_at.load(Ordering::Acquire);
+        let sooner = out
+            .look_at
+            .filter(|at| registered == 0 || at.as_nanos() < registered);
+        let ready = out.ready.filter(|_| !self.immediate);
+        if ready.is_none() && sooner.is_none() {
+            return;
+        }
+        let mut schedule = self.schedule();
+        let mut wake = ready.is_some();
+        if let Some(kind) = ready {
+            schedule.dispatch.ready(Arc::clone(cell), kind, most_together);
+        }
+        if let Some(at) = sooner {
+            wake |= schedule.look(cell, at);
+        }
+        drop(schedule);
+        if wake {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Carries out what the key has to send, where the store answers at once.
+    fn carry_out_requests(self: &Arc<Self>, cell: &Arc<Cell>) {
+        while let Some(request) = self.request(cell, ANY) {
+            let answers = self.store.apply(std::slice::from_ref(&request)).now_or_never();
+            let answer = answers.and_then(|mut answers| answers.pop());
+            let answer = answer.unwrap_or_else(|| {
+                let message = "the store said that it answers at once, and did not";
+                Err(StoreError::new(StoreErrorKind::Interrupted, message))
+            });
+            self.health.note(std::slice::from_ref(&answer));
+            self.answer(cell, answer, MAX_BATCH);
+        }
+    }
+
+    /// The request that a key has to send, of one of these kinds. It is on its way from here on.
+    pub(super) fn request(self: &Arc<Self>, cell: &Arc<Cell>, kinds: &'static [Kind]) -> Option<Request> {
+        let (mut out, most_together) = {
+            let mut state = lock(&cell.state);
+            self.step_locked(&mut state, &cell.key, Event::Send(kinds))
+        };
+        let request = out.request.take();
+        self.carry_out(cell, &mut out, most_together);
+        request
+    }
+
+    /// The answer to the request on its way.
+    pub(super) fn answer(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        answer: Result<Outcome, StoreError>,
+        most_together: usize,
+    ) {
+        let (mut out, most_together) = {
+            let mut state = lock(&cell.state);
+            state.most_together = most_together;
+            self.step_locked(&mut state, &cell.key, Event::Answer(answer))
+        };
+        self.carry_out(cell, &mut out, most_together);
+    }
+
+    // ── The schedule ─────────────────────────────────────────────────────────────────────────────────
+
+    pub(super) fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        lock(&self.schedule)
+    }
+
+    /// Looks at the keys whose time has come.
+    pub(super) fn look_at_due(self: &Arc<Self>) {
+        let now = self.clock.now();
+        loop {
+            let due = self.schedule().pop_due(now);
+            let Some(cell) = due else { return };
+            self.step(&cell, Event::Time);
+        }
+    }
+
+    pub(super) fn release_pending(&self) -> usize {
+        self.counts.release_pending.load(Ordering::Acquire)
+    }
+}
+
+impl Schedule {
+    /// Looks at the key by then. Returns whether the driver has to know.
+    fn look(&mut self, cell: &Arc<Cell>, at: Time) -> bool {
+        self.look_never(cell);
+        cell.look_at.store(at.as_nanos().max(1), Ordering::Release);
+        self.looks.insert((at, cell.id), Arc::clone(cell));
+        let sooner = self.planned.is_none_or(|planned| at < planned);
+        if sooner {
+            self.planned = Some(at);
+        }
+        sooner
+    }
+
+    fn look_never(&mut self, cell: &Arc<Cell>) {
+        let registered = cell.look_at.swap(0, Ordering::AcqRel);
+        if registered != 0 {
+            self.looks.remove(&(Time::from_nanos(registered), cell.id));
+        }
+    }
+
+    fn pop_due(&mut self, now: Time) -> Option<Arc<Cell>> {
+        let first = self.looks.first_entry().filter(|first| first.key().0 <= now)?;
+        let cell = first.remove();
+        cell.look_at.store(0, Ordering::Release);
+        Some(cell)
+    }
+
+    /// When the driver has to look again by itself.
+    pub(super) fn plan(&mut self) -> Option<Time> {
+        let look = self.looks.first_key_value().map(|((at, _), _)| *at);
+        self.planned = look.into_iter().chain(self.dispatch.held_back_until()).min();
+        self.planned
+    }
+}
+
+/// A panic inside of one of these locks leaves whole values behind.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Chance;
+
+impl Random for Chance {
+    fn lease_id(&mut self) -> Uuid {
+        Uuid::now_v7()
+    }
+
+    fn fraction(&mut self) -> f64 {
+        fastrand::f64()
+    }
+}
