@@ -51,6 +51,7 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
             outcome,
             Outcome::Released {
                 freed: true,
+                passed_on: false,
                 wanted: true
             }
         );
@@ -65,7 +66,8 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
             while !missing.is_empty() {
                 match told.recv().await {
                     Some(WakeUp::Released(key)) => drop(missing.remove(&key)),
-                    Some(WakeUp::Listening | WakeUp::Left(..)) => {}
+                    Some(WakeUp::Listening) => {}
+                    Some(other) => panic!("{other:?} of nobody's"),
                     None => panic!("the listener ended; it has not told {missing:?}"),
                 }
             }
