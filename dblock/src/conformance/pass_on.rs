@@ -1,15 +1,13 @@
 //! Passing on: the release of a row with a live successor.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Fixture;
-use super::listen::listening;
 use super::scene::{
-    Asker, LONG, ROUNDS, SPARE, assert_about, batch, changes_nothing, existing, granted, one, revoke, within,
+    Asker, LONG, ROUNDS, SPARE, assert_about, batch, changes_nothing, existing, granted, one, revoke,
 };
 use super::successor::{lapsed, queued, queued_behind};
-use crate::store::{LockRow, NEXT_TTL, Outcome, Store, WakeUp};
+use crate::store::{LockRow, NEXT_TTL, Outcome, Store};
 
 const PASSED_ON: Outcome = Outcome::Released {
     freed: true,
@@ -255,60 +253,4 @@ pub async fn batches_pass_on_free_and_withdraw(fixture: &impl Fixture) {
     assert_eq!(answers, [FREED, PASSED_ON, Outcome::Lost, FREED]);
     let row = existing(&*store, &stays.key).await;
     assert_eq!((row.lease_id, row.next), (first.lease_id, None));
-}
-
-/// Listeners hear who has a row that was passed on, alone and in a batch beside one that was freed. A key whose
-/// successor has lapsed is told as freed.
-pub async fn passed_on_rows_are_told(fixture: &impl Fixture) {
-    let (store, other) = (fixture.store().await, fixture.store().await);
-    if !(store.capabilities().wake_ups && fixture.hears()) {
-        return;
-    }
-    let mut listeners = Vec::new();
-    for _ in 0..2 {
-        listeners.push(listening(fixture.store().await).await);
-    }
-    let mut expected = BTreeMap::new();
-    let mut releases = Vec::new();
-    for n in 0..6 {
-        // As long as a key may be, and of characters that need care.
-        let name = format!("'{n}\\\"\u{1f512} {}", "n".repeat(240));
-        let (holder, next) = queued(&*other, &name).await;
-        expected.insert(holder.key.clone(), Some(next));
-        releases.push(holder.release());
-    }
-    let (freed, _) = lapsed(&*other, "lapsed").await;
-    expected.insert(freed.key.clone(), None);
-    releases.push(freed.release());
-    for alone in releases.drain(..2) {
-        assert_eq!(one(&*store, alone).await, PASSED_ON);
-    }
-    batch(&*store, &releases).await;
-    for (told, task) in &mut listeners {
-        let mut missing = expected.clone();
-        within("every pass-on to be told", async {
-            while !missing.is_empty() {
-                match told.recv().await {
-                    Some(WakeUp::PassedOn {
-                        key,
-                        lease_id,
-                        fence_token,
-                    }) => {
-                        let next = expected[&key].as_ref().expect("the row was passed on");
-                        let row = existing(&*store, &key).await;
-                        assert_eq!((lease_id, fence_token), (next.lease_id, row.fence_token));
-                        missing.remove(&key);
-                    }
-                    Some(WakeUp::Released(key)) => {
-                        assert!(expected[&key].is_none(), "{key:?} was not freed");
-                        missing.remove(&key);
-                    }
-                    Some(WakeUp::Listening) => {}
-                    None => panic!("the listener ended; it has not told {missing:?}"),
-                }
-            }
-        })
-        .await;
-        task.abort();
-    }
 }
