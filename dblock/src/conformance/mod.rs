@@ -28,8 +28,9 @@
 //! [`store_conformance!`](crate::store_conformance) is in two halves:
 //!
 //! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an operator
-//!   may do, tokens, local hand-overs, successors and the release that passes a row on, purge, wake-ups, batches,
-//!   races between handles, keys and holders of any text, the clock, and migration.
+//!   may do, tokens, local hand-overs, successors and the release that passes a row on, random requests beside
+//!   [`rules`](crate::store::rules), purge, wake-ups, batches, races between handles, keys and holders of any text,
+//!   the clock, and migration.
 //! - **Through a [`LockManager`](crate::LockManager)**, as programs use it: exclusion, takeover, waiting and wake-up,
 //!   tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost replies,
 //!   operators, missing tables. The shortest lease is a second, so some of these take a few.
@@ -44,6 +45,7 @@
 
 mod acquire;
 mod batch;
+mod differential;
 mod forward;
 mod hand_over;
 mod holder;
@@ -67,6 +69,7 @@ use std::sync::Arc;
 
 pub use self::acquire::*;
 pub use self::batch::*;
+pub use self::differential::*;
 pub use self::hand_over::*;
 pub use self::holder::*;
 pub use self::inspect::*;
@@ -81,7 +84,7 @@ pub use self::successor::*;
 pub use self::through_manager::*;
 pub use self::token::*;
 pub use self::wanted::*;
-use crate::store::Store;
+use crate::store::{LockRow, Store};
 
 /// One fresh set of rows, apart from those of every other fixture: a table, file or prefix of its own.
 pub trait Fixture: Sync {
@@ -92,6 +95,14 @@ pub trait Fixture: Sync {
     /// default, for a store that needs none.
     fn bare(&self) -> impl Future<Output = Option<Arc<dyn Store>>> + Send {
         std::future::ready(None)
+    }
+
+    /// Writes a row past the contract: every column but the key's replaces what is there. For
+    /// [`random_requests_are_carried_out_by_the_rules`], which starts from rows in any state then. `false`, the
+    /// default, where that cannot be done.
+    fn place(&self, row: &LockRow) -> impl Future<Output = bool> + Send {
+        let _ = row;
+        std::future::ready(false)
     }
 
     /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler, where
@@ -169,6 +180,8 @@ macro_rules! store_conformance {
             tokens_grow_over_every_pass_on,
             release_frees_behind_a_lapsed_successor,
             batches_pass_on_free_and_withdraw,
+
+            random_requests_are_carried_out_by_the_rules,
 
             releases_of_wanted_keys_are_told,
             passed_on_rows_are_told,

@@ -153,6 +153,26 @@ fn a_release_frees_behind_a_lapsed_successor() {
 }
 
 #[test]
+fn a_repeated_release_passes_nothing_on() {
+    let free = LockRow {
+        reentrant_count: 0,
+        ..queued(Uuid::now_v7(), 0, NOW + 1)
+    };
+    let again = unchanged(&release(free.lease_id), &free);
+    assert!(
+        matches!(
+            again,
+            Outcome::Released {
+                freed: false,
+                passed_on: false,
+                ..
+            }
+        ),
+        "{again:?}"
+    );
+}
+
+#[test]
 fn a_successor_withdraws_live_or_lapsed_from_a_row_held_or_expired() {
     let next = Uuid::now_v7();
     for (until, expire_at) in [(NOW + 1, NOW + 1), (NOW, NOW + 1), (NOW + 1, NOW)] {
