@@ -131,7 +131,7 @@ impl<F: Fixture> Run<'_, F> {
         } else {
             revoke(store, &key).await
         };
-        let mut after = self.look().await;
+        let after = self.look().await;
         let mut expected = without_clock(before);
         let row = expected.get_mut(&key);
         let held = |now| {
