@@ -1,11 +1,13 @@
 //! A store of each kind for one test, with a look at its rows that does not go through dblock.
 
+mod place;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dblock::conformance::{Fixture, open};
 use dblock::store::memory::MemoryStore;
-use dblock::store::{Action, Request, Store};
+use dblock::store::{Acquire, Action, LockRow, Request, Store};
 use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, StoreSource};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
@@ -318,14 +320,7 @@ impl Backend {
                     .unwrap();
             }
             Place::Memory(store) => {
-                let action = Action::Acquire {
-                    owner,
-                    ttl,
-                    holder: "host/dead".into(),
-                    wanted_for: None,
-                    spare_tokens: 0,
-                    reserve: false,
-                };
+                let action = Action::Acquire(Acquire::new(owner, ttl, "host/dead"));
                 let request = Request {
                     key: Key::new(None, key).unwrap(),
                     lease_id: lease,
@@ -375,6 +370,11 @@ impl Backend {
 impl Fixture for Backend {
     async fn store(&self) -> Arc<dyn Store> {
         self.handle(&self.table)
+    }
+
+    async fn place(&self, row: &LockRow) -> bool {
+        place::place(self, row).await;
+        true
     }
 
     async fn bare(&self) -> Option<Arc<dyn Store>> {

@@ -249,8 +249,8 @@ impl FaultyStore {
                 key: request.key.clone(),
                 lease_id: request.lease_id,
                 kind: kind_of(request),
-                count: match request.action {
-                    Action::Extend { count, .. } => Some(count),
+                count: match &request.action {
+                    Action::Extend(ask) => Some(ask.count),
                     _ => None,
                 },
                 answer: None,
@@ -335,8 +335,8 @@ async fn ask(store: &dyn Store, request: &Request) -> Result<Outcome, StoreError
 
 fn kind_of(request: &Request) -> Kind {
     match request.action {
-        Action::Acquire { .. } => Kind::Acquire,
-        Action::Extend { .. } => Kind::Extend,
+        Action::Acquire(_) => Kind::Acquire,
+        Action::Extend(_) => Kind::Extend,
         Action::Release => Kind::Release,
     }
 }

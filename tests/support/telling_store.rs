@@ -1,20 +1,22 @@
 //! A memory store that tells of releases, as a database with notifications does; and that can be made deaf.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dblock::Key;
 use dblock::store::memory::MemoryStore;
 use dblock::store::{
-    Capabilities, InspectFilter, Leave, LockRow, Outcome, Purged, Request, Store, StoreError, StoreErrorKind,
+    Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreErrorKind,
     StoreFuture, WakeUp,
 };
+use futures_util::FutureExt;
 use tokio::sync::broadcast;
 
 /// Clones share the rows and hear of each other's releases.
 #[derive(Debug, Clone)]
 pub struct TellingStore {
     rows: MemoryStore,
+    order: Arc<Mutex<()>>,
     /// `None` ends all listening.
     wake_ups: broadcast::Sender<Option<WakeUp>>,
     /// The next calls of `listen` fail at once.
@@ -26,9 +28,15 @@ impl TellingStore {
     pub fn new() -> Self {
         Self {
             rows: MemoryStore::new(),
+            order: Arc::default(),
             wake_ups: broadcast::Sender::new(1000),
             deaf: Arc::default(),
         }
+    }
+
+    /// The rows, which tell nothing.
+    pub fn rows(&self) -> &MemoryStore {
+        &self.rows
     }
 
     /// From here on nobody hears anything, and nobody can listen.
@@ -58,32 +66,34 @@ impl Store for TellingStore {
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(async move {
-            let answers = self.rows.apply(requests).await;
+            // Nobody changes a row before what was done to it is read.
+            let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+            let answers = at_once(self.rows.apply(requests));
             for (request, answer) in requests.iter().zip(&answers) {
-                if let Ok(Outcome::Released { wanted: true, .. }) = answer {
-                    let _ = self.wake_ups.send(Some(WakeUp::Released(request.key.clone())));
+                let Ok(Outcome::Released {
+                    freed: true,
+                    passed_on,
+                    wanted,
+                }) = answer
+                else {
+                    continue;
+                };
+                let key = request.key.clone();
+                if *passed_on {
+                    let filter = InspectFilter::new().prefix(key.as_str());
+                    let rows = at_once(self.rows.inspect(&filter)).expect("memory can be read");
+                    let row = rows.iter().find(|row| row.key == key);
+                    let row = row.expect("the row was passed on");
+                    let _ = self.wake_ups.send(Some(WakeUp::PassedOn {
+                        key,
+                        lease_id: row.lease_id,
+                        fence_token: row.fence_token,
+                    }));
+                } else if *wanted {
+                    let _ = self.wake_ups.send(Some(WakeUp::Released(key)));
                 }
             }
             answers
-        })
-    }
-
-    fn announce<'a>(&'a self, leaves: &'a [Leave]) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
-        Box::pin(async move {
-            let rows = self.rows.inspect(&InspectFilter::new()).await?;
-            let told = leaves.iter().map(|leave| {
-                let is_told = rows.iter().any(|row| {
-                    row.key == leave.key
-                        && row.lease_id == leave.lease_id
-                        && row.reserved.is_some_and(|reserved| reserved.until > row.now)
-                });
-                if is_told {
-                    let left = WakeUp::Left(leave.key.clone(), leave.word);
-                    let _ = self.wake_ups.send(Some(left));
-                }
-                is_told
-            });
-            Ok(told.collect())
         })
     }
 
@@ -132,4 +142,8 @@ impl Store for TellingStore {
     fn close(&self) -> StoreFuture<'_, ()> {
         self.rows.close()
     }
+}
+
+fn at_once<T>(future: StoreFuture<'_, T>) -> T {
+    future.now_or_never().expect("memory waits for nothing")
 }

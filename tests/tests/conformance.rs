@@ -16,6 +16,31 @@ conformance_of!(sqlite, Sqlite);
 conformance_of!(postgres, Postgres);
 conformance_of!(mysql, MySql);
 
+/// The memory store with wake-ups, which the tests of the engine use.
+mod telling {
+    use std::sync::Arc;
+
+    use dblock::LockRow;
+    use dblock::conformance::{Fixture, open};
+    use dblock::store::Store;
+    use dblock_tests::telling_store::TellingStore;
+
+    struct Telling(TellingStore);
+
+    impl Fixture for Telling {
+        async fn store(&self) -> Arc<dyn Store> {
+            Arc::new(self.0.clone())
+        }
+
+        async fn place(&self, row: &LockRow) -> bool {
+            open::memory::place(self.0.rows(), row.clone());
+            true
+        }
+    }
+
+    dblock::store_conformance!(Some(Telling(TellingStore::new())));
+}
+
 /// The `PostgreSQL` store in sessions that it shares with others.
 mod postgres_through_pgbouncer {
     use std::sync::Arc;

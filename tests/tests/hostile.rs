@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dblock::conformance::{Fixture, open};
 use dblock::store::memory::MemoryStore;
-use dblock::store::{Action, Outcome, Request};
+use dblock::store::{Acquire, Action, Extend, Outcome, Request};
 use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions};
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, Row, on_every_store};
@@ -183,19 +183,8 @@ async fn hostile_owners_and_holders_change_nothing_outside_their_row(backend: Ba
         let mut answers = store.apply(std::slice::from_ref(&request)).await;
         answers.remove(0).unwrap()
     };
-    let acquire = |owner, holder: &str| Action::Acquire {
-        owner,
-        ttl: LONG,
-        holder: holder.into(),
-        wanted_for: None,
-        spare_tokens: 0,
-        reserve: false,
-    };
-    let extend = Action::Extend {
-        count: 7,
-        ttl: LONG * 100,
-        successor: None,
-    };
+    let acquire = |owner, holder: &str| Action::Acquire(Acquire::new(owner, LONG, holder));
+    let extend = Action::Extend(Extend::new(7, LONG * 100));
     // Ids that a careless program or a forger would use: none, all, and those of the victim's owner.
     let theirs = untouched.rows[0].lock_owner;
     for id in [Uuid::nil(), Uuid::max(), theirs] {

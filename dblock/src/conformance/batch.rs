@@ -128,6 +128,7 @@ pub async fn batch_of_a_hundred_keys(fixture: &impl Fixture) {
             outcome,
             Outcome::Released {
                 freed: true,
+                passed_on: false,
                 wanted: false
             }
         );

@@ -5,13 +5,6 @@
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {
-        fn announce<'a>(
-            &'a self,
-            leaves: &'a [$crate::store::Leave],
-        ) -> $crate::store::StoreFuture<'a, Result<Vec<bool>, $crate::store::StoreError>> {
-            self.inner.announce(leaves)
-        }
-
         fn check_schema(&self) -> $crate::store::StoreFuture<'_, Result<(), $crate::store::StoreError>> {
             self.inner.check_schema()
         }

@@ -1,4 +1,4 @@
-//! Hand-overs inside a process: the tokens that a grant keeps free, and the successor that follows in the row.
+//! Local hand-overs: the tokens that a grant keeps free, and who has the lease now, which follows in the row.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::scene::{
     Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, changes_nothing, existing, force_release, granted, left,
     one, revoke, until_not_held,
 };
-use crate::store::{LockRow, Outcome, Store, Successor};
+use crate::store::{HandedOver, LockRow, Outcome, Store};
 
 const SPARE: u32 = 1_000;
 
-fn successor(fence_token: i64) -> Successor {
-    Successor {
+fn handed_over_to(fence_token: i64) -> HandedOver {
+    HandedOver {
         owner: Uuid::now_v7(),
-        holder: "host/1 the successor".into(),
+        holder: "host/1 the next caller".into(),
         fence_token,
     }
 }
@@ -69,9 +69,9 @@ pub async fn spare_tokens_are_kept_once(fixture: &impl Fixture) {
     }
 }
 
-/// Extend with a successor: owner, holder and token are the successor's, the lease and its ceiling stay. What
-/// others are told is the successor; sending it again, and later extends without one, change nothing of it.
-pub async fn successor_is_written(fixture: &impl Fixture) {
+/// Extend after a local hand-over: owner, holder and token are the next caller's, the lease and its ceiling stay.
+/// Others are told of the next caller; sending it again, and later extends without it, change nothing of that.
+pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let first = Asker::with_holder("hand-over", "host/1 the first");
     let token = granted(&*store, first.acquire_with_spare(LONG, SPARE))
@@ -80,9 +80,9 @@ pub async fn successor_is_written(fixture: &impl Fixture) {
     let before = existing(&*store, &first.key).await;
     let mut last = before.clone();
     for step in [1, 2, i64::from(SPARE)] {
-        let next = successor(token + step);
+        let next = handed_over_to(token + step);
         for _ in 0..2 {
-            let request = first.hand_over(2, LONG * 2, Some(next.clone()));
+            let request = first.hand_over(2, LONG * 2, &next);
             let outcome = one(&*store, request).await;
             let Outcome::Extended {
                 remaining,
@@ -127,6 +127,7 @@ pub async fn successor_is_written(fixture: &impl Fixture) {
         one(&*store, first.release()).await,
         Outcome::Released {
             freed: true,
+            passed_on: false,
             wanted: false
         },
         "the lease is the first one's, whoever has it now"
@@ -134,18 +135,18 @@ pub async fn successor_is_written(fixture: &impl Fixture) {
 }
 
 /// An extend that was given up may be carried out after a later one: it extends, and names nobody.
-pub async fn former_successor_is_not_written(fixture: &impl Fixture) {
+pub async fn late_local_hand_over_is_not_written(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let first = Asker::new("late-name");
     let token = granted(&*store, first.acquire_with_spare(LONG, SPARE))
         .await
         .fence_token;
-    let (former, last) = (successor(token + 1), successor(token + 2));
+    let (former, last) = (handed_over_to(token + 1), handed_over_to(token + 2));
     // Alone, and in a batch beside another key.
     for batched in [false, true] {
         let beside = Asker::new("late-name-beside");
         for (next, named) in [(&last, &last), (&former, &last)] {
-            let mut requests = vec![first.hand_over(1, LONG, Some(next.clone()))];
+            let mut requests = vec![first.hand_over(1, LONG, next)];
             if batched {
                 requests.push(beside.extend(1, LONG));
             }
@@ -164,15 +165,15 @@ pub async fn former_successor_is_not_written(fixture: &impl Fixture) {
     }
 }
 
-/// A brief lease with its first token, and the successor that it was handed over to.
-async fn handed_over(store: &dyn Store, name: &str) -> (Asker, i64, Successor) {
+/// A brief lease with its first token, and the caller that it was handed over to.
+async fn handed_over(store: &dyn Store, name: &str) -> (Asker, i64, HandedOver) {
     for _ in 0..ROUNDS {
         let first = Asker::new(name);
         let token = granted(store, first.acquire_with_spare(BRIEF, SPARE))
             .await
             .fence_token;
-        let next = successor(token + 7);
-        match one(store, first.hand_over(1, BRIEF, Some(next.clone()))).await {
+        let next = handed_over_to(token + 7);
+        match one(store, first.hand_over(1, BRIEF, &next)).await {
             Outcome::Extended { .. } => return (first, token, next),
             // Too late.
             Outcome::Lost => {}
@@ -182,8 +183,8 @@ async fn handed_over(store: &dyn Store, name: &str) -> (Asker, i64, Successor) {
     panic!("nobody hands over a lease of {BRIEF:?}");
 }
 
-/// A takeover names the successor as the former holder.
-pub async fn successor_is_named_by_a_takeover(fixture: &impl Fixture) {
+/// A takeover names the caller that had the lease last as the former holder.
+pub async fn local_hand_over_is_named_by_a_takeover(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let (first, token, next) = handed_over(&*store, "hand-over").await;
     until_not_held(&*store, &first.key).await;
@@ -193,14 +194,14 @@ pub async fn successor_is_named_by_a_takeover(fixture: &impl Fixture) {
     assert!(grant.fence_token > token + i64::from(SPARE));
 }
 
-/// A successor by anybody but the holder of the lease, or of a lease that is over: lost, and nothing is written.
-pub async fn successor_of_another_lease_changes_nothing(fixture: &impl Fixture) {
+/// A local hand-over of a lease that the row does not carry, or that is over: lost, and nothing is written.
+pub async fn local_hand_over_of_another_lease_changes_nothing(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let (holder, stranger) = (Asker::new("hand-over"), Asker::new("hand-over"));
     let grant = granted(&*store, holder.acquire_with_spare(LONG, SPARE)).await;
-    let next = successor(grant.fence_token + 1);
+    let next = handed_over_to(grant.fence_token + 1);
     let refused = async |asker: &Asker| {
-        let outcome = changes_nothing(&*store, asker.hand_over(2, LONG, Some(next.clone()))).await;
+        let outcome = changes_nothing(&*store, asker.hand_over(2, LONG, &next)).await;
         assert_eq!(outcome, Outcome::Lost);
     };
     refused(&stranger).await;
@@ -214,14 +215,14 @@ pub async fn successor_of_another_lease_changes_nothing(fixture: &impl Fixture) 
 }
 
 /// A revoked lease may be handed over; it is not longer for that.
-pub async fn successor_of_a_revoked_lease_is_written(fixture: &impl Fixture) {
+pub async fn local_hand_over_of_a_revoked_lease_is_written(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let first = Asker::new("hand-over");
     let grant = granted(&*store, first.acquire_with_spare(LONG, SPARE)).await;
     let before = existing(&*store, &first.key).await;
     assert!(revoke(&*store, &first.key).await);
-    let next = successor(grant.fence_token + 1);
-    let outcome = one(&*store, first.hand_over(1, LONG * 2, Some(next.clone()))).await;
+    let next = handed_over_to(grant.fence_token + 1);
+    let outcome = one(&*store, first.hand_over(1, LONG * 2, &next)).await;
     assert!(
         matches!(outcome, Outcome::Extended { revoked: true, .. }),
         "{outcome:?}"

@@ -103,6 +103,7 @@ pub async fn release_frees_once(fixture: &impl Fixture) {
         one(&*store, asker.release()).await,
         Outcome::Released {
             freed: true,
+            passed_on: false,
             wanted: false
         }
     );
@@ -121,6 +122,7 @@ pub async fn release_frees_once(fixture: &impl Fixture) {
             again,
             Outcome::Released {
                 freed: false,
+                passed_on: false,
                 wanted: false
             }
         );

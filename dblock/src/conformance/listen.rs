@@ -1,5 +1,6 @@
 //! Wake-ups: a store that can tells of every release of a wanted key; one that cannot says so.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use tokio::task::JoinHandle;
 
 use super::Fixture;
 use super::keys::look_alikes;
-use super::scene::{Asker, LONG, batch, granted, one, within};
+use super::scene::{Asker, LONG, batch, existing, granted, one, within};
+use super::successor::{lapsed, queued};
 use crate::store::{Outcome, Store, StoreError, StoreErrorKind, WakeUp};
 
 /// Listens on a task of its own, from now on.
@@ -51,6 +53,7 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
             outcome,
             Outcome::Released {
                 freed: true,
+                passed_on: false,
                 wanted: true
             }
         );
@@ -65,7 +68,8 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
             while !missing.is_empty() {
                 match told.recv().await {
                     Some(WakeUp::Released(key)) => drop(missing.remove(&key)),
-                    Some(WakeUp::Listening | WakeUp::Left(..)) => {}
+                    Some(WakeUp::Listening) => {}
+                    Some(other) => panic!("{other:?} of nobody's"),
                     None => panic!("the listener ended; it has not told {missing:?}"),
                 }
             }
@@ -73,6 +77,62 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
         .await;
     }
     for (_, task) in listeners {
+        task.abort();
+    }
+}
+
+/// Listeners hear who has a row that was passed on, alone and in a batch beside one that was freed. A key whose
+/// successor has lapsed is told as freed.
+pub async fn passed_on_rows_are_told(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    if !(store.capabilities().wake_ups && fixture.hears()) {
+        return;
+    }
+    let mut listeners = Vec::new();
+    for _ in 0..2 {
+        listeners.push(listening(fixture.store().await).await);
+    }
+    let mut expected = BTreeMap::new();
+    let mut releases = Vec::new();
+    for n in 0..6 {
+        // As long as a key may be, and of characters that need care.
+        let name = format!("'{n}\\\"\u{1f512} {}", "n".repeat(240));
+        let (holder, next) = queued(&*other, &name).await;
+        expected.insert(holder.key.clone(), Some(next));
+        releases.push(holder.release());
+    }
+    let (freed, _) = lapsed(&*other, "lapsed").await;
+    expected.insert(freed.key.clone(), None);
+    releases.push(freed.release());
+    for alone in releases.drain(..2) {
+        one(&*store, alone).await;
+    }
+    batch(&*store, &releases).await;
+    for (told, task) in &mut listeners {
+        let mut missing = expected.clone();
+        within("every pass-on to be told", async {
+            while !missing.is_empty() {
+                match told.recv().await {
+                    Some(WakeUp::PassedOn {
+                        key,
+                        lease_id,
+                        fence_token,
+                    }) => {
+                        let next = expected[&key].as_ref().expect("the row was passed on");
+                        let row = existing(&*store, &key).await;
+                        assert_eq!((lease_id, fence_token), (next.lease_id, row.fence_token));
+                        missing.remove(&key);
+                    }
+                    Some(WakeUp::Released(key)) => {
+                        assert!(expected[&key].is_none(), "{key:?} was not freed");
+                        missing.remove(&key);
+                    }
+                    Some(WakeUp::Listening) => {}
+                    None => panic!("the listener ended; it has not told {missing:?}"),
+                }
+            }
+        })
+        .await;
         task.abort();
     }
 }

@@ -28,8 +28,9 @@
 //! [`store_conformance!`](crate::store_conformance) is in two halves:
 //!
 //! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an operator
-//!   may do, tokens, successors and spare tokens of hand-overs, reservations, purge, wake-ups, batches, races between
-//!   handles, keys and holders of any text, the clock, and migration.
+//!   may do, tokens, local hand-overs, successors and the release that passes a row on, random requests beside
+//!   [`rules`](crate::store::rules), purge, wake-ups, batches, races between handles, keys and holders of any text,
+//!   the clock, and migration.
 //! - **Through a [`LockManager`](crate::LockManager)**, as programs use it: exclusion, takeover, waiting and wake-up,
 //!   tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost replies,
 //!   operators, missing tables. The shortest lease is a second, so some of these take a few.
@@ -44,7 +45,7 @@
 
 mod acquire;
 mod batch;
-mod claim;
+mod differential;
 mod forward;
 mod hand_over;
 mod holder;
@@ -53,11 +54,12 @@ mod keys;
 mod listen;
 pub mod open;
 mod operator;
+mod pass_on;
 pub mod poll;
 mod purge;
 mod race;
-mod reservation;
 mod scene;
+mod successor;
 mod through_manager;
 mod token;
 mod wanted;
@@ -67,21 +69,22 @@ use std::sync::Arc;
 
 pub use self::acquire::*;
 pub use self::batch::*;
-pub use self::claim::*;
+pub use self::differential::*;
 pub use self::hand_over::*;
 pub use self::holder::*;
 pub use self::inspect::*;
 pub use self::keys::*;
 pub use self::listen::*;
 pub use self::operator::*;
+pub use self::pass_on::*;
 pub use self::purge::*;
 pub use self::race::*;
-pub use self::reservation::*;
 pub use self::scene::PATIENCE;
+pub use self::successor::*;
 pub use self::through_manager::*;
 pub use self::token::*;
 pub use self::wanted::*;
-use crate::store::Store;
+use crate::store::{LockRow, Store};
 
 /// One fresh set of rows, apart from those of every other fixture: a table, file or prefix of its own.
 pub trait Fixture: Sync {
@@ -92,6 +95,14 @@ pub trait Fixture: Sync {
     /// default, for a store that needs none.
     fn bare(&self) -> impl Future<Output = Option<Arc<dyn Store>>> + Send {
         std::future::ready(None)
+    }
+
+    /// Writes a row past the contract: every column but the key's replaces what is there. For
+    /// [`random_requests_are_carried_out_by_the_rules`], which starts from rows in any state then. `false`, the
+    /// default, where that cannot be done.
+    fn place(&self, row: &LockRow) -> impl Future<Output = bool> + Send {
+        let _ = row;
+        std::future::ready(false)
     }
 
     /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler, where
@@ -143,32 +154,37 @@ macro_rules! store_conformance {
 
             spare_tokens_are_never_given_again,
             spare_tokens_are_kept_once,
-            successor_is_written,
-            former_successor_is_not_written,
-            successor_is_named_by_a_takeover,
-            successor_of_another_lease_changes_nothing,
-            successor_of_a_revoked_lease_is_written,
+            local_hand_over_is_written,
+            late_local_hand_over_is_not_written,
+            local_hand_over_is_named_by_a_takeover,
+            local_hand_over_of_another_lease_changes_nothing,
+            local_hand_over_of_a_revoked_lease_is_written,
 
             purge_takes_only_idle_rows,
             purge_goes_in_steps,
             tokens_grow_over_a_purge,
 
-            busy_acquire_reserves_the_next_grant,
-            reservation_is_kept_and_not_written_with_each_request,
-            reserved_key_is_granted_to_nobody_else,
-            reserved_grant_has_the_reserved_token,
-            reservation_runs_out,
-            expired_row_goes_to_whom_it_is_reserved_for,
-            claim_takes_the_reserved_row,
-            claim_of_a_free_or_expired_row_takes_it,
-            claim_shortens_nothing_that_was_promised,
-            claim_without_a_reservation_is_lost,
-            withdrawal_ends_the_reservation,
-            reservations_in_a_batch_answer_each_request,
-            force_release_leaves_the_reservation,
-            leaves_of_reserved_keys_are_announced,
+            busy_acquire_becomes_the_successor,
+            busy_acquire_without_queue_is_no_successor,
+            successor_that_asks_again_keeps_its_place,
+            successor_stays_before_who_came_at_about_the_same_time,
+            successor_that_came_later_is_replaced,
+            lapsed_successor_is_replaced_by_anybody,
+            successor_withdraws,
+            extend_and_revoke_leave_the_successor,
+            takeover_clears_the_successor,
+            force_release_clears_the_successor,
+
+            release_passes_the_row_on,
+            successor_that_asks_after_the_release_is_granted,
+            tokens_grow_over_every_pass_on,
+            release_frees_behind_a_lapsed_successor,
+            batches_pass_on_free_and_withdraw,
+
+            random_requests_are_carried_out_by_the_rules,
 
             releases_of_wanted_keys_are_told,
+            passed_on_rows_are_told,
             listening_can_be_dropped,
 
             empty_batch_has_no_answers,

@@ -1,5 +1,16 @@
 //! The stores of this crate by themselves, for this suite: programs build a manager instead.
 
+pub mod memory {
+    //! The memory store.
+
+    use crate::store::{LockRow, MemoryStore};
+
+    /// Puts a row into the place of its key's.
+    pub fn place(store: &MemoryStore, row: LockRow) {
+        store.place(row);
+    }
+}
+
 #[cfg(feature = "sqlite")]
 pub mod sqlite {
     //! The SQLite store.

@@ -40,6 +40,7 @@ pub async fn revoked_lease_is_not_lengthened(fixture: &impl Fixture) {
         one(&*store, asker.release()).await,
         Outcome::Released {
             freed: true,
+            passed_on: false,
             wanted: false
         }
     );

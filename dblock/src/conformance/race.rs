@@ -74,6 +74,7 @@ pub async fn one_owner_at_a_time(fixture: &impl Fixture) {
                     one(&*store, asker.release()).await,
                     Outcome::Released {
                         freed: true,
+                        passed_on: false,
                         wanted: false
                     }
                 );
@@ -140,6 +141,7 @@ pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
                             outcome,
                             Outcome::Released {
                                 freed: true,
+                                passed_on: false,
                                 wanted: false
                             }
                         );

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::Key;
 use crate::store::{
-    Action, InspectFilter, Leave, LockRow, Occupant, Outcome, Request, Store, StoreError, StoreFuture,
-    Successor,
+    Acquire, Action, Extend, HandedOver, InspectFilter, LockRow, Occupant, Outcome, Request, Store,
+    StoreError, StoreFuture,
 };
 
 /// No check waits longer than this for anything.
@@ -26,6 +26,9 @@ pub(super) const BRIEF: Duration = Duration::from_millis(500);
 
 /// How often something that may come too late is tried.
 pub(super) const ROUNDS: usize = 20;
+
+/// How many tokens a successor asks to keep free.
+pub(super) const SPARE: u32 = 50;
 
 /// By how much two readings of the clock within one check may differ.
 pub(super) const SLACK: Duration = Duration::from_mins(1);
@@ -58,74 +61,49 @@ impl Asker {
     }
 
     pub(super) fn acquire(&self, ttl: Duration) -> Request {
-        self.ask(ttl, None)
+        self.acquire_with(ttl, |_| ())
     }
 
     pub(super) fn acquire_wanting(&self, wanted_for: Duration) -> Request {
-        self.ask(LONG, Some(wanted_for))
+        self.acquire_with(LONG, |ask| ask.wanted_for = Some(wanted_for))
     }
 
-    fn ask(&self, ttl: Duration, wanted_for: Option<Duration>) -> Request {
-        let holder = self.holder.as_str().into();
-        self.request(Action::Acquire {
-            owner: self.owner,
-            ttl,
-            holder,
-            wanted_for,
-            spare_tokens: 0,
-            reserve: false,
+    /// Keeps `spare_tokens` free for local hand-overs.
+    pub(super) fn acquire_with_spare(&self, ttl: Duration, spare_tokens: u32) -> Request {
+        self.acquire_with(ttl, |ask| ask.spare_tokens = spare_tokens)
+    }
+
+    /// Asks, after having `waited`, to be the successor for [`LONG`].
+    pub(super) fn queue(&self, waited: Duration) -> Request {
+        self.queue_for(waited, LONG)
+    }
+
+    pub(super) fn queue_for(&self, waited: Duration, wanted_for: Duration) -> Request {
+        self.acquire_with(LONG, |ask| {
+            ask.wanted_for = Some(wanted_for);
+            ask.queue = Some(waited);
+            ask.spare_tokens = SPARE;
         })
     }
 
-    /// Keeps `spare_tokens` free for hand-overs.
-    pub(super) fn acquire_with_spare(&self, ttl: Duration, spare_tokens: u32) -> Request {
-        let mut request = self.acquire(ttl);
-        if let Action::Acquire {
-            spare_tokens: spare, ..
-        } = &mut request.action
-        {
-            *spare = spare_tokens;
-        }
-        request
-    }
-
-    /// Asks, for `wanted_for`, to be next.
-    pub(super) fn acquire_reserving(&self, wanted_for: Duration, spare: u32) -> Request {
-        let mut request = self.acquire_wanting(wanted_for);
-        if let Action::Acquire {
-            reserve,
-            spare_tokens,
-            ..
-        } = &mut request.action
-        {
-            *reserve = true;
-            *spare_tokens = spare;
-        }
-        request
+    pub(super) fn acquire_with(&self, ttl: Duration, change: impl FnOnce(&mut Acquire)) -> Request {
+        let mut ask = Acquire::new(self.owner, ttl, self.holder.as_str());
+        change(&mut ask);
+        self.request(Action::Acquire(ask))
     }
 
     pub(super) fn extend(&self, count: u32, ttl: Duration) -> Request {
-        self.hand_over(count, ttl, None)
+        self.request(Action::Extend(Extend::new(count, ttl)))
     }
 
-    pub(super) fn hand_over(&self, count: u32, ttl: Duration, successor: Option<Successor>) -> Request {
-        self.request(Action::Extend {
-            count,
-            ttl,
-            successor,
-        })
+    pub(super) fn hand_over(&self, count: u32, ttl: Duration, to: &HandedOver) -> Request {
+        let mut ask = Extend::new(count, ttl);
+        ask.handed_over = Some(to.clone());
+        self.request(Action::Extend(ask))
     }
 
     pub(super) fn release(&self) -> Request {
         self.request(Action::Release)
-    }
-
-    pub(super) fn leave(&self) -> Leave {
-        Leave {
-            key: self.key.clone(),
-            lease_id: self.lease_id,
-            word: Uuid::from_u128(!self.lease_id.as_u128()),
-        }
     }
 
     fn request(&self, action: Action) -> Request {

@@ -62,7 +62,11 @@ pub async fn wanted_is_reported_to_the_holder(fixture: &impl Fixture) {
     for freed in [true, false] {
         assert_eq!(
             one(&*store, holder.release()).await,
-            Outcome::Released { freed, wanted: true }
+            Outcome::Released {
+                freed,
+                passed_on: false,
+                wanted: true
+            }
         );
     }
     let wanted_until = existing(&*store, &holder.key).await.wanted_until;
@@ -98,6 +102,7 @@ pub async fn wanted_runs_out(fixture: &impl Fixture) {
         one(&*store, holder.release()).await,
         Outcome::Released {
             freed: true,
+            passed_on: false,
             wanted: false
         }
     );

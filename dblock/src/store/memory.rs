@@ -58,6 +58,11 @@ impl MemoryStore {
         }
     }
 
+    #[cfg(feature = "conformance")]
+    pub(crate) fn place(&self, row: LockRow) {
+        self.table().rows.insert(row.key.clone(), row);
+    }
+
     /// The table, with its clock set to this instant. The guard must not live across an await.
     fn table(&self) -> MutexGuard<'_, Table> {
         let (wall, instant) = self.shared.origin;

@@ -21,7 +21,6 @@ mod operators;
 mod places;
 mod purge;
 mod release;
-mod reservations;
 mod shutdown;
 mod stores;
 mod tokens;

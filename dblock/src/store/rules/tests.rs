@@ -1,10 +1,14 @@
 //! The rules, case by case.
 
+mod successor;
+
 use super::*;
+use crate::store::HandedOver;
 
 const NOW: i64 = 1_800_000_000_000_000;
 const SECOND: i64 = 1_000_000;
-const TTL: Duration = Duration::from_secs(3);
+const TTL: Duration = Duration::from_secs(10);
+const WANTED: Duration = Duration::from_secs(4);
 
 fn row(lease_id: Uuid, reentrant_count: u32, expire_at: i64) -> LockRow {
     LockRow {
@@ -20,6 +24,19 @@ fn row(lease_id: Uuid, reentrant_count: u32, expire_at: i64) -> LockRow {
     }
 }
 
+fn held_by(lease_id: Uuid) -> LockRow {
+    row(lease_id, 1, NOW + SECOND)
+}
+
+/// Held by another lease, with a successor until `until` that waits since `since`.
+fn queued(next: Uuid, since: i64, until: i64) -> LockRow {
+    let owner = Uuid::now_v7();
+    LockRow {
+        next: Some(Successor::new(next, owner, "next", 3 * SECOND, 5, since, until)),
+        ..held_by(Uuid::now_v7())
+    }
+}
+
 fn request(lease_id: Uuid, action: Action) -> Request {
     Request {
         key: Key::new(None, "k").unwrap(),
@@ -28,53 +45,69 @@ fn request(lease_id: Uuid, action: Action) -> Request {
     }
 }
 
-fn acquire(lease_id: Uuid, wanted_for: Option<Duration>, spare_tokens: u32) -> Request {
-    let action = Action::Acquire {
-        owner: Uuid::now_v7(),
-        ttl: TTL,
-        holder: "me".into(),
-        wanted_for,
-        spare_tokens,
-        reserve: false,
-    };
-    request(lease_id, action)
+fn acquire(lease_id: Uuid, change: impl FnOnce(&mut Acquire)) -> Request {
+    let mut ask = Acquire::new(Uuid::now_v7(), TTL, "me");
+    change(&mut ask);
+    request(lease_id, Action::Acquire(ask))
 }
 
-fn extend(lease_id: Uuid, count: u32, successor: Option<Successor>) -> Request {
-    let action = Action::Extend {
-        count,
-        ttl: TTL,
-        successor,
-    };
-    request(lease_id, action)
+fn queue(lease_id: Uuid, waited: Duration) -> Request {
+    acquire(lease_id, |ask| {
+        ask.wanted_for = Some(WANTED);
+        ask.queue = Some(waited);
+        ask.spare_tokens = 5;
+    })
+}
+
+fn extend(lease_id: Uuid, count: u32, handed_over: Option<HandedOver>) -> Request {
+    let mut ask = Extend::new(count, TTL);
+    ask.handed_over = handed_over;
+    request(lease_id, Action::Extend(ask))
+}
+
+fn release(lease_id: Uuid) -> Request {
+    request(lease_id, Action::Release)
+}
+
+/// The answer, and the row after it.
+fn after(request: &Request, row: &LockRow) -> (Outcome, LockRow) {
+    let mut after = row.clone();
+    let (outcome, changed) = carry_out(request, &mut after).unwrap();
+    assert_eq!(changed, after != *row, "{request:?}");
+    (outcome, after)
 }
 
 fn unchanged(request: &Request, row: &LockRow) -> Outcome {
-    let mut after = row.clone();
-    let (outcome, changed) = carry_out(request, &mut after, true);
-    assert_eq!((&after, changed), (row, false), "{request:?}");
+    let (outcome, after) = after(request, row);
+    assert_eq!(&after, row, "{request:?}");
     outcome
+}
+
+fn freed(passed_on: bool) -> Outcome {
+    Outcome::Released {
+        freed: true,
+        passed_on,
+        wanted: false,
+    }
+}
+
+fn is_queued(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Queued { .. })
 }
 
 #[test]
 fn the_expiry_instant_itself_is_expired() {
     let mine = Uuid::now_v7();
     let expired = row(mine, 1, NOW);
-    for late in [
-        acquire(mine, None, 0),
-        extend(mine, 1, None),
-        request(mine, Action::Release),
-    ] {
+    for late in [acquire(mine, |_| ()), extend(mine, 1, None), release(mine)] {
         assert_eq!(unchanged(&late, &expired), Outcome::Lost);
     }
     let next = Uuid::now_v7();
-    let mut taken = expired.clone();
-    let (outcome, changed) = carry_out(&acquire(next, None, 0), &mut taken, true);
+    let (outcome, taken) = after(&acquire(next, |_| ()), &expired);
     assert!(
         matches!(&outcome, Outcome::Granted { taken_over: Some(former), .. } if former.owner == expired.owner),
         "{outcome:?}"
     );
-    assert!(changed);
     assert_eq!(taken.lease_id, next);
 }
 
@@ -82,27 +115,30 @@ fn the_expiry_instant_itself_is_expired() {
 fn a_token_passes_the_ceiling_even_when_the_clock_fell_back() {
     let mut free = row(Uuid::now_v7(), 0, 0);
     free.fence_ceiling = NOW + SECOND;
-    carry_out(&acquire(Uuid::now_v7(), None, 100), &mut free, true);
+    let (_, taken) = after(&acquire(Uuid::now_v7(), |ask| ask.spare_tokens = 100), &free);
     assert_eq!(
-        (free.fence_token, free.fence_ceiling),
+        (taken.fence_token, taken.fence_ceiling),
         (NOW + SECOND + 1, NOW + SECOND + 101)
     );
 }
 
 #[test]
 fn an_absent_row_becomes_a_whole_one() {
-    let request = acquire(Uuid::now_v7(), None, 10);
-    let mut row = absent(request.key.clone(), NOW);
-    let (outcome, changed) = carry_out(&request, &mut row, true);
-    assert!(changed && matches!(outcome, Outcome::Granted { taken_over: None, .. }));
-    let Action::Acquire { owner, .. } = request.action else {
-        unreachable!()
-    };
+    let owner = Uuid::now_v7();
+    let request = acquire(Uuid::now_v7(), |ask| {
+        ask.owner = owner;
+        ask.spare_tokens = 10;
+    });
+    let (outcome, row) = after(&request, &absent(request.key.clone(), NOW));
+    assert!(
+        matches!(outcome, Outcome::Granted { taken_over: None, .. }),
+        "{outcome:?}"
+    );
     let whole = LockRow {
         key: request.key,
         owner,
         reentrant_count: 1,
-        expire_at: NOW + 3 * SECOND,
+        expire_at: NOW + 10 * SECOND,
         lease_id: request.lease_id,
         fence_token: NOW,
         fence_ceiling: NOW + 10,
@@ -110,7 +146,7 @@ fn an_absent_row_becomes_a_whole_one() {
         acquired_at: NOW,
         holder: "me".into(),
         revoked: false,
-        reserved: None,
+        next: None,
         now: NOW,
     };
     assert_eq!(row, whole);
@@ -118,71 +154,59 @@ fn an_absent_row_becomes_a_whole_one() {
 
 #[test]
 fn wanted_until_is_written_only_when_half_of_it_has_passed() {
-    let request = acquire(Uuid::now_v7(), Some(Duration::from_secs(4)), 0);
+    let request = acquire(Uuid::now_v7(), |ask| ask.wanted_for = Some(WANTED));
     for (ahead, written) in [
         (-SECOND, true),
         (SECOND, true),
         (2 * SECOND, false),
         (9 * SECOND, false),
     ] {
-        let mut held = row(Uuid::now_v7(), 1, NOW + SECOND);
+        let mut held = held_by(Uuid::now_v7());
         held.wanted_until = NOW + ahead;
-        let before = held.clone();
-        let (outcome, changed) = carry_out(&request, &mut held, true);
+        let (outcome, row) = after(&request, &held);
         assert!(matches!(outcome, Outcome::Busy(_)));
-        assert_eq!(changed, written, "{ahead}");
-        let wanted_until = if written { NOW + 4 * SECOND } else { NOW + ahead };
-        assert_eq!(
-            held,
-            LockRow {
-                wanted_until,
-                ..before
-            }
-        );
+        held.wanted_until = NOW + if written { 4 * SECOND } else { ahead };
+        assert_eq!(row, held, "{ahead}");
     }
 }
 
 #[test]
 fn a_revoked_lease_is_counted_but_not_extended() {
     let mine = Uuid::now_v7();
-    let mut held = row(mine, 1, NOW + SECOND);
+    let mut held = held_by(mine);
     held.revoked = true;
-    let (outcome, _) = carry_out(&extend(mine, 2, None), &mut held, true);
+    let (outcome, row) = after(&extend(mine, 2, None), &held);
     assert!(matches!(outcome, Outcome::Extended { revoked: true, .. }));
-    assert_eq!((held.reentrant_count, held.expire_at), (2, NOW + SECOND));
+    assert_eq!((row.reentrant_count, row.expire_at), (2, NOW + SECOND));
 }
 
 #[test]
-fn a_successor_takes_the_lease_and_nothing_else() {
+fn a_local_hand_over_changes_who_has_the_lease_and_nothing_else() {
     let mine = Uuid::now_v7();
-    let successor = Successor {
+    let to = |holder: &str, fence_token| HandedOver {
         owner: Uuid::now_v7(),
-        holder: "next".into(),
-        fence_token: 8,
+        holder: holder.into(),
+        fence_token,
     };
-    let before = row(mine, 3, NOW + SECOND);
-    let mut held = before.clone();
-    carry_out(&extend(mine, 1, Some(successor.clone())), &mut held, true);
-    let after = LockRow {
-        owner: successor.owner,
+    let next = to("next", 8);
+    let before = LockRow {
+        reentrant_count: 3,
+        ..held_by(mine)
+    };
+    let (_, held) = after(&extend(mine, 1, Some(next.clone())), &before);
+    let expected = LockRow {
+        owner: next.owner,
         holder: "next".into(),
         fence_token: 8,
         reentrant_count: 1,
-        expire_at: NOW + 3 * SECOND,
+        expire_at: NOW + 10 * SECOND,
         ..before
     };
-    assert_eq!(held, after);
-    let late = extend(Uuid::now_v7(), 1, Some(successor.clone()));
+    assert_eq!(held, expected);
+    let late = extend(Uuid::now_v7(), 1, Some(next));
     assert_eq!(unchanged(&late, &held), Outcome::Lost);
     // A request that was given up may be carried out after a later one.
-    let former = Successor {
-        owner: Uuid::now_v7(),
-        holder: "former".into(),
-        fence_token: 7,
-    };
-    carry_out(&extend(mine, 1, Some(former)), &mut held, true);
-    assert_eq!(
-        (held.owner, &*held.holder, held.fence_token),
-        (successor.owner, "next", 8)
-    );
+    let mut row = held.clone();
+    carry_out(&extend(mine, 1, Some(to("former", 7))), &mut row).unwrap();
+    assert_eq!(row, held);
 }

@@ -1,0 +1,282 @@
+//! Random requests on random rows: the store answers and writes what [`rules`](crate::store::rules) do.
+//!
+//! Each step puts some rows into any state, reads them, sends one request for each, alone or in a batch, and reads
+//! them again. The rules then carry out the same requests on the rows that were read first. The only unknown is the
+//! clock at which the store carried a request out: it lies between the two readings, and most writes show it.
+
+mod random;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::random::Random;
+use super::Fixture;
+use super::scene::{force_release, granted, key, revoke, within};
+use crate::Key;
+use crate::store::clock::micros;
+use crate::store::rules::{absent, carry_out};
+use crate::store::{Action, InspectFilter, LockRow, Occupant, Outcome, Request, Store, StoreError};
+
+const STEPS: usize = 300;
+
+/// One request in each step, or as many as there are keys.
+const KEYS: usize = 6;
+
+/// What the keys of this check begin with.
+const PREFIX: &str = "random";
+
+type Answer = Result<Outcome, StoreError>;
+
+/// Three hundred random steps. The environment variable `DBLOCK_TEST_SEED` repeats those that showed a difference.
+pub async fn random_requests_are_carried_out_by_the_rules(fixture: &impl Fixture) {
+    let seed = std::env::var("DBLOCK_TEST_SEED").ok();
+    let seed = seed.map_or_else(
+        || fastrand::u64(..),
+        |seed| seed.parse().expect("DBLOCK_TEST_SEED is a number"),
+    );
+    let mut run = Run {
+        fixture,
+        stores: [fixture.store().await, fixture.store().await],
+        random: Random::new(seed),
+        keys: (0..KEYS).map(|n| key(&format!("{PREFIX} {n}"))).collect(),
+        title: String::new(),
+    };
+    // Its row is always there, so that reading shows the clock.
+    let clock = super::scene::Asker::new(&format!("{PREFIX} clock"));
+    granted(&*run.stores[0], clock.acquire(Duration::from_hours(1))).await;
+    for step in 0..STEPS {
+        run.title = format!("step {step} (DBLOCK_TEST_SEED={seed} repeats it)");
+        run.step().await;
+    }
+}
+
+struct Run<'f, F> {
+    fixture: &'f F,
+    stores: [Arc<dyn Store>; 2],
+    random: Random,
+    keys: Vec<Key>,
+    title: String,
+}
+
+/// All rows at one time, or rather between two.
+struct Seen {
+    rows: BTreeMap<Key, LockRow>,
+    earliest: i64,
+    latest: i64,
+}
+
+impl<F: Fixture> Run<'_, F> {
+    async fn step(&mut self) {
+        let mut keys = self.random.some_of(&self.keys);
+        let seen = self.look().await;
+        for key in &keys {
+            if self.random.one_in(2) {
+                let row = self.random.row(key, seen.latest);
+                // Without this the rows are those that the requests made.
+                if self.fixture.place(&row).await {
+                    let found = self.look().await.rows.remove(key);
+                    let found = found.map(|found| LockRow {
+                        now: row.now,
+                        ..found
+                    });
+                    assert_eq!(found, Some(row), "the row that was placed in {}", self.title);
+                }
+            }
+        }
+        let before = self.look().await;
+        if self.random.one_in(8) {
+            self.operate(keys.swap_remove(0), before).await;
+        } else {
+            self.ask(&keys, before).await;
+        }
+    }
+
+    async fn ask(&mut self, keys: &[Key], mut before: Seen) {
+        let request = |key: &Key| self.random.request(key, before.rows.get(key));
+        let requests: Vec<Request> = keys.iter().map(request).collect();
+        let answers = answers(&**self.random.one_of(&self.stores), &requests).await;
+        let mut after = self.look().await;
+        let times = (before.earliest, after.latest);
+        for (request, answer) in requests.into_iter().zip(answers) {
+            let rows = [&mut before, &mut after].map(|seen| seen.rows.remove(&request.key));
+            let [before, after] = rows;
+            let fits =
+                |now: &i64| is_explained(*now, times, &request, before.as_ref(), &answer, after.as_ref());
+            if !clocks(&request, times, after.as_ref()).iter().any(fits) {
+                let mut expected = before.clone().unwrap_or_else(|| absent(request.key.clone(), 0));
+                expected.now = times.1;
+                let answered = carry_out(&request, &mut expected);
+                panic!(
+                    "the store and the rules differ in {}:\n{request:#?}\non {before:#?}\nwas answered with \
+                     {answer:#?}\nand left {after:#?}\nThe rules say, at {}: {answered:#?}\nand leave {expected:#?}",
+                    self.title, times.1
+                );
+            }
+        }
+        assert_eq!(
+            without_clock(before),
+            without_clock(after),
+            "another row changed in {}",
+            self.title
+        );
+    }
+
+    /// Revokes or frees by force.
+    async fn operate(&mut self, key: Key, before: Seen) {
+        let store = &**self.random.one_of(&self.stores);
+        let frees = self.random.one_in(2);
+        let found = if frees {
+            force_release(store, &key).await
+        } else {
+            revoke(store, &key).await
+        };
+        let after = self.look().await;
+        let mut expected = without_clock(before);
+        let row = expected.get_mut(&key);
+        let held = |now| {
+            row.as_ref()
+                .is_some_and(|row| row.reentrant_count > 0 && row.expire_at > now)
+        };
+        // It may have ended meanwhile.
+        let fits = found == held(after.earliest) || found == held(after.latest);
+        assert!(fits, "{key:?} was found: {found}, in {}: {row:#?}", self.title);
+        if let Some(row) = row.filter(|_| found) {
+            if frees {
+                let former = std::mem::replace(&mut row.lease_id, after.rows[&key].lease_id);
+                assert_ne!(row.lease_id, former, "{}", self.title);
+                row.reentrant_count = 0;
+                row.next = None;
+            } else {
+                row.revoked = true;
+            }
+        }
+        assert_eq!(
+            without_clock(after),
+            expected,
+            "{key:?}, by force: {frees}, in {}",
+            self.title
+        );
+    }
+
+    async fn look(&self) -> Seen {
+        let filter = InspectFilter::new().prefix(PREFIX).include_free();
+        let rows = within("inspect to read the rows", async {
+            loop {
+                match self.stores[0].inspect(&filter).await {
+                    Err(error) if error.is_retryable() => {}
+                    rows => return rows.expect("inspect reads rows"),
+                }
+            }
+        })
+        .await;
+        let clocks = || rows.iter().map(|row| row.now);
+        Seen {
+            earliest: clocks().min().expect("the clock's row"),
+            latest: clocks().max().expect("the clock's row"),
+            rows: rows.iter().map(|row| (row.key.clone(), row.clone())).collect(),
+        }
+    }
+}
+
+/// The answers of a batch, errors too. Asks again for what was not carried out because of others.
+async fn answers(store: &dyn Store, requests: &[Request]) -> Vec<Answer> {
+    let mut answers: BTreeMap<usize, Answer> = BTreeMap::new();
+    within("the store to carry out a batch", async {
+        while answers.len() < requests.len() {
+            let open: Vec<usize> = (0..requests.len()).filter(|n| !answers.contains_key(n)).collect();
+            let asked: Vec<Request> = open.iter().map(|&n| requests[n].clone()).collect();
+            for (n, answer) in open.into_iter().zip(store.apply(&asked).await) {
+                match answer {
+                    Ok(Outcome::Skipped) => {}
+                    Err(error) if error.is_retryable() && !error.is_outcome_unknown() => {}
+                    answer => drop(answers.insert(n, answer)),
+                }
+            }
+        }
+    })
+    .await;
+    answers.into_values().collect()
+}
+
+fn without_clock(seen: Seen) -> BTreeMap<Key, LockRow> {
+    let rows = seen.rows.into_iter();
+    rows.map(|(key, row)| (key, LockRow { now: 0, ..row })).collect()
+}
+
+/// When the request may have been carried out, going by what it wrote. What it did not write it may have done at
+/// any time: nothing that it compared is likely to have passed meanwhile, and then one end of that time fits.
+fn clocks(request: &Request, (earliest, latest): (i64, i64), after: Option<&LockRow>) -> Vec<i64> {
+    let mut clocks = vec![earliest, latest];
+    let Some(row) = after else { return clocks };
+    clocks.push(row.acquired_at);
+    match &request.action {
+        Action::Acquire(ask) => {
+            let length = ask.wanted_for.map_or(0, micros);
+            clocks.push(row.wanted_until - length);
+            clocks.extend(row.next.as_ref().map(|next| next.until - length));
+        }
+        Action::Extend(ask) => clocks.push(row.expire_at - micros(ask.ttl)),
+        Action::Release => {}
+    }
+    clocks.retain(|clock| (earliest..=latest).contains(clock));
+    clocks
+}
+
+/// Whether the rules give this answer and leave this row when it is `now`.
+fn is_explained(
+    now: i64,
+    times: (i64, i64),
+    request: &Request,
+    before: Option<&LockRow>,
+    answer: &Answer,
+    after: Option<&LockRow>,
+) -> bool {
+    let mut row = before
+        .cloned()
+        .unwrap_or_else(|| absent(request.key.clone(), now));
+    row.now = now;
+    let expected = carry_out(request, &mut row);
+    let changed = matches!(expected, Ok((_, true)));
+    let row = (before.is_some() || changed).then_some(row);
+    let after = after.map(|after| LockRow { now, ..after.clone() });
+    row == after
+        && match (expected, answer) {
+            (Ok((expected, _)), Ok(answer)) => {
+                let slack = Duration::from_micros(u64::try_from(times.1 - times.0).unwrap_or(0));
+                let (expected_left, left) = (remaining(&expected), remaining(answer));
+                timeless(expected) == timeless(answer.clone()) && expected_left.abs_diff(left) <= slack
+            }
+            (Err(_), Err(answer)) => !answer.is_retryable() && !answer.is_outcome_unknown(),
+            _ => false,
+        }
+}
+
+/// What is left of the lease in an answer.
+fn remaining(outcome: &Outcome) -> Duration {
+    match outcome {
+        Outcome::Granted { remaining, .. }
+        | Outcome::Extended { remaining, .. }
+        | Outcome::Busy(Occupant { remaining, .. })
+        | Outcome::Queued {
+            occupant: Occupant { remaining, .. },
+            ..
+        } => *remaining,
+        _ => Duration::ZERO,
+    }
+}
+
+/// The answer without what is left of the lease: it may have been read at a later clock than the row was written.
+fn timeless(mut outcome: Outcome) -> Outcome {
+    match &mut outcome {
+        Outcome::Granted { remaining, .. }
+        | Outcome::Extended { remaining, .. }
+        | Outcome::Busy(Occupant { remaining, .. })
+        | Outcome::Queued {
+            occupant: Occupant { remaining, .. },
+            ..
+        } => *remaining = Duration::ZERO,
+        _ => {}
+    }
+    outcome
+}
