@@ -131,7 +131,9 @@ async fn apply(
 
 fn patience(requests: &[Request]) -> Duration {
     let each = requests.iter().map(|request| match request.action {
-        Action::Extend(Extend { ttl, .. }) => (ttl / 3).clamp(*EXTEND_PATIENCE.start(), *EXTEND_PATIENCE.end()),
+        Action::Extend(Extend { ttl, .. }) => {
+            (ttl / 3).clamp(*EXTEND_PATIENCE.start(), *EXTEND_PATIENCE.end())
+        }
         Action::Release => RELEASE_PATIENCE,
         Action::Acquire(_) => ACQUIRE_PATIENCE,
     });

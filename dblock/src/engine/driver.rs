@@ -371,9 +371,7 @@ impl Driver {
     /// Takes the answers of a batch. In a crowd its callers are not waited for.
     fn settle(&mut self, batch: Result<Answered, JoinError>, crowd: bool) {
         let Answered {
-            requests,
-            answers,
-            ..
+            requests, answers, ..
         } = match batch {
             Ok(answered) => answered,
             // `apply` catches what the store does; only an abort ends up here.
@@ -404,9 +402,7 @@ impl Driver {
             };
             let busy = matches!(answer, Ok(Outcome::Busy(_) | Outcome::Queued { .. }));
             entry.most_together = most_together;
-            entry
-                .state
-                .settle(answer, scene);
+            entry.state.settle(answer, scene);
             somebody_waits |= busy && entry.state.waits();
             if !mem::replace(&mut entry.touched, true) {
                 self.touched.push(request.key.clone());

@@ -135,12 +135,7 @@ impl Grant {
         Self::with(terms, store_end, line, hand_over)
     }
 
-    fn with(
-        terms: Arc<LeaseTerms>,
-        store_end: Instant,
-        line: Arc<Line>,
-        hand_over: HandOver,
-    ) -> Arc<Self> {
+    fn with(terms: Arc<LeaseTerms>, store_end: Instant, line: Arc<Line>, hand_over: HandOver) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
                 terms,

@@ -242,7 +242,11 @@ impl KeyState {
                 acquire.wanted_for = ask.wanted_for;
                 acquire.spare_tokens = if hand_over { ask.spare_tokens } else { 0 };
                 self.queue.asked();
-                (Uuid::now_v7(), Action::Acquire(acquire), ForWhom::Waiter(ask.waiter))
+                (
+                    Uuid::now_v7(),
+                    Action::Acquire(acquire),
+                    ForWhom::Waiter(ask.waiter),
+                )
             }
         };
         self.in_flight = Some(InFlight {
@@ -287,12 +291,7 @@ impl KeyState {
         }
     }
 
-    fn settle_holding(
-        &mut self,
-        sent: &InFlight,
-        answer: Result<Outcome, StoreError>,
-        scene: Scene<'_>,
-    ) {
+    fn settle_holding(&mut self, sent: &InFlight, answer: Result<Outcome, StoreError>, scene: Scene<'_>) {
         let now = scene.now;
         let Some(holding) = self
             .holding

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::key::Key;
+use crate::store::{Action, Outcome, Request, StoreError};
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 use crate::store::{LockRow, rules};
-use crate::store::{Action, Outcome, Request, StoreError};
 
 /// No more keys than this are remembered. Most callers of a process that waits for more pay for a statement in
 /// vain.

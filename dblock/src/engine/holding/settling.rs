@@ -41,9 +41,7 @@ impl Holding {
                 self.released();
                 Settled::Over { wanted }
             }
-            Ok(Outcome::Lost)
-                if matches!(action, Action::Release) && self.release == Release::Unsure =>
-            {
+            Ok(Outcome::Lost) if matches!(action, Action::Release) && self.release == Release::Unsure => {
                 self.released();
                 Settled::Over { wanted: false }
             }

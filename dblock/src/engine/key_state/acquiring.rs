@@ -69,7 +69,7 @@ impl KeyState {
             }
             Err(error) => {
                 if error.is_outcome_unknown() {
-                        self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
+                    self.orphans.push(Orphan::new(sent.lease_id, ttl, now));
                 }
                 self.queue.failed(error, now);
             }

@@ -18,9 +18,8 @@ pub(super) async fn look(
     requests: &[Request],
     answers: &mut [Option<Answer>],
 ) -> Result<(), StoreError> {
-    let was_busy = |request: &Request| {
-        matches!(request.action, Action::Acquire(_)) && store.busy.contains(&request.key)
-    };
+    let was_busy =
+        |request: &Request| matches!(request.action, Action::Acquire(_)) && store.busy.contains(&request.key);
     let asked: Vec<usize> = (0..requests.len())
         .filter(|place| was_busy(&requests[*place]))
         .collect();

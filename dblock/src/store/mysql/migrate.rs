@@ -68,11 +68,14 @@ async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<
     for script in SCRIPTS.iter().skip(done) {
         for statement in statements(script) {
             let statement = schema::script_for(statement, &store.table, '`');
-            let made = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *connection).await;
-            match made {
+            let made = sqlx::raw_sql(AssertSqlSafe(statement))
+                .execute(&mut *connection)
+                .await;
+            if let Err(error) = made
                 // A former run was interrupted between this statement and the script's last one.
-                Err(error) if error::number(&error) == Some(error::DUPLICATE_COLUMN) => {}
-                made => drop(made.map_err(|error| error::of_statement(error, &store.table))?),
+                && error::number(&error) != Some(error::DUPLICATE_COLUMN)
+            {
+                return Err(error::of_statement(error, &store.table));
             }
         }
     }
@@ -82,7 +85,9 @@ async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<
 
 /// The statements of a script, which has no `;` anywhere else.
 fn statements(script: &str) -> impl Iterator<Item = &str> {
-    script.split_inclusive(';').filter(|statement| statement.ends_with(';'))
+    script
+        .split_inclusive(';')
+        .filter(|statement| statement.ends_with(';'))
 }
 
 /// Takes the named lock. Its name is a digest because MySQL allows 64 bytes, fewer than a table's name
