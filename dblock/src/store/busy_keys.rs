@@ -5,6 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::key::Key;
 use crate::store::{Action, Outcome, Request, StoreError};
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use crate::store::{LockRow, rules};
 
 /// No more keys than this are remembered. Most callers of a process that waits for more pay for a statement in
 /// vain.
@@ -44,4 +46,16 @@ impl BusyKeys {
     fn keys(&self) -> MutexGuard<'_, HashSet<Key>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The answer to an acquire that finds the key busy and has nothing to write, from a row that was read without a
+/// lock. Who queues needs the row itself.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
+    let Action::Acquire(ask) = &request.action else {
+        return None;
+    };
+    let held = row.is_held() && row.lease_id != request.lease_id;
+    let silent = ask.queue.is_none() && ask.wanted_for.is_none_or(|length| !rules::must_want(row, length));
+    (held && silent).then(|| Outcome::Busy(rules::occupant(row)))
 }

@@ -29,11 +29,11 @@ mod sql_error;
 pub(crate) mod table;
 
 pub mod memory;
-pub mod rules;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod rules;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

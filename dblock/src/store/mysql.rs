@@ -189,10 +189,11 @@ impl Store for MySqlStore {
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         let sql = format!(
-            "UPDATE {} SET reentrant_count = 0, lease_id = {} WHERE lock_key = {} AND reentrant_count > 0 \
+            "UPDATE {} SET reentrant_count = 0, lease_id = {}, {} WHERE lock_key = {} AND reentrant_count > 0 \
              AND expire_at > {}",
             self.table_sql,
             text::hex(Uuid::now_v7().as_bytes()),
+            text::NO_SUCCESSOR,
             text::hex(key.as_str().as_bytes()),
             text::CLOCK,
         );

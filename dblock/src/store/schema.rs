@@ -8,7 +8,7 @@ use super::error::{StoreError, StoreErrorKind};
 use super::table::{DEFAULT_TABLE, TableName};
 
 /// The version that the scripts in `migrations/` lead to.
-pub(crate) const SCHEMA_VERSION: i32 = 1;
+pub(crate) const SCHEMA_VERSION: i32 = 2;
 
 /// The row of the version table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

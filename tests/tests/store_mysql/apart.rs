@@ -68,7 +68,8 @@ async fn an_insert_that_waits_holds_back_only_itself() {
     let mut other = place.connection().await;
     run(&mut other, "BEGIN").await;
     let insert = format!(
-        "INSERT INTO {} VALUES ('b', '', 0, 0, '', 1, 1, 0, 0, '', 0)",
+        "INSERT INTO {} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling, \
+         wanted_until, acquired_at, holder, revoked) VALUES ('b', '', 0, 0, '', 1, 1, 0, 0, '', 0)",
         place.table
     );
     run(&mut other, &insert).await;

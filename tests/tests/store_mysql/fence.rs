@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use dblock::store::{Action, Outcome, StoreErrorKind};
+use dblock::store::{Acquire, Outcome, StoreErrorKind};
 use uuid::Uuid;
 
 use crate::place::Place;
-use crate::{TTL, acquire, extend, key, kind, one, release, run, token};
+use crate::{TTL, acquire, asking, extend, key, kind, one, release, run, token};
 
 #[tokio::test]
 async fn the_fence_check_is_right_in_any_session() {
@@ -64,10 +64,7 @@ async fn a_fence_check_that_waited_for_the_row_does_not_see_an_expired_lease_as_
         return;
     };
     let store = place.store();
-    let mut request = acquire("k");
-    if let Action::Acquire { ttl, .. } = &mut request.action {
-        *ttl = Duration::from_secs(1);
-    }
+    let request = asking("k", Acquire::new(Uuid::now_v7(), Duration::from_secs(1), "test"));
     let token = token(&one(&store, request.clone()).await);
     let mut blocker = place.connection().await;
     run(

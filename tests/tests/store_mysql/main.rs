@@ -9,6 +9,7 @@ mod access;
 mod apart;
 mod fence;
 mod keys;
+mod pass_on;
 mod place;
 mod purge;
 mod race;
@@ -19,7 +20,9 @@ use std::time::Duration;
 
 use dblock::Key;
 use dblock::store::mysql::MySqlStore;
-use dblock::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
+use dblock::store::{
+    Acquire, Action, Extend, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreErrorKind,
+};
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 use uuid::Uuid;
@@ -37,29 +40,26 @@ fn key(text: impl AsRef<str>) -> Key {
     Key::new(None, text.as_ref()).unwrap()
 }
 
-fn acquire(name: impl AsRef<str>) -> Request {
-    let action = Action::Acquire {
-        owner: Uuid::now_v7(),
-        ttl: TTL,
-        holder: "test".into(),
-        wanted_for: None,
-        spare_tokens: 0,
-        reserve: false,
-    };
+/// Somebody who asks for a key.
+fn ask() -> Acquire {
+    Acquire::new(Uuid::now_v7(), TTL, "test")
+}
+
+fn asking(name: impl AsRef<str>, ask: Acquire) -> Request {
     Request {
         key: key(name),
         lease_id: Uuid::now_v7(),
-        action,
+        action: Action::Acquire(ask),
     }
+}
+
+fn acquire(name: impl AsRef<str>) -> Request {
+    asking(name, ask())
 }
 
 fn extend(of: &Request, count: u32) -> Request {
     Request {
-        action: Action::Extend {
-            count,
-            ttl: TTL,
-            successor: None,
-        },
+        action: Action::Extend(Extend::new(count, TTL)),
         ..of.clone()
     }
 }
@@ -73,6 +73,12 @@ fn release(of: &Request) -> Request {
 
 async fn one(store: &MySqlStore, request: Request) -> Outcome {
     store.apply(&[request]).await.pop().unwrap().unwrap()
+}
+
+/// The row of a key, free or not.
+async fn row(store: &MySqlStore, name: &str) -> LockRow {
+    let filter = InspectFilter::new().prefix(name).include_free();
+    store.inspect(&filter).await.unwrap().remove(0)
 }
 
 /// Asks again while the row is locked by somebody else.

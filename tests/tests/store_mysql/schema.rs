@@ -1,11 +1,12 @@
 //! Creating the tables, and their version.
 
 use dblock::store::mysql::MySqlStore;
-use dblock::store::{InspectFilter, Store, StoreErrorKind};
+use dblock::store::{InspectFilter, Outcome, Store, StoreErrorKind};
+use sqlx::mysql::MySqlConnection;
 use uuid::Uuid;
 
 use crate::place::Place;
-use crate::{acquire, kind, one, run, token};
+use crate::{acquire, kind, one, release, row, run, token};
 
 #[tokio::test]
 async fn ten_migrations_at_once_all_succeed() {
@@ -24,19 +25,128 @@ async fn ten_migrations_at_once_all_succeed() {
     );
 }
 
+const SCRIPTS: [&str; 2] = [
+    include_str!("../../../dblock/migrations/mysql/0001_distributed_lock.sql"),
+    include_str!("../../../dblock/migrations/mysql/0002_successor.sql"),
+];
+
+/// Runs scripts as `mysql --force` does, up to `limit` statements.
+async fn by_hand(connection: &mut MySqlConnection, scripts: &[&'static str], limit: usize) {
+    let statements = scripts.iter().flat_map(|script| script.split_inclusive(';'));
+    let statements = statements.filter(|text| text.ends_with(';'));
+    for statement in statements.take(limit) {
+        if let Err(error) = sqlx::raw_sql(statement).execute(&mut *connection).await {
+            assert!(error.to_string().contains("Duplicate column name"), "{error}");
+        }
+    }
+}
+
+/// A database of its own with a default lock table.
+struct ByHand {
+    place: Place,
+    database: String,
+    admin: MySqlConnection,
+}
+
+impl ByHand {
+    async fn new() -> Option<Self> {
+        let place = Place::bare().await?;
+        let database = format!("dblock_hand_{}", Uuid::now_v7().simple());
+        let mut admin = place.connection().await;
+        run(&mut admin, &format!("CREATE DATABASE {database}; USE {database}")).await;
+        Some(Self {
+            place,
+            database,
+            admin,
+        })
+    }
+
+    fn store(&self) -> MySqlStore {
+        MySqlStore::open(&self.place.url, &format!("{}.distributed_lock", self.database)).unwrap()
+    }
+
+    async fn works(&mut self) {
+        let store = self.store();
+        store.check_schema().await.unwrap();
+        let name = Uuid::now_v7().to_string();
+        let request = acquire(&name);
+        token(&one(&store, request.clone()).await);
+        one(&store, release(&request)).await;
+        assert_eq!(row(&store, &name).await.next, None);
+        let versions: Vec<(i32, i32)> =
+            sqlx::query_as("SELECT version, min_client FROM distributed_lock_version")
+                .fetch_all(&mut self.admin)
+                .await
+                .unwrap();
+        assert_eq!(versions, [(2, 2)]);
+    }
+
+    async fn end(mut self) {
+        let drop = format!("DROP DATABASE {}", self.database);
+        run(&mut self.admin, &drop).await;
+    }
+}
+
 #[tokio::test]
-async fn the_script_runs_by_hand_and_twice() {
-    let Some(place) = Place::bare().await else { return };
-    let database = format!("dblock_hand_{}", Uuid::now_v7().simple());
-    let script = include_str!("../../../dblock/migrations/mysql/0001_distributed_lock.sql");
-    let mut admin = place.connection().await;
-    run(&mut admin, &format!("CREATE DATABASE {database}; USE {database}")).await;
-    run(&mut admin, script).await;
-    run(&mut admin, script).await;
-    let store = MySqlStore::open(&place.url, &format!("{database}.distributed_lock")).unwrap();
-    store.check_schema().await.unwrap();
-    token(&one(&store, acquire("k")).await);
-    run(&mut admin, &format!("DROP DATABASE {database}")).await;
+async fn the_scripts_run_by_hand_and_twice() {
+    let Some(mut hand) = ByHand::new().await else {
+        return;
+    };
+    for _ in 0..2 {
+        by_hand(&mut hand.admin, &SCRIPTS, usize::MAX).await;
+        hand.works().await;
+    }
+    hand.end().await;
+}
+
+#[tokio::test]
+async fn a_script_that_failed_to_add_the_columns_does_not_promise_them() {
+    let Some(mut hand) = ByHand::new().await else {
+        return;
+    };
+    by_hand(&mut hand.admin, &SCRIPTS[..1], usize::MAX).await;
+    let (_, promise) = SCRIPTS[1].rsplit_once("-- Last").unwrap();
+    let promise = format!("-- {promise}");
+    let error = sqlx::raw_sql(sqlx::AssertSqlSafe(promise))
+        .execute(&mut hand.admin)
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("next_until"), "{error}");
+    let (kind, text) = kind(hand.store().check_schema().await);
+    assert_eq!(kind, StoreErrorKind::Schema);
+    assert!(text.contains("LockManager::migrate"), "{text}");
+    hand.end().await;
+}
+
+#[tokio::test]
+async fn a_migration_that_was_interrupted_anywhere_is_finished_and_keeps_the_rows() {
+    for statements in 0..=5 {
+        let Some(mut hand) = ByHand::new().await else {
+            return;
+        };
+        by_hand(&mut hand.admin, &SCRIPTS, statements).await;
+        let has_rows = statements >= 1;
+        if has_rows {
+            let row = "INSERT INTO distributed_lock (lock_key, lock_owner, reentrant_count, expire_at, lease_id, \
+                       fence_token, fence_ceiling, wanted_until, acquired_at, holder, revoked) \
+                       VALUES ('old', '0123456789abcdef', 1, 1, 'fedcba9876543210', 7, 8, 0, 0, 'me', FALSE)";
+            run(&mut hand.admin, row).await;
+        }
+        let stores: Vec<_> = (0..4).map(|_| hand.store()).collect();
+        for done in futures_util::future::join_all(stores.iter().map(Store::migrate)).await {
+            done.unwrap();
+        }
+        hand.works().await;
+        if has_rows {
+            let old = row(&stores[0], "old").await;
+            assert_eq!((old.fence_token, old.fence_ceiling, old.next), (7, 8, None));
+            let taken = one(&stores[0], acquire("old")).await;
+            assert!(
+                matches!(&taken, Outcome::Granted { taken_over: Some(former), .. } if former.holder == "me")
+            );
+        }
+        hand.end().await;
+    }
 }
 
 #[tokio::test]
@@ -53,24 +163,28 @@ async fn a_missing_older_or_newer_table_names_its_remedy() {
     }
     store.migrate().await.unwrap();
     store.check_schema().await.unwrap();
-    for (version, min_client, remedy) in [(9, 9, "upgrade the dblock crate"), (0, 0, "older")] {
+    let version = async |version: i32, min_client: i32| {
         let table = &place.table;
-        place
-            .run(&format!(
-                "UPDATE {table}_version SET version = {version}, min_client = {min_client}"
-            ))
-            .await;
-        for answer in [store.check_schema().await, store.migrate().await] {
-            let (kind, text) = kind(answer);
-            assert_eq!(kind, StoreErrorKind::Schema);
-            assert!(text.contains(remedy), "{text}");
-        }
+        let set = format!("UPDATE {table}_version SET version = {version}, min_client = {min_client}");
+        place.run(&set).await;
+    };
+    // What a client of version 1 meets after an upgrade to version 2, one version later.
+    version(3, 3).await;
+    for answer in [store.check_schema().await, store.migrate().await] {
+        let (kind, text) = kind(answer);
+        assert_eq!(kind, StoreErrorKind::Schema);
+        assert!(text.contains("upgrade the dblock crate"), "{text}");
     }
-    place
-        .run(&format!(
-            "UPDATE {}_version SET version = 9, min_client = 1",
-            place.table
-        ))
-        .await;
+    version(1, 1).await;
+    let (kind, text) = kind(store.check_schema().await);
+    assert_eq!(kind, StoreErrorKind::Schema);
+    assert!(
+        text.contains("older") && text.contains("LockManager::migrate"),
+        "{text}"
+    );
+    store.migrate().await.unwrap();
     store.check_schema().await.unwrap();
+    version(9, 1).await;
+    store.check_schema().await.unwrap();
+    store.migrate().await.unwrap();
 }

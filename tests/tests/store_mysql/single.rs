@@ -4,33 +4,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dblock::store::mysql::MySqlStore;
-use dblock::store::{Action, InspectFilter, LockRow, Outcome, Request, Store, StoreErrorKind, Successor};
+use dblock::store::{Action, Extend, HandedOver, LockRow, Outcome, Request, Store, StoreErrorKind};
 use dblock_tests::proxy::{Proxy, Trick};
 use uuid::Uuid;
 
 use crate::place::Place;
-use crate::{TTL, acquire, extend, kind, one, release, run, token};
+use crate::{TTL, acquire, ask, asking, extend, kind, one, release, row, run, token};
 
-fn wanting(request: &Request, length: Duration) -> Request {
-    let mut request = request.clone();
-    if let Action::Acquire { wanted_for, .. } = &mut request.action {
-        *wanted_for = Some(length);
-    }
-    request
+fn wanting(name: &str, length: Duration) -> Request {
+    let mut ask = ask();
+    ask.wanted_for = Some(length);
+    asking(name, ask)
 }
 
-fn sparing(request: &Request, tokens: u32) -> Request {
-    let mut request = request.clone();
-    if let Action::Acquire { spare_tokens, .. } = &mut request.action {
-        *spare_tokens = tokens;
-    }
-    request
-}
-
-async fn row(store: &MySqlStore, name: &str) -> LockRow {
-    let filter = InspectFilter::new().prefix(name).include_free();
-    store.inspect(&filter).await.unwrap().remove(0)
+fn sparing(name: &str, tokens: u32) -> Request {
+    let mut ask = ask();
+    ask.spare_tokens = tokens;
+    asking(name, ask)
 }
 
 #[tokio::test]
@@ -63,7 +53,7 @@ async fn the_usual_requests_cost_one_round_trip_each() {
     }
 
     token(&one(&store, acquire("k")).await);
-    let waiter = wanting(&acquire("k"), Duration::from_mins(5));
+    let waiter = wanting("k", Duration::from_mins(5));
     assert!(matches!(one(&store, waiter.clone()).await, Outcome::Busy(_)));
     let wanted_until = row(&place.store(), "k").await.wanted_until;
     assert_ne!(wanted_until, 0);
@@ -83,13 +73,14 @@ async fn a_waiter_gets_in_after_its_looks() {
     let (store, other) = (place.store(), place.store());
     let holder = acquire("k");
     token(&one(&other, holder.clone()).await);
-    let waiter = wanting(&acquire("k"), TTL);
+    let waiter = wanting("k", TTL);
     for _ in 0..3 {
         assert!(matches!(one(&store, waiter.clone()).await, Outcome::Busy(_)));
     }
     let released = one(&other, release(&holder)).await;
     let freed = Outcome::Released {
         freed: true,
+        passed_on: false,
         wanted: true,
     };
     assert_eq!(released, freed);
@@ -115,8 +106,8 @@ async fn spare_tokens_are_kept_free_whether_alone_or_not() {
     let store = place.store();
     // The first request of a key makes its row.
     for _ in 0..2 {
-        let alone = sparing(&acquire("a"), 10);
-        let together = [sparing(&acquire("b"), 20), sparing(&acquire("c"), 30)];
+        let alone = sparing("a", 10);
+        let together = [sparing("b", 20), sparing("c", 30)];
         let mut tokens = vec![token(&one(&store, alone.clone()).await)];
         for answer in store.apply(&together).await {
             tokens.push(token(&answer.unwrap()));
@@ -153,7 +144,7 @@ async fn a_token_passes_a_ceiling_of_any_height() {
         place
             .run(&format!("UPDATE {} SET fence_ceiling = {ceiling}", place.table))
             .await;
-        request = sparing(&acquire("k"), 5);
+        request = sparing("k", 5);
         assert_eq!(token(&one(&store, request.clone()).await), ceiling + 1);
         assert_eq!(row(&store, "k").await.fence_ceiling, ceiling + 6);
     }
@@ -165,22 +156,22 @@ async fn a_hand_over_is_written_whether_alone_or_not() {
         return;
     };
     let store = place.store();
-    let held = [sparing(&acquire("a"), 10), sparing(&acquire("b"), 10)];
+    let held = [sparing("a", 10), sparing("b", 10)];
     for answer in store.apply(&held).await {
         token(&answer.unwrap());
     }
     for alone in [true, false] {
         let before = row(&store, "a").await;
-        let successor = Successor {
+        let to = HandedOver {
             owner: Uuid::now_v7(),
             holder: "näxt'".into(),
             fence_token: before.fence_token + 2,
         };
-        let mut hand_over = extend(&held[0], 3);
-        hand_over.action = Action::Extend {
-            count: 3,
-            ttl: TTL * 2,
-            successor: Some(successor.clone()),
+        let mut ask = Extend::new(3, TTL * 2);
+        ask.handed_over = Some(to.clone());
+        let hand_over = Request {
+            action: Action::Extend(ask),
+            ..held[0].clone()
         };
         let mut stranger = hand_over.clone();
         stranger.lease_id = Uuid::now_v7();
@@ -197,9 +188,9 @@ async fn a_hand_over_is_written_whether_alone_or_not() {
         );
         let after = row(&store, "a").await;
         let expected = LockRow {
-            owner: successor.owner,
-            holder: successor.holder.to_string(),
-            fence_token: successor.fence_token,
+            owner: to.owner,
+            holder: to.holder.to_string(),
+            fence_token: to.fence_token,
             reentrant_count: 3,
             expire_at: after.expire_at,
             now: after.now,
@@ -220,10 +211,9 @@ async fn a_request_that_waited_for_the_table_does_not_see_an_expired_lease_as_he
         let mut rounds = 0..10;
         let outcome = loop {
             assert!(rounds.next().is_some(), "nothing but conflicts");
-            let mut request = acquire("k");
-            if let Action::Acquire { ttl, .. } = &mut request.action {
-                *ttl = Duration::from_millis(100);
-            }
+            let mut short = ask();
+            short.ttl = Duration::from_millis(100);
+            let request = asking("k", short);
             token(&one(&store, request.clone()).await);
             run(&mut admin, &format!("LOCK TABLES {} WRITE", place.table)).await;
             let late = [late(&request, 1)];

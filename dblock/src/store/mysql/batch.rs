@@ -199,14 +199,14 @@ impl Run<'_> {
             .await?;
 
         let mut seen = vec![false; members.len()];
-        let mut outcomes = Vec::with_capacity(members.len());
+        let mut outcomes: Vec<(usize, Answer)> = Vec::with_capacity(members.len());
         let mut rewritten = Vec::new();
         for mut row in rows {
             let Some(place) = self.place(&row) else { continue };
             seen[place] = true;
-            let (outcome, changed) = carry_out(&requests[members[place]], &mut row, false);
-            rewritten.extend(changed.then_some(row));
-            outcomes.push((members[place], outcome));
+            let answer = carry_out(&requests[members[place]], &mut row);
+            rewritten.extend(matches!(answer, Ok((_, true))).then_some(row));
+            outcomes.push((members[place], answer.map(|(outcome, _)| outcome)));
         }
 
         let missing: Vec<usize> = members
@@ -224,8 +224,8 @@ impl Run<'_> {
         }
         sql.push_str("COMMIT");
         self.write(connection, sql).await?;
-        for (member, outcome) in outcomes {
-            answers[member] = Some(Ok(outcome));
+        for (member, answer) in outcomes {
+            answers[member] = Some(answer);
         }
 
         if !inserts.is_empty() {
@@ -245,7 +245,7 @@ impl Run<'_> {
         self,
         connection: &mut MySqlConnection,
         missing: &[usize],
-        outcomes: &mut Vec<(usize, Outcome)>,
+        outcomes: &mut Vec<(usize, Answer)>,
     ) -> Result<Vec<(usize, Outcome, LockRow)>, Failure> {
         let mut inserts = Vec::new();
         if missing.is_empty() {
@@ -258,13 +258,13 @@ impl Run<'_> {
         for &member in missing {
             let request = &self.requests[member];
             if let Some(row) = locked.iter().find(|row| row.key == request.key) {
-                outcomes.push((member, judge_locked(request, row)));
+                outcomes.push((member, Ok(judge_locked(request, row))));
                 continue;
             }
             let mut row = absent(request.key.clone(), now);
-            match carry_out(request, &mut row, false) {
-                (outcome, true) => inserts.push((member, outcome, row)),
-                (outcome, false) => outcomes.push((member, outcome)),
+            match carry_out(request, &mut row) {
+                Ok((outcome, true)) => inserts.push((member, outcome, row)),
+                answer => outcomes.push((member, answer.map(|(outcome, _)| outcome))),
             }
         }
         Ok(inserts)
@@ -306,7 +306,7 @@ impl Run<'_> {
 /// What can be said of a row that somebody else has locked, from its last committed state: an acquire
 /// learns that the key is busy; everything else has to ask again.
 fn judge_locked(request: &Request, row: &LockRow) -> Outcome {
-    let acquire = matches!(request.action, Action::Acquire { .. });
+    let acquire = matches!(request.action, Action::Acquire(_));
     if acquire && row.is_held() && row.lease_id != request.lease_id {
         Outcome::Busy(occupant(row))
     } else {

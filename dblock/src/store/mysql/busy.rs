@@ -8,8 +8,8 @@ use sqlx::AssertSqlSafe;
 use super::batch::Answer;
 use super::{MySqlStore, error, row, text};
 use crate::Key;
-use crate::store::rules::{must_want, occupant};
-use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::busy_keys::still_busy;
+use crate::store::{Action, LockRow, Request, StoreError, StoreErrorKind};
 
 /// Answers the acquires of keys that are still busy and need no write. Everything else, and every error, is
 /// left to those who write, except that the server cannot be reached: they would only find out once more.
@@ -18,9 +18,8 @@ pub(super) async fn look(
     requests: &[Request],
     answers: &mut [Option<Answer>],
 ) -> Result<(), StoreError> {
-    let was_busy = |request: &Request| {
-        matches!(request.action, Action::Acquire(Acquire { .. }) && store.busy.contains(&request.key)
-    };
+    let was_busy =
+        |request: &Request| matches!(request.action, Action::Acquire(_)) && store.busy.contains(&request.key);
     let asked: Vec<usize> = (0..requests.len())
         .filter(|place| was_busy(&requests[*place]))
         .collect();
@@ -38,15 +37,6 @@ pub(super) async fn look(
         answers[place] = row.and_then(|row| still_busy(request, row)).map(Ok);
     }
     Ok(())
-}
-
-fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
-    let Action::Acquire(Acquire { wanted_for, .. } = request.action else {
-        return None;
-    };
-    let held = row.is_held() && row.lease_id != request.lease_id;
-    let silent = wanted_for.is_none_or(|length| !must_want(row, length));
-    (held && silent).then(|| Outcome::Busy(occupant(row)))
 }
 
 async fn read(store: &MySqlStore, keys: impl Iterator<Item = &Key>) -> Result<Vec<LockRow>, StoreError> {

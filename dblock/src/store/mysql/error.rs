@@ -16,6 +16,8 @@ pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 pub(super) const DEADLOCK: u16 = 1213;
 /// MariaDB with `innodb_snapshot_isolation`: the row changed since the transaction's snapshot.
 pub(super) const RECORD_CHANGED: u16 = 1020;
+/// There is such a column already.
+pub(super) const DUPLICATE_COLUMN: u16 = 1060;
 /// There is no such table.
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 

@@ -9,7 +9,11 @@ use super::{MySqlStore, error, session};
 use crate::store::schema::{self, SchemaVersion};
 use crate::store::{StoreError, StoreErrorKind};
 
-const SCRIPT: &str = include_str!("../../../migrations/mysql/0001_distributed_lock.sql");
+/// What leads from one schema version to the next: the first script makes version 1.
+const SCRIPTS: [&str; 2] = [
+    include_str!("../../../migrations/mysql/0001_distributed_lock.sql"),
+    include_str!("../../../migrations/mysql/0002_successor.sql"),
+];
 
 /// How long a node waits for another one that migrates.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -40,7 +44,7 @@ pub(super) async fn found(
     }
 }
 
-/// Creates the tables, one node at a time.
+/// Creates or upgrades the tables, one node at a time.
 ///
 /// The named lock belongs to a connection of its own that is closed at the end, whatever happens: a lock
 /// that stayed behind on a connection would stop every later migration.
@@ -53,18 +57,37 @@ pub(super) async fn run(store: &MySqlStore) -> Result<(), StoreError> {
 
 async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
     // Looked at before the lock too: nothing to do then needs no rights but SELECT.
-    let before = found(store, connection).await?;
-    if before.is_some() {
-        return schema::check(before, &store.table);
+    if let Some(found) = found(store, connection).await?
+        && found.version >= schema::SCHEMA_VERSION
+    {
+        return schema::check(Some(found), &store.table);
     }
     take_turn(store, connection).await?;
-    let script = schema::script_for(SCRIPT, &store.table, '`');
-    sqlx::raw_sql(AssertSqlSafe(script))
-        .execute(&mut *connection)
-        .await
-        .map_err(|error| error::of_statement(error, &store.table))?;
+    let before = found(store, connection).await?;
+    let done = before.map_or(0, |found| usize::try_from(found.version).unwrap_or(0));
+    for script in SCRIPTS.iter().skip(done) {
+        for statement in statements(script) {
+            let statement = schema::script_for(statement, &store.table, '`');
+            let made = sqlx::raw_sql(AssertSqlSafe(statement))
+                .execute(&mut *connection)
+                .await;
+            if let Err(error) = made
+                // A former run was interrupted between this statement and the script's last one.
+                && error::number(&error) != Some(error::DUPLICATE_COLUMN)
+            {
+                return Err(error::of_statement(error, &store.table));
+            }
+        }
+    }
     let after = found(store, connection).await?;
     schema::check(after, &store.table)
+}
+
+/// The statements of a script, which has no `;` anywhere else.
+fn statements(script: &str) -> impl Iterator<Item = &str> {
+    script
+        .split_inclusive(';')
+        .filter(|statement| statement.ends_with(';'))
 }
 
 /// Takes the named lock. Its name is a digest because MySQL allows 64 bytes, fewer than a table's name

@@ -9,8 +9,8 @@
 //! MySQL is a second, in which a transaction of the user's would hold up the leases of others. So with MySQL every
 //! request is a batch.
 //!
-//! What is not usual is left to [`batch`](super::batch): an expired row, a repeated acquire, a row that
-//! somebody has locked, and whatever the server refuses.
+//! What is not usual is left to [`batch`](super::batch): an expired row, a repeated acquire, a row that names a
+//! successor or is to, a row that somebody has locked, and whatever the server refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,12 @@ use std::time::Duration;
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
-use uuid::Uuid;
 
 use super::text::{COLUMNS, LIVE_CLOCK};
 use super::{MySqlStore, error, row};
 use crate::store::clock::micros;
 use crate::store::rules::{must_want, occupant};
-use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind, Successor};
+use crate::store::{Acquire, Action, Extend, Outcome, Request, StoreError, StoreErrorKind};
 
 /// A row that somebody has locked is an error at once.
 const AT_ONCE: &str = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR";
@@ -49,7 +48,7 @@ impl Statements {
             "{AT_ONCE} UPDATE {table} SET lock_owner = ?, holder = ?, acquired_at = {clock}, expire_at = acquired_at + ?, \
              fence_token = GREATEST(fence_ceiling + 1, acquired_at), fence_ceiling = fence_token + ?, revoked = FALSE, \
              reentrant_count = 1 + 0 * LAST_INSERT_ID(fence_token * 2 + (wanted_until > acquired_at)), lease_id = ? \
-             WHERE lock_key = ? AND reentrant_count = 0 AND lease_id <> ?"
+             WHERE lock_key = ? AND reentrant_count = 0 AND lease_id <> ? AND next_lease IS NULL"
         );
         let insert = format!(
             "{AT_ONCE} INSERT INTO {table} (lock_owner, holder, acquired_at, expire_at, fence_token, fence_ceiling, lease_id, \
@@ -61,9 +60,9 @@ impl Statements {
             "{AT_ONCE} UPDATE {table} SET wanted_until = GREATEST(wanted_until, {clock} + ?) \
              WHERE lock_key = ? AND lease_id = ? AND reentrant_count > 0 AND expire_at > {clock}"
         );
-        let extend = |successor| {
+        let extend = |handed_over| {
             format!(
-                "{AT_ONCE} UPDATE {table} SET {successor}expire_at = IF(revoked, expire_at, GREATEST(expire_at, {clock} + ?)), \
+                "{AT_ONCE} UPDATE {table} SET {handed_over}expire_at = IF(revoked, expire_at, GREATEST(expire_at, {clock} + ?)), \
                  reentrant_count = ? \
                  + 0 * LAST_INSERT_ID(GREATEST(expire_at - {clock}, 0) * 4 + revoked * 2 + {wanted}) \
                  WHERE lock_key = ? AND lease_id = ? AND reentrant_count > 0 AND expire_at > {clock}"
@@ -71,7 +70,7 @@ impl Statements {
         };
         let release = format!(
             "{AT_ONCE} UPDATE {table} SET reentrant_count = 0 * LAST_INSERT_ID((reentrant_count > 0) * 2 + {wanted}) \
-             WHERE lock_key = ? AND lease_id = ? AND (reentrant_count = 0 OR expire_at > {clock})"
+             WHERE lock_key = ? AND lease_id = ? AND (reentrant_count = 0 OR expire_at > {clock}) AND next_lease IS NULL"
         );
         Self {
             take: take.into(),
@@ -129,46 +128,22 @@ struct Single<'a> {
 impl Single<'_> {
     async fn carry_out(self) -> Result<Option<Outcome>, sqlx::Error> {
         match &self.request.action {
-            Action::Acquire {
-                owner,
-                ttl,
-                holder,
-                wanted_for,
-                spare_tokens,
-                reserve: _,
-            } => {
-                let grant = Grant {
-                    owner: *owner,
-                    holder,
-                    ttl: *ttl,
-                    spare_tokens: *spare_tokens,
-                    request: self.request,
-                };
-                self.acquire(&grant, *wanted_for).await
-            }
-            Action::Extend {
-                count,
-                ttl,
-                successor,
-            } => self.extend(*count, *ttl, successor.as_ref()).await.map(Some),
-            Action::Release => self.release().await.map(Some),
+            Action::Acquire(ask) => self.acquire(ask).await,
+            Action::Extend(ask) => self.extend(ask).await.map(Some),
+            Action::Release => self.release().await,
         }
     }
 
-    async fn acquire(
-        self,
-        grant: &Grant<'_>,
-        wanted_for: Option<Duration>,
-    ) -> Result<Option<Outcome>, sqlx::Error> {
+    async fn acquire(self, ask: &Acquire) -> Result<Option<Outcome>, sqlx::Error> {
         let granted = |fence_token: u64, wanted| {
             Some(Outcome::Granted {
                 fence_token: i64::try_from(fence_token).unwrap_or(i64::MAX),
-                remaining: grant.ttl,
+                remaining: ask.ttl,
                 taken_over: None,
                 wanted,
             })
         };
-        let take = grant.query(&self.statements.take).bind(self.request.lease_id);
+        let take = self.grant(&self.statements.take, ask).bind(self.request.lease_id);
         let taken = take.execute(&mut *self.connection).await?;
         if taken.rows_affected() > 0 {
             let reply = taken.last_insert_id();
@@ -176,15 +151,15 @@ impl Single<'_> {
         }
         let look = query(&self.statements.look).bind(self.key());
         let Some(row) = look.fetch_optional(&mut *self.connection).await? else {
-            let insert = grant.query(&self.statements.insert);
+            let insert = self.grant(&self.statements.insert, ask);
             let inserted = insert.execute(&mut *self.connection).await?;
             return Ok(granted(inserted.last_insert_id(), false));
         };
         let row = row::with_clock(&row)?;
-        if !row.is_held() || row.lease_id == self.request.lease_id {
+        if !row.is_held() || row.lease_id == self.request.lease_id || ask.queue.is_some() {
             return Ok(None);
         }
-        if let Some(length) = wanted_for.filter(|length| must_want(&row, *length)) {
+        if let Some(length) = ask.wanted_for.filter(|length| must_want(&row, *length)) {
             let want = query(&self.statements.want)
                 .bind(micros(length))
                 .bind(self.key())
@@ -197,24 +172,19 @@ impl Single<'_> {
         Ok(Some(Outcome::Busy(occupant(&row))))
     }
 
-    async fn extend(
-        self,
-        count: u32,
-        ttl: Duration,
-        successor: Option<&Successor>,
-    ) -> Result<Outcome, sqlx::Error> {
-        let extend = match successor {
+    async fn extend(self, ask: &Extend) -> Result<Outcome, sqlx::Error> {
+        let extend = match &ask.handed_over {
             None => query(&self.statements.extend),
-            Some(successor) => query(&self.statements.hand_over)
-                .bind(successor.fence_token)
-                .bind(successor.owner)
-                .bind(successor.fence_token)
-                .bind(successor.holder.as_ref())
-                .bind(successor.fence_token),
+            Some(to) => query(&self.statements.hand_over)
+                .bind(to.fence_token)
+                .bind(to.owner)
+                .bind(to.fence_token)
+                .bind(to.holder.as_ref())
+                .bind(to.fence_token),
         };
         let extend = extend
-            .bind(micros(ttl))
-            .bind(count)
+            .bind(micros(ask.ttl))
+            .bind(ask.count)
             .bind(self.key())
             .bind(self.request.lease_id);
         let extended = extend.execute(self.connection).await?;
@@ -229,47 +199,39 @@ impl Single<'_> {
         })
     }
 
-    async fn release(self) -> Result<Outcome, sqlx::Error> {
+    /// Only of a row that names no successor: it may be the lease itself that the row names, or it may have to pass
+    /// the row on.
+    async fn release(self) -> Result<Option<Outcome>, sqlx::Error> {
         let release = query(&self.statements.release)
             .bind(self.key())
             .bind(self.request.lease_id);
         let released = release.execute(self.connection).await?;
         if released.rows_affected() == 0 {
-            return Ok(Outcome::Lost);
+            return Ok(None);
         }
         let reply = released.last_insert_id();
-        Ok(Outcome::Released {
+        Ok(Some(Outcome::Released {
             freed: reply & 2 != 0,
+            passed_on: false,
             wanted: reply & 1 != 0,
-        })
+        }))
     }
 }
 
-impl Single<'_> {
-    fn key(&self) -> &[u8] {
+impl<'a> Single<'a> {
+    fn key(&self) -> &'a [u8] {
         self.request.key.as_str().as_bytes()
     }
-}
 
-/// What an acquire writes.
-struct Grant<'a> {
-    owner: Uuid,
-    holder: &'a str,
-    ttl: Duration,
-    spare_tokens: u32,
-    request: &'a Request,
-}
-
-impl<'a> Grant<'a> {
     /// A statement that begins with the values of a grant.
-    fn query(&self, sql: &Arc<str>) -> Query<'a, MySql, MySqlArguments> {
+    fn grant(&self, sql: &Arc<str>, ask: &'a Acquire) -> Query<'a, MySql, MySqlArguments> {
         query(sql)
-            .bind(self.owner)
-            .bind(self.holder)
-            .bind(micros(self.ttl))
-            .bind(self.spare_tokens)
+            .bind(ask.owner)
+            .bind(ask.holder.as_ref())
+            .bind(micros(ask.ttl))
+            .bind(ask.spare_tokens)
             .bind(self.request.lease_id)
-            .bind(self.request.key.as_str().as_bytes())
+            .bind(self.key())
     }
 }
 

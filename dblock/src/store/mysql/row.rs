@@ -4,8 +4,9 @@ use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
 
+use super::text::WIDTH;
 use crate::Key;
-use crate::store::LockRow;
+use crate::store::{LockRow, Successor};
 
 /// Runs a text that selects [`COLUMNS`](super::text::COLUMNS) and, as its last statement, the clock.
 pub(super) async fn fetch(
@@ -27,7 +28,7 @@ pub(super) fn key(row: &MySqlRow) -> Result<Key, sqlx::Error> {
 
 /// A row of [`COLUMNS`](super::text::COLUMNS) and the clock.
 pub(super) fn with_clock(row: &MySqlRow) -> Result<LockRow, sqlx::Error> {
-    read(row, row.try_get(11)?)
+    read(row, row.try_get(WIDTH)?)
 }
 
 fn read(row: &MySqlRow, now: i64) -> Result<LockRow, sqlx::Error> {
@@ -44,9 +45,24 @@ fn read(row: &MySqlRow, now: i64) -> Result<LockRow, sqlx::Error> {
         acquired_at: row.try_get(8)?,
         holder: row.try_get(9)?,
         revoked: row.try_get(10)?,
-        next: None,
+        next: successor(row)?,
         now,
     })
+}
+
+fn successor(row: &MySqlRow) -> Result<Option<Successor>, sqlx::Error> {
+    let Some(lease_id) = row.try_get(11)? else {
+        return Ok(None);
+    };
+    Ok(Some(Successor {
+        lease_id,
+        owner: row.try_get(12)?,
+        holder: row.try_get(13)?,
+        ttl: row.try_get(14)?,
+        spare_tokens: u32::try_from(row.try_get::<i64, _>(15)?).map_err(unreadable)?,
+        since: row.try_get(16)?,
+        until: row.try_get(17)?,
+    }))
 }
 
 fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {

@@ -12,7 +12,15 @@ use crate::store::LockRow;
 
 /// The columns in the order in which rows are read.
 pub(super) const COLUMNS: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
-                                  fence_ceiling, wanted_until, acquired_at, holder, revoked";
+                                  fence_ceiling, wanted_until, acquired_at, holder, revoked, next_lease, next_owner, \
+                                  next_holder, next_ttl, next_spare, next_since, next_until";
+
+/// How many [`COLUMNS`] there are: the place of what is selected behind them.
+pub(super) const WIDTH: usize = 18;
+
+/// Assignments after which the row names no successor.
+pub(super) const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = NULL, next_ttl = NULL, \
+                                       next_spare = NULL, next_since = NULL, next_until = NULL";
 
 /// µs since the Unix epoch when the statement started. Not `UNIX_TIMESTAMP(NOW(6))`: that one jumps when
 /// daylight saving ends, and follows the session's time zone.
@@ -71,7 +79,7 @@ pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -
     for (index, row) in rows.enumerate() {
         let _ = write!(
             sql,
-            "{}({}, {}, {}, {}, {}, {}, {}, {}, {}, _utf8mb4 {}, {})",
+            "{}({}, {}, {}, {}, {}, {}, {}, {}, {}, _utf8mb4 {}, {}, ",
             if index == 0 { "" } else { ", " },
             hex(row.key.as_str().as_bytes()),
             hex(row.owner.as_bytes()),
@@ -85,6 +93,20 @@ pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -
             hex(row.holder.as_bytes()),
             i32::from(row.revoked),
         );
+        let _ = match &row.next {
+            None => write!(sql, "NULL, NULL, NULL, NULL, NULL, NULL, NULL)"),
+            Some(next) => write!(
+                sql,
+                "{}, {}, _utf8mb4 {}, {}, {}, {}, {})",
+                hex(next.lease_id.as_bytes()),
+                hex(next.owner.as_bytes()),
+                hex(next.holder.as_bytes()),
+                next.ttl,
+                next.spare_tokens,
+                next.since,
+                next.until,
+            ),
+        };
     }
     sql
 }
@@ -114,6 +136,11 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_width_is_the_number_of_columns() {
+        assert_eq!(COLUMNS.split(", ").count(), WIDTH);
+    }
 
     #[test]
     fn values_become_digits_only() {

@@ -1,88 +1,31 @@
-//! From result rows to outcomes.
-
-use std::time::Duration;
+//! From result rows to outcomes and rows.
 
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use crate::key::Key;
 use crate::store::clock::until;
-use crate::store::{Action, LockRow, Occupant, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind, Successor};
 
-/// The answer that the rows of a request's statements give.
-pub(super) fn outcome(request: &Request, rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
-    match request.action {
-        Action::Acquire(_) => acquired(rows),
-        Action::Extend(_) => extended(rows),
-        Action::Release => released(rows),
-    }
-}
-
-fn acquired(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
-    let mut before = None;
-    let mut grant = None;
-    for row in rows {
-        if get(row, 0)? {
-            grant = Some(row);
-        } else {
-            before = Some(row);
-        }
-    }
-    let occupant = |row| {
-        Ok(Occupant {
-            owner: get(row, 3)?,
-            holder: get(row, 4)?,
-            fence_token: get(row, 5)?,
-            remaining: until(get(row, 6)?, 0),
-        })
-    };
-    match (grant, before) {
-        (Some(grant), before) => {
-            let mut taken_over = None;
-            if let Some(before) = before {
-                let (same_lease, was_taken): (bool, bool) = (get(before, 1)?, get(before, 2)?);
-                if was_taken && !same_lease {
-                    taken_over = Some(Occupant {
-                        remaining: Duration::ZERO,
-                        ..occupant(before)?
-                    });
-                }
-            }
-            Ok(Outcome::Granted {
-                fence_token: get(grant, 1)?,
-                remaining: until(get(grant, 2)?, 0),
-                taken_over,
-                wanted: get(grant, 3)?,
-            })
-        }
-        (None, Some(before)) if get(before, 1)? => Ok(Outcome::Lost),
-        (None, Some(before)) => occupant(before).map(Outcome::Busy),
-        (None, None) => Err(StoreError::new(
-            StoreErrorKind::Other,
-            "the lock table took no row",
-        )),
-    }
-}
-
-fn extended(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
-    let Some(row) = rows.first() else {
-        return Ok(Outcome::Lost);
-    };
-    Ok(Outcome::Extended {
-        remaining: until(get(row, 0)?, 0),
-        revoked: get(row, 1)?,
-        wanted: get(row, 2)?,
-    })
-}
-
-fn released(rows: &[SqliteRow]) -> Result<Outcome, StoreError> {
-    let Some(row) = rows.first() else {
-        return Ok(Outcome::Lost);
-    };
-    Ok(Outcome::Released {
-        freed: get(row, 0)?,
-        passed_on: false,
-        wanted: get(row, 1)?,
+/// What the row of a usual statement says.
+pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, StoreError> {
+    Ok(match request.action {
+        Action::Acquire(_) => Outcome::Granted {
+            fence_token: get(row, 0)?,
+            remaining: until(get(row, 1)?, 0),
+            taken_over: None,
+            wanted: get(row, 2)?,
+        },
+        Action::Extend(_) => Outcome::Extended {
+            remaining: until(get(row, 0)?, 0),
+            revoked: get(row, 1)?,
+            wanted: get(row, 2)?,
+        },
+        Action::Release => Outcome::Released {
+            freed: true,
+            passed_on: false,
+            wanted: get(row, 0)?,
+        },
     })
 }
 
@@ -99,9 +42,29 @@ pub(super) fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
         acquired_at: get(row, 8)?,
         holder: get(row, 9)?,
         revoked: get(row, 10)?,
-        next: None,
-        now: get(row, 11)?,
+        next: successor(row)?,
+        now: now(row)?,
     })
+}
+
+/// The clock behind the columns of a row.
+pub(super) fn now(row: &SqliteRow) -> Result<i64, StoreError> {
+    get(row, 18)
+}
+
+fn successor(row: &SqliteRow) -> Result<Option<Successor>, StoreError> {
+    let Some(lease_id) = get(row, 11)? else {
+        return Ok(None);
+    };
+    Ok(Some(Successor {
+        lease_id,
+        owner: get(row, 12)?,
+        holder: get(row, 13)?,
+        ttl: get(row, 14)?,
+        spare_tokens: get(row, 15)?,
+        since: get(row, 16)?,
+        until: get(row, 17)?,
+    }))
 }
 
 pub(super) fn key(key: &str) -> Result<Key, StoreError> {

@@ -13,9 +13,10 @@ use crate::store::schema::{self, SchemaVersion};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// What leads from one schema version to the next: the first script makes version 1.
-const SCRIPTS: [&str; 1] = [include_str!(
-    "../../../migrations/sqlite/0001_distributed_lock.sql"
-)];
+const SCRIPTS: [&str; 2] = [
+    include_str!("../../../migrations/sqlite/0001_distributed_lock.sql"),
+    include_str!("../../../migrations/sqlite/0002_successor.sql"),
+];
 
 /// How long a migration waits for others in all. Longer than a single statement: it is done once, when the
 /// program starts, and perhaps by many processes together.

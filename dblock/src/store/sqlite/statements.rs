@@ -3,9 +3,11 @@
 //! Parameters are `$N`, not `?N`: a text has several statements that share them, and where one leaves out
 //! a `?N`, sqlx fills the gap by position and counts the later ones wrongly.
 //!
-//! Texts of several statements run inside `BEGIN IMMEDIATE`, so that nobody else writes between two of them.
 //! Every statement reads the clock after the wait for the write lock, also one without a transaction around
 //! it: SQLite begins the write before it computes anything.
+//!
+//! An acquire, an extend and a release have a statement for the usual case, which changes nothing and gives no row
+//! in any other one. What is not usual is decided by the rules, on the row that [`BEGIN`] keeps others from writing.
 
 use std::sync::Arc;
 
@@ -18,45 +20,20 @@ const NOW: &str = "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)";
 pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
 pub(super) const COMMIT: &str = "COMMIT";
 
-/// One action. What counts alone is how often and how much sqlx's worker thread is talked to.
-#[derive(Debug)]
-pub(super) struct Text {
-    /// The usual case in one statement; it gives no row, and changes nothing, in any other case.
-    pub(super) usual: Option<Arc<str>>,
-    /// Every case, as a transaction of its own.
-    pub(super) alone: Arc<str>,
-    /// Every case, as part of an open transaction.
-    pub(super) inside: Arc<str>,
-}
-
-impl Text {
-    fn one(statement: String) -> Self {
-        let text: Arc<str> = statement.into();
-        Self {
-            usual: None,
-            alone: Arc::clone(&text),
-            inside: text,
-        }
-    }
-
-    fn many(usual: String, statements: String) -> Self {
-        let alone = format!("{BEGIN}; {statements}; {COMMIT}").into();
-        Self {
-            usual: Some(usual.into()),
-            alone,
-            inside: statements.into(),
-        }
-    }
-}
+/// The columns in the order in which rows are read and written.
+const COLUMNS: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling, \
+                       wanted_until, acquired_at, holder, revoked, next_lease, next_owner, next_holder, next_ttl, \
+                       next_spare, next_since, next_until";
 
 #[derive(Debug)]
 pub(super) struct Statements {
-    pub(super) acquire: Text,
-    pub(super) busy: Arc<str>,
-    pub(super) extend: Text,
-    pub(super) release: Text,
-    pub(super) revoke: Text,
-    pub(super) force_release: Text,
+    pub(super) take: Arc<str>,
+    pub(super) extend: Arc<str>,
+    pub(super) free: Arc<str>,
+    pub(super) read: Arc<str>,
+    pub(super) write: Arc<str>,
+    pub(super) revoke: Arc<str>,
+    pub(super) force_release: Arc<str>,
     pub(super) inspect: Arc<str>,
     pub(super) idle: Arc<str>,
     pub(super) purge: Arc<str>,
@@ -68,18 +45,13 @@ impl Statements {
         let version = table.quoted_version('"');
         let table = &table.quoted('"');
         Self {
-            acquire: Text::many(grant(table, "reentrant_count = 0"), acquire(table)),
-            busy: busy(table).into(),
-            extend: Text::one(extend(table)),
-            release: Text::many(free(table), release(table)),
-            revoke: Text::one(format!(
-                "UPDATE {table} SET revoked = 1 WHERE lock_key = $1 AND {held} RETURNING 1",
-                held = held()
-            )),
-            force_release: Text::one(format!(
-                "UPDATE {table} SET reentrant_count = 0, lease_id = $2 WHERE lock_key = $1 AND {held} RETURNING 1",
-                held = held()
-            )),
+            take: take(table).into(),
+            extend: extend(table).into(),
+            free: free(table).into(),
+            read: read(table).into(),
+            write: write(table).into(),
+            revoke: revoke(table).into(),
+            force_release: force_release(table).into(),
             inspect: inspect(table).into(),
             idle: idle_rows(table).into(),
             purge: purge(table).into(),
@@ -92,69 +64,28 @@ fn held() -> String {
     format!("reentrant_count > 0 AND expire_at > {NOW}")
 }
 
-/// The row says for long enough that somebody waits: written anew only when less than half of $6 is left, so
-/// that polls seldom write.
-fn is_wanted() -> String {
-    format!("($6 IS NULL OR wanted_until >= {NOW} + $6 / 2)")
-}
-
-/// $1 key, $2 lease, $3 owner, $4 ttl, $5 holder, $6 `wanted_for` or NULL, $7 spare tokens.
+/// $1 key, $2 lease, $3 owner, $4 ttl, $5 holder, $6 spare tokens.
 ///
-/// Rows that begin with 0: the row as it was. Rows that begin with 1: the lease is held by $2 now.
-fn acquire(table: &str) -> String {
-    let held = held();
-    format!(
-        "{before}; \
-         \
-         UPDATE {table} SET reentrant_count = 1 WHERE lock_key = $1 AND lease_id = $2 AND {held} \
-         RETURNING 1, fence_token, expire_at - {NOW}, wanted_until > {NOW}; \
-         \
-         {grant}; \
-         \
-         UPDATE {table} SET wanted_until = {NOW} + $6 \
-         WHERE lock_key = $1 AND lease_id <> $2 AND {held} AND NOT {is_wanted}",
-        is_wanted = is_wanted(),
-        before = before(table),
-        grant = grant(table, &format!("NOT ({held})"))
-    )
-}
-
-/// The row as it was, for an acquire.
-fn before(table: &str) -> String {
-    format!(
-        "SELECT 0, lease_id = $2, reentrant_count > 0, lock_owner, holder, fence_token, expire_at - {NOW} \
-         FROM {table} WHERE lock_key = $1"
-    )
-}
-
-/// The row if the lock is busy and nothing is to be written; otherwise no row. Parameters as in [`acquire`].
-fn busy(table: &str) -> String {
-    format!(
-        "{before} AND lease_id <> $2 AND {held} AND {is_wanted}",
-        is_wanted = is_wanted(),
-        before = before(table),
-        held = held()
-    )
-}
-
-/// The part of an acquire that takes the lock, if the row is absent or `available`. It reads the clock once:
-/// `acquired_at` is now.
-fn grant(table: &str, available: &str) -> String {
+/// Takes a key that is absent or free. It reads the clock once: `acquired_at` is now. The tokens end far above the
+/// limit that is here.
+fn take(table: &str) -> String {
     format!(
         "INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
              fence_ceiling, wanted_until, acquired_at, holder, revoked) \
-         VALUES ($1, $3, 1, {NOW} + $4, $2, {NOW}, {NOW} + $7, 0, {NOW}, $5, 0) \
+         VALUES ($1, $3, 1, {NOW} + $4, $2, {NOW}, {NOW} + $6, 0, {NOW}, $5, 0) \
          ON CONFLICT (lock_key) DO UPDATE SET lock_owner = excluded.lock_owner, reentrant_count = 1, \
              expire_at = excluded.expire_at, lease_id = excluded.lease_id, \
              fence_token = max(fence_ceiling + 1, excluded.acquired_at), \
-             fence_ceiling = max(fence_ceiling + 1, excluded.acquired_at) + $7, \
+             fence_ceiling = max(fence_ceiling + 1, excluded.acquired_at) + $6, \
              acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = 0 \
-         WHERE lease_id <> excluded.lease_id AND {available} \
-         RETURNING 1, fence_token, expire_at - acquired_at, wanted_until > acquired_at"
+         WHERE lease_id <> excluded.lease_id AND reentrant_count = 0 AND next_lease IS NULL \
+             AND fence_ceiling < 9000000000000000000 \
+         RETURNING fence_token, expire_at - acquired_at, wanted_until > acquired_at"
     )
 }
 
-/// $1 key, $2 lease, $3 count, $4 ttl; the successor's $5 owner, $6 holder and $7 token, or NULL.
+/// $1 key, $2 lease, $3 count, $4 ttl; after a local hand-over its $5 owner, $6 holder and $7 token, otherwise NULL.
+/// Has every case: no row means that the lease is lost.
 fn extend(table: &str) -> String {
     format!(
         "UPDATE {table} SET reentrant_count = $3, lock_owner = iif($7 >= fence_token, $5, lock_owner), \
@@ -167,32 +98,52 @@ fn extend(table: &str) -> String {
     )
 }
 
-/// $1 key, $2 lease. The first row tells: whether it was held until now, whether it is wanted.
-fn release(table: &str) -> String {
+/// $1 key, $2 lease. Frees a row that names no successor.
+fn free(table: &str) -> String {
     format!(
-        "{free}; \
-         \
-         SELECT 0, wanted_until > {NOW} FROM {table} \
-         WHERE lock_key = $1 AND lease_id = $2 AND reentrant_count = 0",
-        free = free(table)
+        "UPDATE {table} SET reentrant_count = 0 \
+         WHERE lock_key = $1 AND lease_id = $2 AND next_lease IS NULL AND {held} \
+         RETURNING wanted_until > {NOW}",
+        held = held()
     )
 }
 
-/// The part of a release that frees the row.
-fn free(table: &str) -> String {
+/// $1 key. The row, or NULL in all columns, and the clock.
+fn read(table: &str) -> String {
+    format!("SELECT {COLUMNS}, {NOW} FROM (SELECT 1) LEFT JOIN {table} ON lock_key = $1")
+}
+
+/// Writes a whole row: [`COLUMNS`] in their order.
+fn write(table: &str) -> String {
+    let values: Vec<_> = (1..=COLUMNS.split(", ").count())
+        .map(|n| format!("${n}"))
+        .collect();
     format!(
-        "UPDATE {table} SET reentrant_count = 0 WHERE lock_key = $1 AND lease_id = $2 AND {held} \
-         RETURNING 1, wanted_until > {NOW}",
-        held = held()
+        "INSERT OR REPLACE INTO {table} ({COLUMNS}) VALUES ({})",
+        values.join(", ")
+    )
+}
+
+/// $1 key.
+fn revoke(table: &str) -> String {
+    let held = held();
+    format!("UPDATE {table} SET revoked = 1 WHERE lock_key = $1 AND {held} RETURNING 1")
+}
+
+/// $1 key, $2 fresh lease.
+fn force_release(table: &str) -> String {
+    let held = held();
+    format!(
+        "UPDATE {table} SET reentrant_count = 0, lease_id = $2, next_lease = NULL, next_owner = NULL, \
+             next_holder = NULL, next_ttl = NULL, next_spare = NULL, next_since = NULL, next_until = NULL \
+         WHERE lock_key = $1 AND {held} RETURNING 1"
     )
 }
 
 /// $1 prefix, $2 held only, $3 limit. Compares bytes: LIKE and GLOB would see wildcards in the prefix.
 fn inspect(table: &str) -> String {
     format!(
-        "SELECT lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling, \
-             wanted_until, acquired_at, holder, revoked, {NOW} \
-         FROM {table} \
+        "SELECT {COLUMNS}, {NOW} FROM {table} \
          WHERE lock_key >= $1 AND substr(CAST(lock_key AS BLOB), 1, octet_length($1)) = CAST($1 AS BLOB) \
              AND (NOT $2 OR {held}) \
          ORDER BY lock_key LIMIT $3",

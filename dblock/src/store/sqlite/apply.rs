@@ -1,0 +1,226 @@
+//! Carrying requests out: the usual ones by one statement each, the others by the rules.
+
+use sqlx::SqliteConnection;
+
+use super::answers::{get, lock_row, now, outcome};
+use super::statements::{BEGIN, COMMIT};
+use super::{SqliteStore, query};
+use crate::key::Key;
+use crate::store::busy_keys::still_busy;
+use crate::store::clock::micros;
+use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind, rules};
+
+type Answer = Result<Outcome, StoreError>;
+
+impl SqliteStore {
+    /// Carries out one request as a transaction of its own.
+    async fn alone(&self, request: &Request) -> Answer {
+        let mut connection = self.connections.take().await?;
+        let answer = self.alone_on(&mut connection, request).await;
+        connection.settle(answer)
+    }
+
+    async fn alone_on(&self, connection: &mut SqliteConnection, request: &Request) -> Answer {
+        let was_busy = self.busy.contains(&request.key);
+        if was_busy && let Some(busy) = self.still_busy(connection, request).await? {
+            return Ok(busy);
+        }
+        if let Some(outcome) = self.usual(connection, request).await? {
+            return Ok(outcome);
+        }
+        if !was_busy && let Some(busy) = self.still_busy(connection, request).await? {
+            return Ok(busy);
+        }
+        self.control(connection, BEGIN).await?;
+        let answer = self.decide(connection, request).await?;
+        self.control(connection, COMMIT).await?;
+        answer
+    }
+
+    /// Carries out the requests in one transaction, or none of them.
+    async fn together(&self, requests: &[Request]) -> Result<Vec<Answer>, Undone> {
+        let mut connection = self.connections.take().await.map_err(Undone::all)?;
+        let answers = self.together_on(&mut connection, requests).await;
+        // Closing the connection of a failed batch rolls it back.
+        if answers.is_ok() {
+            connection.keep();
+        }
+        answers
+    }
+
+    async fn together_on(
+        &self,
+        connection: &mut SqliteConnection,
+        requests: &[Request],
+    ) -> Result<Vec<Answer>, Undone> {
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let busy = if self.busy.contains(&request.key) {
+                self.still_busy(connection, request).await.map_err(Undone::one)?
+            } else {
+                None
+            };
+            answers.push(busy.map(Ok));
+        }
+        if answers.iter().any(Option::is_none) {
+            self.control(connection, BEGIN).await.map_err(Undone::all)?;
+            for (request, known) in requests.iter().zip(&mut answers) {
+                if known.is_none() {
+                    *known = Some(self.inside(connection, request).await.map_err(Undone::one)?);
+                }
+            }
+            self.control(connection, COMMIT).await.map_err(Undone::all)?;
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// The answer to an acquire of a key that is busy, if nothing is to be written.
+    async fn still_busy(
+        &self,
+        connection: &mut SqliteConnection,
+        request: &Request,
+    ) -> Result<Option<Outcome>, StoreError> {
+        if !matches!(request.action, Action::Acquire(_)) {
+            return Ok(None);
+        }
+        Ok(still_busy(request, &self.read(connection, &request.key).await?))
+    }
+
+    /// Carries out one request inside a write transaction. Its answer, or what the database says.
+    async fn inside(
+        &self,
+        connection: &mut SqliteConnection,
+        request: &Request,
+    ) -> Result<Answer, StoreError> {
+        match self.usual(connection, request).await? {
+            Some(outcome) => Ok(Ok(outcome)),
+            None => self.decide(connection, request).await,
+        }
+    }
+
+    /// The usual case of a request, in one statement. `None`: another case, and nothing has been done.
+    async fn usual(
+        &self,
+        connection: &mut SqliteConnection,
+        request: &Request,
+    ) -> Result<Option<Outcome>, StoreError> {
+        let statement = match &request.action {
+            Action::Acquire(_) => &self.statements.take,
+            Action::Extend(_) => &self.statements.extend,
+            Action::Release => &self.statements.free,
+        };
+        let query = query(statement, &request.key).bind(request.lease_id);
+        let query = match &request.action {
+            Action::Acquire(ask) => query
+                .bind(ask.owner)
+                .bind(micros(ask.ttl))
+                .bind(&*ask.holder)
+                .bind(ask.spare_tokens),
+            Action::Extend(ask) => {
+                let to = ask.handed_over.as_ref();
+                query
+                    .bind(ask.count)
+                    .bind(micros(ask.ttl))
+                    .bind(to.map(|to| to.owner))
+                    .bind(to.map(|to| &*to.holder))
+                    .bind(to.map(|to| to.fence_token))
+            }
+            Action::Release => query,
+        };
+        match self.rows(connection, query).await?.first() {
+            Some(row) => outcome(request, row).map(Some),
+            None => Ok(matches!(request.action, Action::Extend(_)).then_some(Outcome::Lost)),
+        }
+    }
+
+    /// Any case of a request, by the rules, inside a write transaction.
+    async fn decide(
+        &self,
+        connection: &mut SqliteConnection,
+        request: &Request,
+    ) -> Result<Answer, StoreError> {
+        let mut row = self.read(connection, &request.key).await?;
+        let answer = rules::carry_out(request, &mut row);
+        if let Ok((_, true)) = answer {
+            self.write(connection, &row).await?;
+        }
+        Ok(answer.map(|(outcome, _)| outcome))
+    }
+
+    async fn read(&self, connection: &mut SqliteConnection, key: &Key) -> Result<LockRow, StoreError> {
+        let rows = self.rows(connection, query(&self.statements.read, key)).await?;
+        let row = rows.first().ok_or_else(|| {
+            StoreError::new(
+                StoreErrorKind::Other,
+                "the lock table gave neither a row nor the time",
+            )
+        })?;
+        match get::<Option<&str>>(row, 0)? {
+            Some(_) => lock_row(row),
+            None => Ok(rules::absent(key.clone(), now(row)?)),
+        }
+    }
+
+    async fn write(&self, connection: &mut SqliteConnection, row: &LockRow) -> Result<(), StoreError> {
+        let next = row.next.as_ref();
+        let write = query(&self.statements.write, &row.key)
+            .bind(row.owner)
+            .bind(row.reentrant_count)
+            .bind(row.expire_at)
+            .bind(row.lease_id)
+            .bind(row.fence_token)
+            .bind(row.fence_ceiling)
+            .bind(row.wanted_until)
+            .bind(row.acquired_at)
+            .bind(&row.holder)
+            .bind(row.revoked)
+            .bind(next.map(|next| next.lease_id))
+            .bind(next.map(|next| next.owner))
+            .bind(next.map(|next| &next.holder))
+            .bind(next.map(|next| next.ttl))
+            .bind(next.map(|next| next.spare_tokens))
+            .bind(next.map(|next| next.since))
+            .bind(next.map(|next| next.until));
+        self.rows(connection, write).await.map(drop)
+    }
+
+    /// Carries out the requests, together if possible.
+    pub(super) async fn carry_out(&self, requests: &[Request]) -> Vec<Answer> {
+        if requests.len() > 1 {
+            match self.together(requests).await {
+                Ok(answers) => return answers,
+                Err(Undone { error, of_one: false }) => return for_each(&error, requests),
+                // One request spoils the batch: find out which, and the others never notice.
+                Err(Undone { of_one: true, .. }) => {}
+            }
+        }
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            answers.push(self.alone(request).await);
+        }
+        answers
+    }
+}
+
+/// Why no request of a batch was carried out, and whether it is the fault of one of them.
+struct Undone {
+    error: StoreError,
+    of_one: bool,
+}
+
+impl Undone {
+    fn all(error: StoreError) -> Self {
+        Self { error, of_one: false }
+    }
+
+    fn one(error: StoreError) -> Self {
+        Self { error, of_one: true }
+    }
+}
+
+fn for_each(error: &StoreError, requests: &[Request]) -> Vec<Answer> {
+    requests
+        .iter()
+        .map(|_| Err(StoreError::new(error.kind(), error.to_string())))
+        .collect()
+}
