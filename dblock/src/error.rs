@@ -222,7 +222,10 @@ fn held_by(occupant: Option<&Occupant>) -> String {
 fn timed_out(key: &Key, waited: Duration, cause: TimeoutCause, occupant: Option<&Occupant>) -> String {
     let waited = rounded(waited);
     match cause {
-        TimeoutCause::Held => format!("lock {key:?} was still busy after {waited:?}{}", held_by(occupant)),
+        TimeoutCause::Held => format!(
+            "lock {key:?} was still busy after {waited:?}{}",
+            held_by(occupant)
+        ),
         TimeoutCause::RowLocked => format!(
             "lock {key:?} could not be had within {waited:?}: a transaction that is still open keeps its row locked; \
              did one that called `verify_in` neither commit nor roll back?"

@@ -289,7 +289,9 @@ impl Lease {
     /// What is left until the local deadline; zero when the lease has ended.
     pub(crate) fn remaining(&self) -> Duration {
         let now = self.now();
-        self.ownership.deadline().map_or(Duration::ZERO, |deadline| deadline.since(now))
+        self.ownership
+            .deadline()
+            .map_or(Duration::ZERO, |deadline| deadline.since(now))
     }
 
     /// For how long the owner has, or had, the lock.
@@ -324,7 +326,8 @@ impl Lease {
     /// A fence check has shown that the lease is gone.
     #[cfg(feature = "sql")]
     pub(crate) fn end_as_gone(&self) {
-        self.shared.step(&self.cell, Event::Gone(Arc::clone(&self.ownership)));
+        self.shared
+            .step(&self.cell, Event::Gone(Arc::clone(&self.ownership)));
     }
 
     async fn confirmed(&self, answer: oneshot::Receiver<Result<(), Unconfirmed>>) -> Result<(), LockError> {
@@ -387,7 +390,11 @@ impl Hold {
 
     /// One more hold of a lease that is held. Waits until the row counts it, and the store says that the lease still
     /// holds.
-    pub(crate) async fn enter(lease: &Lease, engine: &EngineHandle, timeout: Duration) -> Result<Self, LockError> {
+    pub(crate) async fn enter(
+        lease: &Lease,
+        engine: &EngineHandle,
+        timeout: Duration,
+    ) -> Result<Self, LockError> {
         let (confirm, answer) = confirm(lease.now() + timeout);
         let hold = Self::add(lease, engine, Some(confirm));
         lease.confirmed(answer).await?;
@@ -400,7 +407,11 @@ impl Hold {
         Self::add(lease, engine, None)
     }
 
-    fn add(lease: &Lease, engine: &EngineHandle, confirm: Option<Confirm<Ticket>>) -> Result<Self, LockError> {
+    fn add(
+        lease: &Lease,
+        engine: &EngineHandle,
+        confirm: Option<Confirm<Ticket>>,
+    ) -> Result<Self, LockError> {
         let event = Event::Enter(Arc::clone(&lease.ownership), confirm);
         if !lease.shared.step(&lease.cell, event).entered {
             lease.check()?;

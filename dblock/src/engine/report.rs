@@ -30,7 +30,9 @@ fn granted(shared: &Arc<Shared>, cell: &Arc<Cell>, waiter: Waiter<Ticket>, owner
     tracing::debug!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
         waited = ?now.since(waiter.since), "lock acquired");
     let lease = Lease::new(Arc::clone(shared), Arc::clone(cell), ownership);
-    let Ticket::Acquire(reply) = waiter.ticket else { return };
+    let Ticket::Acquire(reply) = waiter.ticket else {
+        return;
+    };
     // A caller that has gone away drops the hold, which releases it. Without a handle nobody can be waiting.
     if let Some(hold) = Hold::granted(lease) {
         let _ = reply.send(Ok(hold));

@@ -292,8 +292,16 @@ impl Shared {
             ended.unwrap_or_default()
         });
         let machine = &state.machine;
-        let counts = [machine.has_release_pending(), machine.needs_grace(), machine.is_busy()];
-        let counters = [&self.counts.release_pending, &self.counts.need_grace, &self.counts.busy];
+        let counts = [
+            machine.has_release_pending(),
+            machine.needs_grace(),
+            machine.is_busy(),
+        ];
+        let counters = [
+            &self.counts.release_pending,
+            &self.counts.need_grace,
+            &self.counts.busy,
+        ];
         for ((counter, before), after) in counters.into_iter().zip(&mut state.counted).zip(counts) {
             match (mem::replace(before, after), after) {
                 (false, true) => drop(counter.fetch_add(1, Ordering::AcqRel)),

@@ -49,7 +49,11 @@ struct Lane<K> {
 impl<K> Dispatch<K> {
     /// `concurrency`: how many calls the store takes at once.
     pub(crate) fn new(concurrency: usize) -> Self {
-        let kinds: &[&[Kind]] = if concurrency >= APART.len() { &APART } else { &MIXED };
+        let kinds: &[&[Kind]] = if concurrency >= APART.len() {
+            &APART
+        } else {
+            &MIXED
+        };
         let lane = |kinds: &&'static [Kind]| Lane {
             kinds,
             ready: VecDeque::new(),

@@ -110,7 +110,10 @@ mod tests {
     fn each_reason_and_time_comes_back() {
         for reason in REASONS {
             for time in [Time::from_nanos(0), Time::from_nanos(7), Time::MAX] {
-                assert_eq!(decode(encode(Ends::Ended(reason, time))), Ends::Ended(reason, time));
+                assert_eq!(
+                    decode(encode(Ends::Ended(reason, time))),
+                    Ends::Ended(reason, time)
+                );
                 assert_eq!(decode(encode(Ends::At(time))), Ends::At(time));
             }
         }

@@ -70,6 +70,6 @@ mod switch {
     }
 }
 
+pub(crate) use switch::flawed;
 #[cfg(feature = "simulation")]
 pub use switch::put_in;
-pub(crate) use switch::flawed;

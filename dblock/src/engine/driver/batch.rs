@@ -79,7 +79,11 @@ async fn apply(
     let message = match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(answers)) if answers.len() == requests.len() => return Ok(answers),
         Ok(Ok(answers)) => {
-            format!("the store gave {} answers to {} requests", answers.len(), requests.len())
+            format!(
+                "the store gave {} answers to {} requests",
+                answers.len(),
+                requests.len()
+            )
         }
         Ok(Err(_)) => format!("the database has not answered within {limit:?}"),
         Err(_) => "the store panicked".into(),

@@ -111,7 +111,8 @@ impl Driver {
             if batch.is_empty() {
                 self.shared.schedule().dispatch.answered(lane);
             } else {
-                self.batches.push(Box::pin(batch.run(Arc::clone(&self.shared.store))));
+                self.batches
+                    .push(Box::pin(batch.run(Arc::clone(&self.shared.store))));
             }
         }
     }
@@ -123,7 +124,9 @@ impl Driver {
         for (cell, answer) in answered.cells.iter().zip(answered.answers) {
             self.shared.answer(cell, answer, answered.most_together);
         }
-        self.shared.health.set_pending_releases(self.shared.release_pending());
+        self.shared
+            .health
+            .set_pending_releases(self.shared.release_pending());
     }
 
     fn handle(&mut self, command: Option<Command>) {

@@ -123,7 +123,11 @@ impl Asking {
             // The row keeps what it was given first.
             Some(place) => (place.lease_id, place.spare_tokens),
             None => {
-                let spare = if others_wait && env.hand_over { self.spare_tokens } else { 0 };
+                let spare = if others_wait && env.hand_over {
+                    self.spare_tokens
+                } else {
+                    0
+                };
                 (env.random.lease_id(), spare)
             }
         }
@@ -142,7 +146,14 @@ impl Asking {
     // ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
     /// The row names the lease as its successor.
-    pub(super) fn queued(&mut self, lease_id: Uuid, spare_tokens: u32, behind: i64, next_ttl: Duration, sent_at: Time) {
+    pub(super) fn queued(
+        &mut self,
+        lease_id: Uuid,
+        spare_tokens: u32,
+        behind: i64,
+        next_ttl: Duration,
+        sent_at: Time,
+    ) {
         let heard = self.place.and_then(|place| place.heard);
         self.place = Some(Place {
             lease_id,
@@ -165,7 +176,9 @@ impl Asking {
             Duration::ZERO
         } else if env.listening {
             let longest = self.place.map_or(NEXT_TTL, |place| place.next_ttl) / 3;
-            longest.min(LISTENING_PAUSE).mul_f64(0.95 + env.random.fraction() / 20.0)
+            longest
+                .min(LISTENING_PAUSE)
+                .mul_f64(0.95 + env.random.fraction() / 20.0)
         } else {
             let pause = env.jittered(self.pause);
             self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
@@ -177,7 +190,11 @@ impl Asking {
 
     /// The row was locked by somebody's statement or transaction.
     pub(super) fn skipped(&mut self, env: &mut Env<'_>) {
-        let pause = if self.woken { WOKEN_PAUSE } else { self.pause.min(FIRST_PAUSE * 4) };
+        let pause = if self.woken {
+            WOKEN_PAUSE
+        } else {
+            self.pause.min(FIRST_PAUSE * 4)
+        };
         let pause = env.jittered(pause);
         self.ask_after(pause, env.now);
         self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);

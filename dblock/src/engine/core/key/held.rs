@@ -132,7 +132,9 @@ pub(super) struct Held<C> {
 pub(super) enum After {
     Stands,
     /// The lease is over. `passed_on`: another process has the key already.
-    Over { passed_on: bool },
+    Over {
+        passed_on: bool,
+    },
 }
 
 impl<C> Held<C> {
@@ -283,10 +285,17 @@ impl<C> Held<C> {
     }
 
     /// Lets the next caller in without the store, if that may be.
-    pub(super) fn hand_over(&mut self, queue: &mut WaitQueue<C>, key: &Key, now: Time, out: &mut Out<C>) -> bool {
+    pub(super) fn hand_over(
+        &mut self,
+        queue: &mut WaitQueue<C>,
+        key: &Key,
+        now: Time,
+        out: &mut Out<C>,
+    ) -> bool {
         let after_loss = flawed(Flaw::HandOverAfterLoss);
         let until = self.hand_over_until.is_some_and(|until| now < until);
-        let left = matches!(self.state, State::Left) || flawed(Flaw::HandOverWhileReleasing) && self.is_left();
+        let left =
+            matches!(self.state, State::Left) || flawed(Flaw::HandOverWhileReleasing) && self.is_left();
         if !left || !until || self.current.hold_min_until.is_some() || self.current.is_revoked() {
             return false;
         }
@@ -314,7 +323,10 @@ impl<C> Held<C> {
         self.current = Arc::clone(&ownership);
         self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
         // The former owner need not wait for its successor's row.
-        let done = self.waiting.drain(..).map(|pending| Reply::Confirmed(pending.confirm.ticket));
+        let done = self
+            .waiting
+            .drain(..)
+            .map(|pending| Reply::Confirmed(pending.confirm.ticket));
         out.replies.extend(done);
         out.replies.push(Reply::Granted(next, ownership));
         true
@@ -357,13 +369,18 @@ impl<C> Held<C> {
         let lingers = self.lingers_by_itself();
         let reason = ended_reason(&self.current);
         for list in [&mut self.waiting, &mut self.sent] {
-            for Pending { confirm, .. } in list.extract_if(.., |p| lost || lingers || p.confirm.deadline <= now) {
+            for Pending { confirm, .. } in
+                list.extract_if(.., |p| lost || lingers || p.confirm.deadline <= now)
+            {
                 out.replies.push(if lost {
                     Reply::Lost(confirm.ticket, reason)
                 } else if lingers {
                     Reply::Confirmed(confirm.ticket)
                 } else {
-                    Reply::Unconfirmed(confirm.ticket, self.failure.as_ref().map(|(_, error)| error.clone()))
+                    Reply::Unconfirmed(
+                        confirm.ticket,
+                        self.failure.as_ref().map(|(_, error)| error.clone()),
+                    )
                 });
             }
         }
@@ -397,16 +414,24 @@ impl<C> Held<C> {
             out.replies.push(if held {
                 Reply::Lost(confirm.ticket, reason)
             } else {
-                Reply::Unconfirmed(confirm.ticket, self.failure.as_ref().map(|(_, error)| error.clone()))
+                Reply::Unconfirmed(
+                    confirm.ticket,
+                    self.failure.as_ref().map(|(_, error)| error.clone()),
+                )
             });
         }
-        let unsure = (extend_on_its_way || self.extend_unsure) && !matches!(self.state, State::Lingering { .. });
+        let unsure =
+            (extend_on_its_way || self.extend_unsure) && !matches!(self.state, State::Lingering { .. });
         unsure.then_some(self.current.call.ttl)
     }
 
     /// When to look again without an event. `asked`: a request is on its way.
     pub(super) fn next_look(&self, now: Time, asked: bool) -> Option<Time> {
-        let deadlines = self.waiting.iter().chain(&self.sent).map(|pending| pending.confirm.deadline);
+        let deadlines = self
+            .waiting
+            .iter()
+            .chain(&self.sent)
+            .map(|pending| pending.confirm.deadline);
         let end = match self.state {
             State::Held { .. } => self.current.deadline(),
             State::Lingering { until } => Some(until),
@@ -433,7 +458,9 @@ impl<C> Held<C> {
             return None;
         }
         let due = self.grant.store_end.before(call.ttl * 2 / 3).as_nanos();
-        let grid = u64::try_from((call.ttl / 16).as_nanos()).unwrap_or(u64::MAX).max(1);
+        let grid = u64::try_from((call.ttl / 16).as_nanos())
+            .unwrap_or(u64::MAX)
+            .max(1);
         Some(Time::from_nanos(due - due % grid))
     }
 
@@ -514,7 +541,9 @@ impl<C> Held<C> {
         self.row_locked = matches!(answer, Ok(Outcome::Skipped));
         let unsure = matches!(self.state, State::Releasing { unsure: true });
         match answer {
-            Ok(Outcome::Extended { remaining, revoked, .. }) if !release => {
+            Ok(Outcome::Extended {
+                remaining, revoked, ..
+            }) if !release => {
                 self.extended(sent_at, remaining, revoked, now, out);
                 After::Stands
             }
@@ -538,14 +567,20 @@ impl<C> Held<C> {
                 if matches!(self.state, State::Held { .. }) {
                     // Somebody has the row locked, with a fence check perhaps. Within the lease memory decides.
                     let trusting = self.sent.extract_if(.., |pending| !pending.named);
-                    out.replies.extend(trusting.map(|pending| Reply::Confirmed(pending.confirm.ticket)));
+                    out.replies
+                        .extend(trusting.map(|pending| Reply::Confirmed(pending.confirm.ticket)));
                 }
                 self.try_again(now);
                 After::Stands
             }
             Ok(other) => {
                 let message = format!("the store answered {action:?} with {other:?}");
-                self.failed(action, StoreError::new(StoreErrorKind::Interrupted, message), now, out);
+                self.failed(
+                    action,
+                    StoreError::new(StoreErrorKind::Interrupted, message),
+                    now,
+                    out,
+                );
                 After::Stands
             }
             Err(error) => {
@@ -576,13 +611,18 @@ impl<C> Held<C> {
     fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time, out: &mut Out<C>) {
         self.row = self.row_sent;
         self.grant.row_owner = self.row_owner_sent;
-        let counted_from = if flawed(Flaw::DeadlineFromTheAnswer) { now } else { sent_at };
+        let counted_from = if flawed(Flaw::DeadlineFromTheAnswer) {
+            now
+        } else {
+            sent_at
+        };
         self.grant.store_end = self.grant.store_end.max(counted_from + remaining);
         self.grant.given_for = Duration::MAX;
         self.extend_unsure = false;
         self.pause = FIRST_RETRY;
         if matches!(self.state, State::Held { .. }) {
-            self.current.move_deadline(self.grant.deadline(self.current.call.ttl), now);
+            self.current
+                .move_deadline(self.grant.deadline(self.current.call.ttl), now);
             if !self.row_is_behind() {
                 self.follow_at = None;
             } else {
@@ -595,21 +635,26 @@ impl<C> Held<C> {
         if revoked && !self.current.is_revoked() {
             self.current.mark_revoked();
             out.changed.push(Arc::clone(&self.current));
-            out.notes.push(Note::Revoked(Arc::clone(&self.current), remaining));
+            out.notes
+                .push(Note::Revoked(Arc::clone(&self.current), remaining));
         }
         if matches!(self.state, State::Lingering { .. }) && !self.lingers_by_itself() && !revoked {
             // The body has ended meanwhile: its caller waits for the extension that `hold_min` needs.
             self.waiting.append(&mut self.sent);
             return;
         }
-        let done = self.sent.drain(..).map(|pending| Reply::Confirmed(pending.confirm.ticket));
+        let done = self
+            .sent
+            .drain(..)
+            .map(|pending| Reply::Confirmed(pending.confirm.ticket));
         out.replies.extend(done);
     }
 
     fn released(&mut self, out: &mut Out<C>) {
         out.notes.push(Note::Released(Arc::clone(&self.current)));
         let pending = self.sent.drain(..).chain(self.waiting.drain(..));
-        out.replies.extend(pending.map(|pending| Reply::Confirmed(pending.confirm.ticket)));
+        out.replies
+            .extend(pending.map(|pending| Reply::Confirmed(pending.confirm.ticket)));
     }
 
     /// The row does not know the lease any more.
@@ -623,7 +668,8 @@ impl<C> Held<C> {
         self.end(reason, now, out);
         let reason = if left { reason } else { ended_reason(&self.current) };
         let pending = self.sent.drain(..).chain(self.waiting.drain(..));
-        out.replies.extend(pending.map(|pending| Reply::Lost(pending.confirm.ticket, reason)));
+        out.replies
+            .extend(pending.map(|pending| Reply::Lost(pending.confirm.ticket, reason)));
     }
 
     /// The request was not carried out, or nobody knows: its callers wait for the next one.

@@ -34,7 +34,9 @@ use super::ownership::Ownership;
 use super::time::Time;
 use crate::error::LostReason;
 use crate::key::Key;
-use crate::store::{Acquire, Action, Extend, HandedOver, Occupant, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{
+    Acquire, Action, Extend, HandedOver, Occupant, Outcome, Request, StoreError, StoreErrorKind,
+};
 
 /// What must be left of a lease that was passed on for a caller to enter at once: an extension follows.
 const ENOUGH_TO_ENTER: Duration = Duration::from_millis(100);
@@ -189,8 +191,16 @@ impl<C> Machine<C> {
                 in_order,
                 confirm,
             } => {
-                let left = self.held.as_mut().and_then(|held| held.leave(&ownership, in_order, now));
-                self.confirm(&ownership, confirm, left.map(|()| false).ok_or(LostReason::Released), out);
+                let left = self
+                    .held
+                    .as_mut()
+                    .and_then(|held| held.leave(&ownership, in_order, now));
+                self.confirm(
+                    &ownership,
+                    confirm,
+                    left.map(|()| false).ok_or(LostReason::Released),
+                    out,
+                );
             }
             Event::Pin(ownership, confirm) => {
                 let pinned = match &mut self.held {
@@ -200,7 +210,10 @@ impl<C> Machine<C> {
                 self.confirm(&ownership, confirm, pinned.map(|()| true), out);
             }
             Event::Gone(ownership) => {
-                let held = self.held.as_mut().filter(|held| Arc::ptr_eq(held.current(), &ownership));
+                let held = self
+                    .held
+                    .as_mut()
+                    .filter(|held| Arc::ptr_eq(held.current(), &ownership));
                 if let Some(held) = held {
                     let reason = if ownership.is_revoked() {
                         LostReason::Revoked
@@ -282,7 +295,8 @@ impl<C> Machine<C> {
     }
 
     fn refuse_overdue(&mut self, now: Time, out: &mut Out<C>) {
-        if self.queue.first_deadline().is_none_or(|deadline| now < deadline) && !self.queue.has_non_blocking() {
+        if self.queue.first_deadline().is_none_or(|deadline| now < deadline) && !self.queue.has_non_blocking()
+        {
             return;
         }
         let mut occupant = None;
@@ -315,7 +329,8 @@ impl<C> Machine<C> {
 
     fn refuse_all(&mut self, nested_too: bool, out: &mut Out<C>) {
         let refused = self.queue.take(nested_too).into_iter();
-        out.replies.extend(refused.map(|waiter| Reply::Refused(waiter, Refusal::Shutdown)));
+        out.replies
+            .extend(refused.map(|waiter| Reply::Refused(waiter, Refusal::Shutdown)));
     }
 
     /// Ends what is held and refuses all callers. A row that `hold_min` keeps busy is left to expire.
@@ -335,7 +350,10 @@ impl<C> Machine<C> {
         if self.asking.passed_on(lease_id, fence_token) {
             return;
         }
-        let abandoned = self.abandoned.iter_mut().find(|abandoned| abandoned.lease_id == lease_id);
+        let abandoned = self
+            .abandoned
+            .iter_mut()
+            .find(|abandoned| abandoned.lease_id == lease_id);
         match abandoned {
             Some(abandoned) => abandoned.passed_on(env.now),
             None if self.held.is_none() && !self.queue.is_empty() => {
@@ -372,10 +390,12 @@ impl<C> Machine<C> {
         if let Some(place) = self.asking.place.take() {
             // The successor lapses, and the lease too if the row was passed on to it just before.
             let lapses = now + fairness::WANTED_FOR + place.next_ttl;
-            self.abandoned.push(Abandoned::answered(place.lease_id, lapses, now));
+            self.abandoned
+                .push(Abandoned::answered(place.lease_id, lapses, now));
         }
         if let Some(arriving) = self.asking.arriving.take() {
-            self.abandoned.push(Abandoned::answered(arriving.lease_id, arriving.until, now));
+            self.abandoned
+                .push(Abandoned::answered(arriving.lease_id, arriving.until, now));
         }
     }
 
@@ -437,7 +457,11 @@ impl<C> Machine<C> {
         if !enough || !whole && !call.renew {
             self.queue.put_back(number, waiter);
             // A whole lease of which nothing is left was answered too late.
-            return if whole { Offered::OfNoUse } else { Offered::TooShort };
+            return if whole {
+                Offered::OfNoUse
+            } else {
+                Offered::TooShort
+            };
         }
         let ids = (grant.lease_id, grant.fence_token);
         let ownership = Ownership::new(self.key.clone(), call.clone(), ids, (since, now), deadline);
@@ -487,7 +511,12 @@ impl<C> Machine<C> {
             return Some(Plan::Arriving(arriving));
         }
         // The newest first: nothing comes between an acquire and the release that undoes it.
-        if let Some(abandoned) = self.abandoned.iter().rev().find(|abandoned| abandoned.retry_at <= now) {
+        if let Some(abandoned) = self
+            .abandoned
+            .iter()
+            .rev()
+            .find(|abandoned| abandoned.retry_at <= now)
+        {
             return Some(Plan::Abandoned(abandoned.lease_id));
         }
         let asks = self.held.is_none() && !self.queue.is_empty() && self.asking.may_ask(now);
@@ -520,7 +549,8 @@ impl<C> Machine<C> {
                 let mut acquire = Acquire::new(call.owner, call.ttl, Arc::clone(&call.holder));
                 acquire.wanted_for = (self.queue.blocking() > 0).then_some(fairness::WANTED_FOR);
                 let waited = env.now.since(first.since);
-                acquire.queue = (acquire.wanted_for.is_some() && Asking::queues(waited, env)).then_some(waited);
+                acquire.queue =
+                    (acquire.wanted_for.is_some() && Asking::queues(waited, env)).then_some(waited);
                 let (lease_id, spare_tokens) = self.asking.asked(self.queue.len() > 1, env);
                 acquire.spare_tokens = spare_tokens;
                 (lease_id, Action::Acquire(acquire), ForWhom::Waiter(number))
@@ -544,8 +574,16 @@ impl<C> Machine<C> {
         let asked = self.on_its_way.is_some();
         // What was due before is listed, or follows the request on its way: only what comes later needs a look.
         let later = |at: &Time| !asked && *at > now;
-        let abandoned = self.abandoned.iter().map(|abandoned| abandoned.retry_at).filter(later);
-        let arriving = self.asking.arriving.map(|arriving| arriving.retry_at).filter(later);
+        let abandoned = self
+            .abandoned
+            .iter()
+            .map(|abandoned| abandoned.retry_at)
+            .filter(later);
+        let arriving = self
+            .asking
+            .arriving
+            .map(|arriving| arriving.retry_at)
+            .filter(later);
         let held = self.held.as_ref().and_then(|held| held.next_look(now, asked));
         let ask = if self.held.is_none() && !self.queue.is_empty() {
             self.asking.ask_at().filter(later)
@@ -553,16 +591,24 @@ impl<C> Machine<C> {
             None
         };
         let deadline = self.queue.first_deadline();
-        abandoned.chain(arriving).chain(held).chain(ask).chain(deadline).min()
+        abandoned
+            .chain(arriving)
+            .chain(held)
+            .chain(ask)
+            .chain(deadline)
+            .min()
     }
 
     // ── What is answered ─────────────────────────────────────────────────────────────────────────────
 
     fn answer(&mut self, answer: Result<Outcome, StoreError>, env: &mut Env<'_>, out: &mut Out<C>) {
-        let Some(sent) = self.on_its_way.take() else { return };
+        let Some(sent) = self.on_its_way.take() else {
+            return;
+        };
         match sent.for_whom {
             ForWhom::Abandoned => self.abandoned.retain_mut(|abandoned| {
-                abandoned.lease_id != sent.lease_id || !abandoned.release_answered(&answer, sent.sent_at, env.now)
+                abandoned.lease_id != sent.lease_id
+                    || !abandoned.release_answered(&answer, sent.sent_at, env.now)
             }),
             ForWhom::Held => self.answer_held(&sent, answer, env, out),
             ForWhom::Arriving => self.answer_arriving(&sent, answer, env, out),
@@ -604,12 +650,21 @@ impl<C> Machine<C> {
         env: &mut Env<'_>,
         out: &mut Out<C>,
     ) {
-        let Some(arriving) = self.asking.arriving else { return };
-        let Action::Extend(Extend { ttl, handed_over: Some(to), .. }) = &sent.action else {
+        let Some(arriving) = self.asking.arriving else {
+            return;
+        };
+        let Action::Extend(Extend {
+            ttl,
+            handed_over: Some(to),
+            ..
+        }) = &sent.action
+        else {
             return;
         };
         match answer {
-            Ok(Outcome::Extended { remaining, wanted, .. }) => {
+            Ok(Outcome::Extended {
+                remaining, wanted, ..
+            }) => {
                 let grant = Grant {
                     lease_id: arriving.lease_id,
                     fence_token: arriving.fence_token,
@@ -644,7 +699,9 @@ impl<C> Machine<C> {
         env: &mut Env<'_>,
         out: &mut Out<C>,
     ) {
-        let Action::Acquire(ask) = &sent.action else { return };
+        let Action::Acquire(ask) = &sent.action else {
+            return;
+        };
         let (now, lease_id) = (env.now, sent.lease_id);
         match answer {
             Ok(Outcome::Granted {
@@ -669,7 +726,13 @@ impl<C> Machine<C> {
                 self.note_taken_over(taken_over, out);
             }
             Ok(Outcome::Queued { occupant, next_ttl }) => {
-                self.asking.queued(lease_id, ask.spare_tokens, occupant.fence_token, next_ttl, sent.sent_at);
+                self.asking.queued(
+                    lease_id,
+                    ask.spare_tokens,
+                    occupant.fence_token,
+                    next_ttl,
+                    sent.sent_at,
+                );
                 self.busy(occupant, env, out);
             }
             Ok(Outcome::Busy(occupant)) => self.busy(occupant, env, out),
@@ -695,7 +758,8 @@ impl<C> Machine<C> {
 
     fn note_taken_over(&self, former: Option<Occupant>, out: &mut Out<C>) {
         if let Some((held, former)) = self.held.as_ref().zip(former) {
-            out.notes.push(Note::TakenOver(Arc::clone(held.current()), former));
+            out.notes
+                .push(Note::TakenOver(Arc::clone(held.current()), former));
         }
     }
 
@@ -728,7 +792,8 @@ impl<C> Machine<C> {
         }
         if !error.is_retryable() {
             let refused = self.queue.take(true).into_iter();
-            out.replies.extend(refused.map(|waiter| Reply::Refused(waiter, refusal.clone())));
+            out.replies
+                .extend(refused.map(|waiter| Reply::Refused(waiter, refusal.clone())));
         }
     }
 

@@ -45,7 +45,8 @@ impl<C> WaitQueue<C> {
     }
 
     fn insert(&mut self, number: u64, waiter: Box<Waiter<C>>) {
-        self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, number)));
+        self.deadlines
+            .extend(waiter.deadline.map(|deadline| (deadline, number)));
         self.non_blocking.extend(waiter.non_blocking.then_some(number));
         self.waiters.insert(number, waiter);
     }
@@ -84,7 +85,9 @@ impl<C> WaitQueue<C> {
     }
 
     pub(super) fn first(&self) -> Option<(u64, &Waiter<C>)> {
-        self.waiters.first_key_value().map(|(number, waiter)| (*number, &**waiter))
+        self.waiters
+            .first_key_value()
+            .map(|(number, waiter)| (*number, &**waiter))
     }
 
     /// When the first of them must have its answer.
@@ -96,7 +99,9 @@ impl<C> WaitQueue<C> {
     pub(super) fn pop_if(&mut self, now: Time, test: impl FnOnce(&Call) -> bool) -> Option<Box<Waiter<C>>> {
         let (number, first) = self.first()?;
         let in_time = first.deadline.is_none_or(|deadline| now < deadline);
-        (in_time && test(&first.call)).then(|| self.remove(number)).flatten()
+        (in_time && test(&first.call))
+            .then(|| self.remove(number))
+            .flatten()
     }
 
     /// Takes a caller out whose time is over.
@@ -117,6 +122,9 @@ impl<C> WaitQueue<C> {
         let taken = |waiter: &Waiter<C>| nested_too || !waiter.call.nested;
         let numbers = self.waiters.iter().filter(|(_, waiter)| taken(waiter));
         let numbers: Vec<u64> = numbers.map(|(number, _)| *number).collect();
-        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
+        numbers
+            .into_iter()
+            .filter_map(|number| self.remove(number))
+            .collect()
     }
 }
