@@ -267,9 +267,6 @@ impl Shared {
             entered: out.entered,
         };
         self.carry_out(cell, &mut out, most_together);
-        if self.immediate && out.ready.is_some() {
-            self.carry_out_requests(cell);
-        }
         Ok(stepped)
     }
 
@@ -312,8 +309,17 @@ impl Shared {
         (out, state.most_together)
     }
 
-    /// Replies first.
+    /// Carries out what a step wants done, replies first.
     fn carry_out(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>, most_together: usize) {
+        self.tell(cell, out);
+        if self.immediate {
+            self.carry_out_requests(cell, out);
+        }
+        self.plan(cell, out, most_together);
+    }
+
+    /// Tells callers, the log and the driver what the step says.
+    fn tell(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>) {
         for reply in out.replies.drain(..) {
             report::reply(self, cell, reply);
         }
@@ -326,6 +332,10 @@ impl Shared {
         if out.wants_wake_ups {
             self.wants_wake_ups.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Has the key sent for, and looked at again, when the step says so.
+    fn plan(&self, cell: &Arc<Cell>, out: &Out<Ticket>, most_together: usize) {
         if out.idle {
             return self.retire(cell);
         }
@@ -333,13 +343,12 @@ impl Shared {
         let sooner = out
             .look_at
             .filter(|at| registered == 0 || at.as_nanos() < registered);
-        let ready = out.ready.filter(|_| !self.immediate);
-        if ready.is_none() && sooner.is_none() {
+        if out.ready.is_none() && sooner.is_none() {
             return;
         }
         let mut schedule = self.schedule();
-        let mut wake = ready.is_some();
-        if let Some(kind) = ready {
+        let mut wake = out.ready.is_some();
+        if let Some(kind) = out.ready {
             schedule.dispatch.ready(Arc::clone(cell), kind, most_together);
         }
         if let Some(at) = sooner {
@@ -351,9 +360,14 @@ impl Shared {
         }
     }
 
-    /// Carries out what the key has to send, where the store answers at once.
-    fn carry_out_requests(self: &Arc<Self>, cell: &Arc<Cell>) {
-        while let Some(request) = self.request(cell, ANY) {
+    /// Carries out what the key has to send, where the store answers at once. `out` is that of the last step then.
+    fn carry_out_requests(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>) {
+        while out.ready.take().is_some() {
+            *out = self.step_now(cell, Event::Send(ANY));
+            self.tell(cell, out);
+            let Some(request) = out.request.take() else {
+                continue;
+            };
             let answers = self.store.apply(std::slice::from_ref(&request)).now_or_never();
             let answer = answers.and_then(|mut answers| answers.pop());
             let answer = answer.unwrap_or_else(|| {
@@ -361,16 +375,19 @@ impl Shared {
                 Err(StoreError::new(StoreErrorKind::Interrupted, message))
             });
             self.health.note(std::slice::from_ref(&answer));
-            self.answer(cell, answer, MAX_BATCH);
+            *out = self.step_now(cell, Event::Answer(answer));
+            self.tell(cell, out);
         }
+    }
+
+    fn step_now(&self, cell: &Cell, event: Event<Ticket>) -> Out<Ticket> {
+        self.step_locked(&mut lock(&cell.state), &cell.key, event).0
     }
 
     /// The request that a key has to send, of one of these kinds. It is on its way from here on.
     pub(super) fn request(self: &Arc<Self>, cell: &Arc<Cell>, kinds: &'static [Kind]) -> Option<Request> {
-        let (mut out, most_together) = {
-            let mut state = lock(&cell.state);
-            self.step_locked(&mut state, &cell.key, Event::Send(kinds))
-        };
+        let (mut out, most_together) =
+            self.step_locked(&mut lock(&cell.state), &cell.key, Event::Send(kinds));
         let request = out.request.take();
         self.carry_out(cell, &mut out, most_together);
         request

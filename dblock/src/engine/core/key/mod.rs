@@ -815,3 +815,6 @@ impl<C> Machine<C> {
         self.held.is_some() || !self.abandoned.is_empty() || self.on_its_way.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,486 @@
+//! Sequences of events, and what the machine wants done after each.
+
+use super::super::ownership::Call;
+use super::*;
+
+const TTL: Duration = Duration::from_secs(9);
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+/// Numbers instead of chance.
+struct Numbers(u128);
+
+impl super::super::env::Random for Numbers {
+    fn lease_id(&mut self) -> Uuid {
+        self.0 += 1;
+        Uuid::from_u128(self.0)
+    }
+
+    fn fraction(&mut self) -> f64 {
+        0.5
+    }
+}
+
+/// One machine, and the clock that it is told.
+struct Process {
+    machine: Machine<&'static str>,
+    now: Time,
+    listening: bool,
+    numbers: Numbers,
+    ownership: Option<Arc<Ownership>>,
+}
+
+fn call(ttl: Duration) -> Call {
+    Call {
+        owner: Uuid::now_v7(),
+        holder: "h".into(),
+        ttl,
+        renew: true,
+        on_lost: crate::OnLost::Cancel,
+        max_hold: None,
+        hold_min: None,
+        nested: false,
+    }
+}
+
+impl Process {
+    fn new() -> Self {
+        Self {
+            machine: Machine::new(Key::new(None, "k").unwrap()),
+            now: Time::from_nanos(0) + 100 * SECOND,
+            listening: true,
+            numbers: Numbers(0),
+            ownership: None,
+        }
+    }
+
+    /// A step, and what became of each caller.
+    fn step(&mut self, event: Event<&'static str>) -> (Out<&'static str>, Vec<String>) {
+        let mut env = Env {
+            now: self.now,
+            wake_ups: true,
+            listening: self.listening,
+            hand_over: true,
+            random: &mut self.numbers,
+        };
+        let mut out = self.machine.step(&mut env, event);
+        let mut said = Vec::new();
+        for reply in out.replies.drain(..) {
+            said.push(match reply {
+                Reply::Granted(waiter, ownership) => {
+                    let text = format!("{} has {}", waiter.ticket, ownership.fence_token);
+                    self.ownership = Some(ownership);
+                    text
+                }
+                Reply::Refused(waiter, refusal) => {
+                    let why = match refusal {
+                        Refusal::Held(_) => "held",
+                        Refusal::RowLocked => "row locked",
+                        Refusal::NoAnswer => "no answer",
+                        Refusal::Store(_) => "store",
+                        Refusal::Shutdown => "shutdown",
+                    };
+                    format!("{} refused: {why}", waiter.ticket)
+                }
+                Reply::Confirmed(ticket) => format!("{ticket} confirmed"),
+                Reply::Lost(ticket, reason) => format!("{ticket} lost: {reason:?}"),
+                Reply::Unconfirmed(ticket, _) => format!("{ticket} unconfirmed"),
+            });
+        }
+        (out, said)
+    }
+
+    fn says(&mut self, event: Event<&'static str>) -> Vec<String> {
+        self.step(event).1
+    }
+
+    fn wants(&mut self, ticket: &'static str, wait: Option<Duration>) -> u64 {
+        self.wants_with(ticket, wait, call(TTL))
+    }
+
+    fn wants_with(&mut self, ticket: &'static str, wait: Option<Duration>, call: Call) -> u64 {
+        let waiter = Waiter {
+            call,
+            since: self.now,
+            deadline: Some(self.now + wait.unwrap_or(5 * SECOND)),
+            non_blocking: wait.is_none(),
+            ticket,
+        };
+        let (out, said) = self.step(Event::Acquire(Box::new(waiter)));
+        assert!(said.is_empty(), "{said:?}");
+        out.waiter
+    }
+
+    fn sends(&mut self) -> Option<Request> {
+        self.step(Event::Send(&[Kind::Extend, Kind::Release, Kind::Acquire]))
+            .0
+            .request
+    }
+
+    fn answered(&mut self, outcome: Outcome) -> Vec<String> {
+        self.says(Event::Answer(Ok(outcome)))
+    }
+
+    fn passes(&mut self, time: Duration) -> Vec<String> {
+        self.now = self.now + time;
+        self.says(Event::Time)
+    }
+
+    fn leaves(&mut self, ticket: &'static str, in_order: bool) -> Vec<String> {
+        let ownership = self.ownership.clone().unwrap();
+        let deadline = self.now + 5 * SECOND;
+        self.says(Event::Leave {
+            ownership,
+            in_order,
+            confirm: Some(Confirm { ticket, deadline }),
+        })
+    }
+
+    /// The first caller is granted the lock.
+    fn holding(ticket: &'static str) -> Self {
+        let mut process = Self::new();
+        process.wants(ticket, Some(5 * SECOND));
+        process.sends().unwrap();
+        assert_eq!(process.answered(granted(7)), [format!("{ticket} has 7")]);
+        process
+    }
+
+    /// A caller waits, and is next behind the token 7.
+    fn queued() -> (Self, Uuid) {
+        let mut process = Self::new();
+        process.wants("a", Some(60 * SECOND));
+        let lease = process.sends().unwrap().lease_id;
+        assert!(process.answered(queued_behind(7)).is_empty());
+        (process, lease)
+    }
+}
+
+fn granted(fence_token: i64) -> Outcome {
+    Outcome::Granted {
+        fence_token,
+        remaining: TTL,
+        taken_over: None,
+        wanted: false,
+    }
+}
+
+fn extended() -> Outcome {
+    Outcome::Extended {
+        remaining: TTL,
+        revoked: false,
+        wanted: false,
+    }
+}
+
+fn released() -> Outcome {
+    Outcome::Released {
+        freed: true,
+        passed_on: false,
+        wanted: false,
+    }
+}
+
+fn holder(fence_token: i64) -> Occupant {
+    Occupant {
+        owner: Uuid::nil(),
+        holder: "other".into(),
+        fence_token,
+        remaining: 20 * SECOND,
+    }
+}
+
+fn queued_behind(fence_token: i64) -> Outcome {
+    Outcome::Queued {
+        occupant: holder(fence_token),
+        next_ttl: 3 * SECOND,
+    }
+}
+
+fn unknown() -> StoreError {
+    StoreError::new(StoreErrorKind::Interrupted, "nobody knows")
+}
+
+#[test]
+fn a_lock_is_acquired_and_released_with_a_request_each() {
+    let mut a = Process::new();
+    a.wants("a", None);
+    assert!(
+        matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.queue.is_none() && ask.wanted_for.is_none())
+    );
+    assert_eq!(a.answered(granted(7)), ["a has 7"]);
+    assert!(a.leaves("a", true).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+    assert_eq!(a.answered(released()), ["a confirmed"]);
+    assert!(a.machine.is_idle());
+}
+
+#[test]
+fn the_next_caller_of_the_process_enters_without_the_store() {
+    let mut a = Process::holding("a");
+    a.wants("b", Some(5 * SECOND));
+    let former = a.ownership.clone().unwrap();
+    // Its tokens were not asked for: it was alone. So the lock goes through the store.
+    assert!(a.leaves("a", true).is_empty());
+    assert_eq!(former.ended(), Some(LostReason::Released));
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+    assert_eq!(a.answered(released()), ["a confirmed"]);
+    a.wants("c", Some(5 * SECOND));
+    assert!(matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.spare_tokens > 0));
+    assert_eq!(a.answered(granted(20)), ["b has 20"]);
+    assert_eq!(a.leaves("b", true), ["b confirmed", "c has 21"]);
+    // The row follows.
+    assert!(a.passes(60 * MS).is_empty());
+    let Action::Extend(extend) = a.sends().unwrap().action else {
+        panic!()
+    };
+    assert_eq!(extend.handed_over.unwrap().fence_token, 21);
+    assert!(a.answered(extended()).is_empty());
+    assert_eq!(a.sends(), None);
+}
+
+#[test]
+fn a_body_that_did_not_return_hands_nothing_over() {
+    let mut a = Process::new();
+    a.wants("a", Some(5 * SECOND));
+    a.wants("b", Some(5 * SECOND));
+    a.sends().unwrap();
+    a.answered(granted(7));
+    assert!(a.leaves("a", false).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+#[test]
+fn a_caller_enters_on_a_wake_up_with_a_larger_token() {
+    let (mut a, lease) = Process::queued();
+    assert!(a.says(Event::PassedOn(lease, 7)).is_empty(), "an old wake-up");
+    assert_eq!(a.says(Event::PassedOn(lease, 8)), ["a has 8"]);
+    // An extension follows at once and names the owner.
+    let Action::Extend(extend) = a.sends().unwrap().action else {
+        panic!()
+    };
+    assert_eq!((extend.ttl, extend.handed_over.unwrap().fence_token), (TTL, 8));
+    let before = a.ownership.as_ref().unwrap().deadline().unwrap();
+    assert_eq!(before.since(a.now), 3 * SECOND - 150 * MS);
+    a.answered(extended());
+    let after = a.ownership.as_ref().unwrap().deadline().unwrap();
+    assert_eq!(after.since(a.now), TTL - 450 * MS);
+}
+
+/// The ask may find the lease expired and queue it anew, behind somebody who has the key now.
+#[test]
+fn a_wake_up_waits_for_the_ask_on_its_way() {
+    let (mut a, lease) = Process::queued();
+    a.passes(SECOND);
+    assert_eq!(
+        a.sends().unwrap().lease_id,
+        lease,
+        "asked again with the same lease"
+    );
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert!(a.answered(queued_behind(9)).is_empty(), "8 is over");
+    a.passes(SECOND);
+    a.sends().unwrap();
+    assert!(a.says(Event::PassedOn(lease, 11)).is_empty());
+    assert_eq!(a.answered(queued_behind(9)), ["a has 11"]);
+}
+
+#[test]
+fn a_busy_answer_shows_that_a_wake_up_is_old() {
+    let (mut a, lease) = Process::queued();
+    a.passes(SECOND);
+    a.sends().unwrap();
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert!(a.answered(Outcome::Busy(holder(9))).is_empty());
+}
+
+#[test]
+fn what_is_left_counts_from_when_the_ask_was_sent() {
+    let (mut a, lease) = Process::queued();
+    a.now = a.now + 2800 * MS;
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty(), "too little is left");
+    let Action::Extend(extend) = a.sends().unwrap().action else {
+        panic!()
+    };
+    assert_eq!((extend.count, extend.ttl), (1, TTL));
+    assert_eq!(a.answered(extended()), ["a has 8"]);
+    assert_eq!(a.sends(), None);
+}
+
+#[test]
+fn a_caller_that_does_not_renew_enters_after_an_extension() {
+    let mut a = Process::new();
+    a.wants_with(
+        "a",
+        Some(9 * SECOND),
+        Call {
+            renew: false,
+            ..call(TTL)
+        },
+    );
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(queued_behind(7));
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    assert_eq!(a.answered(extended()), ["a has 8"]);
+    let deadline = a.ownership.as_ref().unwrap().deadline().unwrap();
+    assert_eq!(deadline.since(a.now), TTL - 450 * MS);
+}
+
+#[test]
+fn a_row_that_was_passed_on_unheard_is_granted_to_the_next_ask() {
+    let (mut a, lease) = Process::queued();
+    a.passes(SECOND);
+    assert_eq!(a.sends().unwrap().lease_id, lease);
+    let rest = Outcome::Granted {
+        fence_token: 8,
+        remaining: 2 * SECOND,
+        taken_over: None,
+        wanted: true,
+    };
+    assert_eq!(a.answered(rest), ["a has 8"]);
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+}
+
+#[test]
+fn one_that_ran_out_unheard_asks_with_a_fresh_lease() {
+    let (mut a, lease) = Process::queued();
+    a.passes(SECOND);
+    a.sends().unwrap();
+    a.answered(Outcome::Lost);
+    assert_ne!(a.sends().unwrap().lease_id, lease);
+}
+
+#[test]
+fn a_waiter_that_times_out_withdraws() {
+    let mut a = Process::new();
+    a.wants("a", Some(300 * MS));
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(queued_behind(7));
+    assert_eq!(a.passes(300 * MS), ["a refused: held"]);
+    let request = a.sends().unwrap();
+    assert_eq!((request.lease_id, request.action), (lease, Action::Release));
+    a.answered(Outcome::Withdrawn);
+    assert!(a.machine.is_idle());
+}
+
+#[test]
+fn a_wake_up_for_a_lease_that_nobody_waits_with_is_answered_by_its_release() {
+    let (mut a, lease) = Process::queued();
+    a.says(Event::GiveUp(1));
+    a.sends().unwrap();
+    a.answered(Outcome::Skipped);
+    assert_eq!(a.sends(), None, "in a moment");
+    a.says(Event::PassedOn(lease, 8));
+    let request = a.sends().unwrap();
+    assert_eq!((request.lease_id, request.action), (lease, Action::Release));
+}
+
+#[test]
+fn a_place_stays_when_one_of_several_gives_up() {
+    let (mut a, lease) = Process::queued();
+    a.wants("b", Some(5 * SECOND));
+    a.says(Event::GiveUp(1));
+    assert_eq!(a.sends(), None);
+    assert_eq!(a.says(Event::PassedOn(lease, 8)), ["b has 8"]);
+}
+
+#[test]
+fn an_acquire_of_unknown_outcome_is_released_by_its_lease() {
+    let mut a = Process::new();
+    a.wants("a", Some(5 * SECOND));
+    let lease = a.sends().unwrap().lease_id;
+    assert!(a.says(Event::Answer(Err(unknown()))).is_empty());
+    let request = a.sends().unwrap();
+    assert_eq!((request.lease_id, request.action), (lease, Action::Release));
+    a.answered(Outcome::Lost);
+    a.passes(20 * MS);
+    assert_ne!(a.sends().unwrap().lease_id, lease);
+}
+
+#[test]
+fn a_lease_ends_before_the_store_s_and_stays_lost() {
+    let mut a = Process::holding("a");
+    let body = a.ownership.clone().unwrap();
+    a.passes(4 * SECOND);
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    a.now = a.now + 4600 * MS;
+    let (out, _) = a.step(Event::Answer(Ok(extended())));
+    assert!(
+        out.notes
+            .iter()
+            .any(|note| matches!(note, Note::Lost(_, LostReason::Expired)))
+    );
+    assert_eq!(
+        body.ended(),
+        Some(LostReason::Expired),
+        "an answer that comes too late"
+    );
+    // The row is freed as soon as the body has stopped.
+    assert!(a.leaves("a", false).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+#[test]
+fn the_row_is_busy_for_hold_min_before_the_call_returns() {
+    let mut a = Process::new();
+    let long = Call {
+        hold_min: Some(60 * SECOND),
+        ..call(TTL)
+    };
+    a.wants_with("a", None, long);
+    a.sends().unwrap();
+    a.answered(granted(7));
+    assert!(
+        a.leaves("a", true).is_empty(),
+        "the row is not busy for long enough"
+    );
+    let Action::Extend(extend) = a.sends().unwrap().action else {
+        panic!()
+    };
+    assert!(extend.ttl > 60 * SECOND);
+    let covers = Outcome::Extended {
+        remaining: extend.ttl,
+        revoked: false,
+        wanted: false,
+    };
+    assert_eq!(a.answered(covers), ["a confirmed"]);
+    assert!(a.passes(59 * SECOND).is_empty());
+    assert_eq!(a.sends(), None);
+    a.passes(SECOND);
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+#[test]
+fn callers_hear_why_they_waited_in_vain() {
+    let mut a = Process::new();
+    a.wants("a", Some(MS));
+    a.sends().unwrap();
+    assert_eq!(a.passes(MS), ["a refused: no answer"]);
+
+    let mut a = Process::holding("a");
+    a.wants("b", Some(SECOND));
+    a.leaves("a", false);
+    a.sends().unwrap();
+    a.answered(Outcome::Skipped);
+    assert_eq!(a.passes(SECOND), ["b refused: row locked"]);
+
+    let mut a = Process::new();
+    a.wants("a", Some(SECOND));
+    a.sends().unwrap();
+    a.says(Event::Answer(Err(StoreError::new(StoreErrorKind::Conflict, "c"))));
+    assert_eq!(a.passes(SECOND), ["a refused: store"]);
+}
+
+#[test]
+fn a_lost_re_entry_counts_no_hold() {
+    let mut a = Process::holding("a");
+    let body = a.ownership.clone().unwrap();
+    a.passes(9 * SECOND);
+    let confirm = Confirm {
+        ticket: "b",
+        deadline: a.now + SECOND,
+    };
+    let (out, said) = a.step(Event::Enter(body, Some(confirm)));
+    assert!(!out.entered);
+    assert_eq!(said, ["b lost: Expired"]);
+}
