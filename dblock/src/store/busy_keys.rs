@@ -43,6 +43,20 @@ impl BusyKeys {
         }
     }
 
+    /// Remembers the keys too that are the caller's and that somebody waits for: after [`note`](Self::note).
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) fn note_wanted(&self, requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
+        let wanted = requests.iter().zip(answers).filter(|(_, answer)| {
+            use Outcome::{Extended, Granted};
+            matches!(
+                answer,
+                Ok(Granted { wanted: true, .. } | Extended { wanted: true, .. })
+            )
+        });
+        let mut keys = self.keys();
+        keys.extend(wanted.map(|(request, _)| request.key.clone()));
+    }
+
     fn keys(&self) -> MutexGuard<'_, HashSet<Key>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

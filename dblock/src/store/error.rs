@@ -16,7 +16,8 @@ pub struct StoreError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// No connection could be had; nothing was sent. Worth trying again.
+    /// No connection that can write could be had; nothing was carried out. Worth trying again: after a fail-over
+    /// the next connection may find the primary.
     Unreachable,
     /// The connection broke or the time was up after something was sent: it may have been carried out
     /// or may still be. The store has given up the connection. Worth trying again.
@@ -26,7 +27,7 @@ pub enum StoreErrorKind {
     Conflict,
     /// The table is missing, older or newer than this version of dblock. The message has the remedy.
     Schema,
-    /// The database refuses: wrong password, no permission, read-only.
+    /// The database refuses: wrong password, no permission.
     Refused,
     /// The store or the build of this program cannot do what was asked.
     Unsupported,

@@ -19,20 +19,25 @@ pub(crate) struct SchemaVersion {
 
 /// Whether this client can work with what was found.
 pub(crate) fn check(found: Option<SchemaVersion>, table: &TableName) -> Result<(), StoreError> {
+    check_for(SCHEMA_VERSION, found, table)
+}
+
+/// The same for a client of schema version `client`.
+fn check_for(client: i32, found: Option<SchemaVersion>, table: &TableName) -> Result<(), StoreError> {
     let message = match found {
         None => format!(
             "the lock table {table} is not there; build the manager with `auto_migrate(true)`, call \
              `LockManager::migrate` on one from `LockManagerBuilder::start`, or run the \
              script in the folder `migrations/` of the dblock crate, which names the table {DEFAULT_TABLE}"
         ),
-        Some(found) if found.version < SCHEMA_VERSION => format!(
-            "the lock table {table} has schema version {}, older than the {SCHEMA_VERSION} that this program \
+        Some(found) if found.version < client => format!(
+            "the lock table {table} has schema version {}, older than the {client} that this program \
              needs; call `LockManager::migrate`",
             found.version
         ),
-        Some(found) if found.min_client > SCHEMA_VERSION => format!(
+        Some(found) if found.min_client > client => format!(
             "the lock table {table} has schema version {}, which needs clients of version {} or later; this \
-             program has {SCHEMA_VERSION}: upgrade the dblock crate",
+             program has {client}: upgrade the dblock crate",
             found.version, found.min_client
         ),
         Some(_) => return Ok(()),
@@ -71,6 +76,23 @@ mod tests {
         );
         assert_eq!(say(version(9, 1)), Ok(()));
         assert_eq!(say(version(SCHEMA_VERSION, 1)), Ok(()));
+    }
+
+    /// Earlier clients follow other rules for who is next.
+    #[test]
+    fn a_client_of_version_1_is_refused() {
+        let table = TableName::parse("ops.locks").unwrap();
+        let migrated = Some(SchemaVersion {
+            version: 2,
+            min_client: 2,
+        });
+        assert!(check_for(2, migrated, &table).is_ok());
+        let message = check_for(1, migrated, &table).unwrap_err().to_string();
+        assert!(
+            message.contains("needs clients of version 2 or later"),
+            "{message}"
+        );
+        assert!(message.ends_with("upgrade the dblock crate"), "{message}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dblock::Key;
 use dblock::store::postgres::PostgresStore;
-use dblock::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
+use dblock::store::{Acquire, Action, Extend, Outcome, Request, Store, StoreError, StoreErrorKind};
 use dblock_tests::postgres_url;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection};
@@ -92,45 +92,38 @@ pub(crate) fn key(name: impl AsRef<str>) -> Key {
 }
 
 pub(crate) fn acquire(name: impl AsRef<str>) -> Request {
-    let action = Action::Acquire {
-        owner: Uuid::now_v7(),
-        ttl: TTL,
-        holder: "host/1 test".into(),
-        wanted_for: None,
-        spare_tokens: 0,
-        reserve: false,
-    };
+    let ask = Acquire::new(Uuid::now_v7(), TTL, "host/1 test");
     Request {
         key: key(name),
         lease_id: Uuid::now_v7(),
-        action,
+        action: Action::Acquire(ask),
+    }
+}
+
+/// The payload of an acquire.
+pub(crate) fn ask_of(request: &mut Request) -> &mut Acquire {
+    match &mut request.action {
+        Action::Acquire(ask) => ask,
+        other => panic!("{other:?}"),
     }
 }
 
 pub(crate) fn waiting(name: impl AsRef<str>, wish: Duration) -> Request {
     let mut request = acquire(name);
-    if let Action::Acquire { wanted_for, .. } = &mut request.action {
-        *wanted_for = Some(wish);
-    }
+    ask_of(&mut request).wanted_for = Some(wish);
     request
 }
 
 /// Waits, and wants to be next.
-pub(crate) fn reserving(name: impl AsRef<str>, wish: Duration) -> Request {
+pub(crate) fn queueing(name: impl AsRef<str>, wish: Duration) -> Request {
     let mut request = waiting(name, wish);
-    if let Action::Acquire { reserve, .. } = &mut request.action {
-        *reserve = true;
-    }
+    ask_of(&mut request).queue = Some(Duration::ZERO);
     request
 }
 
 pub(crate) fn extend(of: &Request, count: u32) -> Request {
     Request {
-        action: Action::Extend {
-            count,
-            ttl: TTL,
-            successor: None,
-        },
+        action: Action::Extend(Extend::new(count, TTL)),
         ..of.clone()
     }
 }

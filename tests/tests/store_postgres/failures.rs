@@ -1,9 +1,9 @@
 //! A statement that fails, for one of its rows or with its session.
 
-use dblock::store::{Action, InspectFilter, Outcome, Store, StoreErrorKind};
+use dblock::store::{InspectFilter, Outcome, Store, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
-use crate::bench::{Bench, TTL, acquire, ask, extend, one, release, waiting};
+use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, one, release, waiting};
 
 /// One bad row fails alone.
 #[tokio::test]
@@ -13,9 +13,7 @@ async fn a_batch_that_fails_for_one_row_is_split() {
     };
     let store = bench.store();
     let mut batch: Vec<_> = ["a", "b", "c"].map(acquire).into();
-    if let Action::Acquire { holder, .. } = &mut batch[1].action {
-        *holder = "a NUL \0".into();
-    }
+    ask_of(&mut batch[1]).holder = "a NUL \0".into();
     let answers = store.apply(&batch).await;
     assert!(matches!(answers[0], Ok(Outcome::Granted { .. })), "{answers:?}");
     assert!(

@@ -12,12 +12,12 @@
 mod bench;
 mod failures;
 mod operators;
+mod pass_on;
 mod plans;
 mod poolers;
 mod purge;
 mod race;
 mod refusals;
-mod reservations;
 mod rules;
 mod schema;
 mod users;

@@ -6,7 +6,7 @@ use dblock::store::{Request, Store};
 use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::time::sleep;
 
-use crate::bench::{Bench, TTL, acquire, extend, release, reserving};
+use crate::bench::{Bench, TTL, acquire, extend, queueing, release};
 
 const ROWS: i64 = 20_000;
 
@@ -55,14 +55,18 @@ async fn a_plan_for_an_empty_table_is_good_for_a_large_one() {
                 .await;
         }
         let (first, second) = (all(["a", "b"], round), all(["a", "b"], round));
-        let reserve = |request: &Request| reserving(request.key.as_str(), TTL);
-        let batches: [Vec<Request>; 7] = [
+        let queue = |request: &Request| queueing(request.key.as_str(), TTL);
+        let next: Vec<_> = second.iter().map(queue).collect();
+        let batches: [Vec<Request>; 9] = [
             first.clone(),
             second.clone(),
-            second.iter().map(reserve).collect(),
+            next.clone(),
             first.iter().map(|request| extend(request, 2)).collect(),
             first.iter().map(release).collect(),
+            // The row was passed on.
+            next.iter().map(release).collect(),
             second.iter().map(release).collect(),
+            second.clone(),
             all(["idle", "new"], round),
         ];
         for batch in &batches {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dblock::store::{Action, InspectFilter, Outcome, Purged, Store};
+use dblock::store::{InspectFilter, Outcome, Purged, Store};
 use sqlx::{AssertSqlSafe, Connection};
 
-use crate::bench::{Bench, acquire, ask, key, release, token};
+use crate::bench::{Bench, acquire, ask, ask_of, key, release, token};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -149,9 +149,7 @@ async fn tokens_grow_across_purges() {
                 let mut tokens: Vec<i64> = Vec::new();
                 while tokens.len() < 25 || purged.load(Ordering::Relaxed) <= 10 {
                     let mut request = acquire("hot");
-                    if let Action::Acquire { ttl, .. } = &mut request.action {
-                        *ttl = Duration::from_micros(200);
-                    }
+                    ask_of(&mut request).ttl = Duration::from_micros(200);
                     let mut batch = vec![request];
                     // One of the racers uses the multi-row statement.
                     batch.extend((racer == 1).then(|| acquire("cold")));

@@ -2,18 +2,38 @@
 
 use dblock::store::postgres::PostgresStore;
 use dblock::store::{Outcome, Store, StoreErrorKind};
+use sqlx::Connection as _;
 
 use crate::bench::{Bench, acquire, ask, extend, one, release, token};
 
+/// A standby, until a fail-over is through: retryable, and what it is.
 #[tokio::test]
-async fn a_read_only_session_is_refused_with_a_remedy() {
+async fn a_read_only_server_is_named_and_worth_another_try() {
     let Some(bench) = Bench::new("readonly").await else {
         return;
     };
     let store = bench.store_with(|url| url.push_str("options=-c%20default_transaction_read_only%3Don"));
-    let error = one(&store, &acquire("a")).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Refused);
-    assert!(error.to_string().contains("primary"), "{error}");
+    let request = acquire("a");
+    for request in [request.clone(), extend(&request, 1), release(&request)] {
+        let error = one(&store, &request).await.unwrap_err();
+        assert!(error.is_retryable() && !error.is_outcome_unknown(), "{error:?}");
+        let message = error.to_string();
+        assert!(
+            message.contains("read-only") && message.contains("primary"),
+            "{error}"
+        );
+    }
+    let fence = token(&ask(&bench.store(), &request).await);
+    // A transaction that may not write is the user's mistake.
+    let mut user = bench.user().await;
+    let mut transaction = user.begin_with("BEGIN READ ONLY").await.unwrap();
+    let check = store.verify_in(&mut transaction, &request.key, request.lease_id, fence);
+    let error = check.await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    assert!(
+        error.to_string().contains("begin a transaction that may write"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

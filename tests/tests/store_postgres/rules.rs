@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use dblock::store::{Action, InspectFilter, Outcome, Request, Store, Successor};
+use dblock::store::{
+    Action, Extend, HandedOver, InspectFilter, Outcome, Request, Store, StoreError, StoreErrorKind,
+};
 use uuid::Uuid;
 
-use crate::bench::{Bench, TTL, acquire, ask, extend, key, release, token, waiting};
+use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, key, one, queueing, release, token, waiting};
 
 /// The state of a lease, as the table of rules has it, in one row and in a batch.
 #[tokio::test]
@@ -70,6 +72,7 @@ async fn the_rules_hold_for_one_row_and_for_many() {
             ask(&release(&first)).await,
             Outcome::Released {
                 freed: true,
+                passed_on: false,
                 wanted: true
             }
         );
@@ -77,6 +80,7 @@ async fn the_rules_hold_for_one_row_and_for_many() {
             ask(&release(&first)).await,
             Outcome::Released {
                 freed: false,
+                passed_on: false,
                 wanted: true
             }
         );
@@ -136,6 +140,54 @@ async fn a_token_is_above_the_ceiling() {
     assert_eq!(token(&ask(&store, &acquire("a")).await), 9_000_000_000_000_001);
 }
 
+/// The largest number there is is given once. After it the key is refused, alone and in a batch, by takeover too, and
+/// others are not.
+#[tokio::test]
+async fn the_last_token_is_given_once() {
+    let Some(bench) = Bench::new("last_token").await else {
+        return;
+    };
+    let store = bench.store();
+    let mut last = acquire("a");
+    ask_of(&mut last).spare_tokens = 7;
+    let before = acquire("a");
+    ask(&store, &before).await;
+    ask(&store, &release(&before)).await;
+    bench
+        .run(&format!("UPDATE {{t}} SET fence_ceiling = {}", i64::MAX - 1))
+        .await;
+    assert_eq!(token(&ask(&store, &last).await), i64::MAX);
+    let next = queueing("a", TTL);
+    assert!(matches!(ask(&store, &next).await, Outcome::Queued { .. }));
+    let freed = Outcome::Released {
+        freed: true,
+        passed_on: false,
+        wanted: true,
+    };
+    assert_eq!(ask(&store, &release(&last)).await, freed);
+    let refused = |answer: Result<Outcome, StoreError>| {
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");
+        assert!(
+            error.to_string().contains("tokens of the key are used up"),
+            "{error}"
+        );
+    };
+    // From stores that know of the key what it was last, and nothing.
+    for store in [&store, &bench.store()] {
+        refused(one(store, &acquire("a")).await);
+        let other = acquire("b");
+        let mut answers = store.apply(&[acquire("a"), other.clone()]).await;
+        token(&answers.pop().unwrap().unwrap());
+        refused(answers.pop().unwrap());
+        ask(store, &release(&other)).await;
+    }
+    bench
+        .run("UPDATE {t} SET reentrant_count = 1, expire_at = 1")
+        .await;
+    refused(one(&store, &acquire("a")).await);
+}
+
 /// A poller writes its wish only when half of the last one is over.
 #[tokio::test]
 async fn a_wish_is_not_written_with_each_poll() {
@@ -155,11 +207,11 @@ async fn a_wish_is_not_written_with_each_poll() {
     assert!(wanted_until().await > first);
 }
 
-/// Tokens for hand-overs are kept free above a grant's own, and the successor's place is written with the
-/// count, alone and in a batch.
+/// Tokens for local hand-overs are kept free above a grant's own, and the next owner is written with the count, alone
+/// and in a batch.
 #[tokio::test]
 async fn a_lease_is_handed_over_in_the_row() {
-    let Some(bench) = Bench::new("successor").await else {
+    let Some(bench) = Bench::new("handed_over").await else {
         return;
     };
     let store = bench.store();
@@ -174,9 +226,9 @@ async fn a_lease_is_handed_over_in_the_row() {
         let ask = async |request: &Request| {
             let mut batch = vec![request.clone()];
             if round == "batch" {
-                // Without a successor and spare tokens, so that the rows of a batch differ.
+                // Without a hand-over and spare tokens, so that the rows of a batch differ.
                 let mut other = acquire("other");
-                if matches!(request.action, Action::Extend { .. }) {
+                if matches!(request.action, Action::Extend(_)) {
                     other = extend(&other, 1);
                 }
                 batch.push(other);
@@ -186,22 +238,18 @@ async fn a_lease_is_handed_over_in_the_row() {
         // On a new row, and on one that is there.
         for spare in [7, 9] {
             let mut first = acquire(round);
-            if let Action::Acquire { spare_tokens, .. } = &mut first.action {
-                *spare_tokens = spare;
-            }
+            ask_of(&mut first).spare_tokens = spare;
             let fence = token(&ask(&first).await);
             assert_eq!(row(round).await.fence_ceiling, fence + i64::from(spare));
-            let next = Successor {
+            let next = HandedOver {
                 owner: Uuid::now_v7(),
                 holder: "host/1 next".into(),
                 fence_token: fence + 3,
             };
+            let mut to_next = Extend::new(2, 2 * TTL);
+            to_next.handed_over = Some(next.clone());
             let handed_over = Request {
-                action: Action::Extend {
-                    count: 2,
-                    ttl: 2 * TTL,
-                    successor: Some(next.clone()),
-                },
+                action: Action::Extend(to_next),
                 ..first.clone()
             };
             // A repeated one says the same.
@@ -218,7 +266,7 @@ async fn a_lease_is_handed_over_in_the_row() {
                     (first.lease_id, fence + i64::from(spare))
                 );
             }
-            // Without one the last successor stays.
+            // Without one the last owner stays.
             ask(&extend(&first, 1)).await;
             assert_eq!(row(round).await.owner, next.owner);
             ask(&release(&first)).await;

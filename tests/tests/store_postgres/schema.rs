@@ -1,13 +1,13 @@
 //! Migrations, and tables of other versions.
 
 use dblock::store::postgres::PostgresStore;
-use dblock::store::{InspectFilter, Store, StoreErrorKind};
+use dblock::store::{InspectFilter, Outcome, Store, StoreErrorKind};
 use dblock_tests::postgres_url;
 use futures_util::future::join_all;
-use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions};
 
-use crate::bench::{Bench, acquire, ask, one, token};
+use crate::bench::{Bench, TTL, acquire, ask, extend, one, queueing, release, token};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_migrations_at_once() {
@@ -72,6 +72,66 @@ async fn a_schema_of_another_version() {
             .unwrap_err()
             .to_string()
             .contains("not there")
+    );
+}
+
+/// Version 1 of the tables, with rows: many nodes upgrade it at once, and its clients are shut out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_of_version_1_is_upgraded() {
+    let Some(bench) = Bench::new("upgrade").await else {
+        return;
+    };
+    let held = acquire("held");
+    token(&ask(&bench.store(), &held).await);
+    bench
+        .run(
+            "ALTER TABLE {t} DROP COLUMN next_lease, DROP COLUMN next_owner, DROP COLUMN next_holder,
+                DROP COLUMN next_ttl, DROP COLUMN next_spare, DROP COLUMN next_since, DROP COLUMN next_until,
+                ADD COLUMN reserved_for UUID, ADD COLUMN reserved_until BIGINT NOT NULL DEFAULT 0,
+                ADD COLUMN reserved_token BIGINT NOT NULL DEFAULT 0;
+             UPDATE {t}_version SET version = 1, min_client = 1",
+        )
+        .await;
+    let older = bench.store().check_schema().await.unwrap_err();
+    assert!(
+        older.to_string().contains("call `LockManager::migrate`"),
+        "{older}"
+    );
+    let error = one(&bench.store(), &extend(&held, 1)).await;
+    assert!(matches!(error, Ok(Outcome::Extended { .. })), "{error:?}");
+    let error = one(&bench.store(), &release(&held)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
+    assert!(
+        error.to_string().contains("call `LockManager::migrate`"),
+        "{error}"
+    );
+
+    let stores: Vec<_> = (0..10).map(|_| bench.store()).collect();
+    for answer in join_all(stores.iter().map(PostgresStore::migrate)).await {
+        answer.unwrap();
+    }
+    bench.store().check_schema().await.unwrap();
+    let mut user = bench.user().await;
+    let columns = "SELECT string_agg(attname, ' ' ORDER BY attname) FROM pg_attribute
+        WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped";
+    let mut of = async |table: &str| -> String {
+        let query = sqlx::query_scalar(columns).bind(table.to_owned());
+        query.fetch_one(&mut user).await.unwrap()
+    };
+    let upgraded = of(&bench.table).await;
+    let fresh = Bench::new("upgrade_fresh").await.unwrap();
+    assert_eq!(upgraded, of(&fresh.table).await);
+    assert!(!upgraded.contains("reserved"), "{upgraded}");
+    let version = AssertSqlSafe(format!("SELECT version, min_client FROM {}_version", bench.table));
+    let version: (i32, i32) = sqlx::query_as(version).fetch_one(&mut user).await.unwrap();
+    assert_eq!(version, (2, 2));
+    // The row is as it was.
+    let next = queueing("held", TTL);
+    assert!(matches!(ask(&bench.store(), &next).await, Outcome::Queued { .. }));
+    let passed_on = ask(&bench.store(), &release(&held)).await;
+    assert!(
+        matches!(passed_on, Outcome::Released { passed_on: true, .. }),
+        "{passed_on:?}"
     );
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use dblock::store::{Action, Outcome, Store, StoreErrorKind};
+use dblock::store::{Outcome, Store, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
-use crate::bench::{Bench, TTL, acquire, ask, extend, key, release, token, waiting};
+use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, key, release, token, waiting};
 
 /// A user's transaction holds one row: the others are answered at once, and it is not waited for.
 #[tokio::test]
@@ -53,7 +53,8 @@ async fn a_users_lock_stalls_nobody() {
         ask(&store, &release(&held[1])).await,
         Outcome::Released {
             freed: true,
-            wanted: true
+            wanted: true,
+            ..
         }
     ));
 }
@@ -66,9 +67,7 @@ async fn a_takeover_waits_for_the_fence_check() {
     };
     let store = bench.store();
     let mut first = acquire("a");
-    if let Action::Acquire { ttl, .. } = &mut first.action {
-        *ttl = Duration::from_secs(3);
-    }
+    ask_of(&mut first).ttl = Duration::from_secs(3);
     let mut user = bench.user().await;
     let mut transaction = user.begin().await.unwrap();
     let fence = token(&ask(&store, &first).await);

@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::store::Purged;
 use crate::store::clock::micros;
 use crate::store::error::StoreError;
-use crate::store::row::{InspectFilter, LockRow, Reserved};
+use crate::store::row::{InspectFilter, LockRow, Successor};
 use crate::store::schema::{self, SchemaVersion};
 
 const SCRIPT: &str = include_str!("../../../migrations/postgres/0001_distributed_lock.sql");
@@ -68,27 +68,66 @@ async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Res
     let mut transaction = connection
         .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
         .await?;
-    let one_at_a_time = "SELECT pg_advisory_xact_lock(hashtextextended('dblock migration of ' || $1, 0))";
+    let one_at_a_time = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(
+        pg_catalog.concat('dblock migration of ', $1), 0))";
     Statement::new(&one_at_a_time.into())
         .bind(&*store.table.to_string())
         .fetch_in(&mut transaction)
         .await?;
-    if let Some(name) = store.table.schema() {
-        let found = Statement::new(&"SELECT FROM pg_namespace WHERE nspname = $1".into())
-            .bind(name)
-            .fetch_in(&mut transaction)
-            .await?;
-        if found.is_empty() {
-            sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA \"{name}\"")))
-                .execute(&mut *transaction)
-                .await?;
-        }
-    }
     let script = schema::script_for(SCRIPT, &store.table, '"');
+    let script = match store.table.schema() {
+        Some(name) => {
+            create_schema(name, &mut transaction).await?;
+            script
+        }
+        None => in_its_schema(&script, store, &mut transaction).await?,
+    };
+    let script = format!("SET LOCAL search_path = pg_catalog; {script}");
     sqlx::raw_sql(AssertSqlSafe(script))
         .execute(&mut *transaction)
         .await?;
     transaction.commit().await
+}
+
+async fn create_schema(name: &str, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let found = Statement::new(&"SELECT pg_catalog.to_regnamespace($1) IS NULL".into())
+        .bind(&*format!("\"{name}\""))
+        .fetch_in(connection)
+        .await?;
+    if found
+        .first()
+        .map(|row| row.try_get(0))
+        .transpose()?
+        .unwrap_or(true)
+    {
+        sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA \"{name}\"")))
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// The script with the schema before its tables: where the lock table is, else where new tables go. Types and operators
+/// are looked for in `pg_catalog` alone then.
+async fn in_its_schema(
+    script: &str,
+    store: &PostgresStore,
+    connection: &mut PgConnection,
+) -> Result<String, sqlx::Error> {
+    let (table, version) = (store.table.quoted('"'), store.table.quoted_version('"'));
+    let find = format!(
+        "SELECT coalesce(
+            (SELECT relnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_class
+                WHERE oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('{table}')),
+            pg_catalog.quote_ident(pg_catalog.current_schema()::pg_catalog.text))"
+    );
+    let row = sqlx::raw_sql(AssertSqlSafe(find)).fetch_one(connection).await?;
+    let schema: Option<&str> = row.try_get(0)?;
+    // Without one the server says what is the matter.
+    let schema = schema.unwrap_or("\"\"");
+    Ok(script
+        .replace(&table, &format!("{schema}.{table}"))
+        .replace(&version, &format!("{schema}.{version}")))
 }
 
 pub(super) async fn inspect(
@@ -108,15 +147,8 @@ pub(super) async fn inspect(
 }
 
 fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
-    let key = Key::new(None, row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let reserved = match row.try_get(11)? {
-        None => None,
-        Some(lease_id) => Some(Reserved {
-            lease_id,
-            until: row.try_get(12)?,
-            fence_token: row.try_get(13)?,
-        }),
-    };
+    let key: &str = row.try_get(0)?;
+    let key = Key::new(None, key).map_err(|error| sqlx::Error::Decode(error.into()))?;
     Ok(LockRow {
         key,
         owner: row.try_get(1)?,
@@ -130,9 +162,24 @@ fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
         acquired_at: row.try_get(8)?,
         holder: row.try_get(9)?,
         revoked: row.try_get(10)?,
-        reserved,
-        now: row.try_get(14)?,
+        next: successor(row)?,
+        now: row.try_get(18)?,
     })
+}
+
+fn successor(row: &PgRow) -> Result<Option<Successor>, sqlx::Error> {
+    let Some(lease_id) = row.try_get(11)? else {
+        return Ok(None);
+    };
+    Ok(Some(Successor {
+        lease_id,
+        owner: row.try_get(12)?,
+        holder: row.try_get(13)?,
+        ttl: row.try_get(14)?,
+        spare_tokens: u32::try_from(row.try_get::<i64, _>(15)?).unwrap_or(0),
+        since: row.try_get(16)?,
+        until: row.try_get(17)?,
+    }))
 }
 
 pub(super) async fn revoke(store: &PostgresStore, key: &Key) -> Result<bool, StoreError> {
@@ -142,10 +189,11 @@ pub(super) async fn revoke(store: &PostgresStore, key: &Key) -> Result<bool, Sto
 
 pub(super) async fn force_release(store: &PostgresStore, key: &Key) -> Result<bool, StoreError> {
     let fresh = Uuid::now_v7();
-    let rows = rows(store, &store.sql.force_release, |query| {
-        query.bind(key.as_str()).bind(fresh)
-    })
-    .await?;
+    let free = |text| rows(store, text, |query| query.bind(key.as_str()).bind(fresh));
+    let rows = match free(&store.sql.force_release).await {
+        Err(error) if errors::is_from_full_queue(&error) => free(&store.sql.force_release_quiet).await?,
+        rows => rows?,
+    };
     first_flag(store, &rows)
 }
 

@@ -14,7 +14,7 @@ use super::{PostgresStore, errors};
 use crate::store::clock::{micros, until};
 use crate::store::error::{StoreError, StoreErrorKind};
 use crate::store::row::Occupant;
-use crate::store::{Action, Outcome, Request, Reservation, Successor};
+use crate::store::{Acquire, Action, Extend, HandedOver, Outcome, Request};
 
 type Answer = Result<Outcome, StoreError>;
 
@@ -62,15 +62,16 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     // What the statements leave out is a row that was locked, or that came, changed or went meanwhile.
     let skipped = |answer: Option<Answer>| answer.unwrap_or(Ok(Outcome::Skipped));
     let answers: Vec<Answer> = answers.into_iter().map(skipped).collect();
-    store.busy.note(requests, &answers);
+    store.contended.note(requests, &answers);
+    store.contended.note_wanted(requests, &answers);
     answers
 }
 
 /// The requests of one kind in the order of their keys' bytes, in which rows are inserted.
 fn group(kind: Kind, requests: &[Request]) -> Vec<Placed<'_>> {
     let kind_of = |request: &Request| match request.action {
-        Action::Acquire { .. } => Kind::Acquire,
-        Action::Extend { .. } => Kind::Extend,
+        Action::Acquire(_) => Kind::Acquire,
+        Action::Extend(_) => Kind::Extend,
         Action::Release => Kind::Release,
     };
     let mut group: Vec<_> = requests
@@ -123,9 +124,9 @@ async fn ask(
     connection: &mut Session,
 ) -> Result<(), sqlx::Error> {
     let statements = statements(store, kind);
-    // A key that was busy is in no usual state, most likely. An extend of it is one that claims a reservation.
-    let was_busy = |request: &Request| kind != Kind::Release && store.busy.contains(&request.key);
-    let likely = part.iter().filter(|(_, request)| !was_busy(request));
+    // A key that was contended is in no usual state, most likely: it is busy, or somebody is next for it.
+    let is_contended = |request: &Request| kind != Kind::Extend && store.contended.contains(&request.key);
+    let likely = part.iter().filter(|(_, request)| !is_contended(request));
     let likely: Vec<Placed<'_>> = likely.copied().collect();
     let usual = match (&likely[..], &statements.many) {
         ([], _) => None,
@@ -133,13 +134,23 @@ async fn ask(
         (_, text) => text.as_ref().map(|text| many(text, kind, &likely)),
     };
     if let Some(usual) = usual {
-        read(kind, &likely, &usual.fetch_all(connection).await?, answers)?;
+        match usual.fetch_all(connection).await {
+            // Nothing was carried out. The general statement can do without telling.
+            Err(error) if errors::is_full_queue(&error) => {}
+            rows => read(kind, &likely, &rows?, answers)?,
+        }
     }
     let unanswered = part.iter().filter(|(place, _)| answers[*place].is_none());
     let rest: Vec<Placed<'_>> = unanswered.copied().collect();
     if !rest.is_empty() {
         let general = many(&statements.general, kind, &rest);
-        read(kind, &rest, &general.fetch_all(connection).await?, answers)?;
+        let rows = match (general.fetch_all(connection).await, &statements.quiet) {
+            (Err(error), Some(quiet)) if errors::is_full_queue(&error) => {
+                many(quiet, kind, &rest).fetch_all(connection).await
+            }
+            (rows, _) => rows,
+        };
+        read(kind, &rest, &rows?, answers)?;
     }
     Ok(())
 }
@@ -206,79 +217,70 @@ fn many<'q>(text: &Arc<str>, kind: Kind, part: &[Placed<'q>]) -> Statement<'q> {
             .bind(column(part, holder))
             .bind(column(part, wanted_for))
             .bind(column(part, spare_tokens))
-            .bind(column(part, reserve)),
+            .bind(column(part, waited)),
+    }
+}
+
+fn acquire(request: &Request) -> Option<&Acquire> {
+    match &request.action {
+        Action::Acquire(acquire) => Some(acquire),
+        _ => None,
+    }
+}
+
+fn extend(request: &Request) -> Option<&Extend> {
+    match &request.action {
+        Action::Extend(extend) => Some(extend),
+        _ => None,
     }
 }
 
 fn count(request: &Request) -> i32 {
-    match request.action {
-        Action::Extend { count, .. } => i32::try_from(count).unwrap_or(i32::MAX),
-        _ => 0,
-    }
+    extend(request).map_or(0, |extend| i32::try_from(extend.count).unwrap_or(i32::MAX))
 }
 
 fn ttl(request: &Request) -> i64 {
-    match request.action {
-        Action::Acquire { ttl, .. } | Action::Extend { ttl, .. } => micros(ttl),
+    match &request.action {
+        Action::Acquire(acquire) => micros(acquire.ttl),
+        Action::Extend(extend) => micros(extend.ttl),
         Action::Release => 0,
     }
 }
 
 fn owner(request: &Request) -> Uuid {
-    match request.action {
-        Action::Acquire { owner, .. } => owner,
-        _ => Uuid::nil(),
-    }
+    acquire(request).map_or(Uuid::nil(), |acquire| acquire.owner)
 }
 
 fn holder(request: &Request) -> &str {
-    match &request.action {
-        Action::Acquire { holder, .. } => holder,
-        _ => "",
-    }
+    acquire(request).map_or("", |acquire| &*acquire.holder)
 }
 
 fn wanted_for(request: &Request) -> Option<i64> {
-    match request.action {
-        Action::Acquire { wanted_for, .. } => wanted_for.map(micros),
-        _ => None,
-    }
+    acquire(request)?.wanted_for.map(micros)
+}
+
+fn waited(request: &Request) -> Option<i64> {
+    acquire(request)?.queue.map(micros)
 }
 
 fn spare_tokens(request: &Request) -> i64 {
-    match request.action {
-        Action::Acquire { spare_tokens, .. } => spare_tokens.into(),
-        _ => 0,
-    }
+    acquire(request).map_or(0, |acquire| acquire.spare_tokens.into())
 }
 
-/// For how long is what [`wanted_for`] says.
-fn reserve(request: &Request) -> bool {
-    match request.action {
-        Action::Acquire {
-            reserve, wanted_for, ..
-        } => reserve && wanted_for.is_some(),
-        _ => false,
-    }
-}
-
-fn successor(request: &Request) -> Option<&Successor> {
-    match &request.action {
-        Action::Extend { successor, .. } => successor.as_ref(),
-        _ => None,
-    }
+fn handed_over(request: &Request) -> Option<&HandedOver> {
+    extend(request)?.handed_over.as_ref()
 }
 
 fn new_owner(request: &Request) -> Option<Uuid> {
-    successor(request).map(|successor| successor.owner)
+    handed_over(request).map(|to| to.owner)
 }
 
 fn new_holder(request: &Request) -> Option<&str> {
-    successor(request).map(|successor| &*successor.holder)
+    handed_over(request).map(|to| &*to.holder)
 }
 
 fn new_token(request: &Request) -> Option<i64> {
-    successor(request).map(|successor| successor.fence_token)
+    handed_over(request).map(|to| to.fence_token)
 }
 
 /// Reads one row of an answer: the request's place in the batch, and the outcome. [`super::sql`] lists the columns.
@@ -290,9 +292,10 @@ fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcom
     let (place, _) = part[found];
     let outcome = match (kind, row.try_get(1)?) {
         (Kind::Acquire, "busy") => Outcome::Busy(occupant(row, until(row.try_get(3)?, 0))?),
-        (Kind::Acquire, "reserved") => {
-            Outcome::Reserved(occupant(row, until(row.try_get(3)?, 0))?, reservation(row)?)
-        }
+        (Kind::Acquire, "queued") => Outcome::Queued {
+            occupant: occupant(row, until(row.try_get(3)?, 0))?,
+            next_ttl: until(row.try_get(8)?, 0),
+        },
         (Kind::Acquire, word @ ("granted" | "taken over")) => Outcome::Granted {
             fence_token: row.try_get(2)?,
             remaining: until(row.try_get(3)?, 0),
@@ -306,8 +309,9 @@ fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcom
             revoked: row.try_get(3)?,
             wanted: row.try_get(4)?,
         },
-        (Kind::Release, word @ ("freed" | "free")) => Outcome::Released {
-            freed: word == "freed",
+        (Kind::Release, word @ ("freed" | "passed on" | "free")) => Outcome::Released {
+            freed: word != "free",
+            passed_on: word == "passed on",
             wanted: row.try_get(2)?,
         },
         (Kind::Release, "withdrawn") => Outcome::Withdrawn,
@@ -323,16 +327,6 @@ fn occupant(row: &PgRow, remaining: Duration) -> Result<Occupant, sqlx::Error> {
         holder: row.try_get(6)?,
         fence_token: row.try_get(7)?,
         remaining,
-    })
-}
-
-fn reservation(row: &PgRow) -> Result<Reservation, sqlx::Error> {
-    let spare: i64 = row.try_get(10)?;
-    Ok(Reservation {
-        behind: row.try_get(8)?,
-        fence_token: row.try_get(9)?,
-        spare_tokens: u32::try_from(spare).unwrap_or(0),
-        remaining: until(row.try_get(11)?, 0),
     })
 }
 

@@ -9,6 +9,9 @@ use crate::store::schema;
 use crate::store::sql_error;
 use crate::store::table::TableName;
 
+/// The server or the session is read-only.
+const READ_ONLY: &str = "25006";
+
 /// An error of a statement on the lock table.
 pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError {
     if is_missing_table(&error)
@@ -16,13 +19,17 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
     {
         return missing.with_source(error);
     }
-    of_users_statement(error)
+    sql_error::of_statement(error, |answer| {
+        meaning(answer).or_else(|| ends_the_session(answer))
+    })
 }
 
 /// An error of the fence check, in a transaction of the user's.
 pub(super) fn of_users_statement(error: sqlx::Error) -> StoreError {
-    sql_error::of_statement(error, |answer| {
-        meaning(answer).or_else(|| ends_the_session(answer))
+    let read_only = "a fence check locks the row: begin a transaction that may write, on the primary";
+    sql_error::of_statement(error, |answer| match answer.code().as_deref() {
+        Some(READ_ONLY) => Some((StoreErrorKind::Refused, read_only)),
+        _ => meaning(answer).or_else(|| ends_the_session(answer)),
     })
 }
 
@@ -38,6 +45,19 @@ pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
 /// The table or its schema is not there.
 pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
     has_code(error, "42P01") || has_code(error, "3F000")
+}
+
+/// The server's queue of notifications is full, because some session that listens stays in a transaction. The statement
+/// was undone.
+pub(super) fn is_full_queue(error: &sqlx::Error) -> bool {
+    has_code(error, "54000")
+}
+
+/// The same of an error that is classified already.
+pub(super) fn is_from_full_queue(error: &StoreError) -> bool {
+    std::error::Error::source(error)
+        .and_then(|cause| cause.downcast_ref())
+        .is_some_and(is_full_queue)
 }
 
 /// A pooler does not pass our session settings on: `PgBouncer` with the first code, which it has for much
@@ -70,7 +90,8 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
         "26000" | "42P05" | "0A000" => (Conflict, "the prepared statement is out of date"),
         "42703" | "42804" => (
             Schema,
-            "the table has other columns than dblock's migration gives it",
+            "the table has other columns than this version of dblock knows: call `LockManager::migrate`, or \
+             upgrade the dblock crate if a later version has migrated it",
         ),
         "42501" => (
             Refused,
@@ -82,9 +103,14 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
             "check the user and password, and the server's pg_hba.conf",
         ),
         "3D000" => (Refused, "check the database's name in the URL, or create it"),
-        "25006" => (
-            Refused,
-            "the server or session is read-only; point dblock at the primary",
+        // After a fail-over a new connection may find the new primary.
+        READ_ONLY => (
+            Unreachable,
+            "the server is a standby, or this user's sessions are read-only; point dblock at the primary",
+        ),
+        "22003" => (
+            StoreErrorKind::Other,
+            "the fence tokens of the key are used up: its row must be deleted by hand",
         ),
         "57P04" => (Refused, "the database was dropped"),
         "57P03" | "53300" => (Unreachable, ""),

@@ -1,8 +1,7 @@
 //! Wake-ups: LISTEN on a connection of its own, one of the store's few.
 //!
-//! A release that sees that its key is wanted notifies the table's channel, and so does a process before it
-//! releases a key that is reserved; [`wake_up`] reads what they say. Whoever misses it looks again within a
-//! second. So nothing here need be hurried, but a connection that hears nothing must not be taken for a quiet one:
+//! A release that sees that its key is wanted notifies the table's channel, and so does one that passes the key on;
+//! [`wake_up`] reads what they say. Whoever misses it looks again within a second. So nothing here need be hurried, but a connection that hears nothing must not be taken for a quiet one:
 //! - A pooler in transaction mode accepts LISTEN and leaves it with a session that it lends to others, whose
 //!   drivers may fail on a notification (sqlx does). So poolers are found out before anything listens (`session.rs`
 //!   says how), and what is left of doubt by a channel of which nobody else knows ([`prove`]).
@@ -21,7 +20,7 @@ use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
 use super::session::Mark;
-use super::sql::{LEFT, RELEASED};
+use super::sql::{PASSED_ON, RELEASED};
 use super::{PostgresStore, errors};
 use crate::key::Key;
 use crate::store::WakeUp;
@@ -70,18 +69,25 @@ async fn until_lost(
     }
 }
 
-/// What a payload says: a letter for its kind, for a leave the lease, and the key.
+/// What a payload says: a letter for its kind, for a row that was passed on its lease and token, and the key.
 ///
 /// Who may use the database may notify anything. What cannot be read is ignored, and a forged release only
-/// makes waiters look. A forged leave would let somebody in beside the holder, but it must have the holder's
-/// word, which nobody knows before the holder has left.
+/// makes waiters look. A forged hand-over would let the successor in beside the holder, but it must have the successor's
+/// lease, which only those can know who may read the table.
 fn wake_up(payload: &str) -> Option<WakeUp> {
     let key = |text| Key::new(None, text).ok();
     if let Some(released) = payload.strip_prefix(RELEASED) {
         return key(released).map(WakeUp::Released);
     }
-    let (word, left) = payload.strip_prefix(LEFT)?.split_at_checked(Hyphenated::LENGTH)?;
-    Some(WakeUp::Left(key(left)?, Uuid::try_parse(word).ok()?))
+    let (lease, rest) = payload
+        .strip_prefix(PASSED_ON)?
+        .split_at_checked(Hyphenated::LENGTH)?;
+    let (fence_token, passed_on) = rest.split_once(' ')?;
+    Some(WakeUp::PassedOn {
+        key: key(passed_on)?,
+        lease_id: Uuid::try_parse(lease).ok()?,
+        fence_token: fence_token.parse().ok()?,
+    })
 }
 
 /// Where the store's other sessions are not its own, none is opened for listening.
@@ -183,22 +189,31 @@ mod tests {
 
     #[test]
     fn a_payload_is_read_or_ignored() {
-        let (key, lease) = (Key::new(None, "lé k").unwrap(), Uuid::now_v7());
+        let (key, lease_id) = (Key::new(None, "lé k").unwrap(), Uuid::now_v7());
         assert_eq!(wake_up("rlé k"), Some(WakeUp::Released(key.clone())));
-        assert_eq!(wake_up(&format!("l{lease}lé k")), Some(WakeUp::Left(key, lease)));
-        let nobody = "l0123456789-0123456789-0123456789-0123k";
+        let passed_on = WakeUp::PassedOn {
+            key,
+            lease_id,
+            fence_token: i64::MAX,
+        };
+        assert_eq!(wake_up(&format!("p{lease_id}{} lé k", i64::MAX)), Some(passed_on));
+        let nobody = "p0123456789-0123456789-0123456789-01231 k";
         for other in [
             "",
             "r",
-            "l",
+            "p",
             "k",
-            "lk",
+            "pk",
             nobody,
-            &format!("l{lease}"),
+            &format!("p{lease_id}"),
+            &format!("p{lease_id}1 "),
+            &format!("p{lease_id}k"),
+            &format!("p{lease_id} k"),
+            &format!("p{lease_id}9223372036854775808 k"),
             &"é".repeat(40),
+            &format!("p{}", "é".repeat(40)),
         ] {
             assert_eq!(wake_up(other), None, "{other}");
         }
-        assert_eq!(wake_up(&format!("l{}", "é".repeat(40))), None);
     }
 }

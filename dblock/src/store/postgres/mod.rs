@@ -47,7 +47,8 @@ pub struct PostgresStore {
     sql: sql::Sql,
     options: PgConnectOptions,
     connections: Connections<Session>,
-    busy: BusyKeys,
+    /// Keys that were busy or wanted when they were last asked for.
+    contended: BusyKeys,
 }
 
 impl PostgresStore {
@@ -68,7 +69,7 @@ impl PostgresStore {
             table,
             options,
             connections,
-            busy: BusyKeys::default(),
+            contended: BusyKeys::default(),
         }
     }
 

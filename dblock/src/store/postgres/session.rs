@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::postgres::{PgConnectOptions, PgRow};
-use sqlx::{ConnectOptions as _, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::errors;
@@ -38,7 +38,7 @@ const SETTINGS: [(&str, &str); 9] = [
 pub(super) struct Mark(String);
 
 impl Mark {
-    pub(super) const READ: &str = "SELECT current_setting('dblock.session', true)";
+    pub(super) const READ: &str = "SELECT pg_catalog.current_setting('dblock.session', true)";
 
     pub(super) fn new() -> Self {
         Self(Uuid::now_v7().to_string())
@@ -128,7 +128,12 @@ impl Opener {
         let options = options.options([("default_transaction_isolation", ISOLATION)]);
         let mut connection = mark.on(options).connect().await?;
         let row = sqlx::raw_sql(Mark::READ).fetch_one(&mut connection).await?;
-        Ok(mark.is_in(&row)?.then_some(connection))
+        if !mark.is_in(&row)? {
+            return Ok(None);
+        }
+        let trusted = AssertSqlSafe(trusted_names(Lasts::Session));
+        sqlx::raw_sql(trusted).execute(&mut connection).await?;
+        Ok(Some(connection))
     }
 
     /// Once in the log.
@@ -141,11 +146,30 @@ impl Opener {
     }
 }
 
-/// The settings for one transaction, to stand before a statement in the same message.
+/// How long a setting lasts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lasts {
+    Session,
+    Transaction,
+}
+
+/// Functions, types and operators are the server's own, whatever `search_path` the user or the database has; tables
+/// are found as before. One row without meaning.
+///
+/// Names in this statement, and in what goes to sessions without it, say that they are of `pg_catalog`.
+pub(super) fn trusted_names(lasts: Lasts) -> String {
+    let path = "pg_catalog.concat('pg_catalog, ', pg_catalog.current_setting('search_path'))";
+    let is_local = lasts == Lasts::Transaction;
+    // A path may be empty.
+    format!("SELECT pg_catalog.set_config('search_path', pg_catalog.rtrim({path}, ', '), {is_local})")
+}
+
+/// The settings for one transaction, to stand before a statement in the same message. One row of answer comes of it.
 pub(super) fn for_one_transaction() -> String {
     let settings = SETTINGS.map(|(name, value)| format!("SET LOCAL {name} = '{value}';"));
     format!(
-        "SET TRANSACTION ISOLATION LEVEL {ISOLATION};{}",
-        settings.concat()
+        "SET TRANSACTION ISOLATION LEVEL {ISOLATION};{}{};",
+        settings.concat(),
+        trusted_names(Lasts::Transaction)
     )
 }

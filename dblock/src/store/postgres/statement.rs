@@ -91,7 +91,11 @@ impl<'q> Statement<'q> {
     pub(super) async fn fetch_all(self, session: &mut Session) -> Result<Vec<PgRow>, sqlx::Error> {
         if !session.is_ours() {
             let text = session::for_one_transaction() + &self.text();
-            return sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut **session).await;
+            let mut rows = sqlx::raw_sql(AssertSqlSafe(text))
+                .fetch_all(&mut **session)
+                .await?;
+            drop(rows.remove(0));
+            return Ok(rows);
         }
         let mut query = sqlx::query(AssertSqlSafe(self.sql));
         for parameter in self.parameters {
@@ -135,13 +139,13 @@ impl<'q> Statement<'q> {
 impl Parameter<'_> {
     fn write(&self, text: &mut String) {
         match self {
-            Self::Text(value) => one(text, "text", value.as_ref(), write_text),
-            Self::Uuid(value) => one(text, "uuid", value.as_ref(), write_plain),
+            Self::Text(value) => one(text, "pg_catalog.text", value.as_ref(), write_text),
+            Self::Uuid(value) => one(text, "pg_catalog.uuid", value.as_ref(), write_plain),
             Self::Integer(value) => one(text, "integer", value.as_ref(), write_plain),
             Self::BigInt(value) => one(text, "bigint", value.as_ref(), write_plain),
             Self::Boolean(value) => one(text, "boolean", value.as_ref(), write_plain),
-            Self::Texts(values) => array(text, "text", values, write_text),
-            Self::Uuids(values) => array(text, "uuid", values, write_plain),
+            Self::Texts(values) => array(text, "pg_catalog.text", values, write_text),
+            Self::Uuids(values) => array(text, "pg_catalog.uuid", values, write_plain),
             Self::Integers(values) => array(text, "integer", values, write_plain),
             Self::BigInts(values) => array(text, "bigint", values, write_plain),
             Self::Booleans(values) => array(text, "boolean", values, write_plain),
@@ -171,7 +175,7 @@ fn array<T>(text: &mut String, kind: &str, values: &[Option<T>], write: impl Fn(
 
 /// As hexadecimal digits: whatever `standard_conforming_strings` is, no character of it has a meaning.
 fn write_text(text: &mut String, value: &&str) {
-    text.push_str("convert_from(decode('");
+    text.push_str("pg_catalog.convert_from(pg_catalog.decode('");
     for byte in value.bytes() {
         let _ = write!(text, "{byte:02x}");
     }
@@ -199,7 +203,7 @@ mod tests {
         let rest = text("$1,$2,$3", |s| s.bind(true).bind(None::<Uuid>).bind(Uuid::nil()));
         assert_eq!(
             rest,
-            "'true'::boolean,NULL::uuid,'00000000-0000-0000-0000-000000000000'::uuid"
+            "'true'::boolean,NULL::pg_catalog.uuid,'00000000-0000-0000-0000-000000000000'::pg_catalog.uuid"
         );
         let arrays = text("$1,$2", |s| {
             s.bind(vec![Some(7_i64), None]).bind(Vec::<i32>::new())
@@ -216,7 +220,11 @@ mod tests {
         let written = text("f($1, $2)", |s| s.bind(hostile).bind(vec![hostile]));
         let digits: Vec<_> = hostile.bytes().map(|byte| format!("{byte:02x}")).collect();
         let digits = digits.concat();
-        let literal = format!("convert_from(decode('{digits}', 'hex'), 'UTF8')::text");
-        assert_eq!(written, format!("f({literal}, ARRAY[{literal}]::text[])"));
+        let literal =
+            format!("pg_catalog.convert_from(pg_catalog.decode('{digits}', 'hex'), 'UTF8')::pg_catalog.text");
+        assert_eq!(
+            written,
+            format!("f({literal}, ARRAY[{literal}]::pg_catalog.text[])")
+        );
     }
 }

@@ -3,7 +3,9 @@
 //! Each statement looks its rows up by key once, in `found`. From there on a row is reached by its `ctid`:
 //! to lock it, and to write it in the version that was locked.
 
-use super::{ACQUIRE, NOW, RELEASE, requests, wakes};
+use super::{ACQUIRE, LAST_TOKEN, NO_SUCCESSOR, NOW, RELEASE, ceiling, requests, tell};
+use crate::store::clock::micros;
+use crate::store::{NEXT_TTL, QUEUE_AHEAD};
 
 /// The requests, one row for each, and the place of its row in the snapshot, NULL for an absent one.
 fn found(table: &str, columns: &[(&str, &str)]) -> String {
@@ -15,10 +17,31 @@ fn found(table: &str, columns: &[(&str, &str)]) -> String {
     )
 }
 
-/// Answers: key, outcome, fence token, remaining, wanted; owner, holder and token of the occupant; and of the
-/// reservation the lease in front of it, token, spare tokens and remaining.
+/// Answers: key, outcome, fence token, remaining, wanted; owner, holder and token of the holder; and how long the lease
+/// of a successor will run.
 pub(super) fn acquire(table: &str) -> String {
     let found = found(table, &ACQUIRE);
+    let ceiling = ceiling("j.next_token", "j.spare_tokens");
+    let (ahead, longest) = (micros(QUEUE_AHEAD), micros(NEXT_TTL));
+    let columns = [
+        ("next_lease", "j.new_lease"),
+        ("next_owner", "j.new_owner"),
+        ("next_holder", "j.new_holder"),
+        ("next_ttl", &format!("least(j.ttl, {longest})")),
+        ("next_spare", "j.spare_tokens"),
+        // Never later than it was for the same lease.
+        (
+            "next_since",
+            "least(j.since, CASE WHEN j.is_next THEN t.next_since END)",
+        ),
+    ];
+    let next: Vec<_> = columns
+        .iter()
+        .map(|(column, then)| {
+            format!("{column} = CASE WHEN j.takes THEN NULL WHEN j.queues THEN {then} ELSE t.{column} END")
+        })
+        .collect();
+    let next = next.join(",\n        ");
     format!(
         r#"WITH {found}, inserted AS (
     INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
@@ -29,22 +52,24 @@ pub(super) fn acquire(table: &str) -> String {
     RETURNING lock_key, fence_token, expire_at - acquired_at AS remaining
 ), judged AS MATERIALIZED (
     SELECT *, mine AND held AND reentrant_count > 1 AS repeats,
-        NOT mine AND NOT held AND NOT for_another AS takes,
-        NOT mine AND (held OR for_another) AS waits,
+        NOT mine AND NOT held AS takes,
+        NOT mine AND held AS waits,
         -- Only when less than half of what is there is left, so that pollers do not write each time.
-        NOT mine AND (held OR for_another) AND coalesce(wanted_until < now + wanted_for / 2, false) AS wants,
-        NOT mine AND held AND reserve AND NOT for_another
-            AND (NOT for_me OR reserved_until < now + wanted_for / 2) AS reserves,
-        CASE WHEN for_me THEN reserved_token ELSE greatest(fence_ceiling + 1, now) END AS next_token
+        NOT mine AND held AND coalesce(wanted_until < now + wanted_for / 2, false) AS wants,
+        NOT mine AND held AND wanted_for IS NOT NULL AND since IS NOT NULL AND CASE
+            WHEN is_next THEN next_owner <> new_owner OR next_until < now + wanted_for / 2
+            WHEN next_until > now THEN next_since >= since + {ahead}
+            ELSE true END AS queues,
+        -- The largest number there is gives an error.
+        CASE WHEN NOT mine AND NOT held THEN greatest(fence_ceiling + 1, now) END AS next_token
     FROM (
         SELECT *, lease_id = new_lease AS mine, reentrant_count > 0 AND expire_at > now AS held,
-            reserved_until > now AND reserved_for = new_lease AS for_me,
-            reserved_until > now AND reserved_for <> new_lease AS for_another
+            next_until > now AND next_lease = new_lease AS is_next, now - waited AS since
         FROM (
             SELECT *, {NOW} AS now FROM (
                 SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.fence_token,
-                    t.fence_ceiling, t.wanted_until, t.lock_owner, t.holder, t.reserved_for, t.reserved_until,
-                    t.reserved_token
+                    t.fence_ceiling, t.wanted_until, t.lock_owner, t.holder, t.next_lease, t.next_owner,
+                    t.next_ttl, t.next_since, t.next_until
                 -- The count makes the inserts come first.
                 FROM (SELECT count(*) FROM inserted) before, found f JOIN {table} t ON t.ctid = f.place
                 FOR UPDATE OF t SKIP LOCKED
@@ -58,69 +83,59 @@ pub(super) fn acquire(table: &str) -> String {
         holder = CASE WHEN j.takes THEN j.new_holder ELSE t.holder END,
         reentrant_count = CASE WHEN j.waits THEN t.reentrant_count ELSE 1 END,
         fence_token = CASE WHEN j.takes THEN j.next_token ELSE t.fence_token END,
-        fence_ceiling = CASE WHEN j.takes OR j.reserves AND NOT j.for_me
-            THEN greatest(t.fence_ceiling, j.next_token + j.spare_tokens) ELSE t.fence_ceiling END,
+        fence_ceiling = CASE WHEN j.takes THEN {ceiling} ELSE t.fence_ceiling END,
         acquired_at = CASE WHEN j.takes THEN j.now ELSE t.acquired_at END,
         expire_at = CASE WHEN j.takes THEN j.now + j.ttl ELSE t.expire_at END,
         revoked = t.revoked AND NOT j.takes,
-        wanted_until = CASE WHEN j.wants THEN greatest(t.wanted_until, j.now + j.wanted_for)
-            ELSE t.wanted_until END,
-        reserved_for = CASE WHEN j.takes THEN NULL WHEN j.reserves THEN j.new_lease ELSE t.reserved_for END,
-        reserved_until = CASE WHEN j.takes THEN 0 WHEN j.reserves THEN j.now + j.wanted_for
-            ELSE t.reserved_until END,
-        reserved_token = CASE WHEN j.takes THEN 0 WHEN j.reserves THEN j.next_token ELSE t.reserved_token END
+        wanted_until = CASE WHEN j.wants THEN j.now + j.wanted_for ELSE t.wanted_until END,
+        {next},
+        next_until = CASE WHEN j.takes THEN 0 WHEN j.queues THEN j.now + j.wanted_for ELSE t.next_until END
     FROM judged j
-    WHERE t.ctid = j.locked_at AND (j.takes OR j.repeats OR j.wants OR j.reserves)
+    WHERE t.ctid = j.locked_at AND (j.takes OR j.repeats OR j.wants OR j.queues)
     RETURNING j.lock_key,
-        CASE WHEN j.waits THEN CASE WHEN j.reserves OR j.for_me THEN 'reserved' ELSE 'busy' END
+        CASE WHEN j.waits THEN CASE WHEN j.queues OR j.is_next THEN 'queued' ELSE 'busy' END
             WHEN j.takes AND j.reentrant_count > 0 THEN 'taken over' ELSE 'granted' END,
-        t.fence_token, CASE WHEN j.waits AND NOT j.held THEN t.reserved_until ELSE t.expire_at END - j.now,
-        t.wanted_until > j.now, j.lock_owner, j.holder, j.fence_token,
-        j.lease_id, t.reserved_token, t.fence_ceiling - t.reserved_token, t.reserved_until - j.now
+        t.fence_token, t.expire_at - j.now, t.wanted_until > j.now, j.lock_owner, j.holder, j.fence_token,
+        t.next_ttl
 )
 SELECT * FROM written
 UNION ALL
-SELECT lock_key, CASE WHEN waits THEN CASE WHEN for_me THEN 'reserved' ELSE 'busy' END
+SELECT lock_key, CASE WHEN waits THEN CASE WHEN is_next THEN 'queued' ELSE 'busy' END
         WHEN held THEN 'granted' ELSE 'lost' END,
-    fence_token, CASE WHEN held THEN expire_at ELSE reserved_until END - now, wanted_until > now,
-    lock_owner, holder, fence_token, lease_id, reserved_token, fence_ceiling - reserved_token,
-    reserved_until - now
-FROM judged WHERE NOT (takes OR repeats OR wants OR reserves)
+    fence_token, expire_at - now, wanted_until > now, lock_owner, holder, fence_token, next_ttl
+FROM judged WHERE NOT (takes OR repeats OR wants OR queues)
 UNION ALL
-SELECT lock_key, 'granted', fence_token, remaining, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM inserted
+SELECT lock_key, 'granted', fence_token, remaining, false, NULL, NULL, NULL, NULL FROM inserted
 UNION ALL
--- Rows that others have locked: busy if the snapshot shows a holder, already carries the wish, and the lease
--- could not have been next.
-SELECT lock_key, 'busy', fence_token, expire_at - now, true, lock_owner, holder, fence_token,
-    NULL, NULL, NULL, NULL
+-- Rows that others have locked: busy if the snapshot shows a holder, already carries the wish, and the lease is
+-- not next and could not have become it.
+SELECT lock_key, 'busy', fence_token, expire_at - now, true, lock_owner, holder, fence_token, NULL
 FROM (
-    SELECT f.lock_key, f.new_lease, f.wanted_for, f.reserve, t.fence_token, t.expire_at, t.wanted_until,
-        t.lock_owner, t.holder, t.reserved_for, t.reserved_until, {NOW} AS now
+    SELECT f.lock_key, f.new_lease, f.wanted_for, f.waited, t.fence_token, t.expire_at, t.wanted_until,
+        t.lock_owner, t.holder, t.next_lease, t.next_since, t.next_until, {NOW} AS now
     FROM found f JOIN {table} t ON t.ctid = f.place
     WHERE f.lock_key NOT IN (SELECT lock_key FROM judged) AND t.reentrant_count > 0 AND t.lease_id <> f.new_lease
 ) skipped
 WHERE expire_at > now AND coalesce(wanted_until >= now + wanted_for / 2, true)
-    AND CASE WHEN reserved_until > now THEN reserved_for <> new_lease ELSE NOT reserve END"#
+    AND CASE WHEN next_until > now
+        THEN next_lease <> new_lease AND (waited IS NULL OR next_since < now - waited + {ahead})
+        ELSE waited IS NULL END"#
     )
 }
 
-/// The part that extend and release share: the rows, locked, then the clock, and what they are to the leases:
-/// `inside` are those that hold them, `next` those that they are reserved for.
+/// The part that extend and release share: the rows, locked, then the clock, and whether the leases hold them.
 fn judged(table: &str, requests: &[(&str, &str)]) -> String {
     let found = found(table, requests);
     format!(
         "WITH {found}, judged AS MATERIALIZED (
-    SELECT *, mine AND held AS inside, NOT mine AND reserved_until > now AND reserved_for = lease AS next
+    SELECT *, mine AND reentrant_count > 0 AND expire_at > now AS inside
     FROM (
-        SELECT *, lease_id = lease AS mine, reentrant_count > 0 AND expire_at > now AS held
-        FROM (
-            SELECT *, {NOW} AS now FROM (
-                SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
-                    t.reserved_for, t.reserved_until, t.reserved_token
-                FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
-            ) locked
-        ) timed
-    ) stated
+        SELECT *, lease_id = lease AS mine, {NOW} AS now FROM (
+            SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
+                t.fence_ceiling, t.next_lease, t.next_until
+            FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
+        ) locked
+    ) timed
 )"
     )
 }
@@ -137,57 +152,67 @@ pub(super) fn extend(table: &str) -> String {
         ("new_token", "bigint"),
     ];
     let judged = judged(table, &columns);
-    // A row that is reserved for the lease becomes its own if a successor is given, with no token from before the
-    // reservation.
-    let claims = "next AND coalesce(new_token >= reserved_token, false)";
     format!(
         "{judged}, written AS (
     UPDATE {table} t SET
-        lease_id = j.lease,
         reentrant_count = j.count,
-        lock_owner = CASE WHEN j.next OR j.new_token >= t.fence_token THEN j.new_owner ELSE t.lock_owner END,
-        holder = CASE WHEN j.next OR j.new_token >= t.fence_token THEN j.new_holder ELSE t.holder END,
-        fence_token = CASE WHEN j.next THEN j.new_token ELSE greatest(j.new_token, t.fence_token) END,
-        fence_ceiling = CASE WHEN j.next THEN greatest(t.fence_ceiling, j.new_token) ELSE t.fence_ceiling END,
-        acquired_at = CASE WHEN j.next THEN j.now ELSE t.acquired_at END,
-        expire_at = CASE WHEN j.next THEN greatest(t.reserved_until, j.now + j.ttl) WHEN t.revoked THEN t.expire_at
-            ELSE greatest(t.expire_at, j.now + j.ttl) END,
-        revoked = t.revoked AND NOT j.next,
-        reserved_for = CASE WHEN j.next THEN NULL ELSE t.reserved_for END,
-        reserved_until = CASE WHEN j.next THEN 0 ELSE t.reserved_until END,
-        reserved_token = CASE WHEN j.next THEN 0 ELSE t.reserved_token END
-    FROM (SELECT *, {claims} AS claims FROM judged) j
-    WHERE t.ctid = j.locked_at AND (j.inside OR j.claims)
+        lock_owner = CASE WHEN j.new_token >= t.fence_token THEN j.new_owner ELSE t.lock_owner END,
+        holder = CASE WHEN j.new_token >= t.fence_token THEN j.new_holder ELSE t.holder END,
+        fence_token = greatest(j.new_token, t.fence_token),
+        expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(t.expire_at, j.now + j.ttl) END
+    FROM judged j
+    WHERE t.ctid = j.locked_at AND j.inside
     RETURNING j.lock_key, 'extended', t.expire_at - j.now, t.revoked, t.wanted_until > j.now
 )
 SELECT * FROM written
 UNION ALL
-SELECT lock_key, 'lost', 0, false, false FROM judged WHERE NOT (inside OR {claims})
+SELECT lock_key, 'lost', 0, false, false FROM judged WHERE NOT inside
 UNION ALL
 SELECT lock_key, 'lost', 0, false, false FROM found WHERE place IS NULL"
     )
 }
 
 /// Answers: key, outcome, wanted.
+///
+/// A row with a live successor is passed on to it: held from then on, with nobody inside in between, and the commit
+/// of this statement is the whole hand-over. A key whose tokens are used up is only freed.
 pub(super) fn release(table: &str) -> String {
     let judged = judged(table, &RELEASE);
-    // Who withdraws from a row that nobody holds makes room for those that wait, too.
-    let wakes = wakes(table, "t.wanted_until > j.now AND (j.inside OR NOT j.held)");
+    let passes = format!("inside AND next_until > now AND fence_ceiling < {LAST_TOKEN}");
+    // The owner, holder and so on of the successor are read from the row that is written.
+    let token = "greatest(t.fence_ceiling + 1, j.now)";
+    let columns = [
+        ("lock_owner", "t.next_owner"),
+        ("lease_id", "t.next_lease"),
+        ("holder", "t.next_holder"),
+        ("fence_token", token),
+        ("fence_ceiling", &ceiling(token, "t.next_spare")),
+        ("acquired_at", "j.now"),
+        ("expire_at", "j.now + t.next_ttl"),
+    ];
+    let passed_on: Vec<_> = columns
+        .iter()
+        .map(|(column, then)| format!("{column} = CASE WHEN j.passes THEN {then} ELSE t.{column} END"))
+        .collect();
+    let passed_on = passed_on.join(",\n        ");
+    let wanted = "t.wanted_until > j.now";
+    let tell = tell(table, "j.passes", &format!("j.inside AND {wanted}"), wanted);
     format!(
         "{judged}, written AS (
     UPDATE {table} t SET
-        reentrant_count = CASE WHEN j.inside THEN 0 ELSE t.reentrant_count END,
-        reserved_for = CASE WHEN j.next THEN NULL ELSE t.reserved_for END,
-        reserved_until = CASE WHEN j.next THEN 0 ELSE t.reserved_until END,
-        reserved_token = CASE WHEN j.next THEN 0 ELSE t.reserved_token END
-    FROM judged j
-    WHERE t.ctid = j.locked_at AND (j.inside OR j.next)
-    RETURNING j.lock_key, CASE WHEN j.inside THEN 'freed' ELSE 'withdrawn' END, {wakes}
+        reentrant_count = CASE WHEN j.passes THEN 1 WHEN j.inside THEN 0 ELSE t.reentrant_count END,
+        {passed_on},
+        revoked = t.revoked AND NOT j.passes,
+        {NO_SUCCESSOR}
+    FROM (SELECT *, {passes} AS passes FROM judged) j
+    WHERE t.ctid = j.locked_at AND (j.inside OR (NOT j.mine AND j.next_lease = j.lease))
+    RETURNING j.lock_key,
+        CASE WHEN j.passes THEN 'passed on' WHEN j.inside THEN 'freed' ELSE 'withdrawn' END, {tell}
 )
 SELECT * FROM written
 UNION ALL
 SELECT lock_key, CASE WHEN mine AND reentrant_count = 0 THEN 'free' ELSE 'lost' END, wanted_until > now FROM judged
-WHERE NOT (inside OR next)
+WHERE NOT inside AND (mine OR next_lease IS DISTINCT FROM lease)
 UNION ALL
 SELECT lock_key, 'lost', false FROM found WHERE place IS NULL"
     )

@@ -4,14 +4,16 @@
 //! not changed; [`super::general`] is asked for the rest. Each row goes through the whole statement before
 //! the next one: nothing is stored in between, which is half of the general statement's price.
 
-use super::{ACQUIRE, NOW, RELEASE, requests, wakes};
+use super::{ACQUIRE, NO_SUCCESSOR, NOW, RELEASE, ceiling, requests, tell_freed};
 
-/// Rows that are absent, or free and not reserved. Answers as [`super::general`]'s acquire, as far as that is about a grant.
+/// Rows that are absent or free. Answers as [`super::general`]'s acquire, as far as that is about a grant.
 ///
 /// `OFFSET 0` keeps the planner from reading all keys into a hash table, as it would with a plan from the days when
 /// there were few.
 pub(super) fn acquire(table: &str) -> String {
     let requests = requests(&ACQUIRE);
+    let token = "greatest(t.fence_ceiling + 1, excluded.fence_token)";
+    let ceiling = ceiling(token, "excluded.fence_ceiling - excluded.fence_token");
     format!(
         "
 INSERT INTO {table} AS t (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
@@ -22,39 +24,34 @@ FROM (
     FROM {requests} LEFT JOIN LATERAL (
         SELECT true AS free FROM {table} t
         WHERE t.lock_key = r.lock_key AND t.reentrant_count = 0 AND t.lease_id <> r.new_lease
-            AND t.reserved_until <= {NOW}
         FOR UPDATE SKIP LOCKED
     ) locked ON true
     WHERE free OR NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key OFFSET 0)
 ) timed
 ON CONFLICT (lock_key) DO UPDATE SET
     lock_owner = excluded.lock_owner, reentrant_count = 1, expire_at = excluded.expire_at,
-    lease_id = excluded.lease_id,
-    fence_token = greatest(t.fence_ceiling + 1, excluded.fence_token),
-    fence_ceiling = greatest(t.fence_ceiling + 1, excluded.fence_token)
-        + (excluded.fence_ceiling - excluded.fence_token),
-    acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = false
-WHERE t.reentrant_count = 0 AND t.lease_id <> excluded.lease_id AND t.reserved_until <= excluded.acquired_at
+    lease_id = excluded.lease_id, fence_token = {token}, fence_ceiling = {ceiling},
+    acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = false, {NO_SUCCESSOR}
+WHERE t.reentrant_count = 0 AND t.lease_id <> excluded.lease_id
 RETURNING t.lock_key, 'granted', t.fence_token, t.expire_at - t.acquired_at, t.wanted_until > t.acquired_at"
     )
 }
 
-/// Rows that the leases hold. Answers as [`super::general`]'s release.
+/// Rows that the leases hold and that nobody is next for. Answers as [`super::general`]'s release.
 pub(super) fn release(table: &str) -> String {
-    let (requests, wakes) = (
-        requests(&RELEASE),
-        wakes(table, &format!("t.wanted_until > {NOW}")),
-    );
+    let requests = requests(&RELEASE);
+    let tell = tell_freed(table, &format!("t.wanted_until > {NOW}"));
     format!(
         "
-UPDATE {table} t SET reentrant_count = 0
+UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
 WHERE t.ctid = ANY (ARRAY(
     SELECT locked.place FROM {requests} CROSS JOIN LATERAL (
         SELECT t.ctid AS place FROM {table} t
         WHERE t.lock_key = r.lock_key AND t.lease_id = r.lease AND t.reentrant_count > 0
+            AND t.next_until <= {NOW}
         FOR UPDATE SKIP LOCKED
     ) locked
 )) AND t.expire_at > {NOW}
-RETURNING t.lock_key, 'freed', {wakes}"
+RETURNING t.lock_key, 'freed', {tell}"
     )
 }

@@ -1,7 +1,7 @@
 //! The SQL text of the PostgreSQL store.
 //!
-//! An action has up to three statements. [`one`] and [`many`] expect the state that a row usually has, which
-//! is one without a reservation, and answer nothing for the others; [`general`] is then asked for those.
+//! An action has up to three statements. [`one`] and [`many`] expect the state that a row usually has, and answer
+//! nothing for the others; [`general`] is then asked for those.
 //!
 //! # Why a statement gives one right answer to each request
 //! The parts of a statement share one snapshot. Rows are found in it, then locked with `SKIP LOCKED` in
@@ -16,6 +16,11 @@
 //!
 //! A grant is only ever read from what `INSERT` and `UPDATE` returned. A request that no statement answers is
 //! one whose row was locked, or came, changed or went since the snapshot: `Skipped`.
+//!
+//! # Names
+//! Our sessions look for functions, types and operators in `pg_catalog` first (`session.rs`), so a schema of somebody
+//! else's in the `search_path` can replace none. The fence check runs in a session of the user's and names each
+//! in full, as does what the listener asks.
 //!
 //! # Why there is no deadlock
 //! Only an `INSERT` can wait: for another one of the same key, or for a row of that key that is newer than
@@ -38,26 +43,57 @@ use crate::store::table::TableName;
 ///
 /// `date_part` is in double precision: each µs up to the year 2106 comes out exactly, because the errors of
 /// the quotient and of the product stay below half a µs together. `extract` would be slow, as a `numeric`.
-const NOW: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
+const NOW: &str = "(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) \
+    OPERATOR(pg_catalog.*) 1000000::double precision)::bigint";
+
+/// The largest number of a `bigint`. A key whose tokens have come so far is refused.
+const LAST_TOKEN: i64 = i64::MAX;
+
+/// No successor: for the end of every lease, and for every new one.
+const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = NULL, next_ttl = NULL, \
+    next_spare = NULL, next_since = NULL, next_until = 0";
+
+/// The ceiling of a lease whose token is `token`.
+fn ceiling(token: &str, spare: &str) -> String {
+    format!("{token} + least({spare}, {LAST_TOKEN} - ({token}))")
+}
 
 /// The channel of the table's wake-ups, of both kinds: the same under each of the table's names, and no other table's.
 fn channel(table: &str) -> String {
-    format!("'dblock_' || '{table}'::regclass::oid")
+    format!("pg_catalog.concat('dblock_', '{table}'::pg_catalog.regclass::pg_catalog.oid)")
 }
 
 /// What the payload of a notification begins with: a release, and then the key.
 pub(super) const RELEASED: char = 'r';
 
-/// The same: nobody is inside any more with a lease, and then that in 36 letters, and the key.
-pub(super) const LEFT: char = 'l';
+/// The same: the row was passed on, and then to which lease in 36 letters, its token, a space, and the key.
+pub(super) const PASSED_ON: char = 'p';
 
-/// Whether somebody waits for a key that has just been released, who is then notified when the statement
+/// Whether somebody waits for the row `t`, which has just been freed, who is then notified when the statement
 /// commits. Only then: notifications make commits wait for one another.
-fn wakes(table: &str, wanted: &str) -> String {
+fn tell_freed(table: &str, wanted: &str) -> String {
     let channel = channel(table);
     format!(
-        "CASE WHEN {wanted} THEN pg_notify({channel}, '{RELEASED}' || t.lock_key) IS NOT NULL ELSE false END"
+        "CASE WHEN {wanted}
+        THEN pg_catalog.pg_notify({channel}, pg_catalog.concat('{RELEASED}', t.lock_key)) IS NOT NULL
+        ELSE false END"
     )
+}
+
+/// The same, and the successor is notified of the row `t`, which has just been passed on to it if `passed_on` says so.
+fn tell(table: &str, passed_on: &str, freed_and_wanted: &str, wanted: &str) -> String {
+    let (channel, freed) = (channel(table), tell_freed(table, freed_and_wanted));
+    format!(
+        "CASE WHEN {passed_on}
+        THEN pg_catalog.pg_notify({channel},
+            pg_catalog.concat('{PASSED_ON}', t.lease_id, t.fence_token, ' ', t.lock_key)) IS NOT NULL AND {wanted}
+        ELSE {freed} END"
+    )
+}
+
+/// `sql` without its notifications: for a server that cannot take another one.
+fn quiet(sql: &str) -> String {
+    sql.replace("pg_catalog.pg_notify(", "pg_catalog.concat(")
 }
 
 /// The columns of a batch of acquires.
@@ -69,7 +105,7 @@ const ACQUIRE: [(&str, &str); 8] = [
     ("new_holder", "text"),
     ("wanted_for", "bigint"),
     ("spare_tokens", "bigint"),
-    ("reserve", "boolean"),
+    ("waited", "bigint"),
 ];
 
 /// The columns of a batch of releases.
@@ -96,6 +132,8 @@ pub(super) struct Statements {
     pub(super) many: Option<Arc<str>>,
     /// Any number of rows, with arrays, in every state.
     pub(super) general: Arc<str>,
+    /// The same without notifications.
+    pub(super) quiet: Option<Arc<str>>,
 }
 
 /// Every statement for one table.
@@ -107,6 +145,7 @@ pub(super) struct Sql {
     pub(super) inspect: Arc<str>,
     pub(super) revoke: Arc<str>,
     pub(super) force_release: Arc<str>,
+    pub(super) force_release_quiet: Arc<str>,
     pub(super) purge: Arc<str>,
     pub(super) channel: Arc<str>,
     pub(super) version: Arc<str>,
@@ -120,20 +159,24 @@ impl Sql {
                 one: one::acquire(&table).into(),
                 many: Some(many::acquire(&table).into()),
                 general: general::acquire(&table).into(),
+                quiet: None,
             },
             extend: Statements {
                 one: one::extend(&table).into(),
                 many: None,
                 general: general::extend(&table).into(),
+                quiet: None,
             },
             release: Statements {
                 one: one::release(&table).into(),
                 many: Some(many::release(&table).into()),
                 general: general::release(&table).into(),
+                quiet: Some(quiet(&general::release(&table)).into()),
             },
             inspect: rest::inspect(&table).into(),
             revoke: rest::revoke(&table).into(),
             force_release: rest::force_release(&table).into(),
+            force_release_quiet: quiet(&rest::force_release(&table)).into(),
             purge: rest::purge(&table).into(),
             channel: format!("SELECT {}", channel(&table)).into(),
             // The join finds a missing lock table.

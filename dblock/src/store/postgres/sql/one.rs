@@ -3,15 +3,17 @@
 //! A statement that finds the row in another state, or locked, changes nothing and answers no row; the
 //! general one of [`super::general`] is asked then. What the module above says about locks holds here too.
 
-use super::{NOW, wakes};
+use super::{NO_SUCCESSOR, NOW, ceiling, tell_freed};
 
-/// A row that is absent, or free and not reserved. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as
+/// A row that is absent or free. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as
 /// [`super::general`]'s acquire, as far as that is about a grant.
 ///
 /// One upsert serves both states for two thirds of the price of an `UPDATE` and an `INSERT` in a CTE each.
 /// The row is locked with `SKIP LOCKED` before it, and the clock is read after that: a filter without
 /// columns is asked first.
 pub(super) fn acquire(table: &str) -> String {
+    let token = "greatest(t.fence_ceiling + 1, excluded.fence_token)";
+    let ceiling = ceiling(token, "$6");
     format!(
         "
 INSERT INTO {table} AS t (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
@@ -21,35 +23,33 @@ FROM (
     SELECT {NOW} AS now
     WHERE coalesce(
         (SELECT true FROM {table}
-            WHERE lock_key = $1 AND reentrant_count = 0 AND lease_id <> $2 AND reserved_until <= {NOW}
+            WHERE lock_key = $1 AND reentrant_count = 0 AND lease_id <> $2
             FOR UPDATE SKIP LOCKED),
         NOT EXISTS (SELECT FROM {table} WHERE lock_key = $1))
 ) timed
 ON CONFLICT (lock_key) DO UPDATE SET
     lock_owner = excluded.lock_owner, reentrant_count = 1, expire_at = excluded.expire_at,
-    lease_id = excluded.lease_id,
-    fence_token = greatest(t.fence_ceiling + 1, excluded.fence_token),
-    fence_ceiling = greatest(t.fence_ceiling + 1, excluded.fence_token) + $6,
-    acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = false
-WHERE t.reentrant_count = 0 AND t.lease_id <> $2 AND t.reserved_until <= excluded.acquired_at
+    lease_id = excluded.lease_id, fence_token = {token}, fence_ceiling = {ceiling},
+    acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = false, {NO_SUCCESSOR}
+WHERE t.reentrant_count = 0 AND t.lease_id <> $2
 RETURNING t.lock_key, 'granted', t.fence_token, $4, t.wanted_until > t.acquired_at"
     )
 }
 
-/// The row that the lease holds, locked: a condition that is asked once, before the clock is read.
-fn is_held(table: &str) -> String {
+/// The row that the lease holds and that fits `also`, locked: a condition that is asked once, before the clock is read.
+fn is_held(table: &str, also: &str) -> String {
     format!(
         "t.ctid = (
-    SELECT ctid FROM {table} WHERE lock_key = $1 AND lease_id = $2 AND reentrant_count > 0
+    SELECT ctid FROM {table} WHERE lock_key = $1 AND lease_id = $2 AND reentrant_count > 0{also}
     FOR UPDATE SKIP LOCKED
 ) AND t.expire_at > {NOW}"
     )
 }
 
-/// A row that the lease holds. Parameters: key, lease, count, ttl, and the successor's owner, holder and token
-/// or NULL. Answers as [`super::general`]'s extend.
+/// A row that the lease holds. Parameters: key, lease, count, ttl, and the owner, holder and token of a local
+/// hand-over or NULL. Answers as [`super::general`]'s extend.
 pub(super) fn extend(table: &str) -> String {
-    let is_held = is_held(table);
+    let is_held = is_held(table, "");
     format!(
         "
 UPDATE {table} t SET
@@ -63,13 +63,15 @@ RETURNING t.lock_key, 'extended', t.expire_at - {NOW}, t.revoked, t.wanted_until
     )
 }
 
-/// A row that the lease holds. Parameters: key, lease. Answers as [`super::general`]'s release.
+/// A row that the lease holds and that nobody is next for. Parameters: key, lease. Answers as
+/// [`super::general`]'s release.
 pub(super) fn release(table: &str) -> String {
-    let (is_held, wakes) = (is_held(table), wakes(table, &format!("t.wanted_until > {NOW}")));
+    let is_held = is_held(table, &format!(" AND next_until <= {NOW}"));
+    let tell = tell_freed(table, &format!("t.wanted_until > {NOW}"));
     format!(
         "
-UPDATE {table} t SET reentrant_count = 0
+UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
 WHERE {is_held}
-RETURNING t.lock_key, 'freed', {wakes}"
+RETURNING t.lock_key, 'freed', {tell}"
     )
 }

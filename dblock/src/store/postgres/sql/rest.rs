@@ -1,13 +1,14 @@
 //! What operators, a purge and the fence check ask.
 
-use super::{NOW, wakes};
+use super::{NO_SUCCESSOR, NOW, tell_freed};
 
 /// Parameters: prefix, held only, limit.
 pub(super) fn inspect(table: &str) -> String {
     format!(
         "WITH clock AS MATERIALIZED (SELECT {NOW} AS now)
 SELECT t.lock_key, t.lock_owner, t.reentrant_count, t.expire_at, t.lease_id, t.fence_token, t.fence_ceiling,
-    t.wanted_until, t.acquired_at, t.holder, t.revoked, t.reserved_for, t.reserved_until, t.reserved_token, clock.now
+    t.wanted_until, t.acquired_at, t.holder, t.revoked, t.next_lease, t.next_owner, t.next_holder,
+    t.next_ttl, t.next_spare, t.next_since, t.next_until, clock.now
 FROM {table} t, clock
 WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $1)
     AND (NOT $2 OR (t.reentrant_count > 0 AND t.expire_at > clock.now))
@@ -25,15 +26,15 @@ WHERE lock_key = $1 AND reentrant_count > 0 AND expire_at > {NOW} RETURNING true
 
 /// Parameters: key, fresh lease. A row that says whether the lease still held.
 pub(super) fn force_release(table: &str) -> String {
-    let wakes = wakes(table, "t.wanted_until > l.now");
+    let tell = tell_freed(table, "t.wanted_until > l.now");
     format!(
         "WITH locked AS MATERIALIZED (
     SELECT lock_key, expire_at FROM {table} WHERE lock_key = $1 AND reentrant_count > 0 FOR UPDATE
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
 )
-UPDATE {table} t SET reentrant_count = 0, lease_id = $2 FROM timed l WHERE t.lock_key = l.lock_key
-RETURNING l.expire_at > l.now, {wakes}"
+UPDATE {table} t SET reentrant_count = 0, lease_id = $2, {NO_SUCCESSOR} FROM timed l WHERE t.lock_key = l.lock_key
+RETURNING l.expire_at > l.now, {tell}"
     )
 }
 
@@ -65,13 +66,14 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
 /// Parameters: key, lease, token. A row with what is left of the lease if it still holds. It may wait for
 /// the row, so the clock is read after that.
 pub(in super::super) fn verify(table: &str) -> String {
+    let [eq, gt, minus] = ["=", ">", "-"].map(|operator| format!("OPERATOR(pg_catalog.{operator})"));
     format!(
         "WITH locked AS MATERIALIZED (
-    SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key = $1 FOR SHARE
+    SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key {eq} $1 FOR SHARE
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
 )
-SELECT expire_at - now FROM timed
-WHERE lease_id = $2 AND fence_token = $3 AND reentrant_count > 0 AND expire_at > now"
+SELECT expire_at {minus} now FROM timed
+WHERE lease_id {eq} $2 AND fence_token {eq} $3 AND reentrant_count {gt} 0 AND expire_at {gt} now"
     )
 }
