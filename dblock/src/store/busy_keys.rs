@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::key::Key;
-use crate::store::{Action, Outcome, Request, StoreError};
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-use crate::store::{LockRow, rules};
+use crate::store::{Acquire, LockRow, rules};
+use crate::store::{Action, Outcome, Request, StoreError};
 
 /// No more keys than this are remembered. Most callers of a process that waits for more pay for a statement in
 /// vain.
@@ -62,14 +62,20 @@ impl BusyKeys {
     }
 }
 
-/// The answer to an acquire that finds the key busy and has nothing to write, from a row that was read without a
-/// lock. Who queues needs the row itself.
+/// Whether an acquire may be answered as busy from `row`, which was read without a lock. Who is or asks to be the
+/// successor needs the row itself.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn is_busy(request: &Request, ask: &Acquire, row: &LockRow) -> bool {
+    let next = row.next.as_ref().map(|next| next.lease_id);
+    row.is_held() && ask.queue.is_none() && ![Some(row.lease_id), next].contains(&Some(request.lease_id))
+}
+
+/// The answer to an acquire of a key that [is busy](is_busy), if nothing is to be written.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(crate) fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
     let Action::Acquire(ask) = &request.action else {
         return None;
     };
-    let held = row.is_held() && row.lease_id != request.lease_id;
-    let silent = ask.queue.is_none() && ask.wanted_for.is_none_or(|length| !rules::must_want(row, length));
-    (held && silent).then(|| Outcome::Busy(rules::occupant(row)))
+    let silent = ask.wanted_for.is_none_or(|length| !rules::must_want(row, length));
+    (silent && is_busy(request, ask, row)).then(|| Outcome::Busy(rules::occupant(row)))
 }

@@ -21,6 +21,7 @@ use sqlx::query::Query;
 
 use super::text::{COLUMNS, LIVE_CLOCK};
 use super::{MySqlStore, error, row};
+use crate::store::busy_keys::is_busy;
 use crate::store::clock::micros;
 use crate::store::rules::{must_want, occupant};
 use crate::store::{Acquire, Action, Extend, Outcome, Request, StoreError, StoreErrorKind};
@@ -156,7 +157,7 @@ impl Single<'_> {
             return Ok(granted(inserted.last_insert_id(), false));
         };
         let row = row::with_clock(&row)?;
-        if !row.is_held() || row.lease_id == self.request.lease_id || ask.queue.is_some() {
+        if !is_busy(self.request, ask, &row) {
             return Ok(None);
         }
         if let Some(length) = ask.wanted_for.filter(|length| must_want(&row, *length)) {
