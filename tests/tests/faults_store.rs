@@ -197,6 +197,7 @@ async fn an_answer_to_another_question_is_a_store_error() {
     let store = FaultyStore::memory();
     let locks = store.manager();
     let released = Outcome::Released {
+        passed_on: false,
         freed: false,
         wanted: false,
     };
