@@ -355,7 +355,9 @@ impl Drop for OnItsWay<'_> {
 
 impl Store for FaultyStore {
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let mut capabilities = self.inner.capabilities();
+        capabilities.immediate = false;
+        capabilities
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {

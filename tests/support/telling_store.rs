@@ -61,6 +61,7 @@ impl Store for TellingStore {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = self.rows.capabilities();
         capabilities.wake_ups = true;
+        capabilities.immediate = false;
         capabilities
     }
 

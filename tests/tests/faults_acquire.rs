@@ -556,7 +556,8 @@ async fn a_busy_acquire_that_waits_says_so_in_the_row_and_only_extends_it() {
             release.answer,
             Some(Ok(Outcome::Released {
                 freed: true,
-                wanted: true
+                wanted: true,
+                ..
             }))
         ),
         "{release:?}"

@@ -309,7 +309,7 @@ impl Shared {
         (out, state.most_together)
     }
 
-    /// Carries out what a step wants done, replies first.
+    /// Carries out what a step wants done.
     fn carry_out(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>, most_together: usize) {
         self.tell(cell, out);
         if self.immediate {
@@ -320,14 +320,15 @@ impl Shared {
 
     /// Tells callers, the log and the driver what the step says.
     fn tell(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>) {
-        for reply in out.replies.drain(..) {
-            report::reply(self, cell, reply);
-        }
         for ownership in out.changed.drain(..) {
             ownership.tell();
         }
+        // Before the replies: a caller that goes on finds in the log what it did.
         for note in out.notes.drain(..) {
             report::note(self, note);
+        }
+        for reply in out.replies.drain(..) {
+            report::reply(self, cell, reply);
         }
         if out.wants_wake_ups {
             self.wants_wake_ups.store(true, Ordering::Relaxed);

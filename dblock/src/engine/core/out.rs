@@ -1,4 +1,4 @@
-//! What a step wants done. It is carried out after the key's mutex is let go, replies first.
+//! What a step wants done. It is carried out after the key's mutex is let go.
 
 use std::sync::Arc;
 use std::time::Duration;
