@@ -22,7 +22,7 @@ use crate::error::{LockError, LostReason};
 use crate::options::OnLost;
 
 /// How long a return, `?` or panic waits for its release at most.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A lease that ended before the body under it did.
 pub(crate) type Loss = (Lease, LostReason);

@@ -1,5 +1,6 @@
 //! How a manager is doing, for health checks and dashboards.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,19 +29,22 @@ pub struct Health {
 
 /// Where the engine writes it down.
 #[derive(Debug, Default)]
-pub(crate) struct HealthBoard(Mutex<Board>);
+pub(crate) struct HealthBoard {
+    board: Mutex<Board>,
+    /// How many keys have a release still to be written.
+    pub(crate) pending_releases: AtomicUsize,
+}
 
 #[derive(Debug, Default)]
 struct Board {
     last_success: Option<Instant>,
     failing: Option<(Instant, String)>,
     renewal_lag: Duration,
-    pending_releases: usize,
 }
 
 impl HealthBoard {
     fn board(&self) -> MutexGuard<'_, Board> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn note(&self, answers: &[Result<Outcome, StoreError>]) {
@@ -64,10 +68,6 @@ impl HealthBoard {
         self.board().renewal_lag = lag;
     }
 
-    pub(crate) fn set_pending_releases(&self, count: usize) {
-        self.board().pending_releases = count;
-    }
-
     pub(crate) fn read(&self) -> Health {
         let board = self.board();
         Health {
@@ -75,7 +75,7 @@ impl HealthBoard {
             failing_for: board.failing.as_ref().map(|(since, _)| since.elapsed()),
             last_error: board.failing.as_ref().map(|(_, error)| error.clone()),
             renewal_lag: board.renewal_lag,
-            pending_releases: board.pending_releases,
+            pending_releases: self.pending_releases.load(Ordering::Relaxed),
         }
     }
 }

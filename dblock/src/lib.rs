@@ -70,7 +70,7 @@ pub mod store;
 
 pub use builder::{LockManagerBuilder, StoreSource};
 pub use current::{CurrentLock, current, inherit};
-pub use error::{LockError, LostReason};
+pub use error::{LockError, LostReason, TimeoutCause};
 #[cfg(feature = "sql")]
 pub use fence::FenceConnection;
 pub use guard::LockGuard;

@@ -8,8 +8,8 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use dblock::LockOptions;
 use dblock::store::StoreErrorKind;
+use dblock::{LockError, LockOptions, TimeoutCause};
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
@@ -71,7 +71,13 @@ async fn an_old_busy_answer_is_no_answer_for_a_later_caller() {
     sleep(ms(1500)).await;
     let error = locks.acquire("k", ttl(3000).wait(ms(300))).await.unwrap_err();
     assert!(
-        error.is_store(),
+        matches!(
+            error,
+            LockError::Timeout {
+                cause: TimeoutCause::NoAnswer,
+                ..
+            }
+        ),
         "the store has not answered in this caller's time: {error:?}"
     );
     assert!(first.await.unwrap().unwrap_err().is_store());

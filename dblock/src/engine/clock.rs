@@ -1,11 +1,8 @@
 //! The engine's clock: monotonic, and the same for callers and driver.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::core::time::Time;
-
-/// The first reading: there is room for what began before.
-const FIRST: Duration = Duration::from_hours(24 * 366);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Clock {
@@ -29,6 +26,6 @@ impl Clock {
             Self::Real(origin) => origin.elapsed(),
             Self::Runtime(origin) => origin.elapsed(),
         };
-        Time::from_nanos(0) + FIRST + elapsed
+        Time::from_nanos(0) + elapsed
     }
 }

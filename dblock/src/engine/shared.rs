@@ -66,7 +66,6 @@ pub(crate) struct Shared {
 /// How many keys are in these states.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    release_pending: AtomicUsize,
     pub(super) need_grace: AtomicUsize,
     pub(super) busy: AtomicUsize,
 }
@@ -295,7 +294,7 @@ impl Shared {
             machine.is_busy(),
         ];
         let counters = [
-            &self.counts.release_pending,
+            &self.health.pending_releases,
             &self.counts.need_grace,
             &self.counts.busy,
         ];
@@ -385,11 +384,16 @@ impl Shared {
         self.step_locked(&mut lock(&cell.state), &cell.key, event).0
     }
 
-    /// The request that a key has to send, of one of these kinds. It is on its way from here on.
-    pub(super) fn request(self: &Arc<Self>, cell: &Arc<Cell>, kinds: &'static [Kind]) -> Option<Request> {
+    /// The request that a key has to send, of one of these kinds, and how long the store may take for it. It is on its
+    /// way from here on.
+    pub(super) fn request(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        kinds: &'static [Kind],
+    ) -> Option<(Request, Option<Duration>)> {
         let (mut out, most_together) =
             self.step_locked(&mut lock(&cell.state), &cell.key, Event::Send(kinds));
-        let request = out.request.take();
+        let request = out.request.take().map(|request| (request, out.time_limit));
         self.carry_out(cell, &mut out, most_together);
         request
     }
@@ -423,10 +427,6 @@ impl Shared {
             let Some(cell) = due else { return };
             self.step(&cell, Event::Time);
         }
-    }
-
-    pub(super) fn release_pending(&self) -> usize {
-        self.counts.release_pending.load(Ordering::Acquire)
     }
 }
 

@@ -117,11 +117,7 @@ impl Case {
     /// For how long the row may stay held after the drop: the rule.
     fn held_for_at_most(&self) -> Duration {
         // How long the engine waits for an answer before it gives the connection up.
-        let patience = match self.kind {
-            Kind::Acquire => Duration::from_secs(3),
-            Kind::Extend => Duration::from_secs(2),
-            Kind::Release => Duration::from_millis(1500),
-        };
+        let patience = Duration::from_millis(2500);
         match (self.answer, self.kind, self.lasting) {
             (Answer::Ok, ..) => AT_ONCE,
             (Answer::Slow, ..) => SLOW + AT_ONCE,

@@ -20,6 +20,8 @@ pub(crate) struct Out<C> {
     pub(crate) ready: Option<Kind>,
     /// The request that [`Event::Send`](super::key::Event::Send) asked for.
     pub(crate) request: Option<Request>,
+    /// How long the store may take for it, if that is less than usual.
+    pub(crate) time_limit: Option<Duration>,
     /// When time has to pass without another event.
     pub(crate) look_at: Option<Time>,
     /// Callers wait for a key that another process has.
@@ -40,6 +42,7 @@ impl<C> Default for Out<C> {
             notes: Vec::new(),
             ready: None,
             request: None,
+            time_limit: None,
             look_at: None,
             wants_wake_ups: false,
             waiter: 0,

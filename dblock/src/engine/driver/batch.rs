@@ -9,19 +9,20 @@ use tokio::time::timeout;
 
 use crate::engine::core::dispatch::MAX_BATCH;
 use crate::engine::shared::Cell;
-use crate::store::{Action, Outcome, Request, Store, StoreError, StoreErrorKind};
+use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// How long a batch may take, connecting included, before its connection is given up and its outcome is unknown.
 /// Commits of two seconds must go through; a renewal that hangs must leave time to be sent again before its lease
 /// ends.
-const TIMEOUT: Duration = Duration::from_secs(5);
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(2500);
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Requests that go together.
 pub(super) struct Batch {
     lane: usize,
     cells: Vec<Arc<Cell>>,
     requests: Vec<Request>,
+    limit: Duration,
 }
 
 /// A batch that came back.
@@ -39,10 +40,14 @@ impl Batch {
             lane,
             cells: Vec::new(),
             requests: Vec::new(),
+            limit: TIMEOUT,
         }
     }
 
-    pub(super) fn push(&mut self, cell: Arc<Cell>, request: Request) {
+    /// `limit`: how long the store may take for the request, if that is less than usual.
+    pub(super) fn push(&mut self, cell: Arc<Cell>, request: Request, limit: Option<Duration>) {
+        let limit = limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT);
+        self.limit = self.limit.min(limit);
         self.cells.push(cell);
         self.requests.push(request);
     }
@@ -54,7 +59,7 @@ impl Batch {
     /// Has `store` carry it out.
     pub(super) async fn run(self, store: Arc<dyn Store>) -> Answered {
         let count = self.requests.len();
-        let (answers, most_together) = match apply(&*store, &self.requests).await {
+        let (answers, most_together) = match apply(&*store, &self.requests, self.limit).await {
             Ok(answers) => (answers, MAX_BATCH),
             Err(error) => (vec![Err(error); count], (count / 8).max(1)),
         };
@@ -72,8 +77,8 @@ impl Batch {
 async fn apply(
     store: &dyn Store,
     requests: &[Request],
+    limit: Duration,
 ) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
-    let limit = requests.iter().map(limit).min().unwrap_or(TIMEOUT);
     // The call is inside the future too: a store may panic before it returns one.
     let work = async { timeout(limit, store.apply(requests)).await };
     let message = match AssertUnwindSafe(work).catch_unwind().await {
@@ -89,11 +94,4 @@ async fn apply(
         Err(_) => "the store panicked".into(),
     };
     Err(StoreError::new(StoreErrorKind::Interrupted, message))
-}
-
-fn limit(request: &Request) -> Duration {
-    match &request.action {
-        Action::Extend(extend) => (extend.ttl / 2).clamp(SHORTEST_TIMEOUT, TIMEOUT),
-        Action::Acquire(_) | Action::Release => TIMEOUT,
-    }
 }

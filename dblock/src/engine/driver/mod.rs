@@ -104,8 +104,8 @@ impl Driver {
             let mut batch = Batch::new(lane);
             for cell in cells {
                 // What the key needs may have changed since it was listed.
-                if let Some(request) = self.shared.request(&cell, kinds) {
-                    batch.push(cell, request);
+                if let Some((request, limit)) = self.shared.request(&cell, kinds) {
+                    batch.push(cell, request, limit);
                 }
             }
             if batch.is_empty() {
@@ -124,9 +124,6 @@ impl Driver {
         for (cell, answer) in answered.cells.iter().zip(answered.answers) {
             self.shared.answer(cell, answer, answered.most_together);
         }
-        self.shared
-            .health
-            .set_pending_releases(self.shared.release_pending());
     }
 
     fn handle(&mut self, command: Option<Command>) {

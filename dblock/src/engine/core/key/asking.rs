@@ -224,9 +224,7 @@ impl Asking {
 
     /// Callers whose time is over must not hear that the key is busy when it is the store that keeps it so.
     pub(super) fn note_trouble(&mut self, trouble: Option<LastAnswer>, now: Time) {
-        if let Some(trouble) = trouble {
-            self.answered(trouble, now);
-        }
+        self.last = trouble.map(|trouble| (trouble, now));
     }
 
     /// The lock came to this process: who waits from here on waits for this process.

@@ -499,6 +499,12 @@ impl<C> Held<C> {
         }
     }
 
+    /// How long the store may take for a request: an extension that hangs must leave time to be sent again.
+    pub(super) fn time_limit(&self, now: Time) -> Option<Duration> {
+        let extends = matches!(self.state, State::Held { .. } | State::Lingering { .. });
+        extends.then(|| self.grant.store_end.since(now) * 2 / 3)
+    }
+
     fn extend(&self, count: u32, ttl: Duration) -> Action {
         let mut extend = Extend::new(count, ttl);
         extend.handed_over = self.row_is_behind().then(|| HandedOver {

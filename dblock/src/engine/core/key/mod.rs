@@ -226,6 +226,7 @@ impl<C> Machine<C> {
             Event::Send(kinds) => {
                 self.listed = None;
                 out.request = self.send(kinds, env);
+                out.time_limit = self.held.as_ref().and_then(|held| held.time_limit(now));
             }
             Event::Answer(answer) => self.answer(answer, env, out),
             Event::WokenUp => self.asking.woken(),
@@ -291,7 +292,9 @@ impl<C> Machine<C> {
     /// The lease of this process is over.
     fn after(&mut self, held: &Held<C>, now: Time) {
         self.asking.released(held.occupant(now), held.hand_overs(), now);
-        self.asking.note_trouble(held.trouble(), now);
+        if let Some(trouble) = held.trouble() {
+            self.asking.answered(trouble, now);
+        }
     }
 
     fn refuse_overdue(&mut self, now: Time, out: &mut Out<C>) {
