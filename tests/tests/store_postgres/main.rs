@@ -20,5 +20,6 @@ mod race;
 mod refusals;
 mod rules;
 mod schema;
+mod standby;
 mod users;
 mod wake_ups;
