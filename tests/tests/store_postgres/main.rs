@@ -11,6 +11,7 @@
 
 mod bench;
 mod failures;
+mod names;
 mod operators;
 mod pass_on;
 mod plans;
