@@ -9,6 +9,8 @@ use crate::error::LockError;
 use crate::key;
 use crate::manager::LockManager;
 use crate::store::Store;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::store::connect_options::OptionsSource;
 use crate::store::memory::MemoryStore;
 use crate::store::table::{DEFAULT_TABLE, TableName};
 
@@ -162,9 +164,9 @@ pub struct StoreSource {
 )]
 enum Kind {
     #[cfg(feature = "postgres")]
-    Postgres(sqlx::postgres::PgConnectOptions),
+    Postgres(OptionsSource<sqlx::postgres::PgConnectOptions>),
     #[cfg(feature = "mysql")]
-    MySql(sqlx::mysql::MySqlConnectOptions),
+    MySql(OptionsSource<sqlx::mysql::MySqlConnectOptions>),
     #[cfg(feature = "sqlite")]
     Sqlite(sqlx::sqlite::SqliteConnectOptions),
     Ready(Arc<dyn Store>),
@@ -205,7 +207,7 @@ impl StoreSource {
 
     #[cfg(feature = "postgres")]
     fn postgres_url(url: &str) -> Result<Self, LockError> {
-        Ok(Kind::Postgres(parsed("postgres", url)?).into())
+        Ok(Kind::Postgres(OptionsSource::fixed(parsed("postgres", url)?)).into())
     }
 
     #[cfg(not(feature = "postgres"))]
@@ -216,7 +218,7 @@ impl StoreSource {
     #[cfg(feature = "mysql")]
     fn mysql_url(url: &str) -> Result<Self, LockError> {
         let rest = url.split_once(':').map_or("", |(_, rest)| rest);
-        Ok(Kind::MySql(parsed("mysql", &format!("mysql:{rest}"))?).into())
+        Ok(Kind::MySql(OptionsSource::fixed(parsed("mysql", &format!("mysql:{rest}"))?)).into())
     }
 
     #[cfg(not(feature = "mysql"))]
@@ -321,7 +323,7 @@ impl From<MemoryStore> for StoreSource {
 }
 
 macro_rules! from_pool {
-    ($feature:literal, $pool:ty, $kind:ident) => {
+    ($feature:literal, $pool:ty, $options:expr) => {
         #[cfg(feature = $feature)]
         impl From<$pool> for StoreSource {
             fn from(pool: $pool) -> Self {
@@ -332,15 +334,71 @@ macro_rules! from_pool {
         #[cfg(feature = $feature)]
         impl From<&$pool> for StoreSource {
             fn from(pool: &$pool) -> Self {
-                Kind::$kind(pool.connect_options().as_ref().clone()).into()
+                let options: fn(&$pool) -> Kind = $options;
+                options(pool).into()
             }
         }
     };
 }
 
-from_pool!("postgres", sqlx::PgPool, Postgres);
-from_pool!("mysql", sqlx::MySqlPool, MySql);
-from_pool!("sqlite", sqlx::SqlitePool, Sqlite);
+// A server's pool may be given other options later, such as a new password.
+from_pool!("postgres", sqlx::PgPool, |pool| {
+    let pool = pool.clone();
+    Kind::Postgres(OptionsSource::of(move || pool.connect_options().as_ref().clone()))
+});
+from_pool!("mysql", sqlx::MySqlPool, |pool| {
+    let pool = pool.clone();
+    Kind::MySql(OptionsSource::of(move || pool.connect_options().as_ref().clone()))
+});
+from_pool!("sqlite", sqlx::SqlitePool, |pool| {
+    Kind::Sqlite(pool.connect_options().as_ref().clone())
+});
+
+macro_rules! from_options {
+    ($feature:literal, $name:ident, $kind:ident, $options:ty, $example:literal) => {
+        #[cfg(feature = $feature)]
+        impl StoreSource {
+            /// Locks on a server whose password or address may change while the program runs: `options` is asked for
+            /// them each time that a connection is opened. Its errors count as a server that cannot be reached.
+            ///
+            /// A manager that is built from a pool follows `set_connect_options` of the pool, without this.
+            ///
+            #[doc = concat!("```no_run\nuse dblock::{LockManager, StoreSource};\n", $example, "\n```")]
+            pub fn $name<F, E>(options: impl Fn() -> F + Send + Sync + 'static) -> Self
+            where
+                F: Future<Output = Result<$options, E>> + Send + 'static,
+                E: Into<Box<dyn std::error::Error + Send + Sync>>,
+            {
+                Kind::$kind(OptionsSource::asked(options)).into()
+            }
+        }
+    };
+}
+
+from_options!(
+    "postgres",
+    postgres,
+    Postgres,
+    sqlx::postgres::PgConnectOptions,
+    "# async fn token() -> Result<String, std::io::Error> { unimplemented!() }
+let source = StoreSource::postgres(|| async {
+    let options = sqlx::postgres::PgConnectOptions::new().host(\"db\").username(\"app\");
+    Ok::<_, std::io::Error>(options.password(&token().await?))
+});
+let builder = LockManager::builder(source);"
+);
+from_options!(
+    "mysql",
+    mysql,
+    MySql,
+    sqlx::mysql::MySqlConnectOptions,
+    "# async fn token() -> Result<String, std::io::Error> { unimplemented!() }
+let source = StoreSource::mysql(|| async {
+    let options = sqlx::mysql::MySqlConnectOptions::new().host(\"db\").username(\"app\").database(\"app\");
+    Ok::<_, std::io::Error>(options.password(&token().await?))
+});
+let builder = LockManager::builder(source);"
+);
 
 #[cfg(test)]
 mod tests {

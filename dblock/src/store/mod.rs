@@ -18,6 +18,8 @@
 #[cfg(feature = "sql")]
 mod busy_keys;
 pub(crate) mod clock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod connect_options;
 #[cfg(feature = "sql")]
 mod connections;
 mod error;

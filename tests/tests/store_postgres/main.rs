@@ -10,6 +10,7 @@
 )]
 
 mod bench;
+mod credentials;
 mod failures;
 mod names;
 mod operators;

@@ -17,12 +17,13 @@ use std::fmt;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, PgConnection, Row as _};
+use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
 use self::session::{Opener, Session};
 use self::statement::Statement;
 use super::busy_keys::BusyKeys;
+use super::connect_options::OptionsSource;
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::error::StoreError;
 use super::row::{InspectFilter, LockRow};
@@ -45,7 +46,7 @@ const MIGRATION_SESSION: [(&str, &str); 4] = [
 pub struct PostgresStore {
     table: TableName,
     sql: sql::Sql,
-    options: PgConnectOptions,
+    options: OptionsSource<PgConnectOptions>,
     connections: Connections<Session>,
     /// Keys that were busy or wanted when they were last asked for.
     contended: BusyKeys,
@@ -53,12 +54,7 @@ pub struct PostgresStore {
 
 impl PostgresStore {
     /// Connects when it is first asked something.
-    pub(crate) fn new(options: PgConnectOptions, table: TableName) -> Self {
-        let options = options
-            .application_name("dblock")
-            // No number here has a fraction, and `PgBouncer` refuses the setting by default.
-            .extra_float_digits(None)
-            .disable_statement_logging();
+    pub(crate) fn new(options: OptionsSource<PgConnectOptions>, table: TableName) -> Self {
         let opener = Opener::new(options.clone());
         let connections = Connections::new(MAX_CONNECTIONS, move || {
             let opener = opener.clone();
@@ -83,7 +79,12 @@ impl PostgresStore {
         let options = url
             .parse()
             .map_err(|_: sqlx::Error| LockError::invalid("the database URL cannot be read"))?;
-        Ok(Self::new(options, TableName::parse(table)?))
+        Ok(Self::new(OptionsSource::fixed(options), TableName::parse(table)?))
+    }
+
+    /// The user's options, as they are now, for a connection of ours.
+    async fn options(&self) -> Result<PgConnectOptions, StoreError> {
+        session::options(&self.options).await
     }
 
     /// [`verify`] for tests.

@@ -14,6 +14,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Ro
 use uuid::Uuid;
 
 use super::errors;
+use crate::store::connect_options::OptionsSource;
 use crate::store::connections::Alive;
 use crate::store::error::StoreError;
 
@@ -141,15 +142,24 @@ impl DerefMut for Session {
     }
 }
 
+/// The user's options, as they are now, for a connection of ours.
+pub(super) async fn options(
+    source: &OptionsSource<PgConnectOptions>,
+) -> Result<PgConnectOptions, StoreError> {
+    let options = source.get().await?.application_name("dblock");
+    // No number here has a fraction, and `PgBouncer` refuses the setting by default.
+    Ok(options.extra_float_digits(None).disable_statement_logging())
+}
+
 /// How sessions are opened. Clones share what the sessions do.
 #[derive(Debug, Clone)]
 pub(super) struct Opener {
-    options: PgConnectOptions,
+    options: OptionsSource<PgConnectOptions>,
     shared: Arc<Shared>,
 }
 
 impl Opener {
-    pub(super) fn new(options: PgConnectOptions) -> Self {
+    pub(super) fn new(options: OptionsSource<PgConnectOptions>) -> Self {
         Self {
             options,
             shared: Arc::default(),
@@ -158,15 +168,16 @@ impl Opener {
 
     /// Opens a session with our settings, or one without where a pooler refuses or swallows them.
     pub(super) async fn open(&self) -> Result<Session, StoreError> {
+        let options = options(&self.options).await?;
         if !self.shared.pooled.load(Ordering::Relaxed) {
-            match self.open_ours().await {
+            match self.open_ours(options.clone()).await {
                 Ok(Some(session)) => return Ok(session),
                 Ok(None) => self.say_pooled(),
                 Err(error) if errors::is_refused_startup(&error) => self.say_pooled(),
                 Err(error) => return Err(errors::of_connect(error)),
             }
         }
-        let connection = self.options.connect().await.map_err(errors::of_connect)?;
+        let connection = options.connect().await.map_err(errors::of_connect)?;
         Ok(self.session(connection, None))
     }
 
@@ -181,9 +192,9 @@ impl Opener {
 
     /// `None` when the session is not ours. The settings are sent while connecting: a `SET` afterwards would
     /// reach other programs' sessions behind a pooler.
-    async fn open_ours(&self) -> Result<Option<Session>, sqlx::Error> {
+    async fn open_ours(&self, options: PgConnectOptions) -> Result<Option<Session>, sqlx::Error> {
         let mark = Mark::new();
-        let options = self.options.clone().options(SETTINGS);
+        let options = options.options(SETTINGS);
         let options = options.options([("default_transaction_isolation", ISOLATION)]);
         let mut connection = mark.on(options).connect().await?;
         let row = sqlx::raw_sql(Mark::READ).fetch_one(&mut connection).await?;
