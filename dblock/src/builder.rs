@@ -39,8 +39,12 @@ pub struct LockManagerBuilder {
     namespace: Option<String>,
     table: String,
     auto_migrate: bool,
+    idle_limit: Option<Duration>,
     engine: Settings,
 }
+
+/// Longer than a transaction should wait for anything but its database.
+const IDLE_LIMIT: Duration = Duration::from_mins(1);
 
 impl LockManagerBuilder {
     pub(crate) fn new(source: StoreSource) -> Self {
@@ -50,6 +54,7 @@ impl LockManagerBuilder {
             namespace: None,
             table: DEFAULT_TABLE.into(),
             auto_migrate,
+            idle_limit: Some(IDLE_LIMIT),
             engine: Settings {
                 hand_over: true,
                 purge_after: Some(purge::DEFAULT_IDLE),
@@ -114,6 +119,21 @@ impl LockManagerBuilder {
         self
     }
 
+    /// How long a transaction may idle after `verify_in` before PostgreSQL ends it, and with it the session; `None` for
+    /// as long as the server allows. At least a millisecond. Default: a minute.
+    ///
+    /// Idle means that the server waits for the next statement of the transaction. Until the transaction is over nobody
+    /// else gets the key. A host that vanishes in the middle of one would keep it shut until the server's TCP notices,
+    /// which takes hours by default. A lower limit of your own stays. The limit ends with the transaction, and the
+    /// next statement or commit of one that was ended fails.
+    ///
+    /// MySQL has no such limit for a transaction: there `wait_timeout` and, on MariaDB, `idle_transaction_timeout` of
+    /// your own sessions decide. A SQLite file is freed when the process is gone.
+    pub fn transaction_idle_limit(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.idle_limit = limit.into();
+        self
+    }
+
     /// Starts the manager and checks that the database has a fitting table.
     ///
     /// # Errors
@@ -146,8 +166,20 @@ impl LockManagerBuilder {
         if let Some(idle) = self.engine.purge_after {
             purge::check(idle)?;
         }
+        if self
+            .idle_limit
+            .is_some_and(|limit| limit < Duration::from_millis(1))
+        {
+            return Err(LockError::invalid(
+                "`transaction_idle_limit` must be at least a millisecond; `None` sets no limit",
+            ));
+        }
         let table = TableName::parse(&self.table)?;
-        LockManager::start(self.source.open(table)?, self.namespace, self.engine)
+        LockManager::start(
+            self.source.open(table, self.idle_limit)?,
+            self.namespace,
+            self.engine,
+        )
     }
 }
 
@@ -247,10 +279,14 @@ impl StoreSource {
         not(feature = "sqlite"),
         allow(clippy::unnecessary_wraps, reason = "SQLite checks its options")
     )]
-    fn open(self, table: TableName) -> Result<Arc<dyn Store>, LockError> {
+    fn open(self, table: TableName, idle_limit: Option<Duration>) -> Result<Arc<dyn Store>, LockError> {
+        #[cfg(not(feature = "postgres"))]
+        let _ = idle_limit;
         Ok(match self.kind {
             #[cfg(feature = "postgres")]
-            Kind::Postgres(options) => Arc::new(crate::store::postgres::PostgresStore::new(options, table)),
+            Kind::Postgres(options) => Arc::new(
+                crate::store::postgres::PostgresStore::new(options, table).transaction_idle_limit(idle_limit),
+            ),
             #[cfg(feature = "mysql")]
             Kind::MySql(options) => Arc::new(crate::store::mysql::MySqlStore::new(options, table)),
             #[cfg(feature = "sqlite")]

@@ -389,6 +389,9 @@ pub struct FenceSource {
         allow(dead_code)
     )]
     pub(crate) table: Arc<str>,
+    /// How long the server lets the transaction idle after the check.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) idle_limit: Option<Duration>,
 }
 
 /// The SQL databases.

@@ -223,6 +223,7 @@ impl Store for MySqlStore {
         Some(FenceSource {
             database: Database::MySql,
             table: Arc::from(self.qualified_table()),
+            idle_limit: None,
         })
     }
 }

@@ -118,7 +118,9 @@ async fn execute(
         Ok(()) if kind == Kind::Acquire && began.elapsed() >= SLOW => {
             let confirmed = confirm(&mut connection).await;
             if confirmed.is_err() {
-                part.iter().for_each(|(place, _)| answers[*place] = None);
+                for (place, _) in part {
+                    answers[*place] = None;
+                }
             }
             confirmed
         }
