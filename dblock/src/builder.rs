@@ -9,6 +9,8 @@ use crate::error::LockError;
 use crate::key;
 use crate::manager::LockManager;
 use crate::store::Store;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::store::connect_options::OptionsSource;
 use crate::store::memory::MemoryStore;
 use crate::store::table::{DEFAULT_TABLE, TableName};
 
@@ -37,8 +39,12 @@ pub struct LockManagerBuilder {
     namespace: Option<String>,
     table: String,
     auto_migrate: bool,
+    idle_limit: Option<Duration>,
     engine: Settings,
 }
+
+/// Longer than a transaction should wait for anything but its database.
+const IDLE_LIMIT: Duration = Duration::from_mins(1);
 
 impl LockManagerBuilder {
     pub(crate) fn new(source: StoreSource) -> Self {
@@ -48,6 +54,7 @@ impl LockManagerBuilder {
             namespace: None,
             table: DEFAULT_TABLE.into(),
             auto_migrate,
+            idle_limit: Some(IDLE_LIMIT),
             engine: Settings {
                 hand_over: true,
                 purge_after: Some(purge::DEFAULT_IDLE),
@@ -112,6 +119,21 @@ impl LockManagerBuilder {
         self
     }
 
+    /// How long a transaction may idle after `verify_in` before PostgreSQL ends it, and with it the session; `None` for
+    /// as long as the server allows. At least a millisecond. Default: a minute.
+    ///
+    /// Idle means that the server waits for the next statement of the transaction. Until the transaction is over nobody
+    /// else gets the key. A host that vanishes in the middle of one would keep it shut until the server's TCP notices,
+    /// which takes hours by default. A lower limit of your own stays. The limit ends with the transaction, and the
+    /// next statement or commit of one that was ended fails.
+    ///
+    /// MySQL has no such limit for a transaction: there `wait_timeout` and, on MariaDB, `idle_transaction_timeout` of
+    /// your own sessions decide. A SQLite file is freed when the process is gone.
+    pub fn transaction_idle_limit(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.idle_limit = limit.into();
+        self
+    }
+
     /// Starts the manager and checks that the database has a fitting table.
     ///
     /// # Errors
@@ -144,8 +166,20 @@ impl LockManagerBuilder {
         if let Some(idle) = self.engine.purge_after {
             purge::check(idle)?;
         }
+        if self
+            .idle_limit
+            .is_some_and(|limit| limit < Duration::from_millis(1))
+        {
+            return Err(LockError::invalid(
+                "`transaction_idle_limit` must be at least a millisecond; `None` sets no limit",
+            ));
+        }
         let table = TableName::parse(&self.table)?;
-        LockManager::start(self.source.open(table)?, self.namespace, self.engine)
+        LockManager::start(
+            self.source.open(table, self.idle_limit)?,
+            self.namespace,
+            self.engine,
+        )
     }
 }
 
@@ -162,9 +196,9 @@ pub struct StoreSource {
 )]
 enum Kind {
     #[cfg(feature = "postgres")]
-    Postgres(sqlx::postgres::PgConnectOptions),
+    Postgres(OptionsSource<sqlx::postgres::PgConnectOptions>),
     #[cfg(feature = "mysql")]
-    MySql(sqlx::mysql::MySqlConnectOptions),
+    MySql(OptionsSource<sqlx::mysql::MySqlConnectOptions>),
     #[cfg(feature = "sqlite")]
     Sqlite(sqlx::sqlite::SqliteConnectOptions),
     Ready(Arc<dyn Store>),
@@ -205,7 +239,7 @@ impl StoreSource {
 
     #[cfg(feature = "postgres")]
     fn postgres_url(url: &str) -> Result<Self, LockError> {
-        Ok(Kind::Postgres(parsed("postgres", url)?).into())
+        Ok(Kind::Postgres(OptionsSource::fixed(parsed("postgres", url)?)).into())
     }
 
     #[cfg(not(feature = "postgres"))]
@@ -216,7 +250,7 @@ impl StoreSource {
     #[cfg(feature = "mysql")]
     fn mysql_url(url: &str) -> Result<Self, LockError> {
         let rest = url.split_once(':').map_or("", |(_, rest)| rest);
-        Ok(Kind::MySql(parsed("mysql", &format!("mysql:{rest}"))?).into())
+        Ok(Kind::MySql(OptionsSource::fixed(parsed("mysql", &format!("mysql:{rest}"))?)).into())
     }
 
     #[cfg(not(feature = "mysql"))]
@@ -245,10 +279,14 @@ impl StoreSource {
         not(feature = "sqlite"),
         allow(clippy::unnecessary_wraps, reason = "SQLite checks its options")
     )]
-    fn open(self, table: TableName) -> Result<Arc<dyn Store>, LockError> {
+    fn open(self, table: TableName, idle_limit: Option<Duration>) -> Result<Arc<dyn Store>, LockError> {
+        #[cfg(not(feature = "postgres"))]
+        let _ = idle_limit;
         Ok(match self.kind {
             #[cfg(feature = "postgres")]
-            Kind::Postgres(options) => Arc::new(crate::store::postgres::PostgresStore::new(options, table)),
+            Kind::Postgres(options) => Arc::new(
+                crate::store::postgres::PostgresStore::new(options, table).transaction_idle_limit(idle_limit),
+            ),
             #[cfg(feature = "mysql")]
             Kind::MySql(options) => Arc::new(crate::store::mysql::MySqlStore::new(options, table)),
             #[cfg(feature = "sqlite")]
@@ -321,7 +359,7 @@ impl From<MemoryStore> for StoreSource {
 }
 
 macro_rules! from_pool {
-    ($feature:literal, $pool:ty, $kind:ident) => {
+    ($feature:literal, $pool:ty, $options:expr) => {
         #[cfg(feature = $feature)]
         impl From<$pool> for StoreSource {
             fn from(pool: $pool) -> Self {
@@ -332,15 +370,71 @@ macro_rules! from_pool {
         #[cfg(feature = $feature)]
         impl From<&$pool> for StoreSource {
             fn from(pool: &$pool) -> Self {
-                Kind::$kind(pool.connect_options().as_ref().clone()).into()
+                let options: fn(&$pool) -> Kind = $options;
+                options(pool).into()
             }
         }
     };
 }
 
-from_pool!("postgres", sqlx::PgPool, Postgres);
-from_pool!("mysql", sqlx::MySqlPool, MySql);
-from_pool!("sqlite", sqlx::SqlitePool, Sqlite);
+// A server's pool may be given other options later, such as a new password.
+from_pool!("postgres", sqlx::PgPool, |pool| {
+    let pool = pool.clone();
+    Kind::Postgres(OptionsSource::of(move || pool.connect_options().as_ref().clone()))
+});
+from_pool!("mysql", sqlx::MySqlPool, |pool| {
+    let pool = pool.clone();
+    Kind::MySql(OptionsSource::of(move || pool.connect_options().as_ref().clone()))
+});
+from_pool!("sqlite", sqlx::SqlitePool, |pool| {
+    Kind::Sqlite(pool.connect_options().as_ref().clone())
+});
+
+macro_rules! from_options {
+    ($feature:literal, $name:ident, $kind:ident, $options:ty, $example:literal) => {
+        #[cfg(feature = $feature)]
+        impl StoreSource {
+            /// Locks on a server whose password or address may change while the program runs: `options` is asked for
+            /// them each time that a connection is opened. Its errors count as a server that cannot be reached.
+            ///
+            /// A manager that is built from a pool follows `set_connect_options` of the pool, without this.
+            ///
+            #[doc = concat!("```no_run\nuse dblock::{LockManager, StoreSource};\n", $example, "\n```")]
+            pub fn $name<F, E>(options: impl Fn() -> F + Send + Sync + 'static) -> Self
+            where
+                F: Future<Output = Result<$options, E>> + Send + 'static,
+                E: Into<Box<dyn std::error::Error + Send + Sync>>,
+            {
+                Kind::$kind(OptionsSource::asked(options)).into()
+            }
+        }
+    };
+}
+
+from_options!(
+    "postgres",
+    postgres,
+    Postgres,
+    sqlx::postgres::PgConnectOptions,
+    "# async fn token() -> Result<String, std::io::Error> { unimplemented!() }
+let source = StoreSource::postgres(|| async {
+    let options = sqlx::postgres::PgConnectOptions::new().host(\"db\").username(\"app\");
+    Ok::<_, std::io::Error>(options.password(&token().await?))
+});
+let builder = LockManager::builder(source);"
+);
+from_options!(
+    "mysql",
+    mysql,
+    MySql,
+    sqlx::mysql::MySqlConnectOptions,
+    "# async fn token() -> Result<String, std::io::Error> { unimplemented!() }
+let source = StoreSource::mysql(|| async {
+    let options = sqlx::mysql::MySqlConnectOptions::new().host(\"db\").username(\"app\").database(\"app\");
+    Ok::<_, std::io::Error>(options.password(&token().await?))
+});
+let builder = LockManager::builder(source);"
+);
 
 #[cfg(test)]
 mod tests {

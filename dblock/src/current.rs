@@ -113,6 +113,10 @@ impl CurrentLock {
     /// pool changes `search_path`. On SQLite this makes the transaction a write transaction, which keeps every
     /// other writer out of the file: keep it short, and never acquire a lock inside it.
     ///
+    /// Not below a savepoint that you may roll back to: PostgreSQL lets go of the row then, so that somebody else may
+    /// get the key while the transaction goes on. Check again after it. A transaction that idles for longer than
+    /// [`transaction_idle_limit`](crate::LockManagerBuilder::transaction_idle_limit) is ended there.
+    ///
     /// # Errors
     /// - [`LockError::Lost`] when the lease is gone: roll back.
     /// - [`LockError::Store`] with [`is_retryable`](LockError::is_retryable) when the lease was renewed after the snapshot

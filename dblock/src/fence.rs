@@ -44,7 +44,7 @@ mod sealed {
 }
 
 macro_rules! fence_connection {
-    ($feature:literal, $database:ident, $driver:ty, $connection:ty, $module:ident) => {
+    ($feature:literal, $database:ident, $driver:ty, $connection:ty, $module:ident $(, $limit:ident)?) => {
         #[cfg(feature = $feature)]
         impl sealed::Sealed for $connection {}
 
@@ -63,7 +63,8 @@ macro_rules! fence_connection {
                         lease_id,
                         fence_token,
                     } = *check;
-                    crate::store::$module::verify(self, &source.table, key, lease_id, fence_token).await
+                    let table = &source.table;
+                    crate::store::$module::verify(self, table, key, lease_id, fence_token $(, source.$limit)?).await
                 })
             }
         }
@@ -84,7 +85,14 @@ macro_rules! fence_connection {
     };
 }
 
-fence_connection!("postgres", Postgres, sqlx::Postgres, sqlx::PgConnection, postgres);
+fence_connection!(
+    "postgres",
+    Postgres,
+    sqlx::Postgres,
+    sqlx::PgConnection,
+    postgres,
+    idle_limit
+);
 fence_connection!("mysql", MySql, sqlx::MySql, sqlx::MySqlConnection, mysql);
 fence_connection!("sqlite", Sqlite, sqlx::Sqlite, sqlx::SqliteConnection, sqlite);
 

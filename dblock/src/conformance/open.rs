@@ -62,6 +62,7 @@ pub mod postgres {
 
     use crate::LockError;
     use crate::store::Store;
+    use crate::store::connect_options::OptionsSource;
     use crate::store::postgres::PostgresStore;
     use crate::store::table::TableName;
 
@@ -70,7 +71,10 @@ pub mod postgres {
     /// # Errors
     /// [`LockError::Invalid`] for a table name that is not allowed.
     pub fn open(options: sqlx::postgres::PgConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
-        Ok(Arc::new(PostgresStore::new(options, TableName::parse(table)?)))
+        Ok(Arc::new(PostgresStore::new(
+            OptionsSource::fixed(options),
+            TableName::parse(table)?,
+        )))
     }
 }
 
@@ -81,6 +85,7 @@ pub mod mysql {
 
     use crate::LockError;
     use crate::store::Store;
+    use crate::store::connect_options::OptionsSource;
     use crate::store::mysql::MySqlStore;
     use crate::store::table::TableName;
 
@@ -89,6 +94,9 @@ pub mod mysql {
     /// # Errors
     /// [`LockError::Invalid`] for a table name that is not allowed.
     pub fn open(options: sqlx::mysql::MySqlConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
-        Ok(Arc::new(MySqlStore::new(options, TableName::parse(table)?)))
+        Ok(Arc::new(MySqlStore::new(
+            OptionsSource::fixed(options),
+            TableName::parse(table)?,
+        )))
     }
 }

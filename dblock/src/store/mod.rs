@@ -18,6 +18,8 @@
 #[cfg(feature = "sql")]
 mod busy_keys;
 pub(crate) mod clock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod connect_options;
 #[cfg(feature = "sql")]
 mod connections;
 mod error;
@@ -387,6 +389,9 @@ pub struct FenceSource {
         allow(dead_code)
     )]
     pub(crate) table: Arc<str>,
+    /// How long the server lets the transaction idle after the check.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) idle_limit: Option<Duration>,
 }
 
 /// The SQL databases.

@@ -29,6 +29,7 @@ use one::Statements;
 use session::Session;
 
 use super::busy_keys::BusyKeys;
+use super::connect_options::OptionsSource;
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::table::TableName;
 use super::{
@@ -44,7 +45,7 @@ const CONCURRENT_BATCHES: usize = MAX_CONNECTIONS - 1;
 /// Locks in one table of MySQL or MariaDB.
 pub struct MySqlStore {
     connections: Connections<Session>,
-    options: MySqlConnectOptions,
+    options: OptionsSource<MySqlConnectOptions>,
     table: TableName,
     /// The lock table for SQL text.
     table_sql: String,
@@ -54,12 +55,14 @@ pub struct MySqlStore {
 
 impl MySqlStore {
     /// A store in `table` of the database that `options` name. Connects when it is first used.
-    pub(crate) fn new(options: MySqlConnectOptions, table: TableName) -> Self {
-        let options = session::options(options);
+    pub(crate) fn new(options: OptionsSource<MySqlConnectOptions>, table: TableName) -> Self {
         let for_opening = options.clone();
         let table_sql = table.quoted('`');
         Self {
-            connections: Connections::new(MAX_CONNECTIONS, move || session::open(for_opening.clone())),
+            connections: Connections::new(MAX_CONNECTIONS, move || {
+                let options = for_opening.clone();
+                async move { session::open(&options).await }
+            }),
             options,
             statements: Statements::new(&table_sql),
             busy: BusyKeys::default(),
@@ -73,7 +76,7 @@ impl MySqlStore {
     pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
         let options = MySqlConnectOptions::from_str(url)
             .map_err(|error| LockError::invalid(format!("the database URL cannot be read: {error}")))?;
-        Ok(Self::new(options, TableName::parse(table)?))
+        Ok(Self::new(OptionsSource::fixed(options), TableName::parse(table)?))
     }
 
     /// For tests: the fence check.
@@ -90,7 +93,10 @@ impl MySqlStore {
 
     /// The lock table with its database: a session of the user's may have chosen another one.
     fn qualified_table(&self) -> String {
-        match (self.table.schema(), self.options.get_database()) {
+        // Whoever has a lease has had a connection.
+        let options = self.options.latest();
+        let database = options.as_ref().and_then(MySqlConnectOptions::get_database);
+        match (self.table.schema(), database) {
             (None, Some(database)) => format!("`{}`.{}", database.replace('`', "``"), self.table_sql),
             _ => self.table_sql.clone(),
         }
@@ -217,6 +223,7 @@ impl Store for MySqlStore {
         Some(FenceSource {
             database: Database::MySql,
             table: Arc::from(self.qualified_table()),
+            idle_limit: None,
         })
     }
 }

@@ -148,6 +148,7 @@ impl Store for SqliteStore {
         Some(FenceSource {
             database: Database::Sqlite,
             table: self.table.quoted('"').into(),
+            idle_limit: None,
         })
     }
 }

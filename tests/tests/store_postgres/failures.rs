@@ -1,9 +1,15 @@
 //! A statement that fails, for one of its rows or with its session.
 
+use std::time::Duration;
+
 use dblock::store::{InspectFilter, Outcome, Store, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
-use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, one, release, waiting};
+use dblock::store::postgres::PostgresStore;
+use dblock_tests::proxy::{Proxy, Traffic};
+use tokio::time::timeout;
+
+use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, one, release, token, waiting};
 
 /// One bad row fails alone.
 #[tokio::test]
@@ -151,4 +157,54 @@ async fn a_grant_before_the_failure_is_told() {
         matches!(&answers[1], Err(error) if error.kind() == StoreErrorKind::Conflict),
         "{answers:?}"
     );
+}
+
+/// A store with some idle connections through a proxy.
+async fn with_idle_connections(bench: &Bench) -> (Proxy, PostgresStore) {
+    let proxy = Proxy::start(bench.address());
+    let store = bench.store_at(proxy.address());
+    let work = async |name: &str| {
+        let batch: Vec<_> = (0..200).map(|i| acquire(format!("{name} {i}"))).collect();
+        for answer in store.apply(&batch).await {
+            answer.unwrap();
+        }
+    };
+    tokio::join!(work("a"), work("b"), work("c"), work("d"));
+    assert_eq!(proxy.ports().len(), 4);
+    (proxy, store)
+}
+
+/// A firewall has forgotten the idle connections: the first that is asked for a sign of life stands for all.
+#[tokio::test]
+async fn connections_that_were_idle_for_long_stall_nobody() {
+    let Some(bench) = Bench::new("idle_long").await else {
+        return;
+    };
+    let (proxy, store) = with_idle_connections(&bench).await;
+    proxy.set(Traffic::BlackHole);
+    // The connections notice.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    proxy.set(Traffic::Flows);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_mins(1)).await;
+    tokio::time::resume();
+    let request = acquire("x");
+    let granted = timeout(Duration::from_secs(2), ask(&store, &request)).await;
+    token(&granted.expect("the database is there"));
+    assert_eq!(proxy.ports().len(), 1, "the others are closed");
+}
+
+/// One statement that is cut off stands for all idle connections, too.
+#[tokio::test]
+async fn a_statement_that_is_cut_off_closes_the_idle_connections() {
+    let Some(bench) = Bench::new("idle_cut_off").await else {
+        return;
+    };
+    let (proxy, store) = with_idle_connections(&bench).await;
+    proxy.set(Traffic::BlackHole);
+    let cut_off = timeout(Duration::from_millis(300), one(&store, &acquire("x"))).await;
+    assert!(cut_off.is_err());
+    proxy.set(Traffic::Flows);
+    let granted = timeout(Duration::from_secs(2), ask(&store, &acquire("y"))).await;
+    token(&granted.expect("the database is there"));
 }

@@ -10,7 +10,9 @@
 )]
 
 mod bench;
+mod credentials;
 mod failures;
+mod names;
 mod operators;
 mod pass_on;
 mod plans;
@@ -20,5 +22,6 @@ mod race;
 mod refusals;
 mod rules;
 mod schema;
+mod standby;
 mod users;
 mod wake_ups;

@@ -32,21 +32,25 @@ async fn refuses_to_listen(bench: &Bench, store: &PostgresStore) {
     user.close().await.unwrap();
 }
 
-/// All clients share one session of the server, one statement after the other.
-#[tokio::test]
-async fn a_pooler_that_lends_sessions_is_found_out() {
-    let Some(bench) = Bench::new("pooler_lends").await else {
-        return;
-    };
+/// A pooler whose clients share one session of the server, one statement after the other. Where it listens.
+pub(crate) async fn lending_pooler(server: SocketAddr) -> SocketAddr {
     let pooler = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let store = bench.store_at(pooler.local_addr().unwrap());
-    let server = bench.address();
+    let address = pooler.local_addr().unwrap();
     tokio::spawn(async move {
         let session = Arc::new(Mutex::new(None));
         while let Ok((client, _)) = pooler.accept().await {
             tokio::spawn(lend(client, server, Arc::clone(&session)));
         }
     });
+    address
+}
+
+#[tokio::test]
+async fn a_pooler_that_lends_sessions_is_found_out() {
+    let Some(bench) = Bench::new("pooler_lends").await else {
+        return;
+    };
+    let store = bench.store_at(lending_pooler(bench.address()).await);
     refuses_to_listen(&bench, &store).await;
 }
 

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use dblock::store::{Outcome, Store, StoreErrorKind};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use dblock_tests::proxy::{Proxy, Traffic};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
+use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, key, release, token, waiting};
@@ -135,6 +138,58 @@ async fn a_fence_check_after_a_renewal() {
         }
         transaction.rollback().await.unwrap();
     }
+}
+
+/// The host of a user's transaction vanishes: the server ends the session, and the key goes on. A lower limit of the
+/// user's stays, and nothing of it outlives the transaction.
+#[tokio::test]
+async fn a_vanished_host_keeps_the_key_for_the_idle_limit() {
+    let Some(bench) = Bench::new("vanished").await else {
+        return;
+    };
+    let store = bench
+        .store()
+        .transaction_idle_limit(Some(Duration::from_millis(1_500)));
+    let request = acquire("a");
+    let fence = token(&ask(&store, &request).await);
+    let proxy = Proxy::start(bench.address());
+    let address = proxy.address();
+    let options: PgConnectOptions = bench.url.parse().unwrap();
+    let options = options.host(&address.ip().to_string()).port(address.port());
+    let mut user = options.connect().await.unwrap();
+    let limit = async |on: &mut PgConnection| -> String {
+        let show = sqlx::query_scalar("SHOW idle_in_transaction_session_timeout");
+        show.fetch_one(on).await.unwrap()
+    };
+    let mut transaction = user.begin().await.unwrap();
+    for (own, then) in [("1s", "1s"), ("1min", "1500ms"), ("0", "1500ms")] {
+        let set = AssertSqlSafe(format!("SET idle_in_transaction_session_timeout = '{own}'"));
+        sqlx::raw_sql(set).execute(&mut *transaction).await.unwrap();
+        let verified = store.verify_in(&mut transaction, &request.key, request.lease_id, fence);
+        assert!(verified.await.unwrap().is_some());
+        assert_eq!(limit(&mut transaction).await, then);
+    }
+    transaction.commit().await.unwrap();
+    assert_eq!(limit(&mut user).await, "0");
+
+    let mut transaction = user.begin().await.unwrap();
+    let verified = store.verify_in(&mut transaction, &request.key, request.lease_id, fence);
+    assert!(verified.await.unwrap().is_some());
+    proxy.set(Traffic::BlackHole);
+    assert_eq!(ask(&store, &release(&request)).await, Outcome::Skipped);
+    let released = timeout(Duration::from_secs(10), async {
+        loop {
+            match ask(&store, &release(&request)).await {
+                Outcome::Skipped => sleep(Duration::from_millis(20)).await,
+                outcome => return outcome,
+            }
+        }
+    });
+    let released = released.await.expect("the server ends the transaction");
+    assert!(
+        matches!(released, Outcome::Released { freed: true, .. }),
+        "{released:?}"
+    );
 }
 
 /// Somebody inserts a row by hand and does not commit: only that key waits, for as long as `lock_timeout`.

@@ -8,6 +8,8 @@ use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
 use super::error;
 use crate::store::StoreError;
+use crate::store::connect_options::OptionsSource;
+use crate::store::connections::Alive;
 
 /// What a batch relies on, whatever the server's defaults are.
 ///
@@ -73,9 +75,15 @@ impl DerefMut for Session {
     }
 }
 
+impl Alive for Session {
+    async fn is_alive(&mut self) -> bool {
+        self.connection.ping().await.is_ok()
+    }
+}
+
 /// The user's options for a connection of ours: no logging of statements, which have keys in them, and
 /// none of the settings that sqlx makes, because [`SETTINGS`] has them all in one round trip.
-pub(super) fn options(options: MySqlConnectOptions) -> MySqlConnectOptions {
+fn for_us(options: MySqlConnectOptions) -> MySqlConnectOptions {
     options
         .pipes_as_concat(false)
         .no_engine_substitution(false)
@@ -85,7 +93,8 @@ pub(super) fn options(options: MySqlConnectOptions) -> MySqlConnectOptions {
 }
 
 /// Opens a connection with our settings.
-pub(super) async fn open(options: MySqlConnectOptions) -> Result<Session, StoreError> {
+pub(super) async fn open(options: &OptionsSource<MySqlConnectOptions>) -> Result<Session, StoreError> {
+    let options = for_us(options.get().await?);
     let mut connection = MySqlConnection::connect_with(&options)
         .await
         .map_err(error::of_connect)?;

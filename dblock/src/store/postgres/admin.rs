@@ -44,9 +44,10 @@ async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<
 
 /// Does nothing, and needs no rights to create, when the schema is there already.
 pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
-    let options = store.options.clone().options(MIGRATION_SESSION);
-    let connected = match options.connect().await {
-        Err(error) if errors::is_refused_startup(&error) => store.options.connect().await,
+    let options = store.options().await?;
+    let with_settings = options.clone().options(MIGRATION_SESSION);
+    let connected = match with_settings.connect().await {
+        Err(error) if errors::is_refused_startup(&error) => options.connect().await,
         answer => answer,
     };
     // Closed at the end, however it ends: nothing of it can come back into use.

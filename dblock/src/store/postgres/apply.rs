@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::session::Session;
@@ -110,8 +111,38 @@ async fn execute(
     answers: &mut [Option<Answer>],
 ) -> Result<(), StoreError> {
     let mut connection = store.connections.take().await?;
+    let began = Instant::now();
     let asked = ask(store, kind, part, answers, &mut connection).await;
-    connection.settle(asked.map_err(|error| errors::of_statement(error, &store.table)))
+    let asked = asked.map_err(|error| errors::of_statement(error, &store.table));
+    let executed = match asked {
+        Ok(()) if kind == Kind::Acquire && began.elapsed() >= SLOW => {
+            let confirmed = confirm(&mut connection).await;
+            if confirmed.is_err() {
+                for (place, _) in part {
+                    answers[*place] = None;
+                }
+            }
+            confirmed
+        }
+        asked => asked,
+    };
+    connection.settle(executed)
+}
+
+/// A grant whose commit took so long may have been answered although no synchronous standby has it: the server says so
+/// in a warning only, which sqlx keeps to itself. Slow disks take less.
+const SLOW: Duration = Duration::from_secs(2);
+
+/// Waits for a commit after those of the grants, where commits wait for a standby. Once that has it, it has the grants.
+async fn confirm(session: &mut Session) -> Result<(), StoreError> {
+    let commit = "SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''
+        THEN pg_logical_emit_message(true, 'dblock', '') IS NULL END";
+    let committed = Statement::new(&commit.into()).fetch_all(session).await;
+    let unknown = |error| {
+        let message = "the grant was committed, but it is not known whether a standby has it";
+        StoreError::new(StoreErrorKind::Interrupted, message).with_source(error)
+    };
+    committed.map(drop).map_err(unknown)
 }
 
 /// Asks for the usual state of the rows first, and for every state then, about those that are in no usual one.

@@ -109,7 +109,7 @@ async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
         .acquire_timeout(CONNECT_TIMEOUT)
         .idle_timeout(None)
         .max_lifetime(None)
-        .connect_lazy_with(mark.on(store.options.clone()));
+        .connect_lazy_with(mark.on(store.options().await?));
     let mut listener = PgListener::connect_with(&pool)
         .await
         .map_err(errors::of_connect)?;

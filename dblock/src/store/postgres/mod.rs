@@ -17,12 +17,13 @@ use std::fmt;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, PgConnection, Row as _};
+use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
 use self::session::{Opener, Session};
 use self::statement::Statement;
 use super::busy_keys::BusyKeys;
+use super::connect_options::OptionsSource;
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::error::StoreError;
 use super::row::{InspectFilter, LockRow};
@@ -45,20 +46,16 @@ const MIGRATION_SESSION: [(&str, &str); 4] = [
 pub struct PostgresStore {
     table: TableName,
     sql: sql::Sql,
-    options: PgConnectOptions,
+    options: OptionsSource<PgConnectOptions>,
     connections: Connections<Session>,
     /// Keys that were busy or wanted when they were last asked for.
     contended: BusyKeys,
+    idle_limit: Option<Duration>,
 }
 
 impl PostgresStore {
     /// Connects when it is first asked something.
-    pub(crate) fn new(options: PgConnectOptions, table: TableName) -> Self {
-        let options = options
-            .application_name("dblock")
-            // No number here has a fraction, and `PgBouncer` refuses the setting by default.
-            .extra_float_digits(None)
-            .disable_statement_logging();
+    pub(crate) fn new(options: OptionsSource<PgConnectOptions>, table: TableName) -> Self {
         let opener = Opener::new(options.clone());
         let connections = Connections::new(MAX_CONNECTIONS, move || {
             let opener = opener.clone();
@@ -70,7 +67,16 @@ impl PostgresStore {
             options,
             connections,
             contended: BusyKeys::default(),
+            idle_limit: None,
         }
+    }
+
+    /// How long a transaction of the user's may idle after a fence check in it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn transaction_idle_limit(mut self, limit: Option<Duration>) -> Self {
+        self.idle_limit = limit;
+        self
     }
 
     /// A store of its own, for tests of it. Programs use `LockManager`.
@@ -83,7 +89,12 @@ impl PostgresStore {
         let options = url
             .parse()
             .map_err(|_: sqlx::Error| LockError::invalid("the database URL cannot be read"))?;
-        Ok(Self::new(options, TableName::parse(table)?))
+        Ok(Self::new(OptionsSource::fixed(options), TableName::parse(table)?))
+    }
+
+    /// The user's options, as they are now, for a connection of ours.
+    async fn options(&self) -> Result<PgConnectOptions, StoreError> {
+        session::options(&self.options).await
     }
 
     /// [`verify`] for tests.
@@ -98,12 +109,14 @@ impl PostgresStore {
         lease_id: Uuid,
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        verify(connection, &self.table.quoted('"'), key, lease_id, fence_token).await
+        let table = self.table.quoted('"');
+        verify(connection, &table, key, lease_id, fence_token, self.idle_limit).await
     }
 }
 
 /// The fence check in a transaction of the user's: what is left of the lease, or `None` when it is gone.
-/// Until that transaction ends, nobody else can take the key over.
+/// Until that transaction ends, nobody else can take the key over. The server ends it when it has idled for
+/// `idle_limit`: a host that has vanished would keep the key shut until TCP notices, which may take hours.
 ///
 /// # Errors
 /// [`StoreErrorKind::Conflict`](super::StoreErrorKind::Conflict) under REPEATABLE READ or stricter when the
@@ -114,11 +127,14 @@ pub(crate) async fn verify(
     key: &Key,
     lease_id: Uuid,
     fence_token: i64,
+    idle_limit: Option<Duration>,
 ) -> Result<Option<Duration>, StoreError> {
+    let idle_limit = idle_limit.map(|limit| i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
     let answer = Statement::new(&sql::verify(table_sql).into())
         .bind(key.as_str())
         .bind(lease_id)
         .bind(fence_token)
+        .bind(idle_limit)
         .fetch_in(connection)
         .await
         .and_then(|rows| rows.first().map(|row| row.try_get(0)).transpose());
@@ -191,6 +207,7 @@ impl Store for PostgresStore {
         Some(FenceSource {
             database: Database::Postgres,
             table: self.table.quoted('"').into(),
+            idle_limit: self.idle_limit,
         })
     }
 }

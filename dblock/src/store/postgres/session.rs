@@ -6,14 +6,16 @@
 //! as two transactions, so the name may stand for another client's statement by then.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::postgres::{PgConnectOptions, PgRow};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::errors;
+use crate::store::connect_options::OptionsSource;
+use crate::store::connections::Alive;
 use crate::store::error::StoreError;
 
 /// The isolation level that the statements are written for. In a stricter one they fail and are tried again.
@@ -55,18 +57,74 @@ impl Mark {
     }
 }
 
+/// The server's processes, and when each began in µs.
+const STARTED: &str = "(SELECT pid, (date_part('epoch', backend_start) * 1000000)::bigint AS began
+    FROM pg_stat_get_activity(NULL)) started";
+
+/// The process that is asked.
+const THIS_PROCESS: &str = "SELECT pid, (date_part('epoch', backend_start) * 1000000)::bigint
+    FROM pg_stat_get_activity(pg_backend_pid())";
+
+/// A process of the server, by its id and when it began, in µs.
+type Process = (i32, i64);
+
 /// A connection, and whose the session behind it is.
 #[derive(Debug)]
 pub(super) struct Session {
     connection: PgConnection,
-    pooled: Arc<AtomicBool>,
+    /// `None` where the session is not ours.
+    process: Option<Process>,
+    /// A statement was sent that is not answered yet.
+    waits: bool,
+    shared: Arc<Shared>,
+}
+
+/// What the sessions of a store share.
+#[derive(Debug, Default)]
+struct Shared {
+    pooled: AtomicBool,
+    /// Sessions that were given up in the middle of a statement.
+    abandoned: Mutex<Vec<Process>>,
+}
+
+impl Shared {
+    fn abandoned(&self) -> MutexGuard<'_, Vec<Process>> {
+        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(process) = self.process.filter(|_| self.waits) {
+            self.shared.abandoned().push(process);
+        }
+    }
+}
+
+impl Alive for Session {
+    async fn is_alive(&mut self) -> bool {
+        self.connection.ping().await.is_ok()
+    }
 }
 
 impl Session {
     /// Settings, prepared statements and `LISTEN` last from one transaction to the next. Otherwise each
     /// transaction may meet another session, which others use in between.
     pub(super) fn is_ours(&self) -> bool {
-        !self.pooled.load(Ordering::Relaxed)
+        !self.shared.pooled.load(Ordering::Relaxed)
+    }
+
+    /// The connection, for a statement. If [`answered`](Self::answered) is not called after it, the server's side is
+    /// ended when the next session is opened: it could wait for a lock or a standby for hours, and not notice that
+    /// nobody listens.
+    pub(super) fn for_statement(&mut self) -> &mut PgConnection {
+        self.waits = true;
+        &mut self.connection
+    }
+
+    /// The server has answered.
+    pub(super) fn answered(&mut self) {
+        self.waits = false;
     }
 }
 
@@ -84,47 +142,59 @@ impl DerefMut for Session {
     }
 }
 
-/// How sessions are opened. Clones know the same of the pooler.
+/// The user's options, as they are now, for a connection of ours.
+pub(super) async fn options(
+    source: &OptionsSource<PgConnectOptions>,
+) -> Result<PgConnectOptions, StoreError> {
+    let options = source.get().await?.application_name("dblock");
+    // No number here has a fraction, and `PgBouncer` refuses the setting by default.
+    Ok(options.extra_float_digits(None).disable_statement_logging())
+}
+
+/// How sessions are opened. Clones share what the sessions do.
 #[derive(Debug, Clone)]
 pub(super) struct Opener {
-    options: PgConnectOptions,
-    pooled: Arc<AtomicBool>,
+    options: OptionsSource<PgConnectOptions>,
+    shared: Arc<Shared>,
 }
 
 impl Opener {
-    pub(super) fn new(options: PgConnectOptions) -> Self {
+    pub(super) fn new(options: OptionsSource<PgConnectOptions>) -> Self {
         Self {
             options,
-            pooled: Arc::default(),
+            shared: Arc::default(),
         }
     }
 
     /// Opens a session with our settings, or one without where a pooler refuses or swallows them.
     pub(super) async fn open(&self) -> Result<Session, StoreError> {
-        if !self.pooled.load(Ordering::Relaxed) {
-            match self.open_ours().await {
-                Ok(Some(connection)) => return Ok(self.session(connection)),
+        let options = options(&self.options).await?;
+        if !self.shared.pooled.load(Ordering::Relaxed) {
+            match self.open_ours(options.clone()).await {
+                Ok(Some(session)) => return Ok(session),
                 Ok(None) => self.say_pooled(),
                 Err(error) if errors::is_refused_startup(&error) => self.say_pooled(),
                 Err(error) => return Err(errors::of_connect(error)),
             }
         }
-        let connection = self.options.connect().await.map_err(errors::of_connect)?;
-        Ok(self.session(connection))
+        let connection = options.connect().await.map_err(errors::of_connect)?;
+        Ok(self.session(connection, None))
     }
 
-    fn session(&self, connection: PgConnection) -> Session {
+    fn session(&self, connection: PgConnection, process: Option<Process>) -> Session {
         Session {
             connection,
-            pooled: Arc::clone(&self.pooled),
+            process,
+            waits: false,
+            shared: Arc::clone(&self.shared),
         }
     }
 
     /// `None` when the session is not ours. The settings are sent while connecting: a `SET` afterwards would
     /// reach other programs' sessions behind a pooler.
-    async fn open_ours(&self) -> Result<Option<PgConnection>, sqlx::Error> {
+    async fn open_ours(&self, options: PgConnectOptions) -> Result<Option<Session>, sqlx::Error> {
         let mark = Mark::new();
-        let options = self.options.clone().options(SETTINGS);
+        let options = options.options(SETTINGS);
         let options = options.options([("default_transaction_isolation", ISOLATION)]);
         let mut connection = mark.on(options).connect().await?;
         let row = sqlx::raw_sql(Mark::READ).fetch_one(&mut connection).await?;
@@ -133,12 +203,34 @@ impl Opener {
         }
         let trusted = AssertSqlSafe(trusted_names(Lasts::Session));
         sqlx::raw_sql(trusted).execute(&mut connection).await?;
-        Ok(Some(connection))
+        let row = sqlx::raw_sql(THIS_PROCESS).fetch_one(&mut connection).await?;
+        let process = (row.try_get(0)?, row.try_get(1)?);
+        self.end_abandoned(&mut connection).await?;
+        Ok(Some(self.session(connection, Some(process))))
+    }
+
+    /// Ends the sessions that were given up. They may have ended, and their ids be others' by now.
+    async fn end_abandoned(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let abandoned = self.shared.abandoned().clone();
+        for (id, began) in &abandoned {
+            let end = format!(
+                "SELECT pg_terminate_backend(pid) FROM {STARTED} WHERE pid = {id} AND began = {began}"
+            );
+            // Where that is not permitted the server has to find out by itself.
+            match sqlx::raw_sql(AssertSqlSafe(end)).execute(&mut *connection).await {
+                Ok(_) | Err(sqlx::Error::Database(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.shared
+            .abandoned()
+            .retain(|process| !abandoned.contains(process));
+        Ok(())
     }
 
     /// Once in the log.
     fn say_pooled(&self) {
-        if !self.pooled.swap(true, Ordering::Relaxed) {
+        if !self.shared.pooled.swap(true, Ordering::Relaxed) {
             tracing::info!(
                 "a connection pooler shares the sessions of PostgreSQL: dblock prepares no statements in them"
             );

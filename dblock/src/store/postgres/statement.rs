@@ -89,14 +89,18 @@ impl<'q> Statement<'q> {
 
     /// Executes it in a session of the store's.
     pub(super) async fn fetch_all(self, session: &mut Session) -> Result<Vec<PgRow>, sqlx::Error> {
-        if !session.is_ours() {
-            let text = session::for_one_transaction() + &self.text();
-            let mut rows = sqlx::raw_sql(AssertSqlSafe(text))
-                .fetch_all(&mut **session)
-                .await?;
-            drop(rows.remove(0));
-            return Ok(rows);
+        let rows = if session.is_ours() {
+            self.fetch_prepared(session.for_statement()).await
+        } else {
+            self.fetch_pooled(session.for_statement()).await
+        };
+        if matches!(rows, Ok(_) | Err(sqlx::Error::Database(_))) {
+            session.answered();
         }
+        rows
+    }
+
+    async fn fetch_prepared(self, connection: &mut PgConnection) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut query = sqlx::query(AssertSqlSafe(self.sql));
         for parameter in self.parameters {
             query = match parameter {
@@ -112,7 +116,15 @@ impl<'q> Statement<'q> {
                 Parameter::Booleans(values) => query.bind(values),
             };
         }
-        query.fetch_all(&mut **session).await
+        query.fetch_all(connection).await
+    }
+
+    async fn fetch_pooled(self, connection: &mut PgConnection) -> Result<Vec<PgRow>, sqlx::Error> {
+        let text = session::for_one_transaction() + &self.text();
+        let mut rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection).await?;
+        // What the settings answered.
+        drop(rows.remove(0));
+        Ok(rows)
     }
 
     /// Executes it in whatever transaction `connection` is in, without preparing anything there.

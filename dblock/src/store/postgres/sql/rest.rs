@@ -63,17 +63,23 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
     )
 }
 
-/// Parameters: key, lease, token. A row with what is left of the lease if it still holds. It may wait for
-/// the row, so the clock is read after that.
+/// Parameters: key, lease, token, idle limit in ms or NULL. A row with what is left of the lease if it still holds. It may wait for
+/// the row, so the clock is read after that. The limit is the transaction's from then on, unless it has a lower one.
 pub(in super::super) fn verify(table: &str) -> String {
-    let [eq, gt, minus] = ["=", ">", "-"].map(|operator| format!("OPERATOR(pg_catalog.{operator})"));
+    let [eq, gt, minus, times] =
+        ["=", ">", "-", "*"].map(|operator| format!("OPERATOR(pg_catalog.{operator})"));
+    let name = "'idle_in_transaction_session_timeout'";
+    let current = format!("pg_catalog.current_setting({name})::pg_catalog.interval");
+    let zero = "'0'::pg_catalog.interval";
+    let limit = format!("('1 ms'::pg_catalog.interval {times} $4::double precision)");
     format!(
         "WITH locked AS MATERIALIZED (
     SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key {eq} $1 FOR SHARE
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
 )
-SELECT expire_at {minus} now FROM timed
+SELECT expire_at {minus} now, CASE WHEN {current} {eq} {zero} OR {current} {gt} {limit}
+    THEN pg_catalog.set_config({name}, $4::pg_catalog.text, true) END FROM timed
 WHERE lease_id {eq} $2 AND fence_token {eq} $3 AND reentrant_count {gt} 0 AND expire_at {gt} now"
     )
 }

@@ -1,0 +1,80 @@
+//! Where the options of a new connection come from. Passwords may change while a program runs, so they are asked for
+//! each time that one is opened.
+
+use std::error::Error;
+use std::fmt;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::error::{StoreError, StoreErrorKind};
+
+type Asking<O> = Pin<Box<dyn Future<Output = Result<O, Box<dyn Error + Send + Sync>>> + Send>>;
+
+/// Options of type `O`, anew for each connection. Clones ask the same.
+pub(crate) struct OptionsSource<O> {
+    ask: Arc<dyn Fn() -> Asking<O> + Send + Sync>,
+    latest: Arc<Mutex<Option<O>>>,
+}
+
+impl<O: Clone + Send + Sync + 'static> OptionsSource<O> {
+    /// Options that never change.
+    pub(crate) fn fixed(options: O) -> Self {
+        Self {
+            latest: Arc::new(Mutex::new(Some(options.clone()))),
+            ..Self::of(move || options.clone())
+        }
+    }
+
+    /// Options that are at hand, such as a pool's.
+    pub(crate) fn of(current: impl Fn() -> O + Send + Sync + 'static) -> Self {
+        Self::asked(move || ready(Ok::<_, std::convert::Infallible>(current())))
+    }
+
+    /// Options that somebody has to be asked for.
+    pub(crate) fn asked<F, E>(ask: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<O, E>> + Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        Self {
+            ask: Arc::new(move || {
+                let answer = ask();
+                Box::pin(async move { answer.await.map_err(Into::into) })
+            }),
+            latest: Arc::default(),
+        }
+    }
+
+    /// The options for a connection that is about to be opened.
+    pub(crate) async fn get(&self) -> Result<O, StoreError> {
+        let options = (self.ask)().await.map_err(|error| {
+            let message = format!("the options for a connection to the database could not be had: {error}");
+            StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
+        })?;
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(options.clone());
+        Ok(options)
+    }
+
+    /// Those of the latest connection.
+    #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
+    pub(crate) fn latest(&self) -> Option<O> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl<O> Clone for OptionsSource<O> {
+    fn clone(&self) -> Self {
+        Self {
+            ask: Arc::clone(&self.ask),
+            latest: Arc::clone(&self.latest),
+        }
+    }
+}
+
+impl<O> fmt::Debug for OptionsSource<O> {
+    /// They hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OptionsSource").finish_non_exhaustive()
+    }
+}

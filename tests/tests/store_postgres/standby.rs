@@ -1,0 +1,86 @@
+//! A server whose commits wait for a synchronous standby that is away.
+
+use std::time::Duration;
+
+use dblock::store::postgres::PostgresStore;
+use dblock::store::{Outcome, Store};
+use dblock_tests::line::Database;
+use dblock_tests::own_server::{Commits, OwnServer};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::time::{sleep, timeout};
+
+use crate::bench::{acquire, one, token};
+
+/// How many standbys there are whose answer a commit waits for. None of them ever answers.
+async fn standbys(admin: &mut PgConnection, names: &str) {
+    let set = AssertSqlSafe(format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'"));
+    sqlx::raw_sql(set).execute(&mut *admin).await.unwrap();
+    sqlx::raw_sql("SELECT pg_reload_conf()")
+        .execute(admin)
+        .await
+        .unwrap();
+}
+
+/// The sessions whose commits wait.
+async fn waiting(admin: &mut PgConnection) -> Vec<i32> {
+    let sql = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' ORDER BY backend_start";
+    sqlx::query_scalar(sql).fetch_all(admin).await.unwrap()
+}
+
+/// Waits until one session waits, and not one of `others`.
+async fn until_one_waits(admin: &mut PgConnection, others: &[i32]) -> i32 {
+    let one = async {
+        loop {
+            match waiting(admin).await[..] {
+                [process] if !others.contains(&process) => return process,
+                _ => sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    timeout(Duration::from_secs(10), one)
+        .await
+        .expect("one session waits")
+}
+
+/// An abandoned session waits for the standby, and the server does not notice that nobody listens: the store ends it
+/// before it opens another one. A commit whose wait is cancelled answers as if nothing was the matter.
+#[tokio::test]
+async fn a_commit_that_no_standby_has_is_no_grant() {
+    let Some(server) = OwnServer::start(Database::Postgres, Commits::ToMemory).await else {
+        return;
+    };
+    let store = PostgresStore::open(&server.url(), "locks").unwrap();
+    store.migrate().await.unwrap();
+    let mut admin = PgConnection::connect(&server.url()).await.unwrap();
+    standbys(&mut admin, "nobody").await;
+    // The first ones may come before the server has read that.
+    let abandoned = loop {
+        let request = acquire("abandoned");
+        if timeout(Duration::from_millis(300), one(&store, &request))
+            .await
+            .is_err()
+        {
+            break waiting(&mut admin).await;
+        }
+    };
+    assert_eq!(abandoned.len(), 1);
+
+    let grant = tokio::spawn(async move {
+        let outcome = one(&store, &acquire("cancelled")).await;
+        (store, token(&outcome.unwrap()))
+    });
+    let process = until_one_waits(&mut admin, &abandoned).await;
+    // As long as a commit takes that is no business of ours.
+    sleep(Duration::from_millis(2_100)).await;
+    let cancel = sqlx::query("SELECT pg_cancel_backend($1)").bind(process);
+    cancel.execute(&mut admin).await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    assert!(!grant.is_finished(), "granted, and no standby has it");
+    assert_eq!(until_one_waits(&mut admin, &[]).await, process);
+    // An operator gives up on the standby.
+    standbys(&mut admin, "").await;
+    let (store, _) = grant.await.unwrap();
+    assert_eq!(waiting(&mut admin).await, []);
+    let busy = one(&store, &acquire("cancelled")).await.unwrap();
+    assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+}
