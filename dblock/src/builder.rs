@@ -40,6 +40,7 @@ pub struct LockManagerBuilder {
     table: String,
     auto_migrate: bool,
     idle_limit: Option<Duration>,
+    any_server: bool,
     engine: Settings,
 }
 
@@ -55,6 +56,7 @@ impl LockManagerBuilder {
             table: DEFAULT_TABLE.into(),
             auto_migrate,
             idle_limit: Some(IDLE_LIMIT),
+            any_server: false,
             engine: Settings {
                 hand_over: true,
                 purge_after: Some(purge::DEFAULT_IDLE),
@@ -99,6 +101,14 @@ impl LockManagerBuilder {
     /// that leave it on go on handing over among themselves.
     pub fn hand_over(mut self, hand_over: bool) -> Self {
         self.engine.hand_over = hand_over;
+        self
+    }
+
+    /// Whether to work on a server that speaks MySQL's protocol but is known to lock no rows, such as `TiDB`, which
+    /// accepts `SKIP LOCKED` and ignores it. **Two processes may then hold one lock.** Default: no, such a server is an
+    /// error.
+    pub fn trust_any_server(mut self, trust: bool) -> Self {
+        self.any_server = trust;
         self
     }
 
@@ -176,7 +186,7 @@ impl LockManagerBuilder {
         }
         let table = TableName::parse(&self.table)?;
         LockManager::start(
-            self.source.open(table, self.idle_limit)?,
+            self.source.open(table, self.idle_limit, self.any_server)?,
             self.namespace,
             self.engine,
         )
@@ -279,16 +289,25 @@ impl StoreSource {
         not(feature = "sqlite"),
         allow(clippy::unnecessary_wraps, reason = "SQLite checks its options")
     )]
-    fn open(self, table: TableName, idle_limit: Option<Duration>) -> Result<Arc<dyn Store>, LockError> {
+    fn open(
+        self,
+        table: TableName,
+        idle_limit: Option<Duration>,
+        any_server: bool,
+    ) -> Result<Arc<dyn Store>, LockError> {
         #[cfg(not(feature = "postgres"))]
         let _ = idle_limit;
+        #[cfg(not(feature = "mysql"))]
+        let _ = any_server;
         Ok(match self.kind {
             #[cfg(feature = "postgres")]
             Kind::Postgres(options) => Arc::new(
                 crate::store::postgres::PostgresStore::new(options, table).transaction_idle_limit(idle_limit),
             ),
             #[cfg(feature = "mysql")]
-            Kind::MySql(options) => Arc::new(crate::store::mysql::MySqlStore::new(options, table)),
+            Kind::MySql(options) => {
+                Arc::new(crate::store::mysql::MySqlStore::new(options, table, any_server))
+            }
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(options) => {
                 crate::store::sqlite::SqliteStore::check_options(&options, &table)?;

@@ -97,6 +97,7 @@ pub mod mysql {
         Ok(Arc::new(MySqlStore::new(
             OptionsSource::fixed(options),
             TableName::parse(table)?,
+            false,
         )))
     }
 }

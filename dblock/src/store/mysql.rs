@@ -46,6 +46,7 @@ const CONCURRENT_BATCHES: usize = MAX_CONNECTIONS - 1;
 pub struct MySqlStore {
     connections: Connections<Session>,
     options: OptionsSource<MySqlConnectOptions>,
+    any_server: bool,
     table: TableName,
     /// The lock table for SQL text.
     table_sql: String,
@@ -54,16 +55,22 @@ pub struct MySqlStore {
 }
 
 impl MySqlStore {
-    /// A store in `table` of the database that `options` name. Connects when it is first used.
-    pub(crate) fn new(options: OptionsSource<MySqlConnectOptions>, table: TableName) -> Self {
+    /// A store in `table` of the database that `options` name. Connects when it is first used, with `any_server`
+    /// also to one that is known to lock no rows.
+    pub(crate) fn new(
+        options: OptionsSource<MySqlConnectOptions>,
+        table: TableName,
+        any_server: bool,
+    ) -> Self {
         let for_opening = options.clone();
         let table_sql = table.quoted('`');
         Self {
             connections: Connections::new(MAX_CONNECTIONS, move || {
                 let options = for_opening.clone();
-                async move { session::open(&options).await }
+                async move { session::open(&options, any_server).await }
             }),
             options,
+            any_server,
             statements: Statements::new(&table_sql),
             busy: BusyKeys::default(),
             table_sql,
@@ -76,7 +83,11 @@ impl MySqlStore {
     pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
         let options = MySqlConnectOptions::from_str(url)
             .map_err(|error| LockError::invalid(format!("the database URL cannot be read: {error}")))?;
-        Ok(Self::new(OptionsSource::fixed(options), TableName::parse(table)?))
+        Ok(Self::new(
+            OptionsSource::fixed(options),
+            TableName::parse(table)?,
+            false,
+        ))
     }
 
     /// For tests: the fence check.

@@ -14,8 +14,12 @@ use crate::store::{StoreError, StoreErrorKind};
 /// Locks the row of `key` for sharing and says what is left of the lease, `None` when it is gone. From
 /// here to the end of the user's transaction nobody can take the lock over.
 ///
-/// The clock is read by a second statement: the first one may have waited for the row, and
-/// `UTC_TIMESTAMP` is the start of its statement. It is right in every time zone of the session.
+/// A locking read sees the newest row, whatever the transaction's snapshot is, and the user's plain reads see the
+/// snapshot. So the token is read plainly first: a snapshot that has another one is older than the lease, and what
+/// the transaction has read may be from before the last owner's commit.
+///
+/// The clock is read by a last statement, because the locking one may have waited for the row, and `UTC_TIMESTAMP` is
+/// the start of its statement. It is right in every time zone of the session.
 pub(crate) async fn verify(
     connection: &mut MySqlConnection,
     table_sql: &str,
@@ -25,27 +29,43 @@ pub(crate) async fn verify(
 ) -> Result<Option<Duration>, StoreError> {
     // LOCK IN SHARE MODE, because MariaDB has no FOR SHARE.
     let read = format!(
-        "SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table_sql} WHERE lock_key = ? \
-         LOCK IN SHARE MODE"
+        "SELECT (SELECT fence_token FROM {table_sql} WHERE lock_key = {key});\
+         SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table_sql} WHERE lock_key = {key} \
+         LOCK IN SHARE MODE;\
+         SELECT {clock}",
+        key = text::hex(key.as_str().as_bytes()),
+        clock = text::CLOCK,
     );
-    let row = sqlx::query(AssertSqlSafe(read))
-        .bind(key.as_str().as_bytes())
-        .fetch_optional(&mut *connection)
+    let rows = sqlx::raw_sql(AssertSqlSafe(read))
+        .fetch_all(connection)
         .await
         .map_err(error::of_fence_check)?;
-    let Some(row) = row else { return Ok(None) };
-    let clock = format!("SELECT {}", text::CLOCK);
-    let now: i64 = sqlx::query_scalar(AssertSqlSafe(clock))
-        .fetch_one(connection)
-        .await
-        .map_err(error::of_fence_check)?;
-
+    let [plain, locked, clock] = &rows[..] else {
+        return match rows.len() {
+            2 => Ok(None),
+            _ => Err(StoreError::new(
+                StoreErrorKind::Other,
+                "the server left rows out of its answer: is sql_select_limit of this session 0?",
+            )),
+        };
+    };
     let unreadable =
         |error| StoreError::new(StoreErrorKind::Schema, "the lock row cannot be read").with_source(error);
-    let read = || -> Result<(Uuid, i64, i32, i64), sqlx::Error> {
-        Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
-    };
-    let (lease, token, count, expire_at) = read().map_err(unreadable)?;
-    let holds = lease == lease_id && token == fence_token && count > 0 && expire_at > now;
-    Ok(holds.then(|| until(expire_at, now)))
+    let seen: Option<i64> = plain.try_get(0).map_err(unreadable)?;
+    let lease: Uuid = locked.try_get(0).map_err(unreadable)?;
+    let token: i64 = locked.try_get(1).map_err(unreadable)?;
+    let count: i32 = locked.try_get(2).map_err(unreadable)?;
+    let expire_at: i64 = locked.try_get(3).map_err(unreadable)?;
+    let now: i64 = clock.try_get(0).map_err(unreadable)?;
+    if lease != lease_id || token != fence_token || count == 0 || expire_at <= now {
+        return Ok(None);
+    }
+    if seen != Some(fence_token) {
+        return Err(StoreError::new(
+            StoreErrorKind::Conflict,
+            "the transaction's snapshot is older than the lock: roll it back and begin it anew inside the lock, \
+             before anything is read",
+        ));
+    }
+    Ok(Some(until(expire_at, now)))
 }

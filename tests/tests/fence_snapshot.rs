@@ -1,0 +1,222 @@
+//! A transaction that began before its lock was acquired never passes the fence check with what it read then, on any
+//! database. Beneath the manager.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use dblock::Key;
+use dblock::conformance::open::sqlite;
+use dblock::store::mysql::MySqlStore;
+use dblock::store::postgres::PostgresStore;
+use dblock::store::{
+    Acquire, Action, Extend, HandedOver, Outcome, Request, Store, StoreError, StoreErrorKind,
+};
+use dblock_tests::backend::Place;
+use dblock_tests::{Backend, on_every_store};
+use sqlx::{AssertSqlSafe, MySqlConnection, PgConnection, SqliteConnection};
+use uuid::Uuid;
+
+on_every_store!(databases: a_snapshot_from_before_the_lock_is_a_conflict);
+on_every_store!(databases: a_snapshot_from_before_a_local_hand_over_is_a_conflict);
+on_every_store!(servers: a_transaction_without_a_snapshot_of_its_own_reads_what_is_there);
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// A connection of the application's.
+enum User {
+    Postgres(PgConnection),
+    MySql(MySqlConnection),
+    Sqlite(SqliteConnection),
+}
+
+/// The same on whatever connection it is.
+macro_rules! on {
+    ($user:expr, $connection:ident => $work:expr) => {
+        match $user {
+            User::Postgres($connection) => $work,
+            User::MySql($connection) => $work,
+            User::Sqlite($connection) => $work,
+        }
+    };
+}
+
+impl User {
+    async fn of(backend: &Backend) -> Self {
+        use sqlx::ConnectOptions;
+        match backend.place() {
+            Place::Postgres(pool, _) => Self::Postgres(pool.connect_options().connect().await.unwrap()),
+            Place::MySql(pool, _) => Self::MySql(pool.connect_options().connect().await.unwrap()),
+            Place::Sqlite(pool, _) => Self::Sqlite(pool.connect_options().connect().await.unwrap()),
+            Place::Memory(_) => unreachable!("it has no transactions"),
+        }
+    }
+
+    async fn run(&mut self, sql: &str) {
+        let sql = AssertSqlSafe(sql.to_owned());
+        on!(self, connection => drop(sqlx::raw_sql(sql).execute(connection).await.unwrap()));
+    }
+
+    /// Begins a transaction that sees what was committed before its first read.
+    async fn begin(&mut self) {
+        let begin = match self {
+            Self::Postgres(_) => "BEGIN ISOLATION LEVEL REPEATABLE READ",
+            Self::MySql(_) => "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; BEGIN",
+            Self::Sqlite(_) => "BEGIN",
+        };
+        self.run(begin).await;
+    }
+
+    async fn balance(&mut self, bank: &Bank) -> i64 {
+        let sql = AssertSqlSafe(format!("SELECT balance FROM {}", bank.accounts));
+        on!(self, connection => sqlx::query_scalar(sql).fetch_one(connection).await.unwrap())
+    }
+
+    async fn verify(&mut self, bank: &Bank, lease: Uuid, token: i64) -> Result<Option<Duration>, StoreError> {
+        let (table, key) = (&bank.backend.table, &bank.key);
+        match (self, bank.backend.place()) {
+            (Self::Postgres(connection), Place::Postgres(_, url)) => {
+                let store = PostgresStore::open(url, table).unwrap();
+                store.verify_in(connection, key, lease, token).await
+            }
+            (Self::MySql(connection), Place::MySql(_, url)) => {
+                let store = MySqlStore::open(url, table).unwrap();
+                store.verify_on(connection, key, lease, token).await
+            }
+            (Self::Sqlite(connection), _) => {
+                sqlite::verify(connection, &*bank.store, key, lease, token).await
+            }
+            _ => unreachable!("the connection is one of the place's"),
+        }
+    }
+}
+
+/// One account with 100, and the lock on it.
+struct Bank {
+    backend: Backend,
+    store: std::sync::Arc<dyn Store>,
+    accounts: String,
+    key: Key,
+}
+
+impl Bank {
+    async fn new(backend: Backend) -> Self {
+        use dblock::conformance::Fixture;
+        let accounts = format!("{}_accounts", backend.table);
+        backend
+            .execute(&format!("CREATE TABLE {accounts} (balance BIGINT NOT NULL)"))
+            .await;
+        backend
+            .execute(&format!("INSERT INTO {accounts} VALUES (100)"))
+            .await;
+        Self {
+            store: backend.store().await,
+            key: Key::new(None, "account").unwrap(),
+            backend,
+            accounts,
+        }
+    }
+
+    async fn ask(&self, lease_id: Uuid, action: Action) -> Outcome {
+        let key = self.key.clone();
+        let request = Request {
+            key,
+            lease_id,
+            action,
+        };
+        self.store.apply(&[request]).await.remove(0).unwrap()
+    }
+
+    /// A lease and its token.
+    async fn acquire(&self) -> (Uuid, i64) {
+        let lease = Uuid::now_v7();
+        let mut ask = Acquire::new(Uuid::now_v7(), TTL, "test");
+        ask.spare_tokens = 10;
+        match self.ask(lease, Action::Acquire(ask)).await {
+            Outcome::Granted { fence_token, .. } => (lease, fence_token),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Somebody takes 10 out of the account, all by the rules.
+    async fn withdraw(&self) {
+        let (lease, token) = self.acquire().await;
+        let mut other = User::of(&self.backend).await;
+        other.begin().await;
+        assert!(other.verify(self, lease, token).await.unwrap().is_some());
+        let left = other.balance(self).await - 10;
+        other
+            .run(&format!("UPDATE {} SET balance = {left}", self.accounts))
+            .await;
+        other.run("COMMIT").await;
+        let released = self.ask(lease, Action::Release).await;
+        assert!(
+            matches!(released, Outcome::Released { freed: true, .. }),
+            "{released:?}"
+        );
+    }
+}
+
+#[track_caller]
+fn assert_conflict(checked: Result<Option<Duration>, StoreError>) {
+    let error = checked.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
+    assert!(error.is_retryable());
+}
+
+async fn a_snapshot_from_before_the_lock_is_a_conflict(backend: Backend) {
+    let bank = Bank::new(backend).await;
+    // The row is there already, as after any earlier use.
+    bank.withdraw().await;
+    let mut user = User::of(&bank.backend).await;
+    user.begin().await;
+    assert_eq!(user.balance(&bank).await, 90);
+    bank.withdraw().await;
+    let (lease, token) = bank.acquire().await;
+    assert_eq!(user.balance(&bank).await, 90, "what it reads is 10 too much");
+    assert_conflict(user.verify(&bank, lease, token).await);
+    user.run("ROLLBACK").await;
+
+    user.begin().await;
+    assert!(user.verify(&bank, lease, token).await.unwrap().is_some());
+    assert_eq!(user.balance(&bank).await, 80);
+    user.run("COMMIT").await;
+}
+
+async fn a_snapshot_from_before_a_local_hand_over_is_a_conflict(backend: Backend) {
+    let bank = Bank::new(backend).await;
+    let (lease, token) = bank.acquire().await;
+    let mut user = User::of(&bank.backend).await;
+    user.begin().await;
+    assert_eq!(user.balance(&bank).await, 100);
+    // The lease stays; the owner and the token change, and the row is told before anybody checks.
+    bank.backend
+        .execute(&format!("UPDATE {} SET balance = 90", bank.accounts))
+        .await;
+    let mut extend = Extend::new(1, TTL);
+    extend.handed_over = Some(HandedOver {
+        owner: Uuid::now_v7(),
+        holder: "the next task".into(),
+        fence_token: token + 1,
+    });
+    let extended = bank.ask(lease, Action::Extend(extend)).await;
+    assert!(matches!(extended, Outcome::Extended { .. }), "{extended:?}");
+    assert_conflict(user.verify(&bank, lease, token + 1).await);
+    user.run("ROLLBACK").await;
+}
+
+async fn a_transaction_without_a_snapshot_of_its_own_reads_what_is_there(backend: Backend) {
+    let bank = Bank::new(backend).await;
+    let mut user = User::of(&bank.backend).await;
+    let begin = match user {
+        User::Postgres(_) => "BEGIN ISOLATION LEVEL READ COMMITTED",
+        _ => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; BEGIN",
+    };
+    user.run(begin).await;
+    assert_eq!(user.balance(&bank).await, 100);
+    bank.withdraw().await;
+    let (lease, token) = bank.acquire().await;
+    assert!(user.verify(&bank, lease, token).await.unwrap().is_some());
+    assert_eq!(user.balance(&bank).await, 90);
+    user.run("COMMIT").await;
+}

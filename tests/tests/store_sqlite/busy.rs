@@ -1,0 +1,93 @@
+//! Asking again and again for a busy key.
+
+use std::time::Duration;
+
+use dblock::store::{Outcome, Request, StoreErrorKind};
+use uuid::Uuid;
+
+use crate::{File, TTL, acquire, ask, asking, assert_error, execute, granted, one, release, row};
+
+fn wanting(key: &str, length: Duration) -> Request {
+    let mut ask = ask(TTL);
+    ask.wanted_for = Some(length);
+    asking(key, ask)
+}
+
+#[tokio::test]
+async fn a_busy_poll_only_reads() {
+    let file = File::migrated().await;
+    let (store, other, mut user) = (file.store(), file.store(), file.user().await);
+    let wanted_for = Duration::from_mins(1);
+    let held = ["a", "b"].map(|key| acquire(key, TTL));
+    for lease in &held {
+        granted(&*store, lease).await;
+    }
+    let ask = || ["a", "b"].map(|key| wanting(key, wanted_for));
+    for answer in other.apply(&ask()).await {
+        assert!(matches!(answer, Ok(Outcome::Busy(_))), "{answer:?}");
+    }
+    let wanted_until = row(&*store, "a").await.unwrap().wanted_until;
+
+    // Nobody can write.
+    execute(&mut user, "BEGIN IMMEDIATE").await;
+    let requests = ask();
+    for batch in [&requests[..], &requests[..1]] {
+        for answer in other.apply(batch).await {
+            let Ok(Outcome::Busy(occupant)) = answer else {
+                panic!("{answer:?}")
+            };
+            assert!(occupant.remaining > TTL / 2, "{occupant:?}");
+        }
+    }
+    assert_eq!(row(&*store, "a").await.unwrap().wanted_until, wanted_until);
+    // Less than half of the time is left: now it would be written.
+    let nearly =
+        "UPDATE distributed_lock SET wanted_until = wanted_until - 31000000; COMMIT; BEGIN IMMEDIATE";
+    execute(&mut user, nearly).await;
+    assert_error(one(&*other, &ask()[0]).await, StoreErrorKind::Conflict, "");
+    execute(&mut user, "COMMIT").await;
+    assert!(matches!(one(&*other, &ask()[0]).await, Ok(Outcome::Busy(_))));
+    let later = row(&*store, "a").await.unwrap();
+    assert!(
+        later.wanted_until - later.now > 50_000_000,
+        "{} at {}",
+        later.wanted_until,
+        later.now
+    );
+}
+
+#[tokio::test]
+async fn a_key_that_was_busy_is_taken_when_it_can_be() {
+    let file = File::migrated().await;
+    let (store, other, mut user) = (file.store(), file.store(), file.user().await);
+    for together in [false, true] {
+        let ask = async |request: &Request| {
+            let mut batch = vec![request.clone()];
+            if together {
+                batch.push(acquire(&Uuid::now_v7().to_string(), TTL));
+            }
+            other.apply(&batch).await.remove(0).unwrap()
+        };
+        let lease = acquire("k", TTL);
+        granted(&*store, &lease).await;
+        assert!(matches!(ask(&acquire("k", TTL)).await, Outcome::Busy(_)));
+        execute(&mut user, "UPDATE distributed_lock SET expire_at = 1").await;
+        let next = acquire("k", TTL);
+        for taken_over in [true, false] {
+            // The second time it is the same grant, asked for again.
+            let answer = ask(&next).await;
+            assert!(
+                matches!(&answer, Outcome::Granted { taken_over: former, .. } if former.is_some() == taken_over),
+                "{answer:?}"
+            );
+        }
+        assert!(matches!(
+            one(&*store, &acquire("k", TTL)).await,
+            Ok(Outcome::Busy(_))
+        ));
+        one(&*other, &release(&next)).await.unwrap();
+        let last = acquire("k", TTL);
+        granted(&*store, &last).await;
+        one(&*store, &release(&last)).await.unwrap();
+    }
+}

@@ -1,0 +1,93 @@
+//! Which files can keep locks.
+
+use std::path::Path;
+
+use dblock::LockError;
+use dblock::conformance::open::sqlite;
+use dblock::store::StoreErrorKind;
+use sqlx::sqlite::SqliteConnectOptions;
+
+use crate::{File, TABLE, TTL, acquire, assert_error, one, options};
+
+#[tokio::test]
+async fn a_file_that_cannot_keep_locks_says_why() {
+    let file = File::migrated().await;
+    let read_only = sqlite::open(file.options().create_if_missing(false).read_only(true), TABLE).unwrap();
+    read_only.check_schema().await.unwrap();
+    assert_error(
+        one(&*read_only, &acquire("k", TTL)).await,
+        StoreErrorKind::Refused,
+        "may not write",
+    );
+
+    let text = file.0.path().join("notes.txt");
+    std::fs::write(&text, "not a database ".repeat(1000)).unwrap();
+    let text = sqlite::open(options(&text), TABLE).unwrap();
+    assert_error(
+        text.check_schema().await,
+        StoreErrorKind::Refused,
+        "not a SQLite database",
+    );
+    assert_error(
+        text.migrate().await,
+        StoreErrorKind::Refused,
+        "not a SQLite database",
+    );
+
+    for (path, obstacle) in [
+        ("missing.db", "it is not there and was not made"),
+        ("no directory/locks.db", "its directory is not there"),
+        (".", "may this process read and write it"),
+    ] {
+        let path = file.0.path().join(path);
+        let missing = sqlite::open(options(&path), TABLE).unwrap();
+        let message = format!("the SQLite file {} cannot be opened: {obstacle}", path.display());
+        assert_error(
+            missing.check_schema().await,
+            StoreErrorKind::Unreachable,
+            &message,
+        );
+    }
+}
+
+#[tokio::test]
+async fn rows_that_one_connection_sees_are_refused() {
+    let in_memory = [
+        "sqlite::memory:",
+        "sqlite://:memory:",
+        "sqlite://x?mode=memory",
+        "sqlite://x?mode=memory&cache=shared",
+    ];
+    let mut all: Vec<SqliteConnectOptions> = in_memory.iter().map(|url| url.parse().unwrap()).collect();
+    all.push(SqliteConnectOptions::new());
+    all.push(options(Path::new("x.db")).in_memory(true));
+    all.push(options(Path::new("file:x?mode=memory")));
+    all.push(options(Path::new("")));
+    for options in all {
+        let answer = sqlite::open(options.clone(), TABLE);
+        assert!(
+            matches!(&answer, Err(LockError::Invalid { message, .. }) if message.contains("memory store")),
+            "{options:?}: {answer:?}"
+        );
+    }
+    let temporary = sqlite::open(options(Path::new("x.db")), "temp.locks");
+    assert!(
+        matches!(temporary, Err(LockError::Invalid { .. })),
+        "{temporary:?}"
+    );
+    for file in ["memory.db", "at 12:30.db", "[a].db"] {
+        assert!(sqlite::open(options(Path::new(file)), TABLE).is_ok(), "{file}");
+    }
+}
+
+#[tokio::test]
+async fn a_closed_store_says_so() {
+    let file = File::migrated().await;
+    let store = file.store();
+    store.close().await;
+    assert_error(
+        one(&*store, &acquire("k", TTL)).await,
+        StoreErrorKind::Other,
+        "closed",
+    );
+}

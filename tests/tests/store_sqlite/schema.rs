@@ -1,0 +1,149 @@
+//! Creating the tables, and their version.
+
+use std::time::Duration;
+
+use dblock::conformance::open::sqlite;
+use dblock::store::{InspectFilter, Outcome, StoreErrorKind};
+
+use crate::{File, TTL, acquire, assert_error, execute, granted, one, row};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_migrations_at_once_all_succeed() {
+    for _ in 0..5 {
+        let file = File::new();
+        let mut migrations = tokio::task::JoinSet::new();
+        for _ in 0..10 {
+            let store = file.store();
+            migrations.spawn(async move {
+                store.migrate().await?;
+                store.check_schema().await
+            });
+        }
+        for answer in migrations.join_all().await {
+            answer.unwrap();
+        }
+        granted(&*file.store(), &acquire("k", TTL)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_migration_waits_for_a_write_transaction() {
+    let file = File::new();
+    let (store, mut user) = (file.store(), file.user().await);
+    execute(&mut user, "CREATE TABLE theirs (id INTEGER); BEGIN IMMEDIATE").await;
+    let migration = tokio::spawn(async move { store.migrate().await });
+    // Longer than one statement of ours waits.
+    assert!(
+        tokio::time::timeout(Duration::from_millis(1500), async {
+            while !migration.is_finished() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .is_err(),
+        "the migration did not wait"
+    );
+    execute(&mut user, "COMMIT").await;
+    migration.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn missing_older_and_newer_tables_are_told_apart() {
+    let file = File::new();
+    let store = file.store();
+    assert_error(store.check_schema().await, StoreErrorKind::Schema, "is not there");
+    assert_error(
+        one(&*store, &acquire("k", TTL)).await,
+        StoreErrorKind::Schema,
+        "LockManager::migrate",
+    );
+    let batch = store.apply(&[acquire("a", TTL), acquire("b", TTL)]).await;
+    for answer in batch {
+        assert_error(answer, StoreErrorKind::Schema, "LockManager::migrate");
+    }
+    assert_error(
+        store.inspect(&InspectFilter::new()).await,
+        StoreErrorKind::Schema,
+        "is not there",
+    );
+
+    store.migrate().await.unwrap();
+    store.check_schema().await.unwrap();
+    let mut user = file.user().await;
+    execute(&mut user, "UPDATE distributed_lock_version SET version = 9").await;
+    store.check_schema().await.unwrap();
+    store.migrate().await.unwrap();
+    // What a client of version 1 meets after an upgrade to version 2, one version later.
+    execute(
+        &mut user,
+        "UPDATE distributed_lock_version SET version = 3, min_client = 3",
+    )
+    .await;
+    for answer in [store.check_schema().await, store.migrate().await] {
+        assert_error(answer, StoreErrorKind::Schema, "upgrade the dblock crate");
+    }
+}
+
+const SCRIPTS: [&str; 2] = [
+    include_str!("../../../dblock/migrations/sqlite/0001_distributed_lock.sql"),
+    include_str!("../../../dblock/migrations/sqlite/0002_successor.sql"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_of_version_1_is_upgraded_by_many_at_once_and_keeps_its_rows() {
+    let file = File::new();
+    let mut user = file.user().await;
+    let old = "INSERT INTO distributed_lock VALUES ('old', zeroblob(16), 1, 1, randomblob(16), 7, 8, 0, 0, 'me', 0)";
+    execute(&mut user, &format!("{}; {old}", SCRIPTS[0])).await;
+    let store = file.store();
+    assert_error(store.check_schema().await, StoreErrorKind::Schema, "older");
+    let mut migrations = tokio::task::JoinSet::new();
+    for _ in 0..5 {
+        let store = file.store();
+        migrations.spawn(async move { store.migrate().await });
+    }
+    for answer in migrations.join_all().await {
+        answer.unwrap();
+    }
+    store.check_schema().await.unwrap();
+    let versions: Vec<(i32, i32)> =
+        sqlx::query_as("SELECT version, min_client FROM distributed_lock_version")
+            .fetch_all(&mut user)
+            .await
+            .unwrap();
+    assert_eq!(versions, [(2, 2)]);
+    let old = row(&*store, "old").await.unwrap();
+    assert_eq!((old.fence_token, old.fence_ceiling, old.next), (7, 8, None));
+    let taken = one(&*store, &acquire("old", TTL)).await.unwrap();
+    assert!(
+        matches!(&taken, Outcome::Granted { taken_over: Some(former), .. } if former.holder == "me"),
+        "{taken:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_scripts_run_by_hand_and_a_second_time_in_vain() {
+    let file = File::new();
+    let mut user = file.user().await;
+    let [first, second] = SCRIPTS;
+    execute(&mut user, first).await;
+    execute(&mut user, first).await;
+    execute(&mut user, &format!("BEGIN IMMEDIATE; {second}; COMMIT")).await;
+    let again = sqlx::raw_sql(second).execute(&mut user).await.unwrap_err();
+    assert!(again.to_string().contains("duplicate column name"), "{again}");
+    let store = file.store();
+    store.check_schema().await.unwrap();
+    granted(&*store, &acquire("k", TTL)).await;
+}
+
+#[tokio::test]
+async fn another_table_is_another_set_of_locks() {
+    let file = File::migrated().await;
+    let (store, other) = (
+        file.store(),
+        sqlite::open(file.options(), "main.other_locks").unwrap(),
+    );
+    other.migrate().await.unwrap();
+    granted(&*store, &acquire("k", TTL)).await;
+    granted(&*other, &acquire("k", TTL)).await;
+}
