@@ -372,8 +372,8 @@ impl Fixture for Backend {
         self.handle(&self.table)
     }
 
-    async fn place(&self, row: &LockRow) -> bool {
-        place::place(self, row).await;
+    async fn place(&self, rows: &[LockRow]) -> bool {
+        place::place(self, rows).await;
         true
     }
 

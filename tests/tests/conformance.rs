@@ -32,8 +32,8 @@ mod telling {
             Arc::new(self.0.clone())
         }
 
-        async fn place(&self, row: &LockRow) -> bool {
-            open::memory::place(self.0.rows(), row.clone());
+        async fn place(&self, rows: &[LockRow]) -> bool {
+            open::memory::place(self.0.rows(), rows);
             true
         }
     }

@@ -97,11 +97,11 @@ pub trait Fixture: Sync {
         std::future::ready(None)
     }
 
-    /// Writes a row past the contract: every column but the key's replaces what is there. For
+    /// Writes rows past the contract, in every column, in the place of those with the same keys. For
     /// [`random_requests_are_carried_out_by_the_rules`], which starts from rows in any state then. `false`, the
     /// default, where that cannot be done.
-    fn place(&self, row: &LockRow) -> impl Future<Output = bool> + Send {
-        let _ = row;
+    fn place(&self, rows: &[LockRow]) -> impl Future<Output = bool> + Send {
+        let _ = rows;
         std::future::ready(false)
     }
 

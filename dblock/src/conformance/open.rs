@@ -5,9 +5,9 @@ pub mod memory {
 
     use crate::store::{LockRow, MemoryStore};
 
-    /// Puts a row into the place of its key's.
-    pub fn place(store: &MemoryStore, row: LockRow) {
-        store.place(row);
+    /// Writes rows past the contract, in the place of those with the same keys.
+    pub fn place(store: &MemoryStore, rows: &[LockRow]) {
+        store.place(rows);
     }
 }
 

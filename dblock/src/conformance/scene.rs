@@ -183,7 +183,7 @@ impl Grant {
 }
 
 /// Asks again after what was not carried out: on a machine that stalls connecting may take too long.
-async fn insist<'a, T>(ask: impl Fn() -> StoreFuture<'a, Result<T, StoreError>>) -> T {
+pub(super) async fn insist<'a, T>(ask: impl Fn() -> StoreFuture<'a, Result<T, StoreError>>) -> T {
     for _ in 0..ROUNDS {
         match ask().await {
             Err(error) if error.is_retryable() && !error.is_outcome_unknown() => {}

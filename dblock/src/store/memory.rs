@@ -59,8 +59,9 @@ impl MemoryStore {
     }
 
     #[cfg(feature = "conformance")]
-    pub(crate) fn place(&self, row: LockRow) {
-        self.table().rows.insert(row.key.clone(), row);
+    pub(crate) fn place(&self, rows: &[LockRow]) {
+        let placed = rows.iter().map(|row| (row.key.clone(), row.clone()));
+        self.table().rows.extend(placed);
     }
 
     /// The table, with its clock set to this instant. The guard must not live across an await.

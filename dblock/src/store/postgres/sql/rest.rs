@@ -24,7 +24,7 @@ WHERE lock_key = $1 AND reentrant_count > 0 AND expire_at > {NOW} RETURNING true
     )
 }
 
-/// Parameters: key, fresh lease. A row that says whether the lease still held.
+/// Parameters: key, fresh lease. A row for a held key.
 pub(super) fn force_release(table: &str) -> String {
     let tell = tell_freed(table, "t.wanted_until > l.now");
     format!(
@@ -33,8 +33,8 @@ pub(super) fn force_release(table: &str) -> String {
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
 )
-UPDATE {table} t SET reentrant_count = 0, lease_id = $2, {NO_SUCCESSOR} FROM timed l WHERE t.lock_key = l.lock_key
-RETURNING l.expire_at > l.now, {tell}"
+UPDATE {table} t SET reentrant_count = 0, lease_id = $2, {NO_SUCCESSOR} FROM timed l
+WHERE t.lock_key = l.lock_key AND l.expire_at > l.now RETURNING true, {tell}"
     )
 }
 
