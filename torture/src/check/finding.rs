@@ -49,6 +49,8 @@ pub(crate) enum Finding {
         second: Who,
         length: i64,
     },
+    /// Two chains had the same owner.
+    OwnerShared { first: Who, second: Who },
     /// Two owners had the same token.
     TokenReused { key: String, first: Who, second: Who },
     /// A later owner had a smaller token.
@@ -60,6 +62,34 @@ pub(crate) enum Finding {
         key: String,
         token: i64,
         highest: i64,
+        at: i64,
+    },
+    /// Somebody else was inside before `hold_min` was over.
+    HoldMinCut {
+        key: String,
+        first: Who,
+        second: Who,
+        early: i64,
+    },
+    /// A section went on after its `max_hold`.
+    HeldTooLong { key: String, who: Who, late: i64 },
+    /// A lease was lost that was renewed, although nothing but slow commits was wrong.
+    LostForNothing { key: String, life: Life, call: u64, at: i64 },
+    /// Somebody waited for longer than the bound while others were inside again and again.
+    Starved {
+        key: String,
+        life: Life,
+        call: u64,
+        /// How long the key went round without him.
+        passed_over: i64,
+        others: usize,
+        at: i64,
+    },
+    /// Callers were refused because of a token that nobody had, and for so long.
+    HeldByNobody {
+        key: String,
+        token: i64,
+        length: i64,
         at: i64,
     },
     /// A call took longer than its wait allows.
@@ -106,7 +136,18 @@ impl Finding {
             | Self::TokenReused { first, second, .. }
             | Self::TokenFell { first, second, .. } => one(first) || one(second),
             Self::ReentryChanged { outer, inner, .. } => one(outer) || one(inner),
+            Self::HeldTooLong { who, .. } => one(who),
             Self::Hung {
+                life: hung,
+                call: number,
+                ..
+            }
+            | Self::LostForNothing {
+                life: hung,
+                call: number,
+                ..
+            }
+            | Self::Starved {
                 life: hung,
                 call: number,
                 ..
@@ -120,10 +161,15 @@ impl Finding {
         match self {
             Self::Overlap { key, second, .. }
             | Self::TokenReused { key, second, .. }
-            | Self::TokenFell { key, second, .. } => Some((key, second.entered)),
+            | Self::TokenFell { key, second, .. }
+            | Self::HoldMinCut { key, second, .. } => Some((key, second.entered)),
+            Self::HeldTooLong { key, who, .. } => Some((key, who.left)),
             Self::ReentryChanged { key, inner, .. } => Some((key, inner.entered)),
             Self::StaleWriteAccepted { key, at, .. }
             | Self::Hung { key, at, .. }
+            | Self::LostForNothing { key, at, .. }
+            | Self::Starved { key, at, .. }
+            | Self::HeldByNobody { key, at, .. }
             | Self::StoreFailed { key, at, .. }
             | Self::BusyAfterRelease { key, asked: at, .. } => Some((key, *at)),
             _ => None,
@@ -143,6 +189,9 @@ impl fmt::Display for Finding {
                 let us = length / 1_000;
                 write!(f, "two inside of {key} for {us} µs: {first} and {second}")
             }
+            Self::OwnerShared { first, second } => {
+                write!(f, "two chains had one owner: {first} and {second}")
+            }
             Self::TokenReused { key, first, second } => {
                 write!(f, "a token of {key} was given twice: {first} and {second}")
             }
@@ -161,6 +210,49 @@ impl fmt::Display for Finding {
                 f,
                 "a write to {key} with token {token} was accepted after {highest}"
             ),
+            Self::HoldMinCut {
+                key,
+                first,
+                second,
+                early,
+            } => {
+                let ms = early / MS;
+                write!(
+                    f,
+                    "{key} was to be kept for {ms} ms more: {first} and {second}"
+                )
+            }
+            Self::HeldTooLong { key, who, late } => {
+                let ms = late / MS;
+                write!(f, "{key} was held for {ms} ms longer than its max_hold: {who}")
+            }
+            Self::LostForNothing { key, life, call, .. } => write!(
+                f,
+                "process {life} call {call} lost {key} although only commits were slow"
+            ),
+            Self::Starved {
+                key,
+                life,
+                call,
+                passed_over,
+                others,
+                ..
+            } => {
+                let ms = passed_over / MS;
+                write!(
+                    f,
+                    "process {life} call {call} waited for {key} while it went round {others} others for {ms} ms"
+                )
+            }
+            Self::HeldByNobody {
+                key, token, length, ..
+            } => {
+                let ms = length / MS;
+                write!(
+                    f,
+                    "{key} was busy for {ms} ms with token {token}, which nobody had"
+                )
+            }
             Self::Hung {
                 key,
                 life,

@@ -1,6 +1,9 @@
 //! Tests of the torture itself: what it finds in histories that were written by hand, and in runs on stores
 //! that are broken on purpose.
 
+mod bounds;
 mod broken;
+mod claims;
 mod histories;
+mod sketch;
 mod store;

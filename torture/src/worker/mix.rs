@@ -8,17 +8,39 @@ use fastrand::Rng;
 use crate::bank::{ACCOUNTS, Transfer};
 use crate::history::Way;
 
-/// Keys of sections that write to the fenced resource or to nothing; the accounts have keys of their own.
+/// Keys of sections that write to the fenced resource or to nothing; the accounts have keys of their own. The first
+/// is asked for as often as all the others.
 pub(crate) const KEYS: usize = 6;
 
-/// No lease is longer.
-pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(3);
+/// The key of sections that live on renewals, one process after the other.
+const LONG: &str = "long";
 
-/// The name of a key by its number: first those of [`KEYS`], then those of the accounts.
-pub(crate) fn key_name(number: usize) -> String {
-    number
-        .checked_sub(KEYS)
-        .map_or_else(|| format!("key{number}"), |account| format!("account{account}"))
+/// The key of a job that every process tries to do, and one does.
+const JOB: &str = "job";
+
+/// No lease is longer, except by `hold_min`, which is shorter too. It outlives slow commits.
+pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(5);
+
+/// All keys, the accounts' with them.
+pub(crate) fn key_names() -> Vec<String> {
+    let keys = (0..KEYS).map(key_name);
+    let accounts = (0..ACCOUNTS).map(account_key);
+    keys.chain(accounts)
+        .chain([LONG, JOB].map(str::to_owned))
+        .collect()
+}
+
+fn key_name(number: usize) -> String {
+    format!("key{number}")
+}
+
+fn account_key(account: i32) -> String {
+    format!("account{account}")
+}
+
+/// A key of an outermost call.
+fn any_key(rng: &mut Rng, keys: usize) -> String {
+    key_name(if rng.bool() { 0 } else { rng.usize(..keys) })
 }
 
 /// What a call does.
@@ -29,6 +51,8 @@ pub(crate) struct Plan {
     pub(super) ttl: Duration,
     pub(super) wait: Duration,
     pub(super) renew: bool,
+    pub(super) hold_min: Option<Duration>,
+    pub(super) max_hold: Option<Duration>,
     pub(super) section: Section,
     /// The call is dropped after so long, if it has not ended.
     pub(super) dropped_after: Option<Duration>,
@@ -43,6 +67,8 @@ pub(super) struct Section {
     pub(super) panics: bool,
     /// A call that is made inside.
     pub(super) inner: Option<Box<Plan>>,
+    /// The call inside is made by a task that was spawned without `inherit`.
+    pub(super) spawns: bool,
     /// For so long the body keeps its thread.
     pub(super) blocks: Option<Duration>,
 }
@@ -59,8 +85,35 @@ pub(super) enum Work {
 }
 
 impl Plan {
+    /// Keeps the key for so long after the grant. (The attribute here takes no such options.)
+    fn at_least(mut self, hold_min: Duration) -> Self {
+        if self.way == Way::Attribute {
+            self.way = Way::With;
+        }
+        self.hold_min = Some(hold_min);
+        self
+    }
+
+    /// Loses the key after so long, whether or not the body wants to stay.
+    fn at_most(mut self, max_hold: Duration, stays: bool) -> Self {
+        if self.way == Way::Attribute {
+            self.way = Way::With;
+        }
+        if stays {
+            self.section.length = max_hold * 2;
+        }
+        self.max_hold = Some(max_hold);
+        self
+    }
+
     pub(super) fn options(&self) -> LockOptions {
-        let options = LockOptions::new().ttl(self.ttl).wait(self.wait).renew(self.renew);
+        let mut options = LockOptions::new().ttl(self.ttl).wait(self.wait).renew(self.renew);
+        if let Some(length) = self.hold_min {
+            options = options.hold_min(length);
+        }
+        if let Some(length) = self.max_hold {
+            options = options.max_hold(length);
+        }
         options.on_lost(if self.way == Way::Signal {
             OnLost::Signal
         } else {
@@ -74,8 +127,15 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
     if has_bank && rng.u8(..5) == 0 {
         return transfer(rng);
     }
-    let key = key_name(rng.usize(..keys));
+    let key = any_key(rng, keys);
     let mut plan = one(rng, key);
+    match rng.u8(..40) {
+        0 => plan = plan.at_least(millis(rng, 100..1_000)),
+        1 | 2 => plan = plan.at_most(millis(rng, 100..2_000), rng.bool()),
+        // Whoever is passed over again and again shows it.
+        3..=8 => plan.wait = millis(rng, 6_000..12_000),
+        _ => {}
+    }
     if rng.u8(..4) == 0 && can_nest(plan.way) {
         // Mostly a re-entry; else another key inside of this one, with a wait that ends by itself.
         let key = if rng.u8(..3) == 0 {
@@ -86,6 +146,12 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
         let mut inner = one(rng, key);
         if rng.u8(..4) == 0 {
             inner = inherited(inner, &plan);
+            if rng.bool() {
+                let key = key_name(rng.usize(..keys));
+                inner.section.inner = Some(Box::new(one(rng, key)));
+            }
+        } else if rng.u8(..4) == 0 {
+            plan.section.spawns = true;
         } else if rng.u8(..4) == 0 && can_nest(inner.way) {
             let innermost = one(rng, plan.key.clone());
             inner.section.inner = Some(Box::new(innermost));
@@ -97,7 +163,7 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
 
 /// A call whose section keeps its thread for longer than its lease, which is not renewed.
 pub(super) fn blocking(rng: &mut Rng, keys: usize) -> Plan {
-    let key = key_name(rng.usize(..keys));
+    let key = any_key(rng, keys);
     let mut plan = one(rng, key);
     plan.way = Way::With;
     plan.ttl = Duration::from_secs(1);
@@ -105,6 +171,25 @@ pub(super) fn blocking(rng: &mut Rng, keys: usize) -> Plan {
     plan.renew = false;
     plan.dropped_after = None;
     plan.section.blocks = Some(millis(rng, 500..2_000));
+    plan
+}
+
+/// A call whose section is so long that its lease lives on renewals, whoever comes after it.
+pub(super) fn long(rng: &mut Rng) -> Plan {
+    let mut plan = one(rng, LONG.to_owned());
+    plan.ttl = LONGEST_TTL;
+    plan.wait = Duration::from_secs(12);
+    plan.renew = true;
+    plan.dropped_after = None;
+    plan.section.length = millis(rng, 500..7_000);
+    plan
+}
+
+/// A job on a schedule: nobody waits for it, and who did it keeps the others from doing it again.
+pub(super) fn job(rng: &mut Rng) -> Plan {
+    let mut plan = one(rng, JOB.to_owned()).at_least(millis(rng, 500..3_000));
+    plan.wait = Duration::ZERO;
+    plan.section.length = millis(rng, 0..10);
     plan
 }
 
@@ -150,11 +235,14 @@ fn one(rng: &mut Rng, key: String) -> Plan {
         ttl: millis(rng, 1_000..3_001),
         wait,
         renew: rng.u8(..10) != 0,
+        hold_min: None,
+        max_hold: None,
         section: Section {
             length,
             work: if rng.bool() { Work::Fenced } else { Work::Unfenced },
             panics: rng.u8(..30) == 0,
             inner: None,
+            spawns: false,
             blocks: None,
         },
         dropped_after: (rng.u8(..8) == 0).then(|| millis(rng, 0..400)),
@@ -177,8 +265,7 @@ fn transfer(rng: &mut Rng) -> Plan {
         amount: rng.i64(1..1_000),
     };
     let account = |rng: &mut Rng, account: i32, transfer: Transfer| {
-        let number = usize::try_from(account).expect("accounts are numbered from 0");
-        let mut plan = one(rng, key_name(KEYS + number));
+        let mut plan = one(rng, account_key(account));
         plan.way = if rng.bool() { Way::With } else { Way::Attribute };
         plan.wait = millis(rng, 500..3_000);
         plan.section.work = Work::Transfer(transfer);
@@ -209,6 +296,8 @@ mod tests {
         }
         let inner = |plan: &Plan| plan.section.inner.clone();
         some(&|plan| inner(plan).is_some_and(|inner| inner.way == Way::Inherit));
+        some(&|plan| inner(plan).is_some_and(|inner| inner.way == Way::Inherit && inner.section.inner.is_some()));
+        some(&|plan| inner(plan).is_some_and(|inner| plan.section.spawns && inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key != plan.key));
         some(&|plan| matches!(plan.section.work, Work::Transfer(_)));
@@ -216,10 +305,19 @@ mod tests {
         some(&|plan| plan.section.length > plan.ttl);
         some(&|plan| plan.dropped_after.is_some());
         some(&|plan| plan.wait.is_zero());
+        some(&|plan| plan.wait > Duration::from_secs(6));
+        some(&|plan| plan.hold_min.is_some());
+        some(&|plan| {
+            plan.max_hold
+                .is_some_and(|max_hold| plan.section.length > max_hold)
+        });
         assert!(
             plans
                 .iter()
                 .all(|plan| plan.ttl <= LONGEST_TTL && plan.options() != LockOptions::new())
         );
+        // The attribute here takes neither.
+        assert!(plans.iter().all(|plan| plan.way != Way::Attribute
+            || (plan.hold_min, plan.max_hold) == (None, None)));
     }
 }
