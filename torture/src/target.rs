@@ -70,7 +70,9 @@ impl Target {
         for (seat, proxy) in proxies.iter().enumerate() {
             if !Settings::of_seat(seat, store, true).listens {
                 // Like a pooler that lends sessions: everything goes through but this.
-                proxy.refuse(Box::new(|bytes| bytes.windows(7).any(|window| window == b"LISTEN ")));
+                proxy.refuse(Box::new(|bytes| {
+                    bytes.windows(7).any(|window| window == b"LISTEN ")
+                }));
             }
         }
         Ok(Self {

@@ -168,8 +168,14 @@ impl Calls {
                     hold_min: hold_min_ms.map(ns),
                     max_hold: max_hold_ms.map(ns),
                 };
-                let chain = self.around(life, *within).last().map_or(*call, |outermost| outermost.number);
-                let root = self.around(life, *within).filter(|outer| outer.key == *key).last();
+                let chain = self
+                    .around(life, *within)
+                    .last()
+                    .map_or(*call, |outermost| outermost.number);
+                let root = self
+                    .around(life, *within)
+                    .filter(|outer| outer.key == *key)
+                    .last();
                 let call = Call {
                     life,
                     number: *call,

@@ -108,7 +108,8 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
         }
         // A busy machine may need longer than the shortest waits.
         let hurried = call.wait > 0 && call.wait < PATIENCE || facts.still_within(call.life, span) > 0;
-        let expected = answer.end == End::Store && (call.asked < since || hurried);
+        let slow = facts.only_slow.is_some_and(|slow| slow < answer.at);
+        let expected = answer.end == End::Store && (call.asked < since || hurried || slow);
         if matches!(answer.end, End::Store | End::Other) && !expected {
             findings.push(Finding::StoreFailed {
                 key: call.key.clone(),

@@ -1,5 +1,5 @@
 //! Two owners inside of one key. Who is who is told by the roots of the calls, which the workers made themselves; the
-//! owners and tokens that the library claims are judged by them in `claims`, and never the other way round.
+//! owners and tokens that the library names are judged by them in `identity`, and never the other way round.
 
 use std::collections::HashSet;
 

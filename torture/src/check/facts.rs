@@ -35,13 +35,14 @@ pub(crate) struct Facts {
     forced: HashMap<String, Vec<Span>>,
     /// When an operator was about to revoke a lease, by key.
     revoked: HashMap<String, Vec<i64>>,
-    /// When replies of the store came late, by seat.
+    /// When replies of the store came late, by seat, and when to everybody.
     slowed: HashMap<usize, Vec<Span>>,
+    slow_commits: Vec<Span>,
     /// When a process was killed, or had surely ended.
     ends: HashMap<Life, i64>,
     pub(crate) calm: Option<i64>,
     /// From when on commits were slow and nothing else was wrong.
-    slow_commits: Option<i64>,
+    pub(super) only_slow: Option<i64>,
     pub(crate) settings: HashMap<Life, Settings>,
     /// The last thing that the runner wrote down.
     pub(crate) end: i64,
@@ -105,6 +106,12 @@ impl Facts {
                     to: *at + i64::from(*ms) * MS,
                 }),
                 Event::Fault {
+                    fault: Fault::SlowCommits { ms },
+                } => facts.slow_commits.push(Span {
+                    from: *at,
+                    to: *at + i64::from(*ms) * MS,
+                }),
+                Event::Fault {
                     fault: Fault::Revoke { key },
                 } => {
                     let key = key_names().swap_remove(*key);
@@ -114,7 +121,7 @@ impl Facts {
                     facts.settings.insert(*life, *settings);
                 }
                 Event::Calm => facts.calm = Some(*at),
-                Event::SlowCommits => facts.slow_commits = Some(*at),
+                Event::SlowCommits => facts.only_slow = Some(*at),
                 _ => {}
             }
         }
@@ -138,7 +145,7 @@ impl Facts {
     /// Whether a process may have heard of the store in a stretch of time later than it was told.
     pub(crate) fn hears_late(&self, life: Life, span: Span) -> bool {
         let slowed = self.slowed.get(&life.seat).map_or(&[][..], Vec::as_slice);
-        let mut late = slowed.iter().chain(self.still(life));
+        let mut late = slowed.iter().chain(&self.slow_commits).chain(self.still(life));
         late.any(|late| late.within(span) > 0)
     }
 
@@ -151,7 +158,9 @@ impl Facts {
     pub(crate) fn taken_away(&self, key: &str, span: Span) -> bool {
         let revoked = self.revoked.get(key).map_or(&[][..], Vec::as_slice);
         self.forced(key).iter().any(|order| order.within(span) > 0)
-            || revoked.iter().any(|at| *at < span.to && *at + LATE_ORDER > span.from)
+            || revoked
+                .iter()
+                .any(|at| *at < span.to && *at + LATE_ORDER > span.from)
     }
 
     /// Whether any process stood still in a stretch of time.
@@ -162,7 +171,7 @@ impl Facts {
     /// When nothing was wrong any more.
     pub(crate) fn healthy(&self) -> Option<Span> {
         let from = self.calm? + RECOVERY;
-        let to = self.slow_commits.unwrap_or(self.end);
+        let to = self.only_slow.unwrap_or(self.end);
         (from < to).then_some(Span { from, to })
     }
 

@@ -8,8 +8,10 @@ use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, MS};
 
-/// How long a waiter may be passed over.
-pub(crate) const BOUND: i64 = 5_000 * MS;
+/// How long a waiter may be passed over, if at least so many others come in who asked after him. (A wait queue may be
+/// long.)
+const BOUND: i64 = 5_000 * MS;
+const OVERTAKERS: usize = 20;
 
 /// A key whose next owner comes in later than this does not go round: somebody stays for long, or a lease runs out.
 const ROUND: i64 = 1_000 * MS;
@@ -34,17 +36,20 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
             let others = entries[first..]
                 .iter()
                 .filter(|(other, _)| !other.shares_root(waiter))
-                .map(|(_, stay)| stay.entered)
-                .take_while(|entered| *entered < span.to);
-            let (passed_over, others) = went_round(span, others);
-            let passed_over = passed_over - facts.still_within(waiter.life, span);
-            if passed_over > BOUND {
+                .take_while(|(_, stay)| stay.entered < span.to);
+            let overtakers = others
+                .clone()
+                .filter(|(other, _)| other.asked > waiter.asked)
+                .count();
+            let passed_over = went_round(span, others.map(|(_, stay)| stay.entered))
+                - facts.still_within(waiter.life, span);
+            if passed_over > BOUND && overtakers >= OVERTAKERS {
                 findings.push(Finding::Starved {
                     key: key.to_owned(),
                     life: waiter.life,
                     call: waiter.number,
                     passed_over,
-                    others,
+                    overtakers,
                     at: span.to,
                 });
             }
@@ -53,15 +58,14 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     held_by_nobody(calls, facts, healthy, findings);
 }
 
-/// For how long of `span` the key went from one to the next, and how often.
-fn went_round(span: Span, entries: impl Iterator<Item = i64>) -> (i64, usize) {
-    let (mut length, mut others, mut last) = (0, 0, span.from);
+/// For how long of `span` the key went from one to the next.
+fn went_round(span: Span, entries: impl Iterator<Item = i64>) -> i64 {
+    let (mut length, mut last) = (0, span.from);
     for entered in entries {
-        others += 1;
         length += Some(entered - last).filter(|gap| *gap <= ROUND).unwrap_or(0);
         last = entered;
     }
-    (length, others)
+    length
 }
 
 /// Somebody was refused because of a token, and somebody else much later because of the same one, and nobody ever
@@ -117,8 +121,8 @@ mod tests {
             to: 20_000 * MS,
         };
         let at = |entries: &[i64]| went_round(span, entries.iter().map(|ms| ms * MS));
-        assert_eq!(at(&[]), (0, 0));
-        assert_eq!(at(&[500, 1_500, 2_000]), (2_000 * MS, 3));
-        assert_eq!(at(&[1_001, 1_500]), (499 * MS, 2));
+        assert_eq!(at(&[]), 0);
+        assert_eq!(at(&[500, 1_500, 2_000]), 2_000 * MS);
+        assert_eq!(at(&[1_001, 1_500]), 499 * MS);
     }
 }

@@ -74,7 +74,12 @@ pub(crate) enum Finding {
     /// A section went on after its `max_hold`.
     HeldTooLong { key: String, who: Who, late: i64 },
     /// A lease was lost that was renewed, although nothing but slow commits was wrong.
-    LostForNothing { key: String, life: Life, call: u64, at: i64 },
+    LostForNothing {
+        key: String,
+        life: Life,
+        call: u64,
+        at: i64,
+    },
     /// Somebody waited for longer than the bound while others were inside again and again.
     Starved {
         key: String,
@@ -82,7 +87,8 @@ pub(crate) enum Finding {
         call: u64,
         /// How long the key went round without him.
         passed_over: i64,
-        others: usize,
+        /// How many came in who asked later.
+        overtakers: usize,
         at: i64,
     },
     /// Callers were refused because of a token that nobody had, and for so long.
@@ -173,127 +179,6 @@ impl Finding {
             | Self::StoreFailed { key, at, .. }
             | Self::BusyAfterRelease { key, asked: at, .. } => Some((key, *at)),
             _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Overlap {
-                key,
-                first,
-                second,
-                length,
-            } => {
-                let us = length / 1_000;
-                write!(f, "two inside of {key} for {us} µs: {first} and {second}")
-            }
-            Self::OwnerShared { first, second } => {
-                write!(f, "two chains had one owner: {first} and {second}")
-            }
-            Self::TokenReused { key, first, second } => {
-                write!(f, "a token of {key} was given twice: {first} and {second}")
-            }
-            Self::TokenFell { key, first, second } => {
-                write!(f, "a token of {key} fell: {first}, then {second}")
-            }
-            Self::ReentryChanged { key, outer, inner } => {
-                write!(
-                    f,
-                    "a re-entry of {key} changed owner or token: {outer}, inside {inner}"
-                )
-            }
-            Self::StaleWriteAccepted {
-                key, token, highest, ..
-            } => write!(
-                f,
-                "a write to {key} with token {token} was accepted after {highest}"
-            ),
-            Self::HoldMinCut {
-                key,
-                first,
-                second,
-                early,
-            } => {
-                let ms = early / MS;
-                write!(
-                    f,
-                    "{key} was to be kept for {ms} ms more: {first} and {second}"
-                )
-            }
-            Self::HeldTooLong { key, who, late } => {
-                let ms = late / MS;
-                write!(f, "{key} was held for {ms} ms longer than its max_hold: {who}")
-            }
-            Self::LostForNothing { key, life, call, .. } => write!(
-                f,
-                "process {life} call {call} lost {key} although only commits were slow"
-            ),
-            Self::Starved {
-                key,
-                life,
-                call,
-                passed_over,
-                others,
-                ..
-            } => {
-                let ms = passed_over / MS;
-                write!(
-                    f,
-                    "process {life} call {call} waited for {key} while it went round {others} others for {ms} ms"
-                )
-            }
-            Self::HeldByNobody {
-                key, token, length, ..
-            } => {
-                let ms = length / MS;
-                write!(
-                    f,
-                    "{key} was busy for {ms} ms with token {token}, which nobody had"
-                )
-            }
-            Self::Hung {
-                key,
-                life,
-                call,
-                what,
-                took,
-                limit,
-                ..
-            } => {
-                let (took, limit) = (took / MS, limit / MS);
-                write!(
-                    f,
-                    "process {life} call {call} on {key} took {took} ms {what}, with {limit} ms allowed"
-                )
-            }
-            Self::BusyAfterRelease {
-                key,
-                token,
-                released,
-                asked,
-            } => {
-                let later = (asked - released) / MS;
-                write!(
-                    f,
-                    "{key} was busy with token {token} for somebody who asked {later} ms after its release was confirmed"
-                )
-            }
-            Self::HeldAtTheEnd(row) => write!(
-                f,
-                "{} is held at the end, by {} for {} ms more (token {})",
-                row.key, row.holder, row.remaining_ms, row.token
-            ),
-            Self::MoneyLost(accounts) => write!(f, "money was lost or made: {accounts:?}"),
-            Self::TransferLost { id } => write!(f, "transfer {id} was committed and is not in the ledger"),
-            Self::Crashed { life, code } => write!(f, "process {life} ended by itself with {code:?}"),
-            Self::Stuck { life } => write!(f, "process {life} did not end when it was asked to"),
-            Self::Dead { key } => write!(f, "nobody got into {key} after the faults were over"),
-            Self::StoreFailed { key, text, .. } => {
-                write!(f, "the store failed a call on {key} without a fault: {text}")
-            }
-            Self::Unfinished => write!(f, "the history has no end"),
         }
     }
 }

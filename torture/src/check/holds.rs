@@ -58,7 +58,9 @@ fn keeps_until(call: &Call, left_before: i64, facts: &Facts) -> Option<i64> {
 
 /// A section ends with the `max_hold` of its root, unless its process or its body could not.
 fn held_too_long(calls: &Calls, call: &Call, stay: &Stay, facts: &Facts, findings: &mut Vec<Finding>) {
-    let root = calls.get(call.life, call.root).and_then(|root| root.stay.as_ref());
+    let root = calls
+        .get(call.life, call.root)
+        .and_then(|root| root.stay.as_ref());
     let Some((root, max_hold)) = root.zip(call.terms.max_hold) else {
         return;
     };

@@ -2,12 +2,11 @@
 //!
 //! - [`calls`] puts the lines of the processes together; [`facts`] those of the runner.
 //! - [`exclusion`] finds two owners inside of a key, and [`cause`] says whether an exception of the guarantee
-//!   explains it. Who is an owner is told by the calls' own roots; [`claims`] judges what the library says of it.
+//!   explains it. Who is an owner is told by the calls' own roots; [`identity`] judges what the library says of it.
 //! - [`fence`], [`holds`], [`waits`], [`fairness`] and [`end`] look for everything else.
 
 mod calls;
 mod cause;
-mod claims;
 mod end;
 mod exclusion;
 mod facts;
@@ -15,6 +14,8 @@ mod fairness;
 mod fence;
 mod finding;
 mod holds;
+mod identity;
+mod tell;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ use crate::history::{End, Event, History, Way};
 
 pub(crate) use calls::Calls;
 pub(crate) use cause::Cause;
+#[cfg(test)]
+pub(crate) use end::RECOVERY;
 pub(crate) use facts::Facts;
 pub(crate) use finding::Finding;
 
@@ -82,7 +85,7 @@ pub(crate) fn check(history: &History) -> Verdict {
         ..Verdict::default()
     };
     exclusion::check(&calls, &facts, &mut verdict);
-    claims::check(&calls, &facts, &mut verdict.findings);
+    identity::check(&calls, &facts, &mut verdict.findings);
     verdict.fence = fence::check(&history.resource, &calls, &facts, &mut verdict.findings);
     holds::check(&calls, &facts, &mut verdict.findings);
     waits::check(&calls, &facts, &mut verdict);

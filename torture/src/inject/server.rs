@@ -128,8 +128,12 @@ impl Injector<'_> {
 /// Makes every commit wait for a standby of this name; for none if the name is empty.
 async fn wait_for_standby(admin: &mut PgConnection, name: &str) -> sqlx::Result<()> {
     let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
-    sqlx::raw_sql(sqlx::AssertSqlSafe(set)).execute(&mut *admin).await?;
-    sqlx::raw_sql("SELECT pg_reload_conf()").execute(&mut *admin).await?;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(set))
+        .execute(&mut *admin)
+        .await?;
+    sqlx::raw_sql("SELECT pg_reload_conf()")
+        .execute(&mut *admin)
+        .await?;
     Ok(())
 }
 

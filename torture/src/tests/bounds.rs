@@ -3,7 +3,7 @@
 use super::sketch::{A, Ask, B, Sketch, forced, paused};
 use crate::check::Finding;
 use crate::fault::Fault;
-use crate::history::{End, Event};
+use crate::history::{End, Event, MS};
 
 /// When the faults end, and from when on everything must be well: the longest lease and 4 s later.
 const CALM: i64 = 1_000;
@@ -95,9 +95,19 @@ fn who_is_passed_over_for_too_long_is_found() {
     assert_eq!(passed_over(HEALTHY, 100, 5_100).findings(), []);
     let found = passed_over(HEALTHY, 100, 5_300).findings();
     assert!(
-        matches!(found[..], [Finding::Starved { others: 52, .. }]),
+        matches!(found[..], [Finding::Starved { overtakers: 52, .. }]),
         "{found:?}"
     );
+    // They had all asked before him, or were few.
+    let mut early = passed_over(HEALTHY, 100, 5_300);
+    for line in early.0.workers.get_mut(&B).unwrap() {
+        if matches!(line.event, Event::Ask { .. }) {
+            line.at = HEALTHY * MS;
+        }
+    }
+    let starved = |found: &Finding| matches!(found, Finding::Starved { .. });
+    assert!(!early.findings().iter().any(starved));
+    assert_eq!(passed_over(HEALTHY, 500, 9_500).findings(), []);
     // Somebody kept the key for long, again and again.
     assert_eq!(passed_over(HEALTHY, 1_100, 15_000).findings(), []);
     // It began while something may have been wrong still.
@@ -144,5 +154,8 @@ fn a_renewed_lease_lives_through_slow_commits() {
     assert_eq!(sketch(5_000, false).findings(), []);
     // Too short for commits that take 2 seconds.
     assert_eq!(sketch(3_000, true).findings(), []);
-    assert_eq!(paused(sketch(5_000, true), A, HEALTHY + 10, HEALTHY + 200).findings(), []);
+    assert_eq!(
+        paused(sketch(5_000, true), A, HEALTHY + 10, HEALTHY + 200).findings(),
+        []
+    );
 }

@@ -3,7 +3,9 @@
 
 mod bounds;
 mod broken;
-mod claims;
+mod flaw;
 mod histories;
+mod identity;
 mod sketch;
 mod store;
+mod waits;

@@ -14,6 +14,7 @@ const KEY: &str = "key0";
 pub(super) const WAIT: i64 = 3_000;
 
 /// What a call asks for.
+#[derive(Clone, Copy)]
 pub(super) struct Ask {
     pub(super) key: &'static str,
     pub(super) ttl: u32,
@@ -164,4 +165,3 @@ pub(super) fn overlap(sketch: Sketch) -> Cause {
     assert_eq!(verdict.findings.iter().any(overlaps), cause == Cause::Unexplained);
     cause
 }
-

@@ -114,7 +114,10 @@ impl Drop for Asked<'_> {
 impl Worker {
     /// Makes a call that begins a chain, and drops it early if that is planned.
     pub(super) async fn attempt(self: &Arc<Self>, plan: &Plan, place: Place) {
-        assert!(dblock::current().is_none(), "a task that did not inherit is in no chain");
+        assert!(
+            dblock::current().is_none(),
+            "a task that did not inherit is in no chain"
+        );
         let call = AssertUnwindSafe(self.call(plan, place, None)).catch_unwind();
         let ended = match plan.dropped_after {
             None => call.await,

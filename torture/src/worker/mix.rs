@@ -5,43 +5,15 @@ use std::time::Duration;
 use dblock::{LockOptions, OnLost};
 use fastrand::Rng;
 
+use super::keys::{JOB, LONG, account_key, any_key, key_name};
 use crate::bank::{ACCOUNTS, Transfer};
 use crate::history::Way;
 
-/// Keys of sections that write to the fenced resource or to nothing; the accounts have keys of their own. The first
-/// is asked for as often as all the others.
-pub(crate) const KEYS: usize = 6;
-
-/// The key of sections that live on renewals, one process after the other.
-const LONG: &str = "long";
-
-/// The key of a job that every process tries to do, and one does.
-const JOB: &str = "job";
-
-/// No lease is longer, except by `hold_min`, which is shorter too. It outlives slow commits.
+/// No lease is longer. It outlives slow commits.
 pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(5);
 
-/// All keys, the accounts' with them.
-pub(crate) fn key_names() -> Vec<String> {
-    let keys = (0..KEYS).map(key_name);
-    let accounts = (0..ACCOUNTS).map(account_key);
-    keys.chain(accounts)
-        .chain([LONG, JOB].map(str::to_owned))
-        .collect()
-}
-
-fn key_name(number: usize) -> String {
-    format!("key{number}")
-}
-
-fn account_key(account: i32) -> String {
-    format!("account{account}")
-}
-
-/// A key of an outermost call.
-fn any_key(rng: &mut Rng, keys: usize) -> String {
-    key_name(if rng.bool() { 0 } else { rng.usize(..keys) })
-}
+/// Two calls that wait for each other's keys keep them from everybody else.
+const LONGEST_INNER_WAIT: Duration = Duration::from_secs(1);
 
 /// What a call does.
 #[derive(Debug, Clone)]
@@ -143,18 +115,21 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
         } else {
             plan.key.clone()
         };
-        let mut inner = one(rng, key);
-        if rng.u8(..4) == 0 {
-            inner = inherited(inner, &plan);
-            if rng.bool() {
-                let key = key_name(rng.usize(..keys));
-                inner.section.inner = Some(Box::new(one(rng, key)));
+        let mut inner = inside(rng, key);
+        match rng.u8(..16) {
+            0..=3 => {
+                inner = inherited(inner, &plan);
+                if rng.bool() {
+                    let key = key_name(rng.usize(..keys));
+                    inner.section.inner = Some(Box::new(inside(rng, key)));
+                }
             }
-        } else if rng.u8(..4) == 0 {
-            plan.section.spawns = true;
-        } else if rng.u8(..4) == 0 && can_nest(inner.way) {
-            let innermost = one(rng, plan.key.clone());
-            inner.section.inner = Some(Box::new(innermost));
+            4..=6 => plan.section.spawns = true,
+            7..=9 if can_nest(inner.way) => {
+                let innermost = inside(rng, plan.key.clone());
+                inner.section.inner = Some(Box::new(innermost));
+            }
+            _ => {}
         }
         plan.section.inner = Some(Box::new(inner));
     }
@@ -163,7 +138,7 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
 
 /// A call whose section keeps its thread for longer than its lease, which is not renewed.
 pub(super) fn blocking(rng: &mut Rng, keys: usize) -> Plan {
-    let key = any_key(rng, keys);
+    let key = key_name(rng.usize(..keys));
     let mut plan = one(rng, key);
     plan.way = Way::With;
     plan.ttl = Duration::from_secs(1);
@@ -207,6 +182,15 @@ fn inherited(child: Plan, parent: &Plan) -> Plan {
 /// A guard is in no chain by itself, so a call under it would wait for it.
 fn can_nest(way: Way) -> bool {
     way != Way::BareGuard
+}
+
+/// A call inside of another.
+fn inside(rng: &mut Rng, key: String) -> Plan {
+    let plan = one(rng, key);
+    Plan {
+        wait: plan.wait.min(LONGEST_INNER_WAIT),
+        ..plan
+    }
 }
 
 fn one(rng: &mut Rng, key: String) -> Plan {
@@ -284,6 +268,7 @@ fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::keys::KEYS;
     use super::*;
 
     #[test]
@@ -296,7 +281,9 @@ mod tests {
         }
         let inner = |plan: &Plan| plan.section.inner.clone();
         some(&|plan| inner(plan).is_some_and(|inner| inner.way == Way::Inherit));
-        some(&|plan| inner(plan).is_some_and(|inner| inner.way == Way::Inherit && inner.section.inner.is_some()));
+        some(&|plan| {
+            inner(plan).is_some_and(|inner| inner.way == Way::Inherit && inner.section.inner.is_some())
+        });
         some(&|plan| inner(plan).is_some_and(|inner| plan.section.spawns && inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key != plan.key));
@@ -317,7 +304,10 @@ mod tests {
                 .all(|plan| plan.ttl <= LONGEST_TTL && plan.options() != LockOptions::new())
         );
         // The attribute here takes neither.
-        assert!(plans.iter().all(|plan| plan.way != Way::Attribute
-            || (plan.hold_min, plan.max_hold) == (None, None)));
+        assert!(
+            plans
+                .iter()
+                .all(|plan| plan.way != Way::Attribute || (plan.hold_min, plan.max_hold) == (None, None))
+        );
     }
 }

@@ -1,10 +1,11 @@
 //! What a process of the run does: tasks that take locks in every way there is, stay, and leave or are
 //! stopped in every way there is.
 //!
-//! - [`mix`] decides what a call does; [`call`] makes it and writes down that it is made and how it ended.
+//! - [`keys`] says what is fought for; [`mix`] decides what a call does; [`call`] makes it and writes down that it is made and how it ended.
 //! - [`section`] is what happens inside of the lock.
 
 mod call;
+mod keys;
 mod mix;
 mod process;
 mod section;
@@ -25,7 +26,8 @@ use crate::resource::ResourceClient;
 use crate::seat::Life;
 
 use call::Place;
-pub(crate) use mix::{KEYS, LONGEST_TTL, key_names};
+pub(crate) use keys::key_names;
+pub(crate) use mix::LONGEST_TTL;
 pub(crate) use process::{Arguments, main};
 #[cfg(test)]
 pub(crate) use {process::watch_for_stalls, section::Planned};

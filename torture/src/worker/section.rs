@@ -200,7 +200,13 @@ impl Worker {
         };
         transfer.id = self.transfer_id(visit.call);
         // Whether one that failed was committed is for the ledger to say.
-        if let Ok(Ok(())) = timeout(PATIENCE, Box::pin(bank.transfer(transfer, [outer, inner]))).await {
+        // Without a fence the locks alone must keep the transfers apart.
+        let fence: &[_] = if self.locks.capabilities().verify_in {
+            &[outer, inner]
+        } else {
+            &[]
+        };
+        if let Ok(Ok(())) = timeout(PATIENCE, Box::pin(bank.transfer(transfer, fence))).await {
             self.journal.write(Event::Transferred { id: transfer.id });
         }
     }

@@ -4,12 +4,12 @@ use super::sketch::{A, Ask, B, Sketch, overlap};
 use crate::check::{Cause, Finding};
 use crate::history::{End, Event};
 
-/// A call inside of another's section, which enters with an owner and a token that the library claims.
-fn inside(sketch: &mut Sketch, ask: Ask, claim: (&str, i64)) {
+/// A call inside of another's section, which enters with an owner and a token that the library names.
+fn inside(sketch: &mut Sketch, ask: Ask, named: (&str, i64)) {
     sketch.ask(A, 1, 0, None);
     sketch.enter(A, 1, 0, ("x", 10));
     sketch.ask_as(A, 2, 1, ask);
-    sketch.enter(A, 2, 2, claim);
+    sketch.enter(A, 2, 2, named);
     for (call, at) in [(2, 3), (1, 4)] {
         sketch.leave(A, call, at, at);
         sketch.answer(A, call, at, End::Done, None);
@@ -82,7 +82,7 @@ fn an_owner_of_two_chains_is_found() {
     assert!(matches!(found[..], [Finding::OwnerShared { .. }]), "{found:?}");
 }
 
-/// The later one claims a smaller token, as if it had been granted before the first and come late; but it asked only
+/// The later one has a smaller token, as if it had been granted before the first and come late; but it asked only
 /// when the first was inside. So the pause of its process explains nothing.
 #[test]
 fn a_false_token_puts_the_blame_on_nobody_else() {
