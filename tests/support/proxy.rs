@@ -68,6 +68,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     look_out: Option<(Test, Trick)>,
+    refused: Option<Test>,
     /// How often the trick was played.
     played: usize,
     /// Requests that are kept for [`Proxy::deliver`].
@@ -144,6 +145,11 @@ impl Proxy {
     /// Looks out for nothing any more.
     pub fn look_away(&self) {
         self.shared.state().look_out = None;
+    }
+
+    /// Closes a connection instead of forwarding a request that `test` is true of, from now on.
+    pub fn refuse(&self, test: Test) {
+        self.shared.state().refused = Some(test);
     }
 
     /// How many tricks were played so far.
@@ -266,6 +272,9 @@ impl Shared {
 
     fn trick(&self, bytes: &[u8]) -> Option<Trick> {
         let mut state = self.state();
+        if state.refused.as_ref().is_some_and(|test| test(bytes)) {
+            return Some(Trick::LoseRequest);
+        }
         if !state.look_out.as_ref().is_some_and(|(test, _)| test(bytes)) {
             return None;
         }

@@ -111,8 +111,8 @@ impl Bank {
         Ok(())
     }
 
-    /// Makes a transfer under the locks of both accounts. One that fails may have been committed all the same.
-    pub(crate) async fn transfer(&self, transfer: Transfer, locks: [&CurrentLock; 2]) -> anyhow::Result<()> {
+    /// Makes a transfer under these locks, which it checks in the same transaction. One that fails may have been committed all the same.
+    pub(crate) async fn transfer(&self, transfer: Transfer, locks: &[&CurrentLock]) -> anyhow::Result<()> {
         let Transfer { id, from, to, amount } = transfer;
         on!(self, |pool| {
             let mut borrowed = Borrowed::from(pool.acquire().await?);

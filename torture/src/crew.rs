@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::history::{Event, Journal};
 use crate::seat::Life;
+use crate::settings::Settings;
 use crate::target::Target;
 
 /// How long a process may take to drop what it does and go.
@@ -30,7 +31,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) resource: SocketAddr,
     pub(crate) tasks: u64,
     pub(crate) seed: u64,
-    /// Locks may go from task to task without the database in between.
+    /// Some processes may hand locks from task to task without the database in between.
     pub(crate) hand_over: bool,
     /// libfaketime, where the clocks of the processes can be set.
     pub(crate) faketime: Option<&'a Path>,
@@ -162,6 +163,7 @@ impl Drop for Member {
 fn hire(terms: Terms<'_>, life: Life) -> anyhow::Result<Member> {
     let program = std::env::current_exe().context("the path of this program")?;
     let mut command = Command::new(program);
+    let settings = Settings::of_seat(life.seat, terms.target.store, terms.hand_over);
     command
         .arg("worker")
         .args(["--url", &terms.target.url_of(life.seat)?])
@@ -175,7 +177,7 @@ fn hire(terms: Terms<'_>, life: Life) -> anyhow::Result<Member> {
             "--seed",
             &terms.seed.to_string(),
         ])
-        .args(["--hand-over", &terms.hand_over.to_string()])
+        .args(["--hand-over", &settings.hand_over.to_string()])
         .stdin(Stdio::piped())
         // A terminal's Ctrl-C is for the runner, which ends the others.
         .process_group(0)
@@ -191,7 +193,7 @@ fn hire(terms: Terms<'_>, life: Life) -> anyhow::Result<Member> {
     let pid = process
         .id()
         .context("a process that was just started has an id")?;
-    terms.journal.write(Event::Started { life, pid });
+    terms.journal.write(Event::Started { life, pid, settings });
     Ok(Member {
         life,
         pid,

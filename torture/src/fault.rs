@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     Deaf { seat: usize, ms: u32 },
     /// Each reply comes so much later.
     Slow { seat: usize, delay: u32, ms: u32 },
+    /// No commit of any process ends for so long; their rows stay locked meanwhile.
+    SlowCommits { ms: u32 },
     /// An administrator ends all sessions of the server, or one.
     Terminate { all: bool },
     /// SIGKILL for the server, and a restart.
@@ -79,6 +81,7 @@ impl Fault {
             Self::BlackHole { .. } => "traffic black-holed",
             Self::Deaf { .. } => "replies black-holed",
             Self::Slow { .. } => "traffic slowed",
+            Self::SlowCommits { .. } => "commits held back",
             Self::Terminate { .. } => "sessions ended by an administrator",
             Self::KillServer => "server killed (SIGKILL) and restarted",
             Self::StopServer => "server stopped at once and restarted",

@@ -21,6 +21,7 @@ mod resource;
 mod run;
 mod schedule;
 mod seat;
+mod settings;
 mod target;
 mod timeline;
 mod worker;

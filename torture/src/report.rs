@@ -124,9 +124,13 @@ pub(crate) fn print(verdict: &Verdict) {
         println!("  {count:>6}  {way}");
     }
     println!(
-        "  of them {} re-entries; {} handed over inside a process",
-        counts.reentries, counts.handed_over
+        "  of them {} re-entries; {} handed over inside a process; {} by tasks that did not inherit; {} with hold_min, \
+         {} with max_hold",
+        counts.reentries, counts.handed_over, counts.spawned, counts.kept.0, counts.kept.1
     );
+    for (settings, count) in &counts.by_settings {
+        println!("  {count:>6}  by a process: {settings}");
+    }
     for (how, count) in &counts.by_how {
         println!("  {count:>6}  {how}");
     }

@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::bank::{ACCOUNTS, Bank};
+use crate::bank::Bank;
 use crate::check;
 use crate::crew::{self, Crew, Terms};
 use crate::history::{Event, History, Journal, RESOURCE, RUNNER, Row, now};
@@ -20,10 +20,13 @@ use crate::report::{self, Progress};
 use crate::resource::Resource;
 use crate::schedule::{self, Planned, Stage};
 use crate::target::{StoreKind, Target};
-use crate::worker::{KEYS, LONGEST_TTL};
+use crate::worker::{LONGEST_TTL, key_names};
 
 /// The last part of a run, without faults: everything must be well again in it.
-const CALM: Duration = Duration::from_secs(14);
+const CALM: Duration = Duration::from_secs(22);
+
+/// After that commits are slow for so long, and nothing else is wrong.
+const SLOW_COMMITS: Duration = Duration::from_secs(14);
 
 /// How long the run itself waits for a connection: without one it has no verdict.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -157,10 +160,11 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
     let stage = Stage {
         store: arguments.store,
         seats,
-        keys: KEYS + usize::try_from(ACCOUNTS)?,
+        keys: key_names().len(),
         clocks: faketime.is_some(),
     };
-    let end = now() + i64::try_from((length + CALM).as_nanos())?;
+    let whole = length + CALM + SLOW_COMMITS;
+    let end = now() + i64::try_from(whole.as_nanos())?;
     journal.write(Event::Begin {
         store: arguments.store.name().to_owned(),
         seed: arguments.seed,
@@ -185,12 +189,15 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
         locks: &locks,
         journal: &journal,
     };
-    let progress = Progress::new(folder, length + CALM);
+    let progress = Progress::new(folder, whole);
     let plan = schedule::plan(arguments.seed, &stage, length);
     let acts = async {
         injure(&injector, plan, &progress).await?;
         journal.write(Event::Calm);
         sleep(CALM).await;
+        journal.write(Event::SlowCommits);
+        let plan = schedule::slow_commits(arguments.seed, arguments.store, SLOW_COMMITS);
+        injure(&injector, plan, &progress).await?;
         crew.dismiss().await?;
         sleep(QUIET).await;
         take_stock(&locks, &bank, &journal).await

@@ -32,6 +32,29 @@ pub(crate) struct Planned {
     pub(crate) fault: Fault,
 }
 
+/// How long a commit takes at most when commits are slow and nothing else is wrong.
+pub(crate) const SLOWEST_COMMIT: u32 = 2_000;
+
+/// The slow commits of a stretch of time without other faults: one after the other, with a pause in which
+/// those that found their row locked get through.
+pub(crate) fn slow_commits(seed: u64, store: StoreKind, length: Duration) -> Vec<Planned> {
+    const PAUSE: Duration = Duration::from_millis(500);
+    let mut rng = Rng::with_seed(seed);
+    let mut at = Duration::ZERO;
+    let mut plan = Vec::new();
+    while at + Duration::from_millis(SLOWEST_COMMIT.into()) < length {
+        let ms = rng.u32(SLOWEST_COMMIT / 4..SLOWEST_COMMIT);
+        let fault = if store == StoreKind::Sqlite {
+            Fault::LockFile { ms }
+        } else {
+            Fault::SlowCommits { ms }
+        };
+        plan.push(Planned { at, fault });
+        at += Duration::from_millis(ms.into()) + PAUSE;
+    }
+    plan
+}
+
 /// Draws one fault.
 type Draw = fn(&mut Rng, &Stage) -> Fault;
 
@@ -107,6 +130,9 @@ fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
         (2, |_, _| Fault::StopServer),
     ];
     weights.extend(network);
+    weights.push((6, |rng, _| Fault::SlowCommits {
+        ms: rng.u32(500..SLOWEST_COMMIT),
+    }));
     weights.push((2, |rng, _| Fault::ExhaustServer {
         ms: rng.u32(300..2_500),
     }));
@@ -178,14 +204,30 @@ mod tests {
     #[test]
     fn twenty_minutes_bring_over_a_thousand_faults_of_every_kind() {
         for (store, kinds) in [
-            (StoreKind::Postgres, 18),
-            (StoreKind::Mysql, 18),
+            (StoreKind::Postgres, 19),
+            (StoreKind::Mysql, 19),
             (StoreKind::Sqlite, 6),
         ] {
             let plan = plan(1, &stage(store), MINUTES);
             assert!(plan.len() > 1_500, "{store:?}: {}", plan.len());
             let names: BTreeSet<_> = plan.iter().map(|planned| planned.fault.name()).collect();
             assert_eq!(names.len(), kinds, "{store:?}: {names:?}");
+        }
+    }
+
+    #[test]
+    fn slow_commits_follow_one_another_and_end_in_time() {
+        for store in StoreKind::ALL {
+            let plan = slow_commits(1, store, Duration::from_secs(12));
+            let ends = plan.iter().map(|planned| match planned.fault {
+                Fault::SlowCommits { ms } | Fault::LockFile { ms } => {
+                    planned.at + Duration::from_millis(ms.into())
+                }
+                _ => panic!("{planned:?}"),
+            });
+            let ends: Vec<_> = ends.collect();
+            assert!(plan.len() >= 4 && ends.iter().all(|end| *end <= Duration::from_secs(12)));
+            assert!(plan.iter().skip(1).zip(&ends).all(|(next, end)| next.at > *end));
         }
     }
 

@@ -9,6 +9,8 @@ use dblock_tests::own_server::{Commits, OwnServer};
 use dblock_tests::proxy::Proxy;
 use tokio::sync::Mutex;
 
+use crate::settings::Settings;
+
 /// The stores that can be tortured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum StoreKind {
@@ -64,11 +66,20 @@ impl Target {
         };
         let url = server.url();
         let address = address(&url)?;
+        let proxies: Vec<_> = (0..seats).map(|_| Proxy::start(address)).collect();
+        for (seat, proxy) in proxies.iter().enumerate() {
+            if !Settings::of_seat(seat, store, true).listens {
+                // Like a pooler that lends sessions: everything goes through but this.
+                proxy.refuse(Box::new(|bytes| {
+                    bytes.windows(7).any(|window| window == b"LISTEN ")
+                }));
+            }
+        }
         Ok(Self {
             store,
             url,
             server: Some(Mutex::new(server)),
-            proxies: (0..seats).map(|_| Proxy::start(address)).collect(),
+            proxies,
         })
     }
 

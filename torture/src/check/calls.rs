@@ -14,11 +14,14 @@ pub(crate) struct Call {
     pub(crate) key: String,
     pub(crate) way: Way,
     pub(crate) wait: i64,
-    /// The ttl of its lease: that of the outermost call of its chain with the same key.
-    pub(crate) ttl: i64,
+    pub(crate) terms: Terms,
+    pub(crate) spawned: bool,
     within: Option<u64>,
-    /// The nearest call around it with the same key.
-    pub(crate) outer: Option<u64>,
+    /// The outermost call of its chain.
+    pub(crate) chain: u64,
+    /// The outermost call of its chain with the same key: who has the key, whatever the library calls him. Two
+    /// sections of one key with different roots must not be there at once.
+    pub(crate) root: u64,
     pub(crate) asked: i64,
     pub(crate) stay: Option<Stay>,
     /// When its guard's release was confirmed.
@@ -27,6 +30,15 @@ pub(crate) struct Call {
     pub(crate) transferred: Option<i64>,
     /// When its process ended.
     process_end: i64,
+}
+
+/// How the lease was asked for: by the root, whatever is asked inside of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) ttl: i64,
+    pub(crate) renew: bool,
+    pub(crate) hold_min: Option<i64>,
+    pub(crate) max_hold: Option<i64>,
 }
 
 /// A section.
@@ -58,6 +70,16 @@ pub(crate) struct Answer {
 }
 
 impl Call {
+    /// It is the first of its chain with its key, and not inside of another's lease.
+    pub(crate) fn is_root(&self) -> bool {
+        self.root == self.number
+    }
+
+    /// Whether one chain made both, and the one inside of the other's lease.
+    pub(crate) fn shares_root(&self, other: &Self) -> bool {
+        (self.life, self.root) == (other.life, other.root)
+    }
+
     pub(crate) fn left_how(&self) -> Option<How> {
         Some(self.stay.as_ref()?.left?.how)
     }
@@ -99,6 +121,11 @@ impl Calls {
         self.calls.iter()
     }
 
+    /// A call and those around it, from the innermost outwards.
+    pub(crate) fn outwards(&self, call: &Call) -> impl Iterator<Item = &Call> {
+        self.around(call.life, Some(call.number))
+    }
+
     pub(crate) fn get(&self, life: Life, number: u64) -> Option<&Call> {
         self.places.get(&(life, number)).map(|place| &self.calls[*place])
     }
@@ -128,21 +155,38 @@ impl Calls {
                 way,
                 ttl_ms,
                 wait_ms,
+                renew,
+                hold_min_ms,
+                max_hold_ms,
                 within,
-                ..
+                spawned_by,
             } => {
-                let outer = self.around(life, *within, key);
-                let own_ttl = i64::from(*ttl_ms) * MS;
-                let ttl = outer.map_or(own_ttl, |outer| outer.ttl);
+                let ns = |ms: u32| i64::from(ms) * MS;
+                let own = Terms {
+                    ttl: ns(*ttl_ms),
+                    renew: *renew,
+                    hold_min: hold_min_ms.map(ns),
+                    max_hold: max_hold_ms.map(ns),
+                };
+                let chain = self
+                    .around(life, *within)
+                    .last()
+                    .map_or(*call, |outermost| outermost.number);
+                let root = self
+                    .around(life, *within)
+                    .filter(|outer| outer.key == *key)
+                    .last();
                 let call = Call {
                     life,
                     number: *call,
                     key: key.clone(),
                     way: *way,
-                    wait: i64::from(*wait_ms) * MS,
-                    ttl,
+                    wait: ns(*wait_ms),
+                    terms: root.map_or(own, |root| root.terms),
+                    spawned: spawned_by.is_some(),
                     within: *within,
-                    outer: outer.map(|outer| outer.number),
+                    chain,
+                    root: root.map_or(*call, |root| root.number),
                     asked: at,
                     stay: None,
                     released: None,
@@ -170,10 +214,10 @@ impl Calls {
         self.calls[*place].note(written);
     }
 
-    /// The nearest call with a key around one that is made inside of `within`.
-    fn around(&self, life: Life, within: Option<u64>, key: &str) -> Option<&Call> {
+    /// The calls around one that is made inside of `within`, from the innermost outwards.
+    fn around(&self, life: Life, within: Option<u64>) -> impl Iterator<Item = &Call> {
         let first = within.and_then(|number| self.get(life, number));
-        std::iter::successors(first, |call| self.get(life, call.within?)).find(|call| call.key == key)
+        std::iter::successors(first, move |call| self.get(life, call.within?))
     }
 }
 

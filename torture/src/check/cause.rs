@@ -7,7 +7,7 @@ use crate::history::MS;
 use crate::worker::LONGEST_TTL;
 
 /// A section that was polled within this time before its end knew what it did.
-const GRACE: i64 = 50 * MS;
+pub(super) const GRACE: i64 = 50 * MS;
 
 /// How long a lease that was freed by force may go on for its holder. After a hand-over inside the process it
 /// ends when its former owner's would have ended, whose ttl may be longer.
@@ -62,7 +62,7 @@ pub(super) fn cause(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> Caus
         excused.push((Span { from, to: to + GRACE }, Cause::Blocked));
     }
     if let Some(left) = stay.left
-        && left.at - left.last_step >= margin(call.ttl)
+        && left.at - left.last_step >= margin(call.terms.ttl)
     {
         let unpolled = Span {
             from: left.last_step,

@@ -1,15 +1,18 @@
-//! The end of a run: everyone recovered, nobody is left, nothing is held, and no money was lost.
+//! The end of a run: everyone recovered, no lease is lost any more, nobody is left, nothing is held, and no money was
+//! lost.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
-use super::calls::Calls;
+use super::calls::{Call, Calls};
 use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, Event, History, MS};
+use crate::worker::LONGEST_TTL;
 
 /// How long after the last fault everything must be well again: the longest lease, and connecting anew, on a machine
 /// that stalls.
-pub(crate) const RECOVERY: i64 = 7_000 * MS;
+pub(crate) const RECOVERY: i64 = (LONGEST_TTL.as_secs().cast_signed() * 1_000 + 4_000) * MS;
 
 /// A store that is well answers within this time.
 const PATIENCE: i64 = 2_500 * MS;
@@ -59,6 +62,26 @@ fn transfers_kept(calls: &Calls, transfers: &[i64], findings: &mut Vec<Finding>)
     }
 }
 
+/// Whether the lease of a call must live although commits are slow: it is long enough and renewed, and so is every
+/// other that the call is inside of. A process that stood still could not renew.
+fn must_live(call: &Call, calls: &Calls, facts: &Facts) -> bool {
+    let ended = call.answer.as_ref().map_or(call.asked, |answer| answer.at);
+    let stood_still = calls.outwards(call).any(|call| {
+        let span = Span {
+            from: call.asked,
+            to: ended,
+        };
+        facts.still_within(call.life, span) > 0
+    });
+    let long_enough = |call: &Call| {
+        call.terms.renew
+            && call.terms.max_hold.is_none()
+            && Duration::from_nanos(call.terms.ttl.unsigned_abs()) >= LONGEST_TTL
+            && call.stay.as_ref().is_none_or(|stay| stay.blocks.is_empty())
+    };
+    !stood_still && calls.outwards(call).all(long_enough)
+}
+
 /// Once the faults are over, somebody is inside of every key and the store fails nobody.
 fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Finding>) {
     let mut dead: BTreeSet<&str> = calls.iter().map(|call| call.key.as_str()).collect();
@@ -74,9 +97,19 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
             from: call.asked,
             to: answer.at,
         };
+        let entered = call.stay.as_ref().map(|stay| stay.entered);
+        if answer.end == End::Lost && entered >= Some(since) && must_live(call, calls, facts) {
+            findings.push(Finding::LostForNothing {
+                key: call.key.clone(),
+                life: call.life,
+                call: call.number,
+                at: answer.at,
+            });
+        }
         // A busy machine may need longer than the shortest waits.
         let hurried = call.wait > 0 && call.wait < PATIENCE || facts.still_within(call.life, span) > 0;
-        let expected = answer.end == End::Store && (call.asked < since || hurried);
+        let slow = facts.only_slow.is_some_and(|slow| slow < answer.at);
+        let expected = answer.end == End::Store && (call.asked < since || hurried || slow);
         if matches!(answer.end, End::Store | End::Other) && !expected {
             findings.push(Finding::StoreFailed {
                 key: call.key.clone(),

@@ -1,4 +1,5 @@
-//! Two owners inside of one key.
+//! Two owners inside of one key. Who is who is told by the roots of the calls, which the workers made themselves; the
+//! owners and tokens that the library names are judged by them in `identity`, and never the other way round.
 
 use std::collections::HashSet;
 
@@ -16,7 +17,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
         for (call, stay) in sections {
             inside.retain(|(other, _)| other.stay_end() > stay.entered);
             for &(other, other_stay) in &inside {
-                if other_stay.owner == stay.owner && other_stay.token == stay.token {
+                if other.shares_root(call) {
                     continue;
                 }
                 let pair = [(call, stay), (other, other_stay)];
@@ -38,13 +39,12 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// The one with the smaller token should have gone before the other came.
+/// Which of the two should have gone before the other came: the first that was inside. If that one has the larger
+/// token, it may have overtaken the other on the way from the grant to the section, unless the other asked too late.
 fn former<'a>(pair: [(&'a Call, &'a Stay); 2]) -> (&'a Call, &'a Stay) {
-    if pair[0].1.token < pair[1].1.token {
-        pair[0]
-    } else {
-        pair[1]
-    }
+    let [late, early] = pair;
+    let overtaken = late.1.token < early.1.token && late.0.asked < early.1.entered;
+    if overtaken { late } else { early }
 }
 
 fn judge(pair: [(&Call, &Stay); 2], facts: &Facts) -> Cause {

@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 
+use super::end::RECOVERY;
 use crate::fault::Fault;
 use crate::history::{Event, History, Line, MS};
 use crate::seat::Life;
+use crate::settings::Settings;
+use crate::worker::key_names;
 
 /// How long after an operator's order of unknown outcome it may still be carried out.
 const LATE_ORDER: i64 = 15_000 * MS;
@@ -30,11 +33,17 @@ pub(crate) struct Facts {
     /// When nothing of a process ran: its pauses, and when the machine was too busy. Apart from each other, in order.
     still: HashMap<Life, Vec<Span>>,
     forced: HashMap<String, Vec<Span>>,
-    /// When replies of the store came late, by seat.
+    /// When an operator was about to revoke a lease, by key.
+    revoked: HashMap<String, Vec<i64>>,
+    /// When replies of the store came late, by seat, and when to everybody.
     slowed: HashMap<usize, Vec<Span>>,
+    slow_commits: Vec<Span>,
     /// When a process was killed, or had surely ended.
     ends: HashMap<Life, i64>,
     pub(crate) calm: Option<i64>,
+    /// From when on commits were slow and nothing else was wrong.
+    pub(super) only_slow: Option<i64>,
+    pub(crate) settings: HashMap<Life, Settings>,
     /// The last thing that the runner wrote down.
     pub(crate) end: i64,
 }
@@ -96,7 +105,23 @@ impl Facts {
                     from: *at,
                     to: *at + i64::from(*ms) * MS,
                 }),
+                Event::Fault {
+                    fault: Fault::SlowCommits { ms },
+                } => facts.slow_commits.push(Span {
+                    from: *at,
+                    to: *at + i64::from(*ms) * MS,
+                }),
+                Event::Fault {
+                    fault: Fault::Revoke { key },
+                } => {
+                    let key = key_names().swap_remove(*key);
+                    facts.revoked.entry(key).or_default().push(*at);
+                }
+                Event::Started { life, settings, .. } => {
+                    facts.settings.insert(*life, *settings);
+                }
                 Event::Calm => facts.calm = Some(*at),
+                Event::SlowCommits => facts.only_slow = Some(*at),
                 _ => {}
             }
         }
@@ -120,13 +145,34 @@ impl Facts {
     /// Whether a process may have heard of the store in a stretch of time later than it was told.
     pub(crate) fn hears_late(&self, life: Life, span: Span) -> bool {
         let slowed = self.slowed.get(&life.seat).map_or(&[][..], Vec::as_slice);
-        let mut late = slowed.iter().chain(self.still(life));
+        let mut late = slowed.iter().chain(&self.slow_commits).chain(self.still(life));
         late.any(|late| late.within(span) > 0)
     }
 
     /// When an operator freed a key.
     pub(crate) fn forced(&self, key: &str) -> &[Span] {
         self.forced.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether an operator may have taken a key from its holder in a stretch of time.
+    pub(crate) fn taken_away(&self, key: &str, span: Span) -> bool {
+        let revoked = self.revoked.get(key).map_or(&[][..], Vec::as_slice);
+        self.forced(key).iter().any(|order| order.within(span) > 0)
+            || revoked
+                .iter()
+                .any(|at| *at < span.to && *at + LATE_ORDER > span.from)
+    }
+
+    /// Whether any process stood still in a stretch of time.
+    pub(crate) fn stalled(&self, span: Span) -> bool {
+        self.still.values().flatten().any(|still| still.within(span) > 0)
+    }
+
+    /// When nothing was wrong any more.
+    pub(crate) fn healthy(&self) -> Option<Span> {
+        let from = self.calm? + RECOVERY;
+        let to = self.only_slow.unwrap_or(self.end);
+        (from < to).then_some(Span { from, to })
     }
 
     /// When a process ended.

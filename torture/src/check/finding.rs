@@ -49,6 +49,8 @@ pub(crate) enum Finding {
         second: Who,
         length: i64,
     },
+    /// Two chains had the same owner.
+    OwnerShared { first: Who, second: Who },
     /// Two owners had the same token.
     TokenReused { key: String, first: Who, second: Who },
     /// A later owner had a smaller token.
@@ -60,6 +62,40 @@ pub(crate) enum Finding {
         key: String,
         token: i64,
         highest: i64,
+        at: i64,
+    },
+    /// Somebody else was inside before `hold_min` was over.
+    HoldMinCut {
+        key: String,
+        first: Who,
+        second: Who,
+        early: i64,
+    },
+    /// A section went on after its `max_hold`.
+    HeldTooLong { key: String, who: Who, late: i64 },
+    /// A lease was lost that was renewed, although nothing but slow commits was wrong.
+    LostForNothing {
+        key: String,
+        life: Life,
+        call: u64,
+        at: i64,
+    },
+    /// Somebody waited for longer than the bound while others were inside again and again.
+    Starved {
+        key: String,
+        life: Life,
+        call: u64,
+        /// How long the key went round without him.
+        passed_over: i64,
+        /// How many came in who asked later.
+        overtakers: usize,
+        at: i64,
+    },
+    /// Callers were refused because of a token that nobody had, and for so long.
+    HeldByNobody {
+        key: String,
+        token: i64,
+        length: i64,
         at: i64,
     },
     /// A call took longer than its wait allows.
@@ -106,7 +142,18 @@ impl Finding {
             | Self::TokenReused { first, second, .. }
             | Self::TokenFell { first, second, .. } => one(first) || one(second),
             Self::ReentryChanged { outer, inner, .. } => one(outer) || one(inner),
+            Self::HeldTooLong { who, .. } => one(who),
             Self::Hung {
+                life: hung,
+                call: number,
+                ..
+            }
+            | Self::LostForNothing {
+                life: hung,
+                call: number,
+                ..
+            }
+            | Self::Starved {
                 life: hung,
                 call: number,
                 ..
@@ -120,88 +167,18 @@ impl Finding {
         match self {
             Self::Overlap { key, second, .. }
             | Self::TokenReused { key, second, .. }
-            | Self::TokenFell { key, second, .. } => Some((key, second.entered)),
+            | Self::TokenFell { key, second, .. }
+            | Self::HoldMinCut { key, second, .. } => Some((key, second.entered)),
+            Self::HeldTooLong { key, who, .. } => Some((key, who.left)),
             Self::ReentryChanged { key, inner, .. } => Some((key, inner.entered)),
             Self::StaleWriteAccepted { key, at, .. }
             | Self::Hung { key, at, .. }
+            | Self::LostForNothing { key, at, .. }
+            | Self::Starved { key, at, .. }
+            | Self::HeldByNobody { key, at, .. }
             | Self::StoreFailed { key, at, .. }
             | Self::BusyAfterRelease { key, asked: at, .. } => Some((key, *at)),
             _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Overlap {
-                key,
-                first,
-                second,
-                length,
-            } => {
-                let us = length / 1_000;
-                write!(f, "two inside of {key} for {us} µs: {first} and {second}")
-            }
-            Self::TokenReused { key, first, second } => {
-                write!(f, "a token of {key} was given twice: {first} and {second}")
-            }
-            Self::TokenFell { key, first, second } => {
-                write!(f, "a token of {key} fell: {first}, then {second}")
-            }
-            Self::ReentryChanged { key, outer, inner } => {
-                write!(
-                    f,
-                    "a re-entry of {key} changed owner or token: {outer}, inside {inner}"
-                )
-            }
-            Self::StaleWriteAccepted {
-                key, token, highest, ..
-            } => write!(
-                f,
-                "a write to {key} with token {token} was accepted after {highest}"
-            ),
-            Self::Hung {
-                key,
-                life,
-                call,
-                what,
-                took,
-                limit,
-                ..
-            } => {
-                let (took, limit) = (took / MS, limit / MS);
-                write!(
-                    f,
-                    "process {life} call {call} on {key} took {took} ms {what}, with {limit} ms allowed"
-                )
-            }
-            Self::BusyAfterRelease {
-                key,
-                token,
-                released,
-                asked,
-            } => {
-                let later = (asked - released) / MS;
-                write!(
-                    f,
-                    "{key} was busy with token {token} for somebody who asked {later} ms after its release was confirmed"
-                )
-            }
-            Self::HeldAtTheEnd(row) => write!(
-                f,
-                "{} is held at the end, by {} for {} ms more (token {})",
-                row.key, row.holder, row.remaining_ms, row.token
-            ),
-            Self::MoneyLost(accounts) => write!(f, "money was lost or made: {accounts:?}"),
-            Self::TransferLost { id } => write!(f, "transfer {id} was committed and is not in the ledger"),
-            Self::Crashed { life, code } => write!(f, "process {life} ended by itself with {code:?}"),
-            Self::Stuck { life } => write!(f, "process {life} did not end when it was asked to"),
-            Self::Dead { key } => write!(f, "nobody got into {key} after the faults were over"),
-            Self::StoreFailed { key, text, .. } => {
-                write!(f, "the store failed a call on {key} without a fault: {text}")
-            }
-            Self::Unfinished => write!(f, "the history has no end"),
         }
     }
 }

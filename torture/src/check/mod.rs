@@ -2,16 +2,20 @@
 //!
 //! - [`calls`] puts the lines of the processes together; [`facts`] those of the runner.
 //! - [`exclusion`] finds two owners inside of a key, and [`cause`] says whether an exception of the guarantee
-//!   explains it; [`tokens`], [`fence`], [`waits`] and [`end`] look for everything else.
+//!   explains it. Who is an owner is told by the calls' own roots; [`identity`] judges what the library says of it.
+//! - [`fence`], [`holds`], [`waits`], [`fairness`] and [`end`] look for everything else.
 
 mod calls;
 mod cause;
 mod end;
 mod exclusion;
 mod facts;
+mod fairness;
 mod fence;
 mod finding;
-mod tokens;
+mod holds;
+mod identity;
+mod tell;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -21,6 +25,8 @@ use crate::history::{End, Event, History, Way};
 
 pub(crate) use calls::Calls;
 pub(crate) use cause::Cause;
+#[cfg(test)]
+pub(crate) use end::RECOVERY;
 pub(crate) use facts::Facts;
 pub(crate) use finding::Finding;
 
@@ -47,6 +53,12 @@ pub(crate) struct Counts {
     pub(crate) by_how: BTreeMap<String, usize>,
     pub(crate) by_end: BTreeMap<End, usize>,
     pub(crate) reentries: usize,
+    /// Sections of tasks that were spawned inside of another without `inherit`.
+    pub(crate) spawned: usize,
+    /// Sections with `hold_min`, and with `max_hold`.
+    pub(crate) kept: (usize, usize),
+    /// Sections by the settings of their process.
+    pub(crate) by_settings: BTreeMap<&'static str, usize>,
     /// Owners that got their lock inside the process, without the database in between.
     pub(crate) handed_over: usize,
     pub(crate) transfers: usize,
@@ -69,18 +81,20 @@ pub(crate) fn check(history: &History) -> Verdict {
     let facts = Facts::read(history);
     let calls = Calls::read(history, &facts);
     let mut verdict = Verdict {
-        counts: count(history, &calls),
+        counts: count(history, &calls, &facts),
         ..Verdict::default()
     };
     exclusion::check(&calls, &facts, &mut verdict);
-    tokens::check(&calls, &facts, &mut verdict.findings);
+    identity::check(&calls, &facts, &mut verdict.findings);
     verdict.fence = fence::check(&history.resource, &calls, &facts, &mut verdict.findings);
+    holds::check(&calls, &facts, &mut verdict.findings);
     waits::check(&calls, &facts, &mut verdict);
+    fairness::check(&calls, &facts, &mut verdict.findings);
     end::check(history, &calls, &facts, &mut verdict.findings);
     verdict
 }
 
-fn count(history: &History, calls: &Calls) -> Counts {
+fn count(history: &History, calls: &Calls, facts: &Facts) -> Counts {
     let mut counts = Counts {
         processes: history.workers.len(),
         handed_over: calls
@@ -105,7 +119,13 @@ fn count(history: &History, calls: &Calls) -> Counts {
             continue;
         }
         counts.sections += 1;
-        counts.reentries += usize::from(call.outer.is_some() && call.way != Way::Inherit);
+        counts.reentries += usize::from(!call.is_root() && call.way != Way::Inherit);
+        counts.spawned += usize::from(call.spawned);
+        counts.kept.0 += usize::from(call.is_root() && call.terms.hold_min.is_some());
+        counts.kept.1 += usize::from(call.is_root() && call.terms.max_hold.is_some());
+        if let Some(settings) = facts.settings.get(&call.life) {
+            *counts.by_settings.entry(settings.name()).or_default() += 1;
+        }
         *counts.by_way.entry(format!("{:?}", call.way)).or_default() += 1;
         match call.left_how() {
             Some(how) => *counts.by_how.entry(format!("{how:?}")).or_default() += 1,

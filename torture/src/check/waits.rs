@@ -18,10 +18,9 @@ const STORE_PATIENCE: i64 = 5_000 * MS;
 /// How long a call awaits its release at most.
 const RELEASE_PATIENCE: i64 = 2_000 * MS;
 
-/// For how long after a release a caller may hear that its key was busy: a process takes the store's word for
-/// a second, and the row may lag behind hand-overs. Before that, a process that was killed or stopped may have had the
-/// key reserved, for 3 s at most.
-const LAG: i64 = (1_500 + 3_000) * MS;
+/// For how long after a release a caller may hear that its lease was in the way: a process takes the store's word
+/// for a second, and the row may lag behind local hand-overs.
+const LAG: i64 = 1_500 * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     let mut longest = (0, 0);
@@ -70,7 +69,8 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
     for call in calls.iter() {
         let Some(stay) = &call.stay else { continue };
         let (at, last) = released.entry((&call.key, stay.token)).or_insert((i64::MAX, 0));
-        *at = call.released.map_or(*at, |released| released.min(*at));
+        let kept = stay.entered + call.terms.hold_min.unwrap_or(0);
+        *at = call.released.map_or(*at, |released| released.max(kept).min(*at));
         // Holds of the same lease, such as a child's, may outlive the guard.
         *last = call
             .answer

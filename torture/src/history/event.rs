@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 use crate::seat::Life;
+use crate::settings::Settings;
 
 /// A line of a history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,8 +27,13 @@ pub(crate) enum Event {
         ttl_ms: u32,
         wait_ms: u32,
         renew: bool,
-        /// The call inside of whose section this one is made.
+        hold_min_ms: Option<u32>,
+        max_hold_ms: Option<u32>,
+        /// The call inside of whose section this one is made, by the same chain: what the worker itself hands down to
+        /// nested calls and to tasks that inherit.
         within: Option<u64>,
+        /// The call inside of whose section its task was spawned without `inherit`: another chain.
+        spawned_by: Option<u64>,
     },
     /// Worker: the section of a call begins.
     Enter { call: u64, owner: String, token: i64 },
@@ -68,7 +74,11 @@ pub(crate) enum Event {
     /// Runner: the run begins.
     Begin { store: String, seed: u64, end: i64 },
     /// Runner: a process was started.
-    Started { life: Life, pid: u32 },
+    Started {
+        life: Life,
+        pid: u32,
+        settings: Settings,
+    },
     /// Runner: a process was killed; it lived until now at least.
     Killed { life: Life },
     /// Runner: a process ended after it was asked to, and its exit code.
@@ -89,6 +99,8 @@ pub(crate) enum Event {
     Done { fault: Fault, injected: bool },
     /// Runner: no more faults from now on.
     Calm,
+    /// Runner: commits are slow from now on, and nothing else is wrong.
+    SlowCommits,
     /// Runner: all processes have gone and their leases must have ended; these rows are held.
     Quiet { held: Vec<Row> },
     /// Runner: what the accounts say at the end.

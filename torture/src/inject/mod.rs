@@ -62,7 +62,11 @@ impl Injector<'_> {
             Fault::ClockJump { seat, to_s } => self.crew.set_clock(seat, to_s)?,
             Fault::ForceRelease { key } => return Ok(self.force_release(key).await),
             Fault::Revoke { key } => return Ok(self.revoke(key).await),
-            Fault::KillServer | Fault::StopServer | Fault::Terminate { .. } | Fault::ExhaustServer { .. } => {
+            Fault::KillServer
+            | Fault::StopServer
+            | Fault::SlowCommits { .. }
+            | Fault::Terminate { .. }
+            | Fault::ExhaustServer { .. } => {
                 return self.on_server(fault).await;
             }
             Fault::LockFile { ms } => return self.lock_file(millis(ms)).await,

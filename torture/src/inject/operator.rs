@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Injector;
 use crate::history::Event;
-use crate::worker::key_name;
+use crate::worker::key_names;
 
 /// How long an operator waits for somebody to hold the key.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Injector<'_> {
     /// Frees a key by force. Whether it was held, as far as the operator was told.
     pub(super) async fn force_release(&self, key: usize) -> bool {
-        let key = key_name(key);
+        let key = key_names().swap_remove(key);
         if !self.is_held(&key).await {
             return false;
         }
@@ -30,7 +30,7 @@ impl Injector<'_> {
 
     /// Revokes a lease. Whether the key was held, as far as the operator was told.
     pub(super) async fn revoke(&self, key: usize) -> bool {
-        let key = key_name(key);
+        let key = key_names().swap_remove(key);
         self.is_held(&key).await && self.locks.revoke(key).await.unwrap_or(false)
     }
 

@@ -33,6 +33,7 @@ impl Injector<'_> {
                 server.stop_at_once();
                 server.restart().await;
             }
+            Fault::SlowCommits { ms } => self.hold_commits(millis(ms)).await?,
             Fault::Terminate { all } => {
                 let done = timeout(PATIENCE, self.terminate(all)).await;
                 return Ok(matches!(done, Ok(Ok(1..))));
@@ -41,6 +42,27 @@ impl Injector<'_> {
             _ => unreachable!("not a fault of the server"),
         }
         Ok(true)
+    }
+
+    /// Lets no commit end for so long. The statements are carried out, their rows are locked, and nobody hears of
+    /// them: what a slow disk does, or a standby that a commit waits for.
+    async fn hold_commits(&self, length: Duration) -> anyhow::Result<()> {
+        if self.target.store == StoreKind::Postgres {
+            let mut admin = PgConnection::connect(self.target.url()).await?;
+            wait_for_standby(&mut admin, "nobody").await?;
+            sleep(length).await;
+            wait_for_standby(&mut admin, "").await?;
+            admin.close().await?;
+        } else {
+            let mut admin = MySqlConnection::connect(self.target.url()).await?;
+            for stage in ["START", "BLOCK_COMMIT"] {
+                stage_backup(&mut admin, stage).await?;
+            }
+            sleep(length).await;
+            stage_backup(&mut admin, "END").await?;
+            admin.close().await?;
+        }
+        Ok(())
     }
 
     /// Ends sessions, and says how many.
@@ -101,6 +123,25 @@ impl Injector<'_> {
         connection.close().await?;
         Ok(true)
     }
+}
+
+/// Makes every commit wait for a standby of this name; for none if the name is empty.
+async fn wait_for_standby(admin: &mut PgConnection, name: &str) -> sqlx::Result<()> {
+    let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(set))
+        .execute(&mut *admin)
+        .await?;
+    sqlx::raw_sql("SELECT pg_reload_conf()")
+        .execute(&mut *admin)
+        .await?;
+    Ok(())
+}
+
+/// MariaDB's own way to keep commits waiting while files are copied.
+async fn stage_backup(admin: &mut MySqlConnection, stage: &str) -> sqlx::Result<()> {
+    let set = sqlx::AssertSqlSafe(format!("BACKUP STAGE {stage}"));
+    sqlx::raw_sql(set).execute(admin).await?;
+    Ok(())
 }
 
 async fn exhaust<C: sqlx::Connection>(url: &str, length: Duration) -> bool {

@@ -1,5 +1,6 @@
 //! The checker finds what is wrong with a store that is broken on purpose, and calls it by its name.
 
+use std::path::Path;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -9,9 +10,11 @@ use futures_util::future::join_all;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::store::{BrokenStore, Flaw};
-use crate::check::{Finding, Verdict, check};
-use crate::history::{Event, History, Journal, RESOURCE, RUNNER};
+use super::flaw::Flaw;
+use super::store::BrokenStore;
+use crate::bank::Bank;
+use crate::check::{Finding, RECOVERY, Verdict, check};
+use crate::history::{Event, History, Journal, RESOURCE, RUNNER, now};
 use crate::resource::{Resource, ResourceClient};
 use crate::run::{QUIET, held_rows};
 use crate::seat::Life;
@@ -19,18 +22,45 @@ use crate::worker::{Planned, Worker, watch_for_stalls};
 
 const LENGTH: Duration = Duration::from_secs(6);
 
-/// How long the workers go on. Releases that come late show only some seconds later.
+/// A hung store must be known for dead, and every lease be over by then.
+const DEAD_FROM: Duration = Duration::from_secs(8);
+
+/// How long the workers go on. Some things show only after some seconds.
 fn length(flaw: Flaw) -> Duration {
-    if flaw == Flaw::ReleasesLate {
-        LENGTH * 3
-    } else {
-        LENGTH
+    match flaw {
+        Flaw::ReleasesLate | Flaw::ForgetsWaiters => LENGTH * 3,
+        Flaw::None | Flaw::NoneTelling | Flaw::LosesMoney | Flaw::Hangs => LENGTH * 2,
+        _ => LENGTH,
     }
+}
+
+/// From when on all must be well.
+fn healthy_from(flaw: Flaw) -> Duration {
+    if flaw == Flaw::Hangs {
+        DEAD_FROM
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// A bank in a file, guarded by nothing but the locks of the store in memory.
+async fn bank(flaw: Flaw, folder: &Path) -> Option<Bank> {
+    if flaw != Flaw::LosesMoney {
+        return None;
+    }
+    let url = format!("sqlite://{}", folder.join("bank.db").display());
+    let bank = Bank::at(&url, Duration::from_secs(5)).unwrap();
+    bank.open().await.unwrap();
+    Some(bank)
 }
 
 /// So few keys that somebody always waits; more where each is blocked for most of the time.
 fn keys(flaw: Flaw) -> usize {
-    if flaw == Flaw::ReleasesLate { 12 } else { 2 }
+    if matches!(flaw, Flaw::ReleasesLate | Flaw::ForgetsWaiters) {
+        12
+    } else {
+        2
+    }
 }
 
 /// One test at a time: the good store must not be slow because of the others.
@@ -60,19 +90,24 @@ async fn run_on(flaw: Flaw) -> Verdict {
     let resource = Resource::listen(Journal::create(&folder.path().join(RESOURCE)).unwrap());
     let resource = resource.await.unwrap();
     let address = resource.address().unwrap();
-    let store: Arc<dyn Store> = Arc::new(BrokenStore::new(flaw));
+    let stores = BrokenStore::of_seats(flaw, SEATS);
+    let bank = bank(flaw, folder.path()).await;
+    let healthy_from = now() + i64::try_from(healthy_from(flaw).as_nanos()).unwrap();
+    journal.write_at(healthy_from - RECOVERY, Event::Calm);
     let acts = async {
         let stop = CancellationToken::new();
         let mut managers = Vec::new();
         let mut workers = Vec::new();
-        for seat in 0..SEATS {
-            let locks = LockManager::builder(Arc::clone(&store)).start().unwrap();
+        for (seat, store) in stores.iter().enumerate() {
+            let store: Arc<dyn Store> = store.clone();
+            // One of them without local hand-over.
+            let locks = LockManager::builder(store).hand_over(seat != 1).start().unwrap();
             managers.push(locks.clone());
             let life = Life { seat, life: 0 };
             let client = ResourceClient::new(address);
-            let worker = Worker::new(life, locks, folder.path(), client, None, keys(flaw)).unwrap();
+            let worker = Worker::new(life, locks, folder.path(), client, bank.clone(), keys(flaw)).unwrap();
             // Elsewhere it would excuse what is to be found.
-            if flaw == Flaw::None {
+            if matches!(flaw, Flaw::None | Flaw::NoneTelling) {
                 watch_for_stalls(Arc::clone(&worker));
             }
             let stop = stop.clone();
@@ -93,10 +128,14 @@ async fn run_on(flaw: Flaw) -> Verdict {
             });
         }
         tokio::time::sleep(QUIET).await;
-        let rows = store.inspect(&InspectFilter::new()).await.unwrap();
+        let rows = stores[0].inspect(&InspectFilter::new()).await.unwrap();
         journal.write(Event::Quiet {
             held: held_rows(rows),
         });
+        if let Some(bank) = bank {
+            let (accounts, transfers) = bank.close().await.unwrap();
+            journal.write(Event::Bank { accounts, transfers });
+        }
     };
     tokio::select! {
         () = acts => {}
@@ -108,13 +147,12 @@ async fn run_on(flaw: Flaw) -> Verdict {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_wrong_with_a_good_store() {
     let _turn = TURN.lock().await;
-    let verdict = run_on(Flaw::None).await;
-    assert!(
-        verdict.counts.sections > 100,
-        "{} sections",
-        verdict.counts.sections
-    );
-    assert_eq!(verdict.findings, []);
+    for flaw in [Flaw::None, Flaw::NoneTelling] {
+        let verdict = run_on(flaw).await;
+        let sections = verdict.counts.sections;
+        assert!(sections > 100, "{flaw:?}: {sections} sections");
+        assert_eq!(verdict.findings, [], "{flaw:?}");
+    }
 }
 
 /// Whether a finding is the one that a flaw is known by.
@@ -125,8 +163,9 @@ type Expected = fn(&Finding) -> bool;
 async fn each_flaw_is_found() {
     let _turn = TURN.lock().await;
     let overlap: Expected = |found| matches!(found, Finding::Overlap { .. });
-    let flaws: [(Flaw, Expected); 8] = [
+    let flaws: [(Flaw, Expected); 13] = [
         (Flaw::GrantsWhileHeld, overlap),
+        (Flaw::LosesMoney, |found| matches!(found, Finding::MoneyLost(_))),
         (Flaw::ReleasesAnyLease, overlap),
         (Flaw::RevivesExpired, overlap),
         (Flaw::LosesCommits, overlap),
@@ -142,13 +181,27 @@ async fn each_flaw_is_found() {
         (Flaw::KeepsReleased, |found| {
             matches!(found, Finding::HeldAtTheEnd(_))
         }),
+        (Flaw::PassesOnTwice, |found| {
+            matches!(found, Finding::TokenReused { .. })
+        }),
+        (Flaw::PassesOnToTheDead, |found| {
+            matches!(found, Finding::HeldByNobody { .. })
+        }),
+        (Flaw::ForgetsWaiters, |found| {
+            matches!(found, Finding::Starved { .. })
+        }),
+        (Flaw::Hangs, |found| matches!(found, Finding::Dead { .. })),
     ];
     let verdicts = join_all(flaws.iter().map(|(flaw, _)| run_on(*flaw))).await;
-    for ((flaw, expected), verdict) in flaws.iter().zip(verdicts) {
-        assert!(
-            verdict.findings.iter().any(expected),
-            "{flaw:?}: {:#?}",
-            verdict.findings
-        );
-    }
+    let missed = flaws
+        .iter()
+        .zip(&verdicts)
+        .filter(|((_, expected), verdict)| !verdict.findings.iter().any(expected));
+    let missed: Vec<_> = missed
+        .map(|((flaw, _), verdict)| {
+            let found = verdict.findings.iter().take(5).map(ToString::to_string);
+            (flaw, verdict.counts.sections, found.collect::<Vec<_>>())
+        })
+        .collect();
+    assert!(missed.is_empty(), "{missed:#?}");
 }

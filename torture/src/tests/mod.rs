@@ -1,6 +1,11 @@
 //! Tests of the torture itself: what it finds in histories that were written by hand, and in runs on stores
 //! that are broken on purpose.
 
+mod bounds;
 mod broken;
+mod flaw;
 mod histories;
+mod identity;
+mod sketch;
 mod store;
+mod waits;

@@ -1,59 +1,75 @@
 //! A store in memory that is broken on purpose, in one way at a time.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dblock::Key;
 use dblock::store::memory::MemoryStore;
 use dblock::store::{
-    Action, Capabilities, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreErrorKind,
-    StoreFuture,
+    Acquire, Action, Capabilities, Extend, InspectFilter, LockRow, NEXT_TTL, Outcome, Request, Store,
+    StoreError, StoreErrorKind, StoreFuture, WakeUp, rules,
 };
+use dblock_tests::telling_store::TellingStore;
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+use uuid::Uuid;
 
-/// How a store can be broken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flaw {
-    /// It is not.
-    None,
-    /// Every tenth acquire is granted whoever holds the key.
-    GrantsWhileHeld,
-    /// A release frees the key whichever lease holds it. Some acquires fail, whose leases are then released
-    /// although they were never granted.
-    ReleasesAnyLease,
-    /// Tokens are seconds.
-    CoarseTokens,
-    /// Tokens count down.
-    FallingTokens,
-    /// A lease ends sooner than was said, and a renewal brings it back to life.
-    RevivesExpired,
-    /// A release is confirmed and carried out only seconds later.
-    ReleasesLate,
-    /// Every twentieth release is confirmed, and makes the lease last.
-    KeepsReleased,
-    /// Every third grant is forgotten, as by a failover that loses commits.
-    LosesCommits,
+use super::flaw::Flaw;
+
+/// When a store that hangs does so.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
+
+/// The store of one process.
+#[derive(Debug)]
+pub(super) struct BrokenStore {
+    shared: Arc<Shared>,
+    seat: usize,
+    listens: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct BrokenStore {
-    inner: MemoryStore,
+struct Shared {
+    inner: Arc<dyn Store>,
     flaw: Flaw,
+    start: Instant,
     /// Counts what is done now and then only.
     turn: AtomicU64,
     last_token: Mutex<i64>,
+    /// The lease that was told last that it is next, and was not.
+    twin: Mutex<Option<(Key, Uuid)>>,
+    false_wake_ups: broadcast::Sender<WakeUp>,
 }
 
 impl BrokenStore {
-    pub(super) fn new(flaw: Flaw) -> Self {
-        Self {
-            inner: MemoryStore::new(),
+    /// The stores of several processes, over the same rows. The last one cannot listen, unless three must: who
+    /// has a row, who gets it, and who gets it too.
+    pub(super) fn of_seats(flaw: Flaw, seats: usize) -> Vec<Arc<Self>> {
+        let shared = Arc::new(Shared {
+            inner: if flaw.tells() {
+                Arc::new(TellingStore::new())
+            } else {
+                Arc::new(MemoryStore::new())
+            },
             flaw,
+            start: Instant::now(),
             turn: AtomicU64::new(0),
             last_token: Mutex::new(i64::MAX / 2),
-        }
+            twin: Mutex::default(),
+            false_wake_ups: broadcast::Sender::new(100),
+        });
+        let store = |seat| {
+            Arc::new(Self {
+                shared: Arc::clone(&shared),
+                seat,
+                listens: seat + 1 < seats || flaw == Flaw::PassesOnTwice,
+            })
+        };
+        (0..seats).map(store).collect()
     }
+}
 
+impl Shared {
     fn every(&self, nth: u64) -> bool {
         self.turn.fetch_add(1, Ordering::Relaxed) % nth == nth - 1
     }
@@ -63,25 +79,33 @@ impl BrokenStore {
         answers.remove(0)
     }
 
-    async fn one(&self, request: &Request) -> Result<Outcome, StoreError> {
+    /// The same key, with this lease and action.
+    async fn also(&self, request: &Request, lease_id: Uuid, action: Action) -> Result<Outcome, StoreError> {
+        let key = request.key.clone();
+        self.honest(Request {
+            key,
+            lease_id,
+            action,
+        })
+        .await
+    }
+
+    async fn row(&self, key: &Key) -> Result<Option<LockRow>, StoreError> {
+        let filter = InspectFilter::new().prefix(key.as_str()).include_free();
+        let rows = self.inner.inspect(&filter).await?;
+        Ok(rows.into_iter().find(|row| row.key == *key))
+    }
+
+    async fn one(&self, seat: usize, request: &Request) -> Result<Outcome, StoreError> {
         match (&request.action, self.flaw) {
-            (Action::Acquire { .. }, _) => self.acquire(request).await,
-            (Action::Release, Flaw::ReleasesLate) => self.keep(request, Duration::from_millis(6_800)).await,
-            (Action::Release, Flaw::KeepsReleased) if self.every(20) => {
-                self.keep(request, Duration::from_hours(1)).await
-            }
-            (Action::Release, Flaw::ReleasesAnyLease) => {
-                let answer = self.honest(request.clone()).await?;
-                if answer == Outcome::Lost {
-                    self.inner.force_release(&request.key).await?;
-                }
-                Ok(answer)
-            }
-            (Action::Extend { ttl, .. }, Flaw::RevivesExpired) => {
+            (_, Flaw::Hangs) if self.start.elapsed() > HANGS_AFTER => std::future::pending().await,
+            (Action::Acquire(ask), _) => self.acquire(seat, request, ask.clone()).await,
+            (Action::Release, _) => self.release(request).await,
+            (Action::Extend(ask), Flaw::RevivesExpired) => {
                 let answer = self.honest(request.clone()).await?;
                 Ok(if answer == Outcome::Lost {
                     Outcome::Extended {
-                        remaining: *ttl,
+                        remaining: ask.ttl,
                         revoked: false,
                         wanted: false,
                     }
@@ -93,60 +117,113 @@ impl BrokenStore {
         }
     }
 
+    async fn release(&self, request: &Request) -> Result<Outcome, StoreError> {
+        match self.flaw {
+            Flaw::ReleasesLate => return self.keep(request, Duration::from_millis(6_800)).await,
+            Flaw::KeepsReleased if self.every(20) => {
+                return self.keep(request, Duration::from_hours(1)).await;
+            }
+            Flaw::PassesOnToTheDead => self.let_a_ghost_be_next(request).await?,
+            _ => {}
+        }
+        let answer = self.honest(request.clone()).await?;
+        match answer {
+            Outcome::Lost if self.flaw == Flaw::ReleasesAnyLease => {
+                self.inner.force_release(&request.key).await?;
+            }
+            Outcome::Released { passed_on: true, .. } if self.flaw == Flaw::PassesOnTwice => {
+                self.pass_on_again(&request.key).await?;
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+
     /// Confirms a release, and makes the lease last for so long instead.
     async fn keep(&self, request: &Request, ttl: Duration) -> Result<Outcome, StoreError> {
-        let action = Action::Extend {
-            count: 1,
-            ttl,
-            successor: None,
-        };
-        let keep = Request {
-            action,
-            ..request.clone()
-        };
-        self.honest(keep).await?;
+        let extend = Action::Extend(Extend::new(1, ttl));
+        self.also(request, request.lease_id, extend).await?;
         Ok(Outcome::Released {
             freed: true,
+            passed_on: false,
             wanted: false,
         })
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Outcome, StoreError> {
-        let mut request = request.clone();
-        let Action::Acquire { ttl, .. } = &mut request.action else {
-            unreachable!("only acquires come here")
-        };
-        let said = *ttl;
-        if self.flaw == Flaw::RevivesExpired {
-            *ttl /= 10;
+    /// Puts a lease that nobody has into the place of the successor, if there is one.
+    async fn let_a_ghost_be_next(&self, request: &Request) -> Result<(), StoreError> {
+        let next = self.row(&request.key).await?.and_then(|row| row.next);
+        if let Some(next) = next {
+            self.also(request, next.lease_id, Action::Release).await?;
+            let mut ask = Acquire::new(Uuid::now_v7(), NEXT_TTL, "a process that died");
+            (ask.wanted_for, ask.queue) = (Some(NEXT_TTL), Some(NEXT_TTL));
+            self.also(request, Uuid::now_v7(), Action::Acquire(ask)).await?;
         }
-        if self.flaw == Flaw::ReleasesAnyLease && self.every(10) {
-            return Err(StoreError::new(StoreErrorKind::Interrupted, "the reply was lost"));
-        }
-        let mut answer = self.honest(request.clone()).await?;
-        if self.flaw == Flaw::GrantsWhileHeld && matches!(answer, Outcome::Busy(_)) && self.every(10) {
-            self.inner.force_release(&request.key).await?;
-            answer = self.honest(request.clone()).await?;
-        }
-        if let Outcome::Granted {
-            fence_token,
-            remaining,
-            ..
-        } = &mut answer
+        Ok(())
+    }
+
+    /// Tells one that is not the successor that the row has been passed on to it, with the successor's token.
+    async fn pass_on_again(&self, key: &Key) -> Result<(), StoreError> {
+        let twin = self.twin.lock().unwrap().take();
+        if let (Some((key, lease_id)), Some(row)) =
+            (twin.filter(|(twin, _)| twin == key), self.row(key).await?)
         {
-            match self.flaw {
-                Flaw::CoarseTokens => *fence_token /= 1_000_000,
-                Flaw::FallingTokens => {
-                    let mut last = self.last_token.lock().unwrap();
-                    *last -= 1_000;
-                    *fence_token = *last;
-                }
-                Flaw::RevivesExpired => *remaining = said,
-                Flaw::LosesCommits if self.every(3) => {
-                    self.inner.force_release(&request.key).await?;
-                }
-                _ => {}
+            let fence_token = row.fence_token;
+            let _ = self.false_wake_ups.send(WakeUp::PassedOn {
+                key,
+                lease_id,
+                fence_token,
+            });
+        }
+        Ok(())
+    }
+
+    async fn acquire(&self, seat: usize, request: &Request, mut ask: Acquire) -> Result<Outcome, StoreError> {
+        let said = ask.ttl;
+        match self.flaw {
+            Flaw::RevivesExpired => ask.ttl /= 10,
+            Flaw::ReleasesAnyLease if self.every(10) => {
+                return Err(StoreError::new(StoreErrorKind::Interrupted, "the reply was lost"));
             }
+            Flaw::ForgetsWaiters if seat == 0 && ask.wanted_for.is_some() => {
+                if let Some(row) = self.row(&request.key).await? {
+                    return Ok(Outcome::Busy(rules::occupant(&row)));
+                }
+            }
+            _ => {}
+        }
+        let waits = ask.queue.is_some();
+        let request = Request {
+            action: Action::Acquire(ask),
+            ..request.clone()
+        };
+        let mut answer = self.honest(request.clone()).await?;
+        match (&mut answer, self.flaw) {
+            (Outcome::Busy(_), Flaw::GrantsWhileHeld | Flaw::LosesMoney)
+                if self.flaw == Flaw::GrantsWhileHeld && self.every(10)
+                    || self.flaw == Flaw::LosesMoney && request.key.as_str().starts_with("account") =>
+            {
+                self.inner.force_release(&request.key).await?;
+                answer = self.honest(request.clone()).await?;
+            }
+            (Outcome::Busy(occupant), Flaw::PassesOnTwice) if waits => {
+                *self.twin.lock().unwrap() = Some((request.key.clone(), request.lease_id));
+                answer = Outcome::Queued {
+                    occupant: occupant.clone(),
+                    next_ttl: said.min(NEXT_TTL),
+                };
+            }
+            (Outcome::Granted { fence_token, .. }, Flaw::CoarseTokens) => *fence_token /= 1_000_000,
+            (Outcome::Granted { fence_token, .. }, Flaw::FallingTokens) => {
+                let mut last = self.last_token.lock().unwrap();
+                *last -= 1_000;
+                *fence_token = *last;
+            }
+            (Outcome::Granted { remaining, .. }, Flaw::RevivesExpired) => *remaining = said,
+            (Outcome::Granted { .. }, Flaw::LosesCommits) if self.every(3) => {
+                self.inner.force_release(&request.key).await?;
+            }
+            _ => {}
         }
         Ok(answer)
     }
@@ -154,40 +231,60 @@ impl BrokenStore {
 
 impl Store for BrokenStore {
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        self.shared.inner.capabilities()
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(async move {
             let mut answers = Vec::new();
             for request in requests {
-                answers.push(self.one(request).await);
+                answers.push(self.shared.one(self.seat, request).await);
             }
             answers
         })
     }
 
+    fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
+        if !self.listens {
+            let error = StoreError::new(StoreErrorKind::Unsupported, "a pooler is in between");
+            return Box::pin(async { error });
+        }
+        Box::pin(async move {
+            let mut false_wake_ups = self.shared.false_wake_ups.subscribe();
+            let lie = async {
+                while let Ok(wake_up) = false_wake_ups.recv().await {
+                    tell(wake_up);
+                }
+                std::future::pending().await
+            };
+            tokio::select! {
+                ended = self.shared.inner.listen(tell) => ended,
+                never = lie => never,
+            }
+        })
+    }
+
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.inner.check_schema()
+        self.shared.inner.check_schema()
     }
 
     fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.inner.migrate()
+        self.shared.inner.migrate()
     }
 
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
-        self.inner.inspect(filter)
+        self.shared.inner.inspect(filter)
     }
 
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.inner.revoke(key)
+        self.shared.inner.revoke(key)
     }
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.inner.force_release(key)
+        self.shared.inner.force_release(key)
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
-        self.inner.close()
+        self.shared.inner.close()
     }
 }

@@ -14,6 +14,18 @@ use super::mix::Plan;
 use super::section::Planned;
 use crate::history::{End, Event, Way};
 
+/// Where a call is made. This is what tells two owners apart when the history is judged: the worker's own word, and
+/// never the library's.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    /// Outside of all sections.
+    Outermost,
+    /// Inside of the section of this call, by the same chain.
+    Within(u64),
+    /// In a task that the section of this call spawned without `inherit`: another chain.
+    SpawnedBy(u64),
+}
+
 /// A call that was asked and has not ended. When it is dropped, that is its end.
 struct Asked<'a> {
     worker: &'a Worker,
@@ -22,12 +34,12 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn write_down(worker: &'a Worker, plan: &Plan, within: Option<u64>) -> Self {
+    fn write_down(worker: &'a Worker, plan: &Plan, place: Place) -> Self {
         let number = worker.calls.fetch_add(1, Ordering::Relaxed);
-        Self::write_down_as(worker, number, plan, within)
+        Self::write_down_as(worker, number, plan, place)
     }
 
-    fn write_down_as(worker: &'a Worker, number: u64, plan: &Plan, within: Option<u64>) -> Self {
+    fn write_down_as(worker: &'a Worker, number: u64, plan: &Plan, place: Place) -> Self {
         let millis = |length: Duration| u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
         worker.journal.write(Event::Ask {
             call: number,
@@ -36,7 +48,16 @@ impl<'a> Asked<'a> {
             ttl_ms: millis(plan.ttl),
             wait_ms: millis(plan.wait),
             renew: plan.renew,
-            within,
+            hold_min_ms: plan.hold_min.map(millis),
+            max_hold_ms: plan.max_hold.map(millis),
+            within: match place {
+                Place::Within(call) => Some(call),
+                _ => None,
+            },
+            spawned_by: match place {
+                Place::SpawnedBy(call) => Some(call),
+                _ => None,
+            },
         });
         Self {
             worker,
@@ -91,9 +112,13 @@ impl Drop for Asked<'_> {
 }
 
 impl Worker {
-    /// Makes an outermost call, and drops it early if that is planned.
-    pub(super) async fn attempt(self: &Arc<Self>, plan: &Plan) {
-        let call = AssertUnwindSafe(self.call(plan, None, None)).catch_unwind();
+    /// Makes a call that begins a chain, and drops it early if that is planned.
+    pub(super) async fn attempt(self: &Arc<Self>, plan: &Plan, place: Place) {
+        assert!(
+            dblock::current().is_none(),
+            "a task that did not inherit is in no chain"
+        );
+        let call = AssertUnwindSafe(self.call(plan, place, None)).catch_unwind();
         let ended = match plan.dropped_after {
             None => call.await,
             Some(after) => tokio::time::timeout(after, call).await.unwrap_or(Ok(())),
@@ -109,14 +134,14 @@ impl Worker {
     pub(super) fn call<'a>(
         self: &'a Arc<Self>,
         plan: &'a Plan,
-        within: Option<u64>,
+        place: Place,
         outer: Option<CurrentLock>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
             if plan.way == Way::Inherit {
-                return self.inherit(plan, within);
+                return self.inherit(plan, place);
             }
-            let asked = Asked::write_down(self, plan, within);
+            let asked = Asked::write_down(self, plan, place);
             let number = asked.number;
             let result = match plan.way {
                 Way::With | Way::Signal => {
@@ -178,8 +203,18 @@ impl Worker {
         Ok(())
     }
 
+    /// Spawns a task that makes a call of its own; nobody waits for it. What the spawning section holds is no
+    /// business of its.
+    pub(super) fn spawn(self: &Arc<Self>, plan: &Plan, by: u64) {
+        let (worker, plan) = (Arc::clone(self), plan.clone());
+        // Boxed, because a section may spawn what has a section.
+        let call: Pin<Box<dyn Future<Output = ()> + Send>> =
+            Box::pin(async move { worker.attempt(&plan, Place::SpawnedBy(by)).await });
+        tokio::spawn(call);
+    }
+
     /// Spawns a task that shares the lock; nobody waits for it.
-    fn inherit(self: &Arc<Self>, plan: &Plan, within: Option<u64>) {
+    fn inherit(self: &Arc<Self>, plan: &Plan, place: Place) {
         let (worker, plan) = (Arc::clone(self), plan.clone());
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let section = {
@@ -189,7 +224,7 @@ impl Worker {
         // Its hold counts from here.
         let child = dblock::inherit(section);
         tokio::spawn(async move {
-            let asked = Asked::write_down_as(&worker, number, &plan, within);
+            let asked = Asked::write_down_as(&worker, number, &plan, place);
             let ended = AssertUnwindSafe(child).catch_unwind().await;
             match ended {
                 Ok(result) => asked.answer(&result),

@@ -5,21 +5,15 @@ use std::time::Duration;
 use dblock::{LockOptions, OnLost};
 use fastrand::Rng;
 
+use super::keys::{JOB, LONG, account_key, any_key, key_name};
 use crate::bank::{ACCOUNTS, Transfer};
 use crate::history::Way;
 
-/// Keys of sections that write to the fenced resource or to nothing; the accounts have keys of their own.
-pub(crate) const KEYS: usize = 6;
+/// No lease is longer. It outlives slow commits.
+pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(5);
 
-/// No lease is longer.
-pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(3);
-
-/// The name of a key by its number: first those of [`KEYS`], then those of the accounts.
-pub(crate) fn key_name(number: usize) -> String {
-    number
-        .checked_sub(KEYS)
-        .map_or_else(|| format!("key{number}"), |account| format!("account{account}"))
-}
+/// Two calls that wait for each other's keys keep them from everybody else.
+const LONGEST_INNER_WAIT: Duration = Duration::from_secs(1);
 
 /// What a call does.
 #[derive(Debug, Clone)]
@@ -29,6 +23,8 @@ pub(crate) struct Plan {
     pub(super) ttl: Duration,
     pub(super) wait: Duration,
     pub(super) renew: bool,
+    pub(super) hold_min: Option<Duration>,
+    pub(super) max_hold: Option<Duration>,
     pub(super) section: Section,
     /// The call is dropped after so long, if it has not ended.
     pub(super) dropped_after: Option<Duration>,
@@ -43,6 +39,8 @@ pub(super) struct Section {
     pub(super) panics: bool,
     /// A call that is made inside.
     pub(super) inner: Option<Box<Plan>>,
+    /// The call inside is made by a task that was spawned without `inherit`.
+    pub(super) spawns: bool,
     /// For so long the body keeps its thread.
     pub(super) blocks: Option<Duration>,
 }
@@ -59,8 +57,35 @@ pub(super) enum Work {
 }
 
 impl Plan {
+    /// Keeps the key for so long after the grant. (The attribute here takes no such options.)
+    fn at_least(mut self, hold_min: Duration) -> Self {
+        if self.way == Way::Attribute {
+            self.way = Way::With;
+        }
+        self.hold_min = Some(hold_min);
+        self
+    }
+
+    /// Loses the key after so long, whether or not the body wants to stay.
+    fn at_most(mut self, max_hold: Duration, stays: bool) -> Self {
+        if self.way == Way::Attribute {
+            self.way = Way::With;
+        }
+        if stays {
+            self.section.length = max_hold * 2;
+        }
+        self.max_hold = Some(max_hold);
+        self
+    }
+
     pub(super) fn options(&self) -> LockOptions {
-        let options = LockOptions::new().ttl(self.ttl).wait(self.wait).renew(self.renew);
+        let mut options = LockOptions::new().ttl(self.ttl).wait(self.wait).renew(self.renew);
+        if let Some(length) = self.hold_min {
+            options = options.hold_min(length);
+        }
+        if let Some(length) = self.max_hold {
+            options = options.max_hold(length);
+        }
         options.on_lost(if self.way == Way::Signal {
             OnLost::Signal
         } else {
@@ -74,8 +99,15 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
     if has_bank && rng.u8(..5) == 0 {
         return transfer(rng);
     }
-    let key = key_name(rng.usize(..keys));
+    let key = any_key(rng, keys);
     let mut plan = one(rng, key);
+    match rng.u8(..40) {
+        0 => plan = plan.at_least(millis(rng, 100..1_000)),
+        1 | 2 => plan = plan.at_most(millis(rng, 100..2_000), rng.bool()),
+        // Whoever is passed over again and again shows it.
+        3..=8 => plan.wait = millis(rng, 6_000..12_000),
+        _ => {}
+    }
     if rng.u8(..4) == 0 && can_nest(plan.way) {
         // Mostly a re-entry; else another key inside of this one, with a wait that ends by itself.
         let key = if rng.u8(..3) == 0 {
@@ -83,12 +115,21 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
         } else {
             plan.key.clone()
         };
-        let mut inner = one(rng, key);
-        if rng.u8(..4) == 0 {
-            inner = inherited(inner, &plan);
-        } else if rng.u8(..4) == 0 && can_nest(inner.way) {
-            let innermost = one(rng, plan.key.clone());
-            inner.section.inner = Some(Box::new(innermost));
+        let mut inner = inside(rng, key);
+        match rng.u8(..16) {
+            0..=3 => {
+                inner = inherited(inner, &plan);
+                if rng.bool() {
+                    let key = key_name(rng.usize(..keys));
+                    inner.section.inner = Some(Box::new(inside(rng, key)));
+                }
+            }
+            4..=6 => plan.section.spawns = true,
+            7..=9 if can_nest(inner.way) => {
+                let innermost = inside(rng, plan.key.clone());
+                inner.section.inner = Some(Box::new(innermost));
+            }
+            _ => {}
         }
         plan.section.inner = Some(Box::new(inner));
     }
@@ -108,6 +149,25 @@ pub(super) fn blocking(rng: &mut Rng, keys: usize) -> Plan {
     plan
 }
 
+/// A call whose section is so long that its lease lives on renewals, whoever comes after it.
+pub(super) fn long(rng: &mut Rng) -> Plan {
+    let mut plan = one(rng, LONG.to_owned());
+    plan.ttl = LONGEST_TTL;
+    plan.wait = Duration::from_secs(12);
+    plan.renew = true;
+    plan.dropped_after = None;
+    plan.section.length = millis(rng, 500..7_000);
+    plan
+}
+
+/// A job on a schedule: nobody waits for it, and who did it keeps the others from doing it again.
+pub(super) fn job(rng: &mut Rng) -> Plan {
+    let mut plan = one(rng, JOB.to_owned()).at_least(millis(rng, 500..3_000));
+    plan.wait = Duration::ZERO;
+    plan.section.length = millis(rng, 0..10);
+    plan
+}
+
 /// A task of its own that shares the lock.
 fn inherited(child: Plan, parent: &Plan) -> Plan {
     Plan {
@@ -122,6 +182,15 @@ fn inherited(child: Plan, parent: &Plan) -> Plan {
 /// A guard is in no chain by itself, so a call under it would wait for it.
 fn can_nest(way: Way) -> bool {
     way != Way::BareGuard
+}
+
+/// A call inside of another.
+fn inside(rng: &mut Rng, key: String) -> Plan {
+    let plan = one(rng, key);
+    Plan {
+        wait: plan.wait.min(LONGEST_INNER_WAIT),
+        ..plan
+    }
 }
 
 fn one(rng: &mut Rng, key: String) -> Plan {
@@ -150,11 +219,14 @@ fn one(rng: &mut Rng, key: String) -> Plan {
         ttl: millis(rng, 1_000..3_001),
         wait,
         renew: rng.u8(..10) != 0,
+        hold_min: None,
+        max_hold: None,
         section: Section {
             length,
             work: if rng.bool() { Work::Fenced } else { Work::Unfenced },
             panics: rng.u8(..30) == 0,
             inner: None,
+            spawns: false,
             blocks: None,
         },
         dropped_after: (rng.u8(..8) == 0).then(|| millis(rng, 0..400)),
@@ -177,8 +249,7 @@ fn transfer(rng: &mut Rng) -> Plan {
         amount: rng.i64(1..1_000),
     };
     let account = |rng: &mut Rng, account: i32, transfer: Transfer| {
-        let number = usize::try_from(account).expect("accounts are numbered from 0");
-        let mut plan = one(rng, key_name(KEYS + number));
+        let mut plan = one(rng, account_key(account));
         plan.way = if rng.bool() { Way::With } else { Way::Attribute };
         plan.wait = millis(rng, 500..3_000);
         plan.section.work = Work::Transfer(transfer);
@@ -197,6 +268,7 @@ fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::keys::KEYS;
     use super::*;
 
     #[test]
@@ -209,6 +281,10 @@ mod tests {
         }
         let inner = |plan: &Plan| plan.section.inner.clone();
         some(&|plan| inner(plan).is_some_and(|inner| inner.way == Way::Inherit));
+        some(&|plan| {
+            inner(plan).is_some_and(|inner| inner.way == Way::Inherit && inner.section.inner.is_some())
+        });
+        some(&|plan| inner(plan).is_some_and(|inner| plan.section.spawns && inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key != plan.key));
         some(&|plan| matches!(plan.section.work, Work::Transfer(_)));
@@ -216,10 +292,22 @@ mod tests {
         some(&|plan| plan.section.length > plan.ttl);
         some(&|plan| plan.dropped_after.is_some());
         some(&|plan| plan.wait.is_zero());
+        some(&|plan| plan.wait > Duration::from_secs(6));
+        some(&|plan| plan.hold_min.is_some());
+        some(&|plan| {
+            plan.max_hold
+                .is_some_and(|max_hold| plan.section.length > max_hold)
+        });
         assert!(
             plans
                 .iter()
                 .all(|plan| plan.ttl <= LONGEST_TTL && plan.options() != LockOptions::new())
+        );
+        // The attribute here takes neither.
+        assert!(
+            plans
+                .iter()
+                .all(|plan| plan.way != Way::Attribute || (plan.hold_min, plan.max_hold) == (None, None))
         );
     }
 }

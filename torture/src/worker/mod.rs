@@ -1,10 +1,11 @@
 //! What a process of the run does: tasks that take locks in every way there is, stay, and leave or are
 //! stopped in every way there is.
 //!
-//! - [`mix`] decides what a call does; [`call`] makes it and writes down that it is made and how it ended.
+//! - [`keys`] says what is fought for; [`mix`] decides what a call does; [`call`] makes it and writes down that it is made and how it ended.
 //! - [`section`] is what happens inside of the lock.
 
 mod call;
+mod keys;
 mod mix;
 mod process;
 mod section;
@@ -24,7 +25,9 @@ use crate::history::Journal;
 use crate::resource::ResourceClient;
 use crate::seat::Life;
 
-pub(crate) use mix::{KEYS, LONGEST_TTL, key_name};
+use call::Place;
+pub(crate) use keys::key_names;
+pub(crate) use mix::LONGEST_TTL;
 pub(crate) use process::{Arguments, main};
 #[cfg(test)]
 pub(crate) use {process::watch_for_stalls, section::Planned};
@@ -72,13 +75,18 @@ impl Worker {
             let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(task));
             running.spawn(async move { stop.run_until_cancelled(worker.go_on(rng)).await });
         }
+        for (number, special) in [(997, Special::Long), (998, Special::Job)] {
+            let (worker, stop) = (Arc::clone(self), stop.clone());
+            let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(number));
+            running.spawn(async move { stop.run_until_cancelled(worker.go_on_with(special, rng)).await });
+        }
         let (worker, stop) = (Arc::clone(self), stop.clone());
         let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(999));
         // Sections that block their thread have one of their own, so that they stop nobody else.
         let blocking = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.expect("a runtime for one task");
-            runtime.block_on(stop.run_until_cancelled(worker.go_on_blocking(rng)));
+            runtime.block_on(stop.run_until_cancelled(worker.go_on_with(Special::Blocking, rng)));
         });
         while let Some(ended) = running.join_next().await {
             ended.expect("a task catches what panics in it");
@@ -89,18 +97,30 @@ impl Worker {
     async fn go_on(self: &Arc<Self>, mut rng: Rng) {
         loop {
             let plan = mix::plan(&mut rng, self.keys, self.bank.is_some());
-            self.attempt(&plan).await;
+            self.attempt(&plan, Place::Outermost).await;
             // Sometimes at once, so that the key is asked for again before others have noticed.
             let pause = if rng.u8(..3) == 0 { 0 } else { rng.u64(..60) };
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
     }
 
-    async fn go_on_blocking(self: &Arc<Self>, mut rng: Rng) {
+    async fn go_on_with(self: &Arc<Self>, special: Special, mut rng: Rng) {
         loop {
-            tokio::time::sleep(Duration::from_millis(rng.u64(1_000..8_000))).await;
-            let plan = mix::blocking(&mut rng, self.keys);
-            self.attempt(&plan).await;
+            let (pause, plan) = match special {
+                Special::Blocking => (rng.u64(1_000..8_000), mix::blocking(&mut rng, self.keys)),
+                Special::Long => (rng.u64(..500), mix::long(&mut rng)),
+                Special::Job => (rng.u64(200..1_000), mix::job(&mut rng)),
+            };
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            self.attempt(&plan, Place::Outermost).await;
         }
     }
+}
+
+/// What each process has one task for.
+#[derive(Debug, Clone, Copy)]
+enum Special {
+    Blocking,
+    Long,
+    Job,
 }

@@ -12,8 +12,9 @@ use dblock::LockManager;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::Worker;
+use super::keys::KEYS;
 use super::section::Planned;
-use super::{KEYS, Worker};
 use crate::bank::Bank;
 use crate::history::{Event, now};
 use crate::resource::ResourceClient;

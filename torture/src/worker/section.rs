@@ -11,6 +11,7 @@ use dblock::{CurrentLock, LockGuard};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::Worker;
+use super::call::Place;
 use super::mix::{Plan, Work};
 use crate::history::{Event, How, Way, now};
 use crate::resource::Write;
@@ -166,14 +167,15 @@ impl Worker {
             (Work::Transfer(_), Some(outer)) => self.transfer(visit, plan, &outer, lock).await,
             (Work::Transfer(_), None) => {
                 if let Some(inner) = &plan.section.inner {
-                    self.call(inner, Some(visit.call), Some(lock.clone())).await;
+                    let place = Place::Within(visit.call);
+                    self.call(inner, place, Some(lock.clone())).await;
                 }
             }
-            _ => {
-                if let Some(inner) = &plan.section.inner {
-                    self.call(inner, Some(visit.call), None).await;
-                }
-            }
+            _ => match &plan.section.inner {
+                Some(inner) if plan.section.spawns => self.spawn(inner, visit.call),
+                Some(inner) => self.call(inner, Place::Within(visit.call), None).await,
+                None => {}
+            },
         }
     }
 
@@ -198,7 +200,13 @@ impl Worker {
         };
         transfer.id = self.transfer_id(visit.call);
         // Whether one that failed was committed is for the ledger to say.
-        if let Ok(Ok(())) = timeout(PATIENCE, Box::pin(bank.transfer(transfer, [outer, inner]))).await {
+        // Without a fence the locks alone must keep the transfers apart.
+        let fence: &[_] = if self.locks.capabilities().verify_in {
+            &[outer, inner]
+        } else {
+            &[]
+        };
+        if let Ok(Ok(())) = timeout(PATIENCE, Box::pin(bank.transfer(transfer, fence))).await {
             self.journal.write(Event::Transferred { id: transfer.id });
         }
     }
@@ -252,7 +260,7 @@ mod tests {
         plan.section.panics = false;
         plan.section.blocks = Some(Duration::from_millis(1));
         plan.section.length = length;
-        worker.attempt(&plan).await;
+        worker.attempt(&plan, Place::Outermost).await;
 
         let history = History::read(folder.path()).unwrap();
         let log = &history.workers[&life];

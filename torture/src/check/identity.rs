@@ -1,4 +1,5 @@
-//! Fence tokens: never given twice, never falling, and the same for a re-entry.
+//! What the library says of owners and tokens, judged by the roots of the calls: a token is of one root and never falls,
+//! all calls of a root have its owner and its token, and no two chains have the same owner.
 
 use std::collections::HashMap;
 
@@ -8,12 +9,20 @@ use super::facts::{Facts, Span};
 use super::finding::{Finding, Who};
 
 pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
+    let mut chains: HashMap<&str, (&Call, &Stay)> = HashMap::new();
     for (key, sections) in calls.sections() {
-        let mut owners: HashMap<i64, (&Call, &Stay)> = HashMap::new();
+        let mut tokens: HashMap<i64, (&Call, &Stay)> = HashMap::new();
         let mut highest: Option<(&Call, &Stay)> = None;
         for (call, stay) in sections {
-            let (first, first_stay) = *owners.entry(stay.token).or_insert((call, stay));
-            if first_stay.owner != stay.owner {
+            let (first, first_stay) = *chains.entry(&stay.owner).or_insert((call, stay));
+            if (first.life, first.chain) != (call.life, call.chain) {
+                findings.push(Finding::OwnerShared {
+                    first: Who::of(first, first_stay),
+                    second: Who::of(call, stay),
+                });
+            }
+            let (first, first_stay) = *tokens.entry(stay.token).or_insert((call, stay));
+            if !first.shares_root(call) {
                 findings.push(Finding::TokenReused {
                     key: key.to_owned(),
                     first: Who::of(first, first_stay),
@@ -46,8 +55,8 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
 
 /// A re-entry keeps owner and token.
 fn reentry(calls: &Calls, call: &Call, stay: &Stay, findings: &mut Vec<Finding>) {
-    let outer = call.outer.and_then(|outer| calls.get(call.life, outer));
-    let Some((outer, outer_stay)) = outer.and_then(|outer| Some((outer, outer.stay.as_ref()?))) else {
+    let root = calls.get(call.life, call.root);
+    let Some((outer, outer_stay)) = root.and_then(|root| Some((root, root.stay.as_ref()?))) else {
         return;
     };
     if (&outer_stay.owner, outer_stay.token) != (&stay.owner, stay.token) {

@@ -1,0 +1,128 @@
+//! Who waits gets in. Looked at in the time in which nothing is wrong: before that, a process that is cut off waits for
+//! good reasons.
+
+use std::collections::HashMap;
+
+use super::calls::{Call, Calls};
+use super::facts::{Facts, Span};
+use super::finding::Finding;
+use crate::history::{End, MS};
+
+/// How long a waiter may be passed over, if at least so many others come in who asked after him. (A wait queue may be
+/// long.)
+const BOUND: i64 = 5_000 * MS;
+const OVERTAKERS: usize = 20;
+
+/// A key whose next owner comes in later than this does not go round: somebody stays for long, or a lease runs out.
+const ROUND: i64 = 1_000 * MS;
+
+/// How long a key may be busy because of a lease that nobody is inside of: one that was given up is released, and
+/// a process takes the store's word for a second.
+const NOBODY: i64 = 1_500 * MS;
+
+pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
+    let Some(healthy) = facts.healthy() else { return };
+    for (key, sections) in calls.sections() {
+        let entries: Vec<_> = sections.iter().filter(|(call, _)| call.is_root()).collect();
+        let waiters = calls
+            .iter()
+            .filter(|call| call.key == key && call.wait > 0 && call.is_root());
+        for waiter in waiters {
+            let span = Span {
+                from: waiter.asked.max(healthy.from),
+                to: waiter.decided().min(healthy.to),
+            };
+            let first = entries.partition_point(|(_, stay)| stay.entered <= span.from);
+            let others = entries[first..]
+                .iter()
+                .filter(|(other, _)| !other.shares_root(waiter))
+                .take_while(|(_, stay)| stay.entered < span.to);
+            let overtakers = others
+                .clone()
+                .filter(|(other, _)| other.asked > waiter.asked)
+                .count();
+            let passed_over = went_round(span, others.map(|(_, stay)| stay.entered))
+                - facts.still_within(waiter.life, span);
+            if passed_over > BOUND && overtakers >= OVERTAKERS {
+                findings.push(Finding::Starved {
+                    key: key.to_owned(),
+                    life: waiter.life,
+                    call: waiter.number,
+                    passed_over,
+                    overtakers,
+                    at: span.to,
+                });
+            }
+        }
+    }
+    held_by_nobody(calls, facts, healthy, findings);
+}
+
+/// For how long of `span` the key went from one to the next.
+fn went_round(span: Span, entries: impl Iterator<Item = i64>) -> i64 {
+    let (mut length, mut last) = (0, span.from);
+    for entered in entries {
+        length += Some(entered - last).filter(|gap| *gap <= ROUND).unwrap_or(0);
+        last = entered;
+    }
+    length
+}
+
+/// Somebody was refused because of a token, and somebody else much later because of the same one, and nobody ever
+/// was inside with it.
+fn held_by_nobody(calls: &Calls, facts: &Facts, healthy: Span, findings: &mut Vec<Finding>) {
+    let mut refused: HashMap<(&str, i64), Span> = HashMap::new();
+    for call in calls.iter().filter(|call| call.asked >= healthy.from) {
+        let Some(by) = refused_by(call).filter(|_| call.decided() < healthy.to) else {
+            continue;
+        };
+        // It stood in the way at some moment in between.
+        let span = refused.entry((&call.key, by)).or_insert(Span {
+            from: i64::MAX,
+            to: i64::MIN,
+        });
+        span.from = span.from.min(call.decided());
+        span.to = span.to.max(call.asked);
+    }
+    for (key, sections) in calls.sections() {
+        for (_, stay) in sections {
+            refused.remove(&(key, stay.token));
+        }
+    }
+    let mut refused: Vec<_> = refused.into_iter().collect();
+    refused.sort_by_key(|(_, span)| span.from);
+    for ((key, token), span) in refused {
+        if span.to - span.from > NOBODY && !facts.stalled(span) {
+            findings.push(Finding::HeldByNobody {
+                key: key.to_owned(),
+                token,
+                length: span.to - span.from,
+                at: span.to,
+            });
+        }
+    }
+}
+
+fn refused_by(call: &Call) -> Option<i64> {
+    let answer = call.answer.as_ref()?;
+    answer
+        .by
+        .filter(|_| matches!(answer.end, End::Busy | End::Timeout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_somebody_keeps_does_not_go_round() {
+        let span = Span {
+            from: 0,
+            to: 20_000 * MS,
+        };
+        let at = |entries: &[i64]| went_round(span, entries.iter().map(|ms| ms * MS));
+        assert_eq!(at(&[]), 0);
+        assert_eq!(at(&[500, 1_500, 2_000]), 2_000 * MS);
+        assert_eq!(at(&[1_001, 1_500]), 499 * MS);
+    }
+}

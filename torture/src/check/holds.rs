@@ -1,0 +1,79 @@
+//! How long a lock is kept: at least `hold_min` once its call has returned, and at most `max_hold`.
+
+use super::calls::{Call, Calls, Stay};
+use super::cause::{Cause, GRACE, cause};
+use super::facts::{Facts, Span};
+use super::finding::{Finding, Who};
+use crate::history::{End, MS};
+
+/// A call that was so slow to leave may have returned before its `hold_min` was in the row.
+const LEFT_AT_ONCE: i64 = 1_500 * MS;
+
+pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
+    for (key, sections) in calls.sections() {
+        // Who kept the key last, and until when.
+        let mut kept: Option<(&Call, &Stay, i64)> = None;
+        // When the last one had gone before whom somebody may come.
+        let mut left = i64::MIN;
+        for (call, stay) in sections {
+            if let Some((keeper, keeper_stay, until)) = kept
+                && stay.entered < until
+                && !call.shares_root(keeper)
+            {
+                findings.push(Finding::HoldMinCut {
+                    key: key.to_owned(),
+                    first: Who::of(keeper, keeper_stay),
+                    second: Who::of(call, stay),
+                    early: until - stay.entered,
+                });
+                kept = None;
+            }
+            if let Some(until) = keeps_until(call, left, facts) {
+                kept = Some((call, stay, until));
+            }
+            left = left.max(call.stay_end());
+            held_too_long(calls, call, stay, facts, findings);
+        }
+    }
+}
+
+/// Until when a call that has returned keeps its key. The grant came no sooner than it was asked for, and no sooner
+/// than the one before had gone.
+fn keeps_until(call: &Call, left_before: i64, facts: &Facts) -> Option<i64> {
+    let hold_min = call.terms.hold_min.filter(|_| call.is_root())?;
+    let (left, answer) = (call.stay.as_ref()?.left?, call.answer.as_ref()?);
+    let in_order = answer.end == End::Done && answer.at - left.at < LEFT_AT_ONCE;
+    let granted = if left_before <= left.at {
+        call.asked.max(left_before)
+    } else {
+        call.asked
+    };
+    let until = granted + hold_min;
+    let span = Span {
+        from: call.asked,
+        to: until,
+    };
+    (in_order && !facts.taken_away(&call.key, span)).then_some(until)
+}
+
+/// A section ends with the `max_hold` of its root, unless its process or its body could not.
+fn held_too_long(calls: &Calls, call: &Call, stay: &Stay, facts: &Facts, findings: &mut Vec<Finding>) {
+    let root = calls
+        .get(call.life, call.root)
+        .and_then(|root| root.stay.as_ref());
+    let Some((root, max_hold)) = root.zip(call.terms.max_hold) else {
+        return;
+    };
+    let span = Span {
+        from: (root.entered + max_hold + GRACE).max(stay.entered),
+        to: call.stay_end(),
+    };
+    let cut = stay.left.is_none();
+    if span.from < span.to && !cut && cause(call, stay, span, facts) == Cause::Unexplained {
+        findings.push(Finding::HeldTooLong {
+            key: call.key.clone(),
+            who: Who::of(call, stay),
+            late: span.to - span.from,
+        });
+    }
+}

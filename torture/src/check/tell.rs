@@ -1,0 +1,134 @@
+//! Findings in words.
+
+use std::fmt;
+
+use super::finding::Finding;
+use crate::history::MS;
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overlap {
+                key,
+                first,
+                second,
+                length,
+            } => {
+                let us = length / 1_000;
+                write!(f, "two inside of {key} for {us} µs: {first} and {second}")
+            }
+            Self::OwnerShared { first, second } => {
+                write!(f, "two chains had one owner: {first} and {second}")
+            }
+            Self::TokenReused { key, first, second } => {
+                write!(f, "a token of {key} was given twice: {first} and {second}")
+            }
+            Self::TokenFell { key, first, second } => {
+                write!(f, "a token of {key} fell: {first}, then {second}")
+            }
+            Self::ReentryChanged { key, outer, inner } => {
+                write!(
+                    f,
+                    "a re-entry of {key} changed owner or token: {outer}, inside {inner}"
+                )
+            }
+            Self::StaleWriteAccepted {
+                key, token, highest, ..
+            } => write!(
+                f,
+                "a write to {key} with token {token} was accepted after {highest}"
+            ),
+            Self::HeldAtTheEnd(row) => write!(
+                f,
+                "{} is held at the end, by {} for {} ms more (token {})",
+                row.key, row.holder, row.remaining_ms, row.token
+            ),
+            Self::MoneyLost(accounts) => write!(f, "money was lost or made: {accounts:?}"),
+            Self::TransferLost { id } => write!(f, "transfer {id} was committed and is not in the ledger"),
+            Self::Crashed { life, code } => write!(f, "process {life} ended by itself with {code:?}"),
+            Self::Stuck { life } => write!(f, "process {life} did not end when it was asked to"),
+            Self::Dead { key } => write!(f, "nobody got into {key} after the faults were over"),
+            Self::StoreFailed { key, text, .. } => {
+                write!(f, "the store failed a call on {key} without a fault: {text}")
+            }
+            Self::Unfinished => write!(f, "the history has no end"),
+            _ => self.tell_of_time(f),
+        }
+    }
+}
+
+impl Finding {
+    /// What came too soon, too late, or never.
+    fn tell_of_time(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HoldMinCut {
+                key,
+                first,
+                second,
+                early,
+            } => {
+                let ms = early / MS;
+                write!(f, "{key} was to be kept for {ms} ms more: {first} and {second}")
+            }
+            Self::HeldTooLong { key, who, late } => {
+                let ms = late / MS;
+                write!(f, "{key} was held for {ms} ms longer than its max_hold: {who}")
+            }
+            Self::LostForNothing { key, life, call, .. } => write!(
+                f,
+                "process {life} call {call} lost {key} although only commits were slow"
+            ),
+            Self::Starved {
+                key,
+                life,
+                call,
+                passed_over,
+                overtakers,
+                ..
+            } => {
+                let ms = passed_over / MS;
+                write!(
+                    f,
+                    "process {life} call {call} waited for {key} while {overtakers} who asked later came in, in {ms} ms"
+                )
+            }
+            Self::HeldByNobody {
+                key, token, length, ..
+            } => {
+                let ms = length / MS;
+                write!(
+                    f,
+                    "{key} was busy for {ms} ms with token {token}, which nobody had"
+                )
+            }
+            Self::Hung {
+                key,
+                life,
+                call,
+                what,
+                took,
+                limit,
+                ..
+            } => {
+                let (took, limit) = (took / MS, limit / MS);
+                write!(
+                    f,
+                    "process {life} call {call} on {key} took {took} ms {what}, with {limit} ms allowed"
+                )
+            }
+            Self::BusyAfterRelease {
+                key,
+                token,
+                released,
+                asked,
+            } => {
+                let later = (asked - released) / MS;
+                write!(
+                    f,
+                    "{key} was busy with token {token} for somebody who asked {later} ms after its release was confirmed"
+                )
+            }
+            _ => unreachable!("is told of above"),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Histories in which somebody waits too long, keeps a key too short or too long, or loses what should live.
+
+use super::sketch::{A, Ask, B, Sketch, forced, paused};
+use crate::check::Finding;
+use crate::fault::Fault;
+use crate::history::{End, Event, MS};
+
+/// When the faults end, and from when on everything must be well: the longest lease and 4 s later.
+const CALM: i64 = 1_000;
+const HEALTHY: i64 = CALM + 9_000;
+
+fn calm(sketch: Sketch) -> Sketch {
+    sketch.runner(CALM, Event::Calm)
+}
+
+/// One call with `hold_min` or `max_hold`, and how it ended.
+fn held((hold_min, max_hold): (Option<u32>, Option<u32>), to: i64, end: End) -> Sketch {
+    let mut sketch = Sketch::default();
+    let ask = Ask {
+        hold_min,
+        max_hold,
+        ..Ask::default()
+    };
+    sketch.ask_as(A, 1, 0, ask);
+    sketch.enter(A, 1, 5, ("10", 10));
+    sketch.leave(A, 1, to, to);
+    sketch.answer(A, 1, to, end, None);
+    sketch
+}
+
+#[test]
+fn nobody_comes_in_before_hold_min_is_over() {
+    let sketch = |end, entered| held((Some(1_000), None), 20, end).section(B, 1, 20, entered, entered + 1);
+    assert_eq!(sketch(End::Done, 1_000).findings(), []);
+    let found = sketch(End::Done, 999).findings();
+    assert!(matches!(found[..], [Finding::HoldMinCut { .. }]), "{found:?}");
+    // What was lost is not kept, nor what an operator takes away.
+    assert_eq!(sketch(End::Lost, 999).findings(), []);
+    assert_eq!(forced(sketch(End::Done, 999), 500).findings(), []);
+    let revoke = Fault::Revoke { key: 0 };
+    let revoked = sketch(End::Done, 999).runner(500, Event::Fault { fault: revoke });
+    assert_eq!(revoked.findings(), []);
+    // The process has gone, and the row must keep its word.
+    let killed = sketch(End::Done, 999).runner(100, Event::Killed { life: A });
+    assert!(matches!(killed.findings()[..], [Finding::HoldMinCut { .. }]));
+}
+
+#[test]
+fn hold_min_counts_from_the_end_of_the_one_before() {
+    let sketch = |entered| {
+        let mut sketch = Sketch::default().section(B, 1, 5, 0, 500);
+        let ask = Ask {
+            hold_min: Some(1_000),
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 100, ask);
+        sketch.enter(A, 1, 501, ("10", 10));
+        sketch.leave(A, 1, 510, 510);
+        sketch.answer(A, 1, 510, End::Done, None);
+        sketch.section(B, 2, 20, entered, entered + 1)
+    };
+    assert_eq!(sketch(1_500).findings(), []);
+    let found = sketch(1_499).findings();
+    assert!(matches!(found[..], [Finding::HoldMinCut { .. }]), "{found:?}");
+}
+
+#[test]
+fn a_body_ends_with_its_max_hold() {
+    // 50 ms are for being told.
+    let sketch = |to| held((None, Some(1_000)), to, End::Lost);
+    assert_eq!(sketch(1_055).findings(), []);
+    let found = sketch(1_056).findings();
+    assert!(matches!(found[..], [Finding::HeldTooLong { .. }]), "{found:?}");
+    assert_eq!(paused(sketch(3_000), A, 900, 2_990).findings(), []);
+}
+
+/// Somebody waits from `asked` on, and others go in and out every so often until he gives up.
+fn passed_over(asked: i64, every: i64, length: i64) -> Sketch {
+    let mut sketch = calm(Sketch::default());
+    let ask = Ask {
+        wait: 20_000,
+        ..Ask::default()
+    };
+    sketch.ask_as(A, 1, asked, ask);
+    sketch.answer(A, 1, asked + length, End::Timeout, None);
+    for call in 1..length / every {
+        let at = asked + call * every;
+        sketch = sketch.section(B, call.unsigned_abs(), call, at, at + 1);
+    }
+    sketch.runner(99_000, Event::SlowCommits)
+}
+
+#[test]
+fn who_is_passed_over_for_too_long_is_found() {
+    assert_eq!(passed_over(HEALTHY, 100, 5_100).findings(), []);
+    let found = passed_over(HEALTHY, 100, 5_300).findings();
+    assert!(
+        matches!(found[..], [Finding::Starved { overtakers: 52, .. }]),
+        "{found:?}"
+    );
+    // They had all asked before him, or were few.
+    let mut early = passed_over(HEALTHY, 100, 5_300);
+    for line in early.0.workers.get_mut(&B).unwrap() {
+        if matches!(line.event, Event::Ask { .. }) {
+            line.at = HEALTHY * MS;
+        }
+    }
+    let starved = |found: &Finding| matches!(found, Finding::Starved { .. });
+    assert!(!early.findings().iter().any(starved));
+    assert_eq!(passed_over(HEALTHY, 500, 9_500).findings(), []);
+    // Somebody kept the key for long, again and again.
+    assert_eq!(passed_over(HEALTHY, 1_100, 15_000).findings(), []);
+    // It began while something may have been wrong still.
+    assert_eq!(passed_over(HEALTHY - 1_000, 100, 6_000).findings(), []);
+    // Nothing of his process ran.
+    let stopped = paused(passed_over(HEALTHY, 100, 6_000), A, HEALTHY, HEALTHY + 2_000);
+    assert_eq!(stopped.findings(), []);
+}
+
+#[test]
+fn a_key_that_nobody_has_is_not_busy_for_long() {
+    let sketch = |asked, by| {
+        let mut sketch = calm(Sketch::default()).section(B, 1, 10, HEALTHY, HEALTHY + 10);
+        for (call, at) in [(1, HEALTHY + 20), (2, asked)] {
+            sketch.ask(A, call, at, None);
+            sketch.answer(A, call, at + 1, End::Busy, Some(by));
+        }
+        sketch.section(B, 2, 30, asked + 1, asked + 2)
+    };
+    assert_eq!(sketch(HEALTHY + 1_521, 20).findings(), []);
+    // Somebody had that one.
+    assert_eq!(sketch(HEALTHY + 1_522, 10).findings(), []);
+    let found = sketch(HEALTHY + 1_522, 20).findings();
+    assert!(matches!(found[..], [Finding::HeldByNobody { .. }]), "{found:?}");
+}
+
+#[test]
+fn a_renewed_lease_lives_through_slow_commits() {
+    let sketch = |ttl, renew| {
+        let mut sketch = calm(Sketch::default()).runner(HEALTHY, Event::SlowCommits);
+        let ask = Ask {
+            ttl,
+            renew,
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, HEALTHY, ask);
+        sketch.enter(A, 1, HEALTHY + 1, ("10", 10));
+        sketch.leave(A, 1, HEALTHY + 4_000, HEALTHY + 4_000);
+        sketch.answer(A, 1, HEALTHY + 4_000, End::Lost, None);
+        sketch
+    };
+    let found = sketch(5_000, true).findings();
+    assert!(matches!(found[..], [Finding::LostForNothing { .. }]), "{found:?}");
+    assert_eq!(sketch(5_000, false).findings(), []);
+    // Too short for commits that take 2 seconds.
+    assert_eq!(sketch(3_000, true).findings(), []);
+    assert_eq!(
+        paused(sketch(5_000, true), A, HEALTHY + 10, HEALTHY + 200).findings(),
+        []
+    );
+}

@@ -1,0 +1,167 @@
+//! Makes a history by hand, in milliseconds.
+
+use crate::check::{Cause, Finding, Verdict, check};
+use crate::history::{End, Event, History, How, Line, MS, Way};
+use crate::seat::Life;
+
+pub(super) const A: Life = Life { seat: 0, life: 0 };
+pub(super) const B: Life = Life { seat: 1, life: 0 };
+
+/// The key of every call that names no other.
+const KEY: &str = "key0";
+
+/// How long every call waits that does not say otherwise.
+pub(super) const WAIT: i64 = 3_000;
+
+/// What a call asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Ask {
+    pub(super) key: &'static str,
+    pub(super) ttl: u32,
+    pub(super) wait: u32,
+    pub(super) renew: bool,
+    pub(super) hold_min: Option<u32>,
+    pub(super) max_hold: Option<u32>,
+    pub(super) within: Option<u64>,
+    pub(super) spawned_by: Option<u64>,
+}
+
+impl Default for Ask {
+    fn default() -> Self {
+        Self {
+            key: KEY,
+            ttl: 2_000,
+            wait: u32::try_from(WAIT).unwrap(),
+            renew: true,
+            hold_min: None,
+            max_hold: None,
+            within: None,
+            spawned_by: None,
+        }
+    }
+}
+
+/// A history in the making.
+#[derive(Default)]
+pub(super) struct Sketch(pub(super) History);
+
+impl Sketch {
+    pub(super) fn worker(&mut self, life: Life, at: i64, event: Event) {
+        let written = Line { at: at * MS, event };
+        self.0.workers.entry(life).or_default().push(written);
+    }
+
+    pub(super) fn runner(mut self, at: i64, event: Event) -> Self {
+        self.0.runner.push(Line { at: at * MS, event });
+        self
+    }
+
+    pub(super) fn ask(&mut self, life: Life, call: u64, at: i64, within: Option<u64>) {
+        let ask = Ask {
+            within,
+            ..Ask::default()
+        };
+        self.ask_as(life, call, at, ask);
+    }
+
+    pub(super) fn ask_as(&mut self, life: Life, call: u64, at: i64, ask: Ask) {
+        let event = Event::Ask {
+            call,
+            key: ask.key.to_owned(),
+            way: Way::With,
+            ttl_ms: ask.ttl,
+            wait_ms: ask.wait,
+            renew: ask.renew,
+            hold_min_ms: ask.hold_min,
+            max_hold_ms: ask.max_hold,
+            within: ask.within,
+            spawned_by: ask.spawned_by,
+        };
+        self.worker(life, at, event);
+    }
+
+    pub(super) fn enter(&mut self, life: Life, call: u64, at: i64, (owner, token): (&str, i64)) {
+        let owner = owner.to_owned();
+        self.worker(life, at, Event::Enter { call, owner, token });
+    }
+
+    pub(super) fn leave(&mut self, life: Life, call: u64, at: i64, last_step: i64) {
+        let last_step = last_step * MS;
+        let how = How::Returned;
+        self.worker(life, at, Event::Leave { call, last_step, how });
+    }
+
+    pub(super) fn answer(&mut self, life: Life, call: u64, at: i64, end: End, by: Option<i64>) {
+        let text = None;
+        self.worker(life, at, Event::Answer { call, end, by, text });
+    }
+
+    /// A whole call whose owner is its token, and which is alive until it leaves.
+    pub(super) fn section(self, life: Life, call: u64, token: i64, from: i64, to: i64) -> Self {
+        self.section_last_seen(life, call, token, from, (to, to))
+    }
+
+    pub(super) fn section_last_seen(
+        mut self,
+        life: Life,
+        call: u64,
+        token: i64,
+        from: i64,
+        (to, last_step): (i64, i64),
+    ) -> Self {
+        self.ask(life, call, from, None);
+        self.enter(life, call, from, (&token.to_string(), token));
+        self.leave(life, call, to, last_step);
+        self.answer(life, call, to, End::Done, None);
+        self
+    }
+
+    pub(super) fn write(mut self, at: i64, life: Life, call: u64, token: i64, accepted: bool) -> Self {
+        let event = Event::Write {
+            from: life,
+            call,
+            key: KEY.to_owned(),
+            token,
+            sent: at * MS,
+            last: 0,
+            accepted,
+        };
+        self.0.resource.push(Line { at: at * MS, event });
+        self
+    }
+
+    /// Ends the history as a good run ends.
+    pub(super) fn judge(self) -> Verdict {
+        let quiet = self.runner(100_000, Event::Quiet { held: Vec::new() });
+        check(&quiet.0)
+    }
+
+    pub(super) fn findings(self) -> Vec<Finding> {
+        self.judge().findings
+    }
+}
+
+pub(super) fn forced(sketch: Sketch, at: i64) -> Sketch {
+    let key = KEY.to_owned();
+    sketch
+        .runner(at, Event::Forcing { key: key.clone() })
+        .runner(at + 1, Event::Forced { key, known: true })
+}
+
+pub(super) fn paused(sketch: Sketch, life: Life, from: i64, to: i64) -> Sketch {
+    sketch
+        .runner(from, Event::Paused { life })
+        .runner(to, Event::Continued { life })
+}
+
+/// One overlap, and what the checker says about it.
+pub(super) fn overlap(sketch: Sketch) -> Cause {
+    let verdict = sketch.judge();
+    let causes: Vec<_> = verdict.overlaps.into_iter().collect();
+    let [(cause, 1)] = causes[..] else {
+        panic!("{causes:?}")
+    };
+    let overlaps = |found: &Finding| matches!(found, Finding::Overlap { .. });
+    assert_eq!(verdict.findings.iter().any(overlaps), cause == Cause::Unexplained);
+    cause
+}
