@@ -6,20 +6,6 @@ use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// Properties that more than one model has.
-pub mod property {
-    /// Counted by the local deadline, and under the conditions that the documentation names.
-    pub const EXCLUSION: &str = "at most one owner is inside";
-    /// Per key, over takeover, force release, purge and hand-over.
-    pub const TOKENS: &str = "fence tokens grow and are never reused";
-    /// By the order in which owners were let in.
-    pub const FENCED: &str = "a fenced resource takes no write out of order";
-    /// The row is not held by a lease that nobody answers for.
-    pub const RELEASE: &str = "what is held is held for somebody";
-    /// So what nobody extends ends.
-    pub const LENGTH: &str = "no lease is longer than a ttl from now";
-}
-
 /// A model that the checker can walk through.
 pub trait Checked:
     Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Clone + Debug + PartialEq>

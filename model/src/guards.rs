@@ -20,86 +20,103 @@ macro_rules! guards {
 }
 
 guards! {
+    // The row. `Store` takes these away from dblock's own rules.
     /// A release is conditioned on `lease_id`. Without it: on the process.
     ReleaseChecksLease,
+    /// A release requires `expire_at > now`.
+    ReleaseChecksExpiry,
     /// A renewal is conditioned on `lease_id`. Without it: on nothing.
     ExtendChecksLease,
     /// A renewal requires `expire_at > now`.
     ExtendChecksExpiry,
+    /// An extend never lowers the row's token.
+    ExtendKeepsLaterToken,
+    /// The number of holds is written, not added to.
+    AbsoluteCounts,
     /// A free row refuses the `lease_id` that it carries.
     FreeRowRefusesItsLease,
     /// A repeated acquire is answered with the grant that stands. Without it: as busy.
     RepeatedAcquireIsSameGrant,
-    /// The number of holds is written, not added to.
-    AbsoluteCounts,
     /// A new token is larger than the row's `fence_ceiling`. Without it: than the clock allows only.
     TokenAboveCeiling,
     /// A new token is not smaller than the store's clock. Without it: the ceiling alone counts.
     TokenFromClock,
-    /// The acquire raises `fence_ceiling` by the block that the process may hand out.
-    CeilingCoversBlock,
-    /// An extend never lowers the row's token.
-    ExtendKeepsLaterToken,
+    /// A grant raises `fence_ceiling` by the spare tokens that the process may hand out.
+    CeilingCoversSpareTokens,
+    /// A release passes the row on to a live successor only.
+    PassOnToLiveOnly,
+    /// A grant and a pass-on clear the successor.
+    GrantClearsSuccessor,
     /// Only rows whose `fence_ceiling` is below the clock are purged.
     PurgeBelowClock,
     /// Only rows that were idle for longer than any request is late are purged.
     PurgeOnlyIdle,
+    /// A fence check locks the row until the user's transaction ends.
+    CheckLocksRow,
+
+    // A lease in a process.
     /// A body ends at the local deadline.
     LocalDeadline,
-    /// The local deadline is counted from before the request was sent. Without it: from the reply.
+    /// The local deadline is counted from before the request was sent. Without it: from the answer.
     DeadlineFromSend,
     /// The local deadline is earlier than the store's by a margin.
     Margin,
-    /// An acquire of unknown outcome is released.
-    OrphanIsReleased,
-    /// That release is resent until the ttl has passed.
-    OrphanReleaseIsResent,
-    /// The last one is sent after the ttl. Without it: answered after the ttl, and perhaps carried out before.
-    LastReleaseAfterTtl,
     /// The lock is handed over only before the local deadline.
     HandOverWithinLease,
-    /// The lock is handed over only within the block of reserved tokens.
-    HandOverWithinBlock,
+    /// The lock is handed over only within the spare tokens.
+    HandOverWithinSpareTokens,
     /// Not after a body that called `verify_in`.
     NoHandOverAfterCheck,
-    /// A process hands the lock over for a short time only, then releases it.
-    StreakIsBounded,
-    /// Then it stands back for longer than the pause between two looks of another process. Without it: for less.
-    StandsBackForAPause,
     /// The row follows before a fence check.
     FlushBeforeCheck,
-    /// A fence check locks the row until the user's transaction ends.
-    CheckLocksRow,
-    /// While a reservation stands nobody else is granted the lock.
-    ReservationKeepsOthersOut,
-    /// While a reservation stands nobody else gets one.
-    OneReservation,
-    /// A grant ends the reservation.
-    GrantEndsReservation,
-    /// A reservation raises `fence_ceiling` above its token.
-    ReservationRaisesCeiling,
-    /// An extend takes the lock over only for the lease that it is reserved for.
-    ClaimNeedsReservation,
-    /// And it never shortens what was promised. Without it: to a ttl.
-    ClaimKeepsThePromise,
-    /// "Left" is believed only when it names the lease that the reservation is behind.
-    LeftNamesTheLease,
-    /// And only while the reservation stands by the process' own clock.
-    LeftWhileReserved,
-    /// And only while the process has no request on its way.
-    LeftWithNoAskOnItsWay,
-    /// Who has said that a lease is left lets nobody in with it.
-    LeavesForGood,
-    /// An ask of unknown outcome ends the use of its lease.
-    UnknownAskEndsLease,
-    /// "Withdrawn" does not settle an ask of unknown outcome: it may be carried out yet.
-    WithdrawnIsNotTheEnd,
-    /// A lease that was withdrawn is not used again, whatever the answer.
-    WithdrawalEndsLease,
-    /// A lease with which an owner came in is not asked for again.
+
+    // Acquires of unknown outcome.
+    /// They are released.
+    AbandonedIsReleased,
+    /// That release is resent until the ttl has passed.
+    AbandonedReleaseIsResent,
+    /// The last one is sent after the ttl. Without it: answered after the ttl, and perhaps carried out before.
+    LastReleaseAfterTtl,
+    /// "Withdrawn" does not end that if the lease was next before: that is what the release may have found.
+    WithdrawnMayBeAnEarlierAsk,
+    /// Nor does "released": the row may have been passed on to that earlier place.
+    ReleasedMayBeAnEarlierAsk,
+
+    // Who may enter on a wake-up.
+    /// Its token is larger than the holder's token in the latest answer "next".
+    WakeUpIsNewer,
+    /// No ask of the lease is on its way.
+    WakeUpWithNoAskOnItsWay,
+    /// The local deadline is ahead. Without it: the passed-on lease is counted from the wake-up.
+    WakeUpWithinLease,
+    /// That deadline counts `next_ttl`. Without it: the whole ttl.
+    DeadlineOfNextTtl,
+    /// Only the locked row says who is next. Without it: so does one that was read while another transaction
+    /// changed it.
+    SnapshotIsNotNext,
+    /// A wake-up for a lease that nobody waits with is answered by its release.
+    UnwantedPassOnIsReleased,
+
+    // A lease that is not asked with again: one
+    /// that has entered,
     EntryEndsAsking,
-    /// Who came in by a reservation releases only when the row is known to have followed.
-    ReleaseAfterClaim,
+    /// that was withdrawn,
+    WithdrawalEndsAsking,
+    /// that was told "lost",
+    LostEndsAsking,
+    /// whose ask had an unknown outcome.
+    UnknownEndsAsking,
+
+    // Fairness.
+    /// A process hands the lock over for a short time only, then releases it.
+    StreakIsBounded,
+    /// Where nobody queues, it then backs off for longer than the pause between two looks of another process.
+    /// Without it: for less.
+    BacksOffForAPause,
+    /// Who cannot listen queues too, once it has waited for a second.
+    PollerQueues,
+    /// Who has waited for a second longer replaces the successor.
+    ElderGoesFirst,
 }
 
 /// Which guards stand: all of them, or all but one.

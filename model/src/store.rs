@@ -1,25 +1,39 @@
-//! The row and what a request does to it: the table of rules on `dblock::store::Store::apply`, with a small
-//! number in the place of each time, token and UUID.
+//! The store: the row and what a request does to it. The rules are dblock's own, [`rules::carry_out`]; here the
+//! row is only made small, so that it can be compared and hashed, and single rules are taken away for a test.
+
+mod convert;
+mod weaken;
 
 use std::fmt;
 
+use dblock::store::{self, HandedOver, rules};
+use uuid::Uuid;
+
 use crate::guards::{Guard, Guards};
-use crate::history::Turn;
+pub(crate) use convert::micros;
+use convert::{TICK_MICROS, key, length, ticks};
 
 /// Ticks of a clock.
 pub type Time = u8;
 
-/// A fence token.
-pub type Token = u8;
+/// For how many ticks an acquire makes its lease the successor.
+pub const QUEUED_FOR: Time = 2;
 
-/// A process: P, Q or R.
+/// A fence token: µs, printed as ticks and what is above them.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub i64);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.0 / TICK_MICROS, self.0 % TICK_MICROS)
+    }
+}
+
+/// A process: P, Q or R. O is the operator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Process(pub u8);
 
 impl Process {
-    /// P and Q. Most models have no third.
-    pub const ALL: [Self; 2] = [Self(0), Self(1)];
-
     /// For a list with an entry per process.
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -28,7 +42,7 @@ impl Process {
 
 impl fmt::Debug for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(["P", "Q", "R"][self.index()])
+        f.write_str(["P", "Q", "R", "O"][self.index()])
     }
 }
 
@@ -37,7 +51,7 @@ impl fmt::Debug for Process {
 pub struct LeaseId {
     /// Whose it is.
     pub process: Process,
-    /// Counts the process' leases.
+    /// Counts the process' leases, from 1.
     pub number: u8,
 }
 
@@ -47,11 +61,29 @@ impl fmt::Debug for LeaseId {
     }
 }
 
+/// The fresh lease that a force release writes.
+const OPERATOR: LeaseId = LeaseId {
+    process: Process(3),
+    number: 1,
+};
+
+/// A request on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Request {
+    /// The lease that is asked for or acted for.
+    pub lease: LeaseId,
+    /// What to do.
+    pub action: Action,
+}
+
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
-    /// Takes the lock.
-    Acquire,
+    /// Takes the lock, or queues.
+    Acquire {
+        /// How long the caller has waited, if the lease is to become the successor of a lock that is busy.
+        queue: Option<Time>,
+    },
     /// Writes the number of holds and the token, and lengthens the lease.
     Extend {
         /// The number of holds.
@@ -68,47 +100,34 @@ pub enum Action {
     },
 }
 
-/// A request on its way.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Request {
-    /// The lease that is asked for or acted for.
-    pub lease: LeaseId,
-    /// What to do.
-    pub action: Action,
-}
-
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.action {
-            Action::Acquire => write!(f, "acquire {:?}", self.lease),
+            Action::Acquire { queue } => {
+                write!(f, "acquire {:?}", self.lease)?;
+                queue.map_or(Ok(()), |waited| write!(f, " or queue, waited {waited}"))
+            }
             Action::Extend { count, token, .. } => {
-                write!(f, "extend {:?} with count {count}, token {token}", self.lease)
+                write!(f, "extend {:?} with count {count}, token {token:?}", self.lease)
             }
             Action::Release { .. } => write!(f, "release {:?}", self.lease),
         }
     }
 }
 
-/// The answer to a request.
+/// The answer to a request, with lengths in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The lock is taken, with this token and for so many ticks.
+    /// The lock is taken, with this token and for so long.
     Granted(Token, Time),
-    /// The lease ends in so many ticks.
+    /// The lease ends after so long.
     Extended(Time),
     /// The lease is over.
     Released,
-    /// Somebody else holds the lock.
+    /// Somebody else holds the lock; or the row was locked, and nobody knows.
     Busy,
-    /// Somebody else holds the lock, and this lease is next.
-    Reserved {
-        /// The lease that holds the lock.
-        behind: LeaseId,
-        /// The token that the reserved lease will have.
-        token: Token,
-        /// The reservation ends in so many ticks.
-        remaining: Time,
-    },
+    /// Somebody else holds the lock with this token, and this lease is next and will then have so long.
+    Queued(Token, Time),
     /// The lease was next, and is no longer.
     Withdrawn,
     /// The row does not carry this lease any more, or the lease has expired.
@@ -128,21 +147,23 @@ pub struct Row {
     pub token: Token,
     /// The largest token that anyone may have.
     pub ceiling: Token,
-    /// When its owner was let in. History only, and written by the model.
-    pub turn: Turn,
-    /// Who is next.
-    pub reserved: Option<Reserved>,
+    /// The successor.
+    pub next: Option<Next>,
 }
 
-/// The promise of the next grant.
+/// The lease that a release passes the row on to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Reserved {
-    /// For this lease.
+pub struct Next {
+    /// The lease.
     pub lease: LeaseId,
-    /// Until then, on the store's clock.
+    /// How long it will have.
+    pub ttl: Time,
+    /// How many tokens above its own.
+    pub spare: u8,
+    /// Since when it waits.
+    pub since: Time,
+    /// Until when it is live.
     pub until: Time,
-    /// With this token.
-    pub token: Token,
 }
 
 impl Row {
@@ -156,191 +177,98 @@ impl Row {
         self.count > 0 && self.expire_at <= now
     }
 
-    /// The reservation that stands.
-    pub fn reservation(&self, now: Time) -> Option<Reserved> {
-        self.reserved.filter(|reserved| reserved.until > now)
+    /// The live successor of a lock that is held.
+    pub fn successor(&self, now: Time) -> Option<Next> {
+        self.next.filter(|next| self.is_held(now) && next.until > now)
+    }
+
+    /// Times that no longer matter are all the same.
+    pub fn forget(&mut self, now: Time) {
+        if !self.is_held(now) {
+            self.expire_at = 0;
+        }
+        if let Some(next) = self.next.as_mut().filter(|next| next.until <= now) {
+            (next.since, next.until) = (0, 0);
+        }
+    }
+
+    /// The operator frees the lock, as [`store::Store::force_release`] says.
+    pub fn force_release(&mut self) {
+        (self.count, self.lease, self.next) = (0, OPERATOR, None);
     }
 }
 
-/// What the store goes by.
+/// What the requests of a run have in common.
 #[derive(Debug, Clone, Copy)]
-pub struct Rules {
+pub struct Store {
     /// The guards that stand.
     pub guards: Guards,
     /// Length of a lease.
     pub ttl: Time,
-    /// How many more tokens an acquire reserves.
-    pub block: Token,
-    /// How long a busy answer reserves the next grant. With 0 there are no reservations.
-    pub reserve: Time,
+    /// How many more tokens an acquire asks for.
+    pub spare: u8,
 }
 
-impl Rules {
+impl Store {
+    /// How long a passed-on lease is.
+    pub fn next_ttl(self) -> Time {
+        ticks(i64::try_from(length(self.ttl).min(store::NEXT_TTL).as_micros()).unwrap_or(i64::MAX))
+    }
+
     /// Carries a request out at `now` on the store's clock.
+    ///
+    /// # Panics
+    /// When the rules refuse it, which they don't while there are tokens.
     pub fn apply(self, row: &mut Option<Row>, now: Time, request: Request) -> Outcome {
-        let lease = request.lease;
-        match request.action {
-            Action::Acquire => self.acquire(row, now, lease),
-            Action::Extend { count, change, token } => {
-                let Some(row) = row.as_mut() else {
-                    return Outcome::Lost;
-                };
-                if self.claims(*row, now, lease) {
-                    return self.claim(row, now, lease, token);
-                }
-                if !self.extends(*row, now, lease) {
-                    return Outcome::Lost;
-                }
-                row.count = self.count(row.count, count, change);
-                row.expire_at = row.expire_at.max(now + self.ttl);
-                if token > row.token || !self.guards.has(Guard::ExtendKeepsLaterToken) {
-                    row.token = token;
-                }
-                Outcome::Extended(row.expire_at - now)
-            }
-            Action::Release { change } => match row {
-                Some(row) if row.is_held(now) && self.releases(*row, lease) => {
-                    row.count = self.count(row.count, 0, change);
-                    Outcome::Released
-                }
-                Some(row) if row.count == 0 && row.lease == lease => Outcome::Released,
-                Some(row) if row.reservation(now).is_some_and(|next| next.lease == lease) => {
-                    row.reserved = None;
-                    Outcome::Withdrawn
-                }
-                _ => Outcome::Lost,
-            },
-        }
-    }
-
-    fn acquire(self, row: &mut Option<Row>, now: Time, lease: LeaseId) -> Outcome {
-        if let Some(row) = row {
-            let its_own = row.lease == lease;
-            if row.is_held(now) {
-                if its_own && self.guards.has(Guard::RepeatedAcquireIsSameGrant) {
-                    row.count = 1;
-                    return Outcome::Granted(row.token, row.expire_at - now);
-                }
-                return self.busy(row, now, lease);
-            }
-            let refused = row.is_expired(now) || self.guards.has(Guard::FreeRowRefusesItsLease);
-            if its_own && refused {
-                return Outcome::Lost;
-            }
-            let others = row.reservation(now).is_some_and(|next| next.lease != lease);
-            if others && self.guards.has(Guard::ReservationKeepsOthersOut) {
-                return Outcome::Busy;
-            }
-        }
-        let next = row.and_then(|row| row.reservation(now));
-        let next = next.filter(|next| next.lease == lease);
-        let token = next.map_or_else(|| self.token(*row, now), |next| next.token);
-        let ceiling = row.map_or(0, |row| row.ceiling).max(token + self.block());
-        let kept = row.and_then(|row| row.reserved);
-        *row = Some(Row {
-            lease,
-            count: 1,
-            expire_at: now + self.ttl,
-            token,
-            ceiling,
-            turn: 0,
-            reserved: kept.filter(|_| !self.guards.has(Guard::GrantEndsReservation)),
-        });
-        Outcome::Granted(token, self.ttl)
-    }
-
-    /// A token for whoever comes after all that were given so far.
-    fn token(self, row: Option<Row>, now: Time) -> Token {
-        let above = row.filter(|_| self.guards.has(Guard::TokenAboveCeiling));
-        let above = above.map_or(0, |row| row.ceiling + 1);
-        let clock = if self.guards.has(Guard::TokenFromClock) {
-            now
-        } else {
-            1
+        let before = *row;
+        let mut real = before.map_or_else(|| rules::absent(key(), micros(now)), |row| row.at(now));
+        let mut asked = store::Request {
+            key: real.key.clone(),
+            lease_id: request.lease.into(),
+            action: self.action(request),
         };
-        above.max(clock)
+        if let Some(before) = &before {
+            self.weaken(before, now, request, &mut real, &mut asked);
+        }
+        let (outcome, changed) = rules::carry_out(&asked, &mut real).expect("there are tokens");
+        let outcome = Outcome::from(outcome);
+        if !changed {
+            return outcome;
+        }
+        let mut after = Row::from(&real);
+        self.weaken_after(before, request, &mut after);
+        *row = Some(after);
+        match outcome {
+            Outcome::Granted(_, remaining) => Outcome::Granted(after.token, remaining),
+            other => other,
+        }
     }
 
-    fn block(self) -> Token {
-        if self.guards.has(Guard::CeilingCoversBlock) {
-            self.block
+    fn action(self, request: Request) -> store::Action {
+        let spare = if self.guards.has(Guard::CeilingCoversSpareTokens) {
+            self.spare
         } else {
             0
-        }
-    }
-
-    /// The answer to an acquire that finds the lock held.
-    fn busy(self, row: &mut Row, now: Time, lease: LeaseId) -> Outcome {
-        let reserved = row.reservation(now);
-        let of_another =
-            reserved.is_some_and(|next| next.lease != lease) && self.guards.has(Guard::OneReservation);
-        if self.reserve == 0 || of_another {
-            return Outcome::Busy;
-        }
-        let token = match reserved {
-            Some(next) if next.lease == lease => next.token,
-            _ => {
-                let token = self.token(Some(*row), now);
-                if self.guards.has(Guard::ReservationRaisesCeiling) {
-                    row.ceiling = token + self.block();
-                }
-                token
-            }
         };
-        row.reserved = Some(Reserved {
-            lease,
-            until: now + self.reserve,
-            token,
-        });
-        Outcome::Reserved {
-            behind: row.lease,
-            token,
-            remaining: self.reserve,
-        }
-    }
-
-    fn claims(self, row: Row, now: Time, lease: LeaseId) -> bool {
-        let reserved = row.reservation(now).is_some_and(|next| next.lease == lease);
-        let reserved = reserved || !self.guards.has(Guard::ClaimNeedsReservation);
-        self.reserve > 0 && row.lease != lease && reserved
-    }
-
-    /// Who is next has come in, and the row follows.
-    fn claim(self, row: &mut Row, now: Time, lease: LeaseId, token: Token) -> Outcome {
-        row.lease = lease;
-        row.count = 1;
-        row.expire_at = now + self.ttl;
-        if self.guards.has(Guard::ClaimKeepsThePromise) {
-            let promised = row.reserved.map_or(0, |next| next.until);
-            row.expire_at = row.expire_at.max(promised);
-        }
-        row.token = token;
-        row.ceiling = row.ceiling.max(token);
-        if self.guards.has(Guard::GrantEndsReservation) {
-            row.reserved = None;
-        }
-        Outcome::Extended(row.expire_at - now)
-    }
-
-    fn extends(self, row: Row, now: Time, lease: LeaseId) -> bool {
-        let its_own = row.lease == lease || !self.guards.has(Guard::ExtendChecksLease);
-        let in_time = row.expire_at > now || !self.guards.has(Guard::ExtendChecksExpiry);
-        row.count > 0 && its_own && in_time
-    }
-
-    fn releases(self, row: Row, lease: LeaseId) -> bool {
-        if self.guards.has(Guard::ReleaseChecksLease) {
-            row.lease == lease
-        } else {
-            row.lease.process == lease.process
-        }
-    }
-
-    fn count(self, old: u8, count: u8, change: i8) -> u8 {
-        if self.guards.has(Guard::AbsoluteCounts) {
-            count
-        } else {
-            old.saturating_add_signed(change)
+        match request.action {
+            Action::Acquire { queue } => {
+                let mut acquire = store::Acquire::new(Uuid::nil(), length(self.ttl), "");
+                acquire.spare_tokens = spare.into();
+                let elder = self.guards.has(Guard::ElderGoesFirst);
+                acquire.queue = queue.map(|waited| length(if elder { waited } else { 0 }));
+                acquire.wanted_for = queue.map(|_| length(QUEUED_FOR));
+                store::Action::Acquire(acquire)
+            }
+            Action::Extend { count, token, .. } => {
+                let mut extend = store::Extend::new(count.into(), length(self.ttl));
+                extend.handed_over = Some(HandedOver {
+                    owner: Uuid::nil(),
+                    holder: "".into(),
+                    fence_token: token.0,
+                });
+                store::Action::Extend(extend)
+            }
+            Action::Release { .. } => store::Action::Release,
         }
     }
 }

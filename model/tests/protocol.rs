@@ -2,202 +2,230 @@
 
 use std::collections::BTreeSet;
 
-use dblock_model::check::property::{EXCLUSION, FENCED, RELEASE, TOKENS};
 use dblock_model::check::{breaks, broken, holds};
-use dblock_model::counts::{CountsModel, KEPT};
+use dblock_model::fairness::{Fairness, TURN};
 use dblock_model::guards::{Guard, Guards};
-use dblock_model::hand_over::{CHECKED, HandOverModel, PASSES};
-use dblock_model::lease::{ENDED, LeaseModel, MARGIN, Trouble};
-use dblock_model::reservations::{
-    Bounds, CLOCK, CRASH, FREED, KEPT as KEEPS_IT, LATE, RESERVED, ReservationsModel, SHORT, THREE,
+use dblock_model::protocol::bounds::{
+    Bounds, CLOCK, COUNTS, CRASH, FORCE, HAND_OVER, PASS_ON_CLOCK, PASS_ON_CRASH, PASS_ON_LATE, PASS_ON_SLOW,
+    PASS_ON_THREE, PASS_ON_TOKENS, RETRY,
 };
-use dblock_model::retry::RetryModel;
-use dblock_model::turns::{TURN, TurnsModel};
+use dblock_model::protocol::{
+    CHECKED, DEAD, ENDED, EXCLUSION, IN_VAIN, KEPT, MARGIN, NEXT, PASSES, Protocol, RELEASE, TOKENS,
+};
 
-const JUMP: Trouble = Trouble::Jump(MARGIN);
+/// Without the guard the property is violated in that run.
+type Need = (Guard, Bounds, &'static str);
 
-/// Without the guard the property is violated.
-const RETRY: &[(Guard, &str)] = &[
-    (Guard::OrphanIsReleased, RELEASE),
-    (Guard::OrphanReleaseIsResent, RELEASE),
-    (Guard::LastReleaseAfterTtl, RELEASE),
-    (Guard::FreeRowRefusesItsLease, RELEASE),
-    (Guard::PurgeOnlyIdle, RELEASE),
-    (Guard::RepeatedAcquireIsSameGrant, RELEASE),
-    (Guard::ReleaseChecksLease, EXCLUSION),
+const RETRY_NEEDS: &[Need] = &[
+    (Guard::AbandonedIsReleased, RETRY, RELEASE),
+    (Guard::AbandonedReleaseIsResent, RETRY, RELEASE),
+    (Guard::LastReleaseAfterTtl, RETRY, RELEASE),
+    (Guard::FreeRowRefusesItsLease, RETRY, RELEASE),
+    (Guard::PurgeOnlyIdle, RETRY, RELEASE),
 ];
 
-const LEASE: &[(Guard, Trouble, &str)] = &[
-    (Guard::ReleaseChecksLease, JUMP, EXCLUSION),
-    (Guard::ExtendChecksLease, Trouble::ForceRelease, EXCLUSION),
-    (Guard::ExtendChecksExpiry, Trouble::Crash, ENDED),
-    (Guard::LocalDeadline, Trouble::Crash, EXCLUSION),
-    (Guard::DeadlineFromSend, Trouble::Crash, EXCLUSION),
-    (Guard::Margin, JUMP, EXCLUSION),
-    (Guard::TokenAboveCeiling, Trouble::Crash, TOKENS),
-    (Guard::TokenAboveCeiling, Trouble::ForceRelease, FENCED),
+const LEASE_NEEDS: &[Need] = &[
+    (Guard::ReleaseChecksLease, CLOCK, EXCLUSION),
+    (Guard::ReleaseChecksExpiry, CRASH, ENDED),
+    (Guard::ExtendChecksLease, FORCE, EXCLUSION),
+    (Guard::ExtendChecksExpiry, CRASH, ENDED),
+    (Guard::LocalDeadline, CRASH, EXCLUSION),
+    (Guard::DeadlineFromSend, CRASH, EXCLUSION),
+    (Guard::Margin, CLOCK, EXCLUSION),
+    (Guard::TokenAboveCeiling, CRASH, TOKENS),
 ];
 
-const COUNTS: &[(Guard, &str)] = &[
-    (Guard::AbsoluteCounts, EXCLUSION),
-    (Guard::AbsoluteCounts, KEPT),
-    (Guard::AbsoluteCounts, RELEASE),
-    (Guard::ReleaseChecksLease, EXCLUSION),
+const COUNTS_NEEDS: &[Need] = &[
+    (Guard::AbsoluteCounts, COUNTS, EXCLUSION),
+    (Guard::AbsoluteCounts, COUNTS, KEPT),
+    (Guard::AbsoluteCounts, COUNTS, RELEASE),
 ];
 
-const HAND_OVER: &[(Guard, &str)] = &[
-    (Guard::CeilingCoversBlock, TOKENS),
-    (Guard::CeilingCoversBlock, FENCED),
-    (Guard::TokenAboveCeiling, TOKENS),
-    (Guard::TokenFromClock, TOKENS),
-    (Guard::PurgeBelowClock, TOKENS),
-    (Guard::HandOverWithinBlock, TOKENS),
-    (Guard::HandOverWithinLease, TOKENS),
-    (Guard::NoHandOverAfterCheck, CHECKED),
-    (Guard::CheckLocksRow, CHECKED),
-    (Guard::FlushBeforeCheck, PASSES),
-    (Guard::ExtendKeepsLaterToken, PASSES),
+const HAND_OVER_NEEDS: &[Need] = &[
+    (Guard::CeilingCoversSpareTokens, HAND_OVER, TOKENS),
+    (Guard::TokenAboveCeiling, HAND_OVER, TOKENS),
+    (Guard::TokenFromClock, HAND_OVER, TOKENS),
+    (Guard::PurgeBelowClock, HAND_OVER, TOKENS),
+    (Guard::HandOverWithinSpareTokens, HAND_OVER, TOKENS),
+    (Guard::HandOverWithinLease, HAND_OVER, TOKENS),
+    (Guard::NoHandOverAfterCheck, HAND_OVER, CHECKED),
+    (Guard::CheckLocksRow, HAND_OVER, CHECKED),
+    (Guard::FlushBeforeCheck, HAND_OVER, PASSES),
+    (Guard::ExtendKeepsLaterToken, HAND_OVER, PASSES),
 ];
 
-const RESERVATIONS: &[(Guard, Bounds, &str)] = &[
-    (Guard::ReservationKeepsOthersOut, CRASH, KEEPS_IT),
-    (Guard::OneReservation, THREE, EXCLUSION),
-    (Guard::GrantEndsReservation, CRASH, RESERVED),
-    (Guard::ReservationRaisesCeiling, CRASH, TOKENS),
-    (Guard::TokenAboveCeiling, LATE, TOKENS),
-    (Guard::ClaimNeedsReservation, CRASH, KEEPS_IT),
-    (Guard::ClaimKeepsThePromise, SHORT, KEEPS_IT),
-    (Guard::ClaimKeepsThePromise, SHORT, EXCLUSION),
-    (Guard::LeftNamesTheLease, CRASH, EXCLUSION),
-    (Guard::LeftWhileReserved, CRASH, KEEPS_IT),
-    (Guard::DeadlineFromSend, CLOCK, KEEPS_IT),
-    (Guard::Margin, CLOCK, KEEPS_IT),
-    (Guard::LeftWithNoAskOnItsWay, LATE, RESERVED),
-    (Guard::LeavesForGood, LATE, EXCLUSION),
-    (Guard::UnknownAskEndsLease, LATE, RELEASE),
-    (Guard::WithdrawnIsNotTheEnd, LATE, RESERVED),
-    (Guard::WithdrawalEndsLease, LATE, KEEPS_IT),
-    (Guard::EntryEndsAsking, CRASH, TOKENS),
-    (Guard::ReleaseAfterClaim, CRASH, FREED),
+const PASS_ON_NEEDS: &[Need] = &[
+    (Guard::TokenAboveCeiling, PASS_ON_TOKENS, TOKENS),
+    (Guard::CeilingCoversSpareTokens, PASS_ON_TOKENS, TOKENS),
+    (Guard::PassOnToLiveOnly, PASS_ON_CRASH, DEAD),
+    (Guard::GrantClearsSuccessor, PASS_ON_CRASH, NEXT),
+    (Guard::ReleaseChecksExpiry, PASS_ON_CRASH, ENDED),
+    (Guard::WakeUpIsNewer, PASS_ON_CRASH, EXCLUSION),
+    (Guard::WakeUpWithNoAskOnItsWay, PASS_ON_LATE, NEXT),
+    (Guard::WakeUpWithinLease, PASS_ON_CRASH, EXCLUSION),
+    (Guard::DeadlineFromSend, PASS_ON_CRASH, EXCLUSION),
+    (Guard::DeadlineOfNextTtl, PASS_ON_CRASH, EXCLUSION),
+    (Guard::Margin, PASS_ON_CLOCK, EXCLUSION),
+    (Guard::SnapshotIsNotNext, PASS_ON_SLOW, EXCLUSION),
+    (Guard::UnwantedPassOnIsReleased, PASS_ON_LATE, RELEASE),
+    (Guard::EntryEndsAsking, PASS_ON_LATE, KEPT),
+    (Guard::WithdrawalEndsAsking, PASS_ON_LATE, KEPT),
+    (Guard::RepeatedAcquireIsSameGrant, PASS_ON_CRASH, IN_VAIN),
+    (Guard::LostEndsAsking, PASS_ON_CRASH, IN_VAIN),
+    (Guard::UnknownEndsAsking, PASS_ON_LATE, NEXT),
+    (Guard::WithdrawnMayBeAnEarlierAsk, PASS_ON_LATE, NEXT),
+    (Guard::ReleasedMayBeAnEarlierAsk, PASS_ON_LATE, NEXT),
 ];
 
-const TURNS: &[(Guard, &str)] = &[(Guard::StreakIsBounded, TURN), (Guard::StandsBackForAPause, TURN)];
+fn hold(runs: &[Bounds]) {
+    for bounds in runs {
+        let guards = Guards::ALL;
+        let bounds = *bounds;
+        holds(bounds.name, &Protocol { guards, bounds });
+    }
+}
 
-fn without(guard: Guard) -> (String, Guards) {
-    (format!("without {guard:?}"), Guards::without(guard))
+fn need(needs: &[Need]) {
+    for (guard, bounds, property) in needs {
+        let name = format!("{} without {guard:?}", bounds.name);
+        let guards = Guards::without(*guard);
+        let bounds = *bounds;
+        breaks(&name, &Protocol { guards, bounds }, property);
+    }
 }
 
 #[test]
 fn retry_holds() {
-    holds("retry", &RetryModel { guards: Guards::ALL });
+    hold(&[RETRY]);
 }
 
 #[test]
 fn retry_needs_each_guard() {
-    for (guard, property) in RETRY {
-        let (name, guards) = without(*guard);
-        breaks(&format!("retry {name}"), &RetryModel { guards }, property);
-    }
+    need(RETRY_NEEDS);
 }
 
 #[test]
 fn lease_holds() {
-    for trouble in [JUMP, Trouble::Crash, Trouble::ForceRelease] {
-        let guards = Guards::ALL;
-        holds(&format!("lease, {trouble:?}"), &LeaseModel { guards, trouble });
-    }
+    hold(&[CLOCK, CRASH, FORCE]);
 }
 
 #[test]
 fn lease_needs_each_guard() {
-    for (guard, trouble, property) in LEASE {
-        let (name, guards) = without(*guard);
-        let trouble = *trouble;
-        let name = format!("lease {name}, {trouble:?}");
-        breaks(&name, &LeaseModel { guards, trouble }, property);
-    }
+    need(LEASE_NEEDS);
 }
 
 /// Outside the documented conditions exclusion is lost, and the fence token protects.
 #[test]
 fn a_clock_that_jumps_too_far_costs_exclusion_only() {
-    let model = LeaseModel {
-        guards: Guards::ALL,
-        trouble: Trouble::Jump(MARGIN + 1),
-    };
-    assert_eq!(broken(&model), [EXCLUSION]);
+    for bounds in [CLOCK, PASS_ON_CLOCK] {
+        let jump = MARGIN + 1;
+        let model = Protocol {
+            guards: Guards::ALL,
+            bounds: Bounds { jump, ..bounds },
+        };
+        assert_eq!(broken(&model), [EXCLUSION, KEPT]);
+    }
 }
 
 #[test]
 fn counts_hold() {
-    holds("counts", &CountsModel { guards: Guards::ALL });
+    hold(&[COUNTS]);
 }
 
 #[test]
 fn counts_need_each_guard() {
-    for (guard, property) in COUNTS {
-        let (name, guards) = without(*guard);
-        breaks(&format!("counts {name}"), &CountsModel { guards }, property);
-    }
+    need(COUNTS_NEEDS);
 }
 
 #[test]
 fn hand_over_holds() {
-    holds("hand-over", &HandOverModel { guards: Guards::ALL });
+    hold(&[HAND_OVER]);
 }
 
 #[test]
 fn hand_over_needs_each_guard() {
-    for (guard, property) in HAND_OVER {
-        let (name, guards) = without(*guard);
-        breaks(&format!("hand-over {name}"), &HandOverModel { guards }, property);
-    }
+    need(HAND_OVER_NEEDS);
 }
 
 #[test]
-fn reservations_hold() {
-    let guards = Guards::ALL;
-    for (name, bounds) in [
-        ("clock", CLOCK),
-        ("crash", CRASH),
-        ("late", LATE),
-        ("three", THREE),
-        ("short", SHORT),
-    ] {
-        let model = ReservationsModel { guards, bounds };
-        holds(&format!("reservations, {name}"), &model);
-    }
+fn pass_on_holds() {
+    hold(&[
+        PASS_ON_CLOCK,
+        PASS_ON_CRASH,
+        PASS_ON_LATE,
+        PASS_ON_TOKENS,
+        PASS_ON_SLOW,
+        PASS_ON_THREE,
+    ]);
 }
 
 #[test]
-fn reservations_need_each_guard() {
-    for (guard, bounds, property) in RESERVATIONS {
-        let (name, guards) = without(*guard);
-        let bounds = *bounds;
-        let model = ReservationsModel { guards, bounds };
-        breaks(&format!("reservations {name}"), &model, property);
-    }
+fn pass_on_needs_each_guard() {
+    need(PASS_ON_NEEDS);
+}
+
+/// A store without wake-ups: P is busy, Q waits.
+const POLLING: Fairness = Fairness {
+    guards: Guards::ALL,
+    busy: 1,
+    wake_ups: false,
+    longest_wait: 3,
+};
+
+/// A store with wake-ups: P and Q are busy, R waits and cannot listen.
+const LISTENING: Fairness = Fairness {
+    busy: 2,
+    wake_ups: true,
+    longest_wait: 4,
+    ..POLLING
+};
+
+const FAIRNESS_NEEDS: &[(Guard, Fairness)] = &[
+    (Guard::StreakIsBounded, POLLING),
+    (Guard::BacksOffForAPause, POLLING),
+    (Guard::StreakIsBounded, LISTENING),
+    (Guard::PollerQueues, LISTENING),
+    (Guard::ElderGoesFirst, LISTENING),
+];
+
+#[test]
+fn fairness_holds() {
+    holds("fairness, polling", &POLLING);
+    holds("fairness, listening", &LISTENING);
 }
 
 #[test]
-fn turns_hold() {
-    holds("turns", &TurnsModel { guards: Guards::ALL });
-}
-
-#[test]
-fn turns_need_each_guard() {
-    for (guard, property) in TURNS {
-        let (name, guards) = without(*guard);
-        breaks(&format!("turns {name}"), &TurnsModel { guards }, property);
+fn fairness_needs_each_guard() {
+    for (guard, model) in FAIRNESS_NEEDS {
+        let guards = Guards::without(*guard);
+        let name = format!("fairness among {} without {guard:?}", model.busy);
+        breaks(
+            &name,
+            &Fairness {
+                guards,
+                ..model.clone()
+            },
+            TURN,
+        );
     }
 }
 
 #[test]
 fn no_guard_is_left_out() {
-    let lease = LEASE.iter().map(|(guard, ..)| *guard);
-    let others = [RETRY, COUNTS, HAND_OVER, TURNS].concat();
-    let others = others.into_iter().map(|(guard, _)| guard);
-    let reservations = RESERVATIONS.iter().map(|(guard, ..)| *guard);
-    let removed: BTreeSet<Guard> = lease.chain(others).chain(reservations).collect();
-    assert_eq!(removed, Guard::every().collect());
+    let needs = [
+        RETRY_NEEDS,
+        LEASE_NEEDS,
+        COUNTS_NEEDS,
+        HAND_OVER_NEEDS,
+        PASS_ON_NEEDS,
+    ]
+    .concat();
+    let fairness = FAIRNESS_NEEDS.iter().map(|(guard, _)| *guard);
+    let removed: BTreeSet<Guard> = needs
+        .into_iter()
+        .map(|(guard, ..)| guard)
+        .chain(fairness)
+        .collect();
+    let every: BTreeSet<Guard> = Guard::every().collect();
+    assert_eq!(removed, every);
 }
