@@ -16,7 +16,7 @@ pub(crate) const SLACK: i64 = 1_000 * MS;
 const STORE_PATIENCE: i64 = 5_000 * MS;
 
 /// How long a call awaits its release at most.
-const RELEASE_PATIENCE: i64 = 2_000 * MS;
+const RELEASE_PATIENCE: i64 = 3_000 * MS;
 
 /// For how long after a release a caller may hear that its lease was in the way: a process takes the store's word
 /// for a second, and the row may lag behind local hand-overs.

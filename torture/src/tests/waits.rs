@@ -40,7 +40,7 @@ fn a_release_that_hangs_is_found() {
     sketch.ask(A, 1, 0, None);
     sketch.enter(A, 1, 0, ("x", 10));
     sketch.leave(A, 1, 10, 10);
-    sketch.answer(A, 1, 3_011, End::Done, None);
+    sketch.answer(A, 1, 4_011, End::Done, None);
     let found = sketch.findings();
     assert!(
         matches!(found[..], [Finding::Hung { what: "to leave", .. }]),
