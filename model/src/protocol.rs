@@ -19,6 +19,8 @@ mod process;
 mod state;
 mod steps;
 
+use std::fmt;
+
 use stateright::{Model, Property};
 
 use crate::guards::{Guard, Guards};
@@ -115,8 +117,14 @@ pub enum Step {
 }
 
 /// Which wake-up it is, and what it does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Heard(Told, process::Hears);
+
+impl fmt::Debug for Heard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "token {:?}: {:?}", self.0.token, self.1)
+    }
+}
 
 impl Protocol {
     fn has(&self, guard: Guard) -> bool {

@@ -197,19 +197,3 @@ pub const PASS_ON_THREE: Bounds = Bounds {
     jump: 0,
     ..PASS_ON_CLOCK
 };
-
-/// All runs.
-pub const RUNS: [Bounds; 12] = [
-    RETRY,
-    CLOCK,
-    CRASH,
-    FORCE,
-    COUNTS,
-    HAND_OVER,
-    PASS_ON_CLOCK,
-    PASS_ON_CRASH,
-    PASS_ON_LATE,
-    PASS_ON_TOKENS,
-    PASS_ON_SLOW,
-    PASS_ON_THREE,
-];

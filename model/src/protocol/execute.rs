@@ -78,6 +78,9 @@ impl Protocol {
             if late || second {
                 history.excused.push(lease);
             }
+            if let Some(crashed) = state.crashed.as_mut().filter(|crashed| crashed.asked(lease)) {
+                crashed.last_ask = at;
+            }
             if let Some((_, carried_out)) = state.copied.as_mut().filter(|(copied, _)| *copied == lease) {
                 *carried_out = true;
             }
@@ -99,7 +102,9 @@ impl State {
     fn pass_on(&mut self, lease: LeaseId, token: Token, at: Time) {
         self.history.excused.retain(|excused| *excused != lease);
         if self.is_dead(lease) {
-            let too_late = self.crashed.is_some_and(|crashed| at >= crashed.at + QUEUED_FOR);
+            let too_late = self
+                .crashed
+                .is_some_and(|crashed| at >= crashed.last_ask + QUEUED_FOR);
             self.history.breaks(DEAD, too_late);
         } else {
             let heard = false;

@@ -114,10 +114,16 @@ pub(super) struct Told {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Crashed {
     pub(super) process: Process,
-    /// On the store's clock.
-    pub(super) at: Time,
+    /// When it died, or when a late ask of it was carried out; on the store's clock.
+    pub(super) last_ask: Time,
     /// The last lease that it asked for.
     pub(super) used: u8,
+}
+
+impl Crashed {
+    pub(super) fn asked(self, lease: LeaseId) -> bool {
+        self.process == lease.process && lease.number <= self.used
+    }
 }
 
 /// The operator's doing.
@@ -242,8 +248,7 @@ impl State {
 
     /// Its process died after it had asked for it.
     pub(super) fn is_dead(&self, lease: LeaseId) -> bool {
-        let of = |crashed: Crashed| crashed.process == lease.process && lease.number <= crashed.used;
-        self.crashed.is_some_and(of)
+        self.crashed.is_some_and(|crashed| crashed.asked(lease))
     }
 
     /// Whether somebody answers for the lease, or nobody has to.

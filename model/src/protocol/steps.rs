@@ -185,9 +185,13 @@ impl Protocol {
                 if let Some(asked) = &site.asked {
                     self.abandon(state, asked);
                 }
-                let (used, at) = (site.used, state.store_now());
+                let (used, last_ask) = (site.used, state.store_now());
                 state.site(process).used = used;
-                state.crashed = Some(Crashed { process, at, used });
+                state.crashed = Some(Crashed {
+                    process,
+                    last_ask,
+                    used,
+                });
                 state.told.retain(|told| told.lease.process != process);
             }
             Step::ForceRelease => {
