@@ -37,6 +37,7 @@ pub struct LockManagerBuilder {
     namespace: Option<String>,
     table: String,
     auto_migrate: bool,
+    any_server: bool,
     engine: Settings,
 }
 
@@ -48,6 +49,7 @@ impl LockManagerBuilder {
             namespace: None,
             table: DEFAULT_TABLE.into(),
             auto_migrate,
+            any_server: false,
             engine: Settings {
                 hand_over: true,
                 purge_after: Some(purge::DEFAULT_IDLE),
@@ -92,6 +94,14 @@ impl LockManagerBuilder {
     /// that leave it on go on handing over among themselves.
     pub fn hand_over(mut self, hand_over: bool) -> Self {
         self.engine.hand_over = hand_over;
+        self
+    }
+
+    /// Whether to work on a server that speaks MySQL's protocol but is known to lock no rows, such as `TiDB`, which
+    /// accepts `SKIP LOCKED` and ignores it. **Two processes may then hold one lock.** Default: no, such a server is an
+    /// error.
+    pub fn trust_any_server(mut self, trust: bool) -> Self {
+        self.any_server = trust;
         self
     }
 
@@ -145,7 +155,11 @@ impl LockManagerBuilder {
             purge::check(idle)?;
         }
         let table = TableName::parse(&self.table)?;
-        LockManager::start(self.source.open(table)?, self.namespace, self.engine)
+        LockManager::start(
+            self.source.open(table, self.any_server)?,
+            self.namespace,
+            self.engine,
+        )
     }
 }
 
@@ -245,12 +259,16 @@ impl StoreSource {
         not(feature = "sqlite"),
         allow(clippy::unnecessary_wraps, reason = "SQLite checks its options")
     )]
-    fn open(self, table: TableName) -> Result<Arc<dyn Store>, LockError> {
+    fn open(self, table: TableName, any_server: bool) -> Result<Arc<dyn Store>, LockError> {
+        #[cfg(not(feature = "mysql"))]
+        let _ = any_server;
         Ok(match self.kind {
             #[cfg(feature = "postgres")]
             Kind::Postgres(options) => Arc::new(crate::store::postgres::PostgresStore::new(options, table)),
             #[cfg(feature = "mysql")]
-            Kind::MySql(options) => Arc::new(crate::store::mysql::MySqlStore::new(options, table)),
+            Kind::MySql(options) => {
+                Arc::new(crate::store::mysql::MySqlStore::new(options, table, any_server))
+            }
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(options) => {
                 crate::store::sqlite::SqliteStore::check_options(&options, &table)?;

@@ -89,6 +89,10 @@ pub mod mysql {
     /// # Errors
     /// [`LockError::Invalid`] for a table name that is not allowed.
     pub fn open(options: sqlx::mysql::MySqlConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
-        Ok(Arc::new(MySqlStore::new(options, TableName::parse(table)?)))
+        Ok(Arc::new(MySqlStore::new(
+            options,
+            TableName::parse(table)?,
+            false,
+        )))
     }
 }

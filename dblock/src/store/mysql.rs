@@ -45,6 +45,7 @@ const CONCURRENT_BATCHES: usize = MAX_CONNECTIONS - 1;
 pub struct MySqlStore {
     connections: Connections<Session>,
     options: MySqlConnectOptions,
+    any_server: bool,
     table: TableName,
     /// The lock table for SQL text.
     table_sql: String,
@@ -53,14 +54,18 @@ pub struct MySqlStore {
 }
 
 impl MySqlStore {
-    /// A store in `table` of the database that `options` name. Connects when it is first used.
-    pub(crate) fn new(options: MySqlConnectOptions, table: TableName) -> Self {
+    /// A store in `table` of the database that `options` name. Connects when it is first used, with `any_server`
+    /// also to one that is known to lock no rows.
+    pub(crate) fn new(options: MySqlConnectOptions, table: TableName, any_server: bool) -> Self {
         let options = session::options(options);
         let for_opening = options.clone();
         let table_sql = table.quoted('`');
         Self {
-            connections: Connections::new(MAX_CONNECTIONS, move || session::open(for_opening.clone())),
+            connections: Connections::new(MAX_CONNECTIONS, move || {
+                session::open(for_opening.clone(), any_server)
+            }),
             options,
+            any_server,
             statements: Statements::new(&table_sql),
             busy: BusyKeys::default(),
             table_sql,
@@ -73,7 +78,7 @@ impl MySqlStore {
     pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
         let options = MySqlConnectOptions::from_str(url)
             .map_err(|error| LockError::invalid(format!("the database URL cannot be read: {error}")))?;
-        Ok(Self::new(options, TableName::parse(table)?))
+        Ok(Self::new(options, TableName::parse(table)?, false))
     }
 
     /// For tests: the fence check.

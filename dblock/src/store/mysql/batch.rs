@@ -158,18 +158,18 @@ async fn attempt(
             connection.keep();
             Ok(())
         }
-        Err(failure) if failure.error.kind() == StoreErrorKind::Interrupted => {
-            let Failure { error, number, stage } = failure;
+        Err(Failure { error, number, stage }) => {
+            // The server answered: the row locks end here rather than when it notices the closed socket.
+            let answered = error.kind() != StoreErrorKind::Interrupted
+                && sqlx::raw_sql("ROLLBACK").execute(&mut **connection).await.is_ok();
+            // A server that cannot do it now may be the wrong one: the next connection finds out.
+            if answered && error.kind() != StoreErrorKind::Unreachable {
+                connection.keep();
+                return Err(Failure { error, number, stage });
+            }
             connection
                 .settle(Err(error))
                 .map_err(|error| Failure { error, number, stage })
-        }
-        Err(failure) => {
-            // The server answered: the row locks end here rather than when it notices the closed socket.
-            if sqlx::raw_sql("ROLLBACK").execute(&mut **connection).await.is_ok() {
-                connection.keep();
-            }
-            Err(failure)
         }
     }
 }

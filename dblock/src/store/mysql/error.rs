@@ -56,6 +56,10 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
     use StoreErrorKind::{Conflict, Interrupted, Refused, Schema, Unreachable};
     let number = answer.try_downcast_ref::<MySqlDatabaseError>()?.number();
     Some(match number {
+        // Other options refuse statements with the same number.
+        1290 if !answer.message().contains("read-only") && !answer.message().contains("read_only") => {
+            (Refused, "")
+        }
         NO_SUCH_TABLE => (
             Schema,
             "call `LockManager::migrate`, or name the table with its database",
@@ -76,19 +80,38 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
             "grant SELECT, INSERT, UPDATE and DELETE on the lock table and its version table, and CREATE for \
              `LockManager::migrate`",
         ),
-        // Read-only server or transaction, read-only mode of InnoDB, group replication without a quorum.
-        1290 | 1792 | 1836 | 3098 | 3100 => (Refused, "point dblock at the primary server"),
+        // After a fail-over a new connection may find the new primary.
+        1290 | 1836 => (
+            Unreachable,
+            "the server is read-only: a replica, or a primary that is about to be replaced; point dblock at the primary",
+        ),
+        3100 => (
+            Unreachable,
+            "the group of servers has lost its quorum, or this server has left the group",
+        ),
+        1792 => (Refused, "the transaction is read-only: begin one that may write"),
+        3098 => (
+            Refused,
+            "group replication needs InnoDB tables with a primary key",
+        ),
         1665 => (Refused, "set the server's binlog_format to ROW or MIXED"),
         1046 => (Refused, "name a database in the URL, or in the table's name"),
         1040 | 1203 | 1226 => (
             Unreachable,
             "raise the server's connection limit or use fewer connections",
         ),
-        // Galera: the node is not part of the primary component.
-        1047 => (Unreachable, ""),
-        // Shutdown, a killed connection or statement, an idle connection that was closed, a commit that
-        // failed half-way: what had been sent before may have been carried out.
-        1053 | 1079 | 1152 | 1158..=1161 | 1180 | 1184 | 1317 | 1927 | 2006 | 2013 | 3169 | 4031 => {
+        // Galera answers any statement so.
+        1047 => (
+            Unreachable,
+            "this Galera node is not part of the primary component, or is still joining it",
+        ),
+        1180 => (
+            Interrupted,
+            "the server could not finish a commit; a Galera node says so when it loses the others meanwhile",
+        ),
+        // Shutdown, a killed connection or statement, an idle connection that was closed: what had been sent before
+        // may have been carried out.
+        1053 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 2006 | 2013 | 3169 | 4031 => {
             (Interrupted, "")
         }
         // The last two: max_statement_time (MariaDB) and max_execution_time (MySQL).

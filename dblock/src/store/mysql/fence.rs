@@ -41,21 +41,22 @@ pub(crate) async fn verify(
         .await
         .map_err(error::of_fence_check)?;
     let [plain, locked, clock] = &rows[..] else {
-        return Ok(None);
+        return match rows.len() {
+            2 => Ok(None),
+            _ => Err(StoreError::new(
+                StoreErrorKind::Other,
+                "the server left rows out of its answer: is sql_select_limit of this session 0?",
+            )),
+        };
     };
     let unreadable =
         |error| StoreError::new(StoreErrorKind::Schema, "the lock row cannot be read").with_source(error);
-    let read = || -> Result<(Option<i64>, Uuid, i64, i32, i64, i64), sqlx::Error> {
-        Ok((
-            plain.try_get(0)?,
-            locked.try_get(0)?,
-            locked.try_get(1)?,
-            locked.try_get(2)?,
-            locked.try_get(3)?,
-            clock.try_get(0)?,
-        ))
-    };
-    let (seen, lease, token, count, expire_at, now) = read().map_err(unreadable)?;
+    let seen: Option<i64> = plain.try_get(0).map_err(unreadable)?;
+    let lease: Uuid = locked.try_get(0).map_err(unreadable)?;
+    let token: i64 = locked.try_get(1).map_err(unreadable)?;
+    let count: i32 = locked.try_get(2).map_err(unreadable)?;
+    let expire_at: i64 = locked.try_get(3).map_err(unreadable)?;
+    let now: i64 = clock.try_get(0).map_err(unreadable)?;
     if lease != lease_id || token != fence_token || count == 0 || expire_at <= now {
         return Ok(None);
     }

@@ -111,8 +111,8 @@ pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Resu
         }
         Err(error) => error::of_statement(error, &store.table),
     };
-    if error.kind() == StoreErrorKind::Interrupted {
-        // It may have been carried out, which the engine must know.
+    if let StoreErrorKind::Interrupted | StoreErrorKind::Unreachable = error.kind() {
+        // It may have been carried out, which the engine must know; or another server may do it.
         return Some(connection.settle(Err(error)));
     }
     // It was refused, and it was a transaction of its own.

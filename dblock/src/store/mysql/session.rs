@@ -7,9 +7,9 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
 use super::error;
-use crate::store::StoreError;
+use crate::store::{StoreError, StoreErrorKind};
 
-/// What a batch relies on, whatever the server's defaults are.
+/// What the statements rely on, whatever the server's defaults and its `init_connect` are.
 ///
 /// - READ COMMITTED takes no gap locks. It has a statement of its own because the variable is called
 ///   `tx_isolation` in MariaDB before 11.1 and `transaction_isolation` in MySQL 8.
@@ -23,14 +23,32 @@ use crate::store::StoreError;
 ///   that was closed while idle is replaced when it is next needed.
 /// - A fixed `sql_mode`: strict, so that nothing is cut off silently, and with assignments made from left to
 ///   right. The time zone makes `SYSDATE` a clock without jumps.
+/// - Limits that leave rows out of an answer or refuse a statement for its size (`sql_select_limit`,
+///   `max_join_size`, `sql_big_selects`, `sql_safe_updates`, `max_session_mem_used`) or for its time (the engine has a
+///   limit of its own).
+/// - A long list of keys stays a range of the primary key: `in_predicate_conversion_threshold` and
+///   `range_optimizer_max_mem_size` could make it a scan of the table, which touches the rows of others.
+/// - `unique_checks`: without it and `foreign_key_checks` MariaDB may lock an empty table for an insert.
+///
+/// What is left out of this list was set to its extremes, one by one, without an effect on any answer.
 ///
 /// The last statement asks whether the server knows `SET STATEMENT`, as MariaDB does, and whether `SYSDATE` is
 /// the time of day, which a server option can make the start of the statement.
-const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\
-    SET autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, \
-    /*M!100300 idle_transaction_timeout = 5, */ wait_timeout = 30, \
-    sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', NAMES utf8mb4;\
+const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;\
+    SET completion_type = 0, autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 30, \
+    sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+    sql_select_limit = 18446744073709551615, max_join_size = 18446744073709551615, sql_big_selects = 1, \
+    sql_safe_updates = 0, sql_auto_is_null = 0, unique_checks = 1, foreign_key_checks = 1, max_sort_length = 1024, \
+    /*M!100300 idle_transaction_timeout = 5, idle_write_transaction_timeout = 0, idle_readonly_transaction_timeout = 0, \
+    max_session_mem_used = 9223372036854775807, max_statement_time = 0, in_predicate_conversion_threshold = 0, */ \
+    /*!80000 max_execution_time = 0, range_optimizer_max_mem_size = 0, */ NAMES utf8mb4;\
     SELECT 0 /*M!100300 OR (SLEEP(0.001) = 0 AND SYSDATE(6) > NOW(6)) */";
+
+/// What the server calls itself.
+const ABOUT: &str = "SELECT CONCAT(VERSION(), ' ', @@version_comment)";
+
+/// Servers that speak the protocol, accept `SKIP LOCKED`, and lock nothing.
+const LOCK_NOTHING: [&str; 2] = ["TiDB", "Dolt"];
 
 /// A connection that has not been used for so long may have been closed by the server or something on the way.
 const STALE: Duration = Duration::from_secs(10);
@@ -84,11 +102,18 @@ pub(super) fn options(options: MySqlConnectOptions) -> MySqlConnectOptions {
         .disable_statement_logging()
 }
 
-/// Opens a connection with our settings.
-pub(super) async fn open(options: MySqlConnectOptions) -> Result<Session, StoreError> {
+/// Opens a connection with our settings. With `any_server` also to one that is known to grant a lock twice.
+pub(super) async fn open(options: MySqlConnectOptions, any_server: bool) -> Result<Session, StoreError> {
     let mut connection = MySqlConnection::connect_with(&options)
         .await
         .map_err(error::of_connect)?;
+    // Before the settings, some of which such a server may not know.
+    if !any_server {
+        let about = sqlx::raw_sql(ABOUT).fetch_optional(&mut connection).await;
+        let about = about.and_then(|row| row.map(|row| row.try_get::<String, _>(0)).transpose());
+        // No row: a `sql_select_limit` of 0.
+        check(&about.map_err(error::of_connect)?.unwrap_or_default())?;
+    }
     let settings = sqlx::raw_sql(SETTINGS).fetch_one(&mut connection).await;
     let writes_alone: i64 = settings
         .and_then(|row| row.try_get(0))
@@ -98,4 +123,46 @@ pub(super) async fn open(options: MySqlConnectOptions) -> Result<Session, StoreE
         writes_alone: writes_alone == 1,
         used: Instant::now(),
     })
+}
+
+/// Refuses a server by what it says `about` itself.
+fn check(about: &str) -> Result<(), StoreError> {
+    let Some(name) = LOCK_NOTHING.iter().find(|name| about.contains(**name)) else {
+        return Ok(());
+    };
+    Err(StoreError::new(
+        StoreErrorKind::Unsupported,
+        format!(
+            "the server is {name} ({about}), which accepts SELECT … FOR UPDATE SKIP LOCKED but locks no row for it, so \
+             that two processes could be granted one lock; use MySQL or MariaDB, or if you know better, \
+             `LockManagerBuilder::trust_any_server`"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_lock_nothing_are_refused_by_name() {
+        for about in [
+            "8.0.11-TiDB-v7.5.0 TiDB Server (Apache License 2.0)",
+            "8.0.33 Dolt",
+        ] {
+            let error = check(about).unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Unsupported);
+            let text = error.to_string();
+            assert!(
+                text.contains(about) && text.contains("trust_any_server"),
+                "{text}"
+            );
+        }
+        for about in [
+            "10.11.14-MariaDB-0+deb12u2 Debian 12",
+            "8.4.3 MySQL Community Server - GPL",
+        ] {
+            check(about).unwrap();
+        }
+    }
 }
