@@ -113,14 +113,22 @@ impl CurrentLock {
     /// pool changes `search_path`. On SQLite this makes the transaction a write transaction, which keeps every
     /// other writer out of the file: keep it short, and never acquire a lock inside it.
     ///
-    /// Not below a savepoint that you may roll back to: PostgreSQL lets go of the row then, so that somebody else may
-    /// get the key while the transaction goes on. Check again after it. A transaction that idles for longer than
-    /// [`transaction_idle_limit`](crate::LockManagerBuilder::transaction_idle_limit) is ended there.
+    /// **Savepoints.** Check outside of them: a rollback to a savepoint that was set before the check may let others in
+    /// while the transaction goes on. PostgreSQL drops the row's lock then; MySQL and MariaDB do when nothing was read or
+    /// written before the savepoint; SQLite keeps others out until the transaction ends.
+    ///
+    /// **A host that vanishes** inside the transaction keeps the key shut until the server ends its session. PostgreSQL
+    /// ends a transaction that idles for longer than
+    /// [`transaction_idle_limit`](crate::LockManagerBuilder::transaction_idle_limit) after the check. On MySQL
+    /// and MariaDB it takes up to `wait_timeout` (8 hours), and nothing can be set for a transaction alone: set
+    /// `wait_timeout`, or MariaDB's `idle_transaction_timeout`, for the sessions of your pool in `after_connect`. A
+    /// process that merely dies has its connections closed by its host at once.
     ///
     /// # Errors
     /// - [`LockError::Lost`] when the lease is gone: roll back.
-    /// - [`LockError::Store`] with [`is_retryable`](LockError::is_retryable) when the lease was renewed after the snapshot
-    ///   of a REPEATABLE READ or stricter transaction was taken: begin the transaction again.
+    /// - [`LockError::Store`] with [`is_retryable`](LockError::is_retryable) when the snapshot of a REPEATABLE READ or
+    ///   stricter transaction is older than the lease, or on PostgreSQL and SQLite than its last renewal: begin the
+    ///   transaction again.
     /// - [`LockError::Store`] when the database refuses, or the transaction is on another kind of database.
     ///
     /// # Cancel safety

@@ -8,6 +8,7 @@
 mod access;
 mod apart;
 mod fence;
+mod gone;
 mod keys;
 mod pass_on;
 mod place;

@@ -151,6 +151,34 @@ async fn a_token_passes_a_ceiling_of_any_height() {
 }
 
 #[tokio::test]
+async fn the_last_token_is_given_once_and_then_none() {
+    let Some(place) = Place::migrated().await else {
+        return;
+    };
+    let store = place.store();
+    let holder = acquire("k");
+    token(&one(&store, holder.clone()).await);
+    one(&store, release(&holder)).await;
+    place
+        .run(&format!(
+            "UPDATE {} SET fence_ceiling = {}",
+            place.table,
+            i64::MAX - 1
+        ))
+        .await;
+    let last = acquire("k");
+    assert_eq!(token(&one(&store, last.clone()).await), i64::MAX);
+    one(&store, release(&last)).await;
+    for _ in 0..2 {
+        for batch in [vec![acquire("k")], vec![acquire("k"), acquire("other")]] {
+            let (kind, text) = kind(store.apply(&batch).await.remove(0));
+            assert_eq!(kind, StoreErrorKind::Other);
+            assert!(text.contains("used up"), "{text}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_hand_over_is_written_whether_alone_or_not() {
     let Some(place) = Place::migrated().await else {
         return;

@@ -5,7 +5,7 @@ use dblock::store::StoreErrorKind;
 use sqlx::Connection;
 use uuid::Uuid;
 
-use crate::{File, TTL, acquire, assert_error, granted, one, release};
+use crate::{File, TTL, acquire, assert_error, execute, granted, one, release};
 
 #[tokio::test]
 async fn the_fence_check_passes_for_the_lease_only() {
@@ -53,4 +53,19 @@ async fn the_fence_check_with_a_stale_snapshot_is_a_conflict() {
     let answer = sqlite::verify(&mut tx, &*store, &lease.key, lease.lease_id, token).await;
     assert_error(answer, StoreErrorKind::Conflict, "");
     tx.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_savepoint_that_is_rolled_back_keeps_everybody_out() {
+    let file = File::migrated().await;
+    let (store, mut user) = (file.store(), file.user().await);
+    let lease = acquire("k", TTL);
+    let token = granted(&*store, &lease).await;
+    execute(&mut user, "BEGIN; SAVEPOINT before_the_check").await;
+    let left = sqlite::verify(&mut user, &*store, &lease.key, lease.lease_id, token).await;
+    assert!(left.unwrap().is_some());
+    execute(&mut user, "ROLLBACK TO before_the_check").await;
+    assert_error(one(&*store, &release(&lease)).await, StoreErrorKind::Conflict, "");
+    execute(&mut user, "COMMIT").await;
+    one(&*store, &release(&lease)).await.unwrap();
 }

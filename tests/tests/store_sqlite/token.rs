@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use dblock::store::{Action, Extend, HandedOver, LockRow, Outcome, Request};
+use dblock::store::{Action, Extend, HandedOver, LockRow, Outcome, Request, StoreErrorKind};
 use uuid::Uuid;
 
-use crate::{File, TTL, acquire, ask, asking, execute, granted, one, release, row};
+use crate::{File, TTL, acquire, ask, asking, assert_error, execute, granted, one, release, row};
 
 fn sparing(key: &str, tokens: u32) -> Request {
     let mut ask = ask(TTL);
@@ -50,6 +50,29 @@ async fn spare_tokens_lie_between_the_token_and_the_ceiling() {
         assert_eq!(row(&*store, "k").await.unwrap().fence_ceiling, held.fence_ceiling);
         one(&*store, &release(&lease)).await.unwrap();
         ceiling = held.fence_ceiling;
+    }
+}
+
+#[tokio::test]
+async fn the_last_token_is_given_once_and_then_none() {
+    let file = File::migrated().await;
+    let store = file.store();
+    let holder = acquire("k", TTL);
+    granted(&*store, &holder).await;
+    one(&*store, &release(&holder)).await.unwrap();
+    let raise = format!("UPDATE distributed_lock SET fence_ceiling = {}", i64::MAX - 1);
+    execute(&mut file.user().await, &raise).await;
+    let last = acquire("k", TTL);
+    assert_eq!(granted(&*store, &last).await, i64::MAX);
+    one(&*store, &release(&last)).await.unwrap();
+    for beside in [None, Some("one"), None, Some("two")] {
+        let mut batch = vec![acquire("k", TTL)];
+        batch.extend(beside.map(|key| acquire(key, TTL)));
+        let mut answers = store.apply(&batch).await;
+        assert_error(answers.remove(0), StoreErrorKind::Other, "used up");
+        for other in answers {
+            assert!(matches!(other, Ok(Outcome::Granted { .. })), "{other:?}");
+        }
     }
 }
 

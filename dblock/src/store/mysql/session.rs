@@ -37,7 +37,7 @@ use crate::store::{StoreError, StoreErrorKind};
 /// The last statement asks whether the server knows `SET STATEMENT`, as MariaDB does, and whether `SYSDATE` is
 /// the time of day, which a server option can make the start of the statement.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;\
-    SET autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 30, \
+    SET completion_type = 0, autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 30, \
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
     sql_select_limit = 18446744073709551615, max_join_size = 18446744073709551615, sql_big_selects = 1, \
     sql_safe_updates = 0, sql_auto_is_null = 0, unique_checks = 1, foreign_key_checks = 1, max_sort_length = 1024, \
@@ -121,9 +121,10 @@ pub(super) async fn open(
         .map_err(error::of_connect)?;
     // Before the settings, some of which such a server may not know.
     if !any_server {
-        let about = sqlx::raw_sql(ABOUT).fetch_one(&mut connection).await;
-        let about: String = about.and_then(|row| row.try_get(0)).map_err(error::of_connect)?;
-        check(&about)?;
+        let about = sqlx::raw_sql(ABOUT).fetch_optional(&mut connection).await;
+        let about = about.and_then(|row| row.map(|row| row.try_get::<String, _>(0)).transpose());
+        // No row: a `sql_select_limit` of 0.
+        check(&about.map_err(error::of_connect)?.unwrap_or_default())?;
     }
     let settings = sqlx::raw_sql(SETTINGS).fetch_one(&mut connection).await;
     let writes_alone: i64 = settings
