@@ -345,9 +345,13 @@ impl Lease {
                     )
                 }),
             }),
-            Err(_) => Err(LockError::Shutdown {
-                key: Some(self.key().clone()),
-            }),
+            // Nobody is left to answer: the lease was forgotten, or the engine has ended.
+            Err(_) => {
+                self.check()?;
+                Err(LockError::Shutdown {
+                    key: Some(self.key().clone()),
+                })
+            }
         }
     }
 }
@@ -439,7 +443,11 @@ impl Hold {
         self.left = true;
         let (confirm, answer) = confirm(self.lease.now() + limit);
         leave(&self.lease, in_order, Some(confirm));
-        answer.await.unwrap_or(Err(Unconfirmed::NoAnswer(None)))
+        answer.await.unwrap_or_else(|_| {
+            // Nobody is left to answer: the lease was forgotten, or the engine has ended.
+            let reason = self.lease.lost_reason();
+            Err(reason.map_or(Unconfirmed::NoAnswer(None), Unconfirmed::Lost))
+        })
     }
 }
 

@@ -158,10 +158,15 @@ async fn a_database_that_may_not_be_written_refuses(backend: Backend) {
         .build()
         .await
         .unwrap();
-    for options in [long(), patient()] {
+    for options in [long(), long().wait(Duration::from_secs(1))] {
         let since = Instant::now();
         let error = store_error(locks.acquire("key", options).await);
-        assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+        // A PostgreSQL that is read-only may be a standby, and another one may take writes soon.
+        let kind = match backend.kind() {
+            Kind::Postgres => StoreErrorKind::Unreachable,
+            _ => StoreErrorKind::Refused,
+        };
+        assert_eq!(error.kind(), kind, "{error}");
         assert!(!format!("{error} {error:?}").contains(SECRET));
         assert!(since.elapsed() < LONG / 2, "waiting does not help");
     }
