@@ -119,7 +119,7 @@ impl EngineHandle {
         let options = &call.options;
         let since = self.now();
         let (reply, answer) = oneshot::channel();
-        let waiter = Waiter {
+        let asks = Waiter {
             call: Call {
                 owner: call.owner,
                 holder: Arc::clone(&call.holder),
@@ -139,7 +139,7 @@ impl EngineHandle {
             non_blocking: options.wait == Wait::No,
             ticket: Ticket::Acquire(reply),
         };
-        let (cell, number) = shared.acquire(&call.key, Box::new(waiter));
+        let (cell, number) = shared.acquire(&call.key, Box::new(asks));
         // Dropped before `gone`: a hold that came too late is released first.
         let mut gone = GiveUp {
             shared,

@@ -39,10 +39,10 @@ fn granted(shared: &Arc<Shared>, cell: &Arc<Cell>, waiter: Waiter<Ticket>, owner
     }
 }
 
-fn refused(shared: &Shared, cell: &Cell, waiter: &Waiter<Ticket>, refusal: Refusal) -> LockError {
+fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refusal) -> LockError {
     let key = cell.key().clone();
-    let owner = waiter.call.owner;
-    let waited = shared.clock.now().since(waiter.since);
+    let owner = caller.call.owner;
+    let waited = shared.clock.now().since(caller.since);
     let (occupant, cause) = match refusal {
         Refusal::Shutdown => return LockError::Shutdown { key: Some(key) },
         Refusal::Store(source) => {
@@ -58,7 +58,7 @@ fn refused(shared: &Shared, cell: &Cell, waiter: &Waiter<Ticket>, refusal: Refus
         Refusal::NoAnswer => (None, TimeoutCause::NoAnswer),
     };
     tracing::debug!(%key, %owner, ?waited, holder = occupant.as_ref().map(|o| o.holder.as_str()), ?cause, "lock busy");
-    if waiter.non_blocking {
+    if caller.non_blocking {
         LockError::Busy {
             key,
             occupant,

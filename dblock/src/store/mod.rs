@@ -172,6 +172,10 @@ pub trait Store: Debug + Send + Sync + 'static {
 }
 
 /// What a store can do, as data.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each says of one thing whether the store can do it"
+)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {

@@ -119,18 +119,15 @@ impl Asking {
     /// An acquire is on its way. Returns its lease and how many tokens to keep free.
     pub(super) fn asked(&mut self, others_wait: bool, env: &mut Env<'_>) -> (Uuid, u32) {
         self.woken = false;
-        match &self.place {
-            // The row keeps what it was given first.
-            Some(place) => (place.lease_id, place.spare_tokens),
-            None => {
-                let spare = if others_wait && env.hand_over {
-                    self.spare_tokens
-                } else {
-                    0
-                };
-                (env.random.lease_id(), spare)
-            }
+        // The row keeps what it was given first.
+        if let Some(place) = &self.place {
+            return (place.lease_id, place.spare_tokens);
         }
+        let hands_over = others_wait && env.hand_over;
+        (
+            env.random.lease_id(),
+            if hands_over { self.spare_tokens } else { 0 },
+        )
     }
 
     /// Whether an ask for a caller that has waited for so long asks for a place in the queue.

@@ -520,15 +520,12 @@ impl<C> Held<C> {
         self.retry_at = None;
         self.follow_at = None;
         self.sent.append(&mut self.waiting);
-        match action {
-            Action::Extend(extend) => {
-                self.row_sent = (self.current.fence_token, extend.count);
-                self.row_owner_sent = self.current.call.owner;
-            }
-            _ => {
-                let unsure = matches!(self.state, State::Releasing { unsure: true });
-                self.state = State::Releasing { unsure };
-            }
+        if let Action::Extend(extend) = action {
+            self.row_sent = (self.current.fence_token, extend.count);
+            self.row_owner_sent = self.current.call.owner;
+        } else {
+            let unsure = matches!(self.state, State::Releasing { unsure: true });
+            self.state = State::Releasing { unsure };
         }
     }
 
@@ -629,10 +626,10 @@ impl<C> Held<C> {
         if matches!(self.state, State::Held { .. }) {
             self.current
                 .move_deadline(self.grant.deadline(self.current.call.ttl), now);
-            if !self.row_is_behind() {
-                self.follow_at = None;
-            } else {
+            if self.row_is_behind() {
                 self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
+            } else {
+                self.follow_at = None;
             }
         }
         if self.failure.take().is_some() {
