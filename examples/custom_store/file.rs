@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use dblock::store::{StoreError, StoreErrorKind};
 
-use super::rules::Table;
+use super::table::Table;
 
 /// What the work on the table has come to.
 pub(super) enum Change<T> {

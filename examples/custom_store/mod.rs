@@ -8,7 +8,8 @@
 //! 1. **One place, one clock.** Every process that shares the locks must see the same rows and the same clock.
 //!    Here: one file, and the host's clock, kept from falling ([`file`]). A database would use its own clock.
 //! 2. **The rules.** [`Store::apply`] has a table: what each request does to a row in each state. It is the
-//!    law, and fits on a page (`rules.rs`). Decide and write under the row's lock, never apart.
+//!    law, and [`rules`](dblock::store::rules) carries it out on a row in Rust (`table.rs`); a store can also say it
+//!    in its database's language. Decide and write under the row's lock, never apart.
 //! 3. **Batches.** A call has up to some hundred requests, each for another key, and answers each by itself. One
 //!    round trip for all of them is what makes the engine fast; a loop is right, too.
 //! 4. **Errors say what is known.** `Unreachable` and `Conflict`: nothing was carried out. `Interrupted`: nobody
@@ -22,7 +23,7 @@
 //! Programs use it as any other store: `LockManager::builder(FileStore::new(path))`.
 
 mod file;
-mod rules;
+mod table;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use dblock::store::{
 use dblock::{Key, StoreSource};
 
 use self::file::Change;
-use self::rules::Table;
+use self::table::Table;
 
 /// Rows in one JSON file. Handles on the same file share them, in this process and in others of this host.
 #[derive(Debug, Clone)]
@@ -94,7 +95,7 @@ impl Store for FileStore {
         });
         Box::pin(async move {
             match applied.await {
-                Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
+                Ok(answers) => answers,
                 Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
             }
         })

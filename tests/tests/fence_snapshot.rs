@@ -21,7 +21,7 @@ on_every_store!(databases: a_snapshot_from_before_the_lock_is_a_conflict);
 on_every_store!(databases: a_snapshot_from_before_a_local_hand_over_is_a_conflict);
 on_every_store!(servers: a_transaction_without_a_snapshot_of_its_own_reads_what_is_there);
 
-const TTL: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_mins(1);
 
 /// A connection of the application's.
 enum User {

@@ -20,9 +20,12 @@ fn queueing(name: &str, waited: Duration) -> Request {
     asking(name, ask)
 }
 
-/// With something else to do, which makes a batch of it.
-async fn together(store: &MySqlStore, request: &Request) -> Outcome {
-    let batch = [request.clone(), acquire(Uuid::now_v7().to_string())];
+/// The answer to a request that is alone, or has something else beside it, which makes a batch of it.
+async fn answer(store: &MySqlStore, request: &Request, alone: bool) -> Outcome {
+    let mut batch = vec![request.clone()];
+    if !alone {
+        batch.push(acquire(Uuid::now_v7().to_string()));
+    }
     store.apply(&batch).await.remove(0).unwrap()
 }
 
@@ -67,10 +70,7 @@ async fn a_release_passes_the_row_on_whether_alone_or_not() {
         assert_eq!(waiting.next.as_ref().unwrap().lease_id, next.lease_id);
 
         let release = release(&holder);
-        let released = match alone {
-            true => one(&store, release.clone()).await,
-            false => together(&store, &release).await,
-        };
+        let released = answer(&store, &release, alone).await;
         assert!(passed_on(&released), "{released:?}");
         let passed = row(&store, "k").await;
         assert_eq!(passed.lease_id, next.lease_id);
@@ -114,10 +114,7 @@ async fn a_successor_that_leaves_is_forgotten_whether_alone_or_not() {
         token(&one(&store, holder.clone()).await);
         queued(&store, &next).await;
         let withdraw = release(&next);
-        let withdrawn = match alone {
-            true => one(&store, withdraw.clone()).await,
-            false => together(&store, &withdraw).await,
-        };
+        let withdrawn = answer(&store, &withdraw, alone).await;
         assert_eq!(withdrawn, Outcome::Withdrawn);
         assert_eq!(one(&store, withdraw).await, Outcome::Lost);
         assert_eq!(row(&store, "k").await.next, None);

@@ -95,7 +95,7 @@ pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Resu
         Ok(connection) => connection,
         Err(error) => return Some(Err(error)),
     };
-    if !connection.may_write_first() {
+    if !connection.writes_alone {
         connection.keep();
         return None;
     }

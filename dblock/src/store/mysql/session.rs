@@ -1,10 +1,8 @@
 //! Connections of the store's own.
 
-use std::ops::{Deref, DerefMut};
-use std::time::{Duration, Instant};
-
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
+use std::ops::{Deref, DerefMut};
 
 use super::error;
 use crate::store::connect_options::OptionsSource;
@@ -52,25 +50,15 @@ const ABOUT: &str = "SELECT CONCAT(VERSION(), ' ', @@version_comment)";
 /// Servers that speak the protocol, accept `SKIP LOCKED`, and lock nothing.
 const LOCK_NOTHING: [&str; 2] = ["TiDB", "Dolt"];
 
-/// A connection that has not been used for so long may have been closed by the server or something on the way.
-const STALE: Duration = Duration::from_secs(10);
-
 /// A connection with our settings.
 #[derive(Debug)]
 pub(super) struct Session {
     connection: MySqlConnection,
-    writes_alone: bool,
-    used: Instant,
+    /// The server knows the means of [`one`](super::one).
+    pub(super) writes_alone: bool,
 }
 
 impl Session {
-    /// Whether a request may be carried out by one autocommit statement here. The server must know the means of
-    /// [`one`](super::one), and the connection must have worked just now: when a write that is sent first of all
-    /// gets no answer, nobody knows whether it was carried out.
-    pub(super) fn may_write_first(&self) -> bool {
-        self.writes_alone && self.used.elapsed() < STALE
-    }
-
     /// Says goodbye to the server.
     pub(super) async fn close(self) {
         // The answer does not matter; dropping the connection closes it too.
@@ -88,7 +76,6 @@ impl Deref for Session {
 
 impl DerefMut for Session {
     fn deref_mut(&mut self) -> &mut MySqlConnection {
-        self.used = Instant::now();
         &mut self.connection
     }
 }
@@ -133,7 +120,6 @@ pub(super) async fn open(
     Ok(Session {
         connection,
         writes_alone: writes_alone == 1,
-        used: Instant::now(),
     })
 }
 

@@ -1,0 +1,185 @@
+//! The rows, by key, as they stand in the file.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::time::Duration;
+
+use dblock::Key;
+use dblock::store::{InspectFilter, LockRow, Outcome, Purged, Request, StoreError, Successor, rules};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// All rows, by key. A `String` is ordered by its bytes, as `inspect` and `purge` want it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Table {
+    rows: BTreeMap<String, Row>,
+    /// The clock's last reading, in µs since the Unix epoch.
+    now: i64,
+}
+
+/// A row. Times are µs on the table's clock, ids are numbers.
+#[derive(Debug, Serialize, Deserialize)]
+struct Row {
+    owner: u128,
+    count: u32,
+    expire_at: i64,
+    lease_id: u128,
+    fence_token: i64,
+    fence_ceiling: i64,
+    wanted_until: i64,
+    acquired_at: i64,
+    holder: String,
+    revoked: bool,
+    next: Option<Next>,
+}
+
+/// Who gets the row when it is released.
+#[derive(Debug, Serialize, Deserialize)]
+struct Next {
+    lease_id: u128,
+    owner: u128,
+    holder: String,
+    ttl: i64,
+    spare_tokens: u32,
+    since: i64,
+    until: i64,
+}
+
+impl Table {
+    /// Sets the clock. It never falls, even when the host's does: a lease must not get longer by that.
+    pub(super) fn tick(&mut self, wall_clock: i64) {
+        self.now = self.now.max(wall_clock);
+    }
+
+    /// Nobody else has the table meanwhile, so the rules decide on the row itself.
+    pub(super) fn apply(&mut self, request: &Request) -> Result<Outcome, StoreError> {
+        let key = &request.key;
+        let mut row = match self.rows.get(key.as_str()) {
+            Some(row) => row.read(key.clone(), self.now),
+            None => rules::absent(key.clone(), self.now),
+        };
+        let (outcome, changed) = rules::carry_out(request, &mut row)?;
+        if changed {
+            self.rows.insert(key.as_str().to_owned(), Row::of(row));
+        }
+        Ok(outcome)
+    }
+
+    pub(super) fn revoke(&mut self, key: &Key) -> bool {
+        self.held(key).map(|row| row.revoked = true).is_some()
+    }
+
+    pub(super) fn force_release(&mut self, key: &Key) -> bool {
+        let Some(row) = self.held(key) else { return false };
+        row.count = 0;
+        row.next = None;
+        // What the former holder still sends finds nothing.
+        row.lease_id = Uuid::now_v7().as_u128();
+        true
+    }
+
+    fn held(&mut self, key: &Key) -> Option<&mut Row> {
+        let now = self.now;
+        let row = self.rows.get_mut(key.as_str());
+        row.filter(|row| row.count > 0 && row.expire_at > now)
+    }
+
+    pub(super) fn inspect(&self, filter: &InspectFilter) -> Vec<LockRow> {
+        self.rows
+            .iter()
+            .filter(|(key, _)| key.starts_with(filter.key_prefix()))
+            .filter_map(|(key, row)| Some(row.read(Key::new(None, key).ok()?, self.now)))
+            .filter(|row| row.is_held() || !filter.is_held_only())
+            .take(usize::try_from(filter.max_rows()).unwrap_or(usize::MAX))
+            .collect()
+    }
+
+    /// Takes the rows away whose every time lies `idle` or more in the past.
+    pub(super) fn purge(&mut self, idle: Duration, after: Option<&Key>, limit: u32) -> Purged {
+        let oldest = self.now - i64::try_from(idle.as_micros()).unwrap_or(i64::MAX);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let from = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_str()));
+        let looked_at: Vec<String> = self
+            .rows
+            .range::<str, _>((from, Bound::Unbounded))
+            .take(limit)
+            .map(|(key, _)| key.clone())
+            .collect();
+        let before = self.rows.len();
+        for key in &looked_at {
+            let used = |row: &Row| row.expire_at.max(row.wanted_until).max(row.fence_ceiling);
+            if self.rows.get(key).is_some_and(|row| used(row) <= oldest) {
+                self.rows.remove(key);
+            }
+        }
+        Purged {
+            rows: (before - self.rows.len()) as u64,
+            next: looked_at
+                .last()
+                .filter(|_| looked_at.len() == limit)
+                .and_then(|key| Key::new(None, key).ok()),
+        }
+    }
+}
+
+impl Row {
+    fn read(&self, key: Key, now: i64) -> LockRow {
+        LockRow {
+            key,
+            owner: Uuid::from_u128(self.owner),
+            reentrant_count: self.count,
+            expire_at: self.expire_at,
+            lease_id: Uuid::from_u128(self.lease_id),
+            fence_token: self.fence_token,
+            fence_ceiling: self.fence_ceiling,
+            wanted_until: self.wanted_until,
+            acquired_at: self.acquired_at,
+            holder: self.holder.clone(),
+            revoked: self.revoked,
+            next: self.next.as_ref().map(Next::read),
+            now,
+        }
+    }
+
+    fn of(row: LockRow) -> Self {
+        Self {
+            owner: row.owner.as_u128(),
+            count: row.reentrant_count,
+            expire_at: row.expire_at,
+            lease_id: row.lease_id.as_u128(),
+            fence_token: row.fence_token,
+            fence_ceiling: row.fence_ceiling,
+            wanted_until: row.wanted_until,
+            acquired_at: row.acquired_at,
+            holder: row.holder,
+            revoked: row.revoked,
+            next: row.next.map(Next::of),
+        }
+    }
+}
+
+impl Next {
+    fn read(&self) -> Successor {
+        Successor::new(
+            Uuid::from_u128(self.lease_id),
+            Uuid::from_u128(self.owner),
+            &*self.holder,
+            self.ttl,
+            self.spare_tokens,
+            self.since,
+            self.until,
+        )
+    }
+
+    fn of(next: Successor) -> Self {
+        Self {
+            lease_id: next.lease_id.as_u128(),
+            owner: next.owner.as_u128(),
+            holder: next.holder,
+            ttl: next.ttl,
+            spare_tokens: next.spare_tokens,
+            since: next.since,
+            until: next.until,
+        }
+    }
+}
