@@ -139,11 +139,11 @@ impl EngineHandle {
             non_blocking: options.wait == Wait::No,
             ticket: Ticket::Acquire(reply),
         };
-        let (cell, number) = shared.acquire(&call.key, Box::new(asks));
+        let (asked, number) = shared.acquire(&call.key, Box::new(asks));
         // Dropped before `gone`: a hold that came too late is released first.
         let mut gone = GiveUp {
             shared,
-            cell: Some(cell),
+            cell: Some(asked),
             number,
         };
         let answer = answer;
