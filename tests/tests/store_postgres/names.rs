@@ -119,10 +119,10 @@ async fn a_hostile_schema_in_the_search_path_changes_nothing() {
     listener.abort();
 
     // Behind a pooler each statement brings its settings along.
-    let pooler = lending_pooler(bench.address()).await;
+    let lender = lending_pooler(bench.address()).await;
     let mut url = bench.url.clone();
     url.push(if url.contains('?') { '&' } else { '?' });
-    write!(url, "host={}&port={}&", pooler.ip(), pooler.port()).unwrap();
+    write!(url, "host={}&port={}&", lender.ip(), lender.port()).unwrap();
     hostile(&mut url);
     // Its session is the one that all share.
     let _user = PgConnection::connect(&url).await.unwrap();
