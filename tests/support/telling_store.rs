@@ -45,6 +45,14 @@ impl TellingStore {
         let _ = self.wake_ups.send(None);
     }
 
+    /// The same rows, for a process that hears nothing and cannot listen. What it releases is told to the others.
+    pub fn deaf_twin(&self) -> Self {
+        Self {
+            deaf: Arc::new(true.into()),
+            ..self.clone()
+        }
+    }
+
     /// How many listen.
     pub fn listeners(&self) -> usize {
         self.wake_ups.receiver_count()
