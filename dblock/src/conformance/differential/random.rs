@@ -78,7 +78,7 @@ impl Random {
         LockRow {
             owner: self.owner(),
             reentrant_count,
-            expire_at: later(self, &[-600_000, -2_000, 2_000, 60_000, 600_000]),
+            expire_at: later(self, &[-600_000, 2_000, 20_000, 600_000]),
             lease_id,
             fence_token,
             fence_ceiling: fence_token.saturating_add(spare),
@@ -109,7 +109,7 @@ impl Random {
     pub(super) fn request(&mut self, key: &Key, row: Option<&LockRow>, now: i64) -> Request {
         let next = row.and_then(|row| row.next.as_ref());
         let holding = row.map_or_else(|| self.lease_but(Uuid::nil()), |row| row.lease_id);
-        let mut leases = vec![holding, self.lease_but(holding)];
+        let mut leases = vec![holding, holding, self.lease_but(holding)];
         leases.extend(next.map(|next| next.lease_id));
         let lease_id = *self.one_of(&leases);
         // Mostly what makes a difference.
