@@ -8,7 +8,7 @@ mod random;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::random::Random;
 use super::Fixture;
@@ -18,7 +18,13 @@ use crate::store::clock::micros;
 use crate::store::rules::{absent, carry_out};
 use crate::store::{Action, InspectFilter, LockRow, Occupant, Outcome, Request, Store, StoreError};
 
+/// A run takes at least so many steps, and goes on for as long as [`SOME_TIME`].
 const STEPS: usize = 200;
+
+const SOME_TIME: Duration = Duration::from_secs(3);
+
+/// No run takes more.
+const MOST_STEPS: usize = 3_000;
 
 /// One request in each step, or as many as there are keys.
 const KEYS: usize = 8;
@@ -28,13 +34,11 @@ const PREFIX: &str = "random";
 
 type Answer = Result<Outcome, StoreError>;
 
-/// Two hundred random steps. The environment variable `DBLOCK_TEST_SEED` repeats those that showed a difference.
+/// Hundreds of random steps. The environment variable `DBLOCK_TEST_SEED` repeats those that showed a difference.
 pub async fn random_requests_are_carried_out_by_the_rules(fixture: &impl Fixture) {
-    let seed = std::env::var("DBLOCK_TEST_SEED").ok();
-    let seed = seed.map_or_else(
-        || fastrand::u64(..),
-        |seed| seed.parse().expect("DBLOCK_TEST_SEED is a number"),
-    );
+    let repeated = std::env::var("DBLOCK_TEST_SEED").ok();
+    let repeated = repeated.map(|seed| seed.parse().expect("DBLOCK_TEST_SEED is a number"));
+    let seed = repeated.unwrap_or_else(|| fastrand::u64(..));
     let stores = [fixture.store().await, fixture.store().await];
     // A row that is always there, so that reading shows the clock.
     let clock = Asker::new(&format!("{PREFIX} clock"));
@@ -47,7 +51,11 @@ pub async fn random_requests_are_carried_out_by_the_rules(fixture: &impl Fixture
         keys: (0..KEYS).map(|n| key(&format!("{PREFIX} {n}"))).collect(),
         title: String::new(),
     };
-    for step in 0..STEPS {
+    let started = Instant::now();
+    for step in 0..MOST_STEPS {
+        if repeated.is_none() && step >= STEPS && started.elapsed() > SOME_TIME {
+            break;
+        }
         run.title = format!("step {step} (DBLOCK_TEST_SEED={seed} repeats it)");
         run.step().await;
     }
@@ -99,8 +107,8 @@ impl<F: Fixture> Run<'_, F> {
     }
 
     async fn ask(&mut self, keys: &[Key]) {
-        let rows = &self.seen.rows;
-        let request = |key: &Key| self.random.request(key, rows.get(key));
+        let seen = &self.seen;
+        let request = |key: &Key| self.random.request(key, seen.rows.get(key), seen.clock);
         let requests: Vec<Request> = keys.iter().map(request).collect();
         let answers = answers(&**self.random.one_of(&self.stores), &requests).await;
         let (mut before, times) = self.look_again().await;

@@ -6,6 +6,7 @@ use fastrand::Rng;
 use uuid::Uuid;
 
 use crate::Key;
+use crate::store::clock::until;
 use crate::store::rules::absent;
 use crate::store::{Acquire, Action, Extend, HandedOver, LockRow, Request, Successor};
 
@@ -77,14 +78,14 @@ impl Random {
         LockRow {
             owner: self.owner(),
             reentrant_count,
-            expire_at: later(self, &[-600_000, -2_000, 2_000, 60_000, 600_000]),
+            expire_at: later(self, &[-600_000, 2_000, 20_000, 600_000]),
             lease_id,
             fence_token,
             fence_ceiling: fence_token.saturating_add(spare),
             wanted_until: *self.one_of(&[0, now - 60_000_000, now + 2_000_000, now + 600_000_000]),
             acquired_at: now - 700_000_000,
             holder: (*self.one_of(&HOLDERS)).to_owned(),
-            revoked: self.one_in(4),
+            revoked: self.one_in(3),
             next: (reentrant_count > 0 && !self.one_in(3)).then(|| self.successor(lease_id, now)),
             ..absent(key.clone(), 0)
         }
@@ -105,23 +106,27 @@ impl Random {
     }
 
     /// A request of somebody that `row` names, or of anybody.
-    pub(super) fn request(&mut self, key: &Key, row: Option<&LockRow>) -> Request {
-        let mut leases = vec![self.lease_but(Uuid::nil())];
-        leases.extend(row.map(|row| row.lease_id));
-        leases.extend(row.and_then(|row| row.next.as_ref()).map(|next| next.lease_id));
-        let action = match self.numbers.u32(..8) {
-            0..2 => Action::Extend(self.extend(row.map_or(0, |row| row.fence_token))),
-            2..5 => Action::Release,
-            _ => Action::Acquire(self.acquire()),
+    pub(super) fn request(&mut self, key: &Key, row: Option<&LockRow>, now: i64) -> Request {
+        let next = row.and_then(|row| row.next.as_ref());
+        let holding = row.map_or_else(|| self.lease_but(Uuid::nil()), |row| row.lease_id);
+        let mut leases = vec![holding, holding, self.lease_but(holding)];
+        leases.extend(next.map(|next| next.lease_id));
+        let lease_id = *self.one_of(&leases);
+        // Mostly what makes a difference.
+        let acquires = if lease_id == holding { 1 } else { 4 };
+        let action = match self.numbers.u32(..4 + acquires) {
+            0..2 => Action::Release,
+            2..4 => Action::Extend(self.extend(row.map_or(0, |row| row.fence_token))),
+            _ => Action::Acquire(self.acquire(next, now)),
         };
         Request {
             key: key.clone(),
-            lease_id: *self.one_of(&leases),
+            lease_id,
             action,
         }
     }
 
-    fn acquire(&mut self) -> Acquire {
+    fn acquire(&mut self, next: Option<&Successor>, now: i64) -> Acquire {
         let ttl = self.millis(&[1_000, 3_000, 30_000]);
         let holder = *self.one_of(&HOLDERS);
         let mut ask = Acquire::new(self.owner(), ttl, holder);
@@ -129,7 +134,11 @@ impl Random {
             ask.wanted_for = Some(self.millis(&[1_000, 60_000, 600_000]));
         }
         if !self.one_in(3) {
-            ask.queue = Some(self.millis(&[0, 1_000, 30_000, 600_000]));
+            // About as long as the successor, or any time.
+            let longer = self.millis(&[0, 500, 1_500]);
+            let waited = next.map(|next| until(now, next.since) + longer);
+            let any = self.millis(&[0, 1_000, 30_000, 600_000]);
+            ask.queue = waited.filter(|_| !self.one_in(3)).or(Some(any));
         }
         ask.spare_tokens = *self.one_of(&SPARE);
         ask
