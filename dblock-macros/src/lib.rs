@@ -72,7 +72,7 @@ use proc_macro::TokenStream;
 /// | `manager` | expression | see below | The `LockManager`, or what derefs to it: a reference, an `Arc` |
 /// | `renew` | `bool` | `true` | Whether the lease is renewed while the body runs |
 /// | `max_hold` | duration up to 30 days | no limit | The lock is lost when the body runs for longer |
-/// | `hold_min` | duration up to 30 days | none | The call returns at once, but the key stays busy until then |
+/// | `hold_min` | duration up to 30 days | none | The call returns when the body has, but the key stays busy until then |
 /// | `on_lost` | `"cancel"`, `"signal"` | `"cancel"` | Lost lease: drop the body and fail, or let it go on and tell it |
 /// | `on_busy` | expression | fail | The return value when the lock is busy or `wait` ran out |
 /// | `on_error` | closure | `\|e\| Err(e.into())` | Turns a `LockError` into the return value |

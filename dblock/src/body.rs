@@ -190,7 +190,7 @@ impl<F: Future> Future for Supervised<F> {
     }
 }
 
-/// Ends a hold and waits for that in bounded time. `None` when the row says so, or the next in line has the lock,
+/// Ends a hold and waits for that in bounded time. `None` when the row says so, or the next waiter has the lock,
 /// which it can get only from a body that ended `in_order`.
 pub(crate) async fn leave(hold: Hold, in_order: bool) -> Option<Unconfirmed> {
     hold.leave(RELEASE_TIMEOUT, in_order).await.err()

@@ -84,21 +84,18 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Whether a lock may go from one owner to the next before the row says so. Default: yes.
+    /// Whether a lock may go from one task of this process to the next without the database (local hand-over).
+    /// Default: yes.
     ///
-    /// Only a body that returned hands on, unless it called `verify_in`, and only to a call that renews. The next one
-    /// has an owner and a larger fence token of its own, and the row names it before any fence check.
+    /// The lock is handed over only after a normal return, and only to a waiter with `renew = true`. Never after
+    /// `verify_in` or with `hold_min`, and only while at least two thirds of the waiter's ttl are confirmed. The
+    /// new owner has a larger fence token of its own. The row follows within about 50 ms, and names the owner before any
+    /// fence check. While another process wants the lock, local hand-overs go on for 10 ms where releases are heard
+    /// (PostgreSQL), and for 100 ms elsewhere; then the lock goes to the other process.
     ///
-    /// - **From one task of this process to the next**: without the database, unless the body has `hold_min`, and only
-    ///   while at least two thirds of the next one's ttl are confirmed. The row follows within about 50 ms. While another
-    ///   process wants the lock, this one hands on for at most 100 ms in a row.
-    /// - **From one process to another**, on PostgreSQL: a process that waits has the next grant reserved in the row, for 3
-    ///   seconds at a time. One that leaves says so before its release is on disk, and the next one comes in at
-    ///   once; the row follows within a few milliseconds. Until then the next one's lease is only as long as its
-    ///   reservation. A process that dies while it has one keeps the key closed for at most 3 seconds.
-    ///
-    /// Switch it off when every owner must be in the row before its body starts. It is this manager's switch: others
-    /// that leave it on go on handing over among themselves.
+    /// Switch it off when every owner must be in the row before its body starts. The switch is this manager's alone. It
+    /// changes nothing between processes: there a release passes the row on to the process that waits, whatever
+    /// the settings.
     pub fn hand_over(mut self, hand_over: bool) -> Self {
         self.engine.hand_over = hand_over;
         self

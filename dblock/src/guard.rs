@@ -115,7 +115,7 @@ impl LockGuard {
         body::supervise([lease], link.scope(body)).await.in_time()
     }
 
-    /// Releases the lock and waits until the row says so, for at most 2 seconds or what is left of the
+    /// Releases the lock and waits until the row says so, for at most 3 seconds or what is left of the
     /// lease.
     ///
     /// # Errors

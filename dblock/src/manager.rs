@@ -162,7 +162,7 @@ impl LockManager {
     /// Runs `body` under the lock on `key`. This is what the attribute expands to.
     ///
     /// The body runs when the lock is taken. When it returns or panics, the lock is released and the
-    /// release awaited, for at most 2 seconds or what is left of the lease; then its value is returned or
+    /// release awaited, for at most 3 seconds or what is left of the lease; then its value is returned or
     /// its panic goes on. When the lease is lost, the body is dropped at its next await.
     ///
     /// # Errors
@@ -307,10 +307,9 @@ impl LockManager {
         self.admin(|store| async move { store.revoke(&key).await }).await
     }
 
-    /// Frees a lock, whoever holds it: at once for whoever has it reserved, and for all when no reservation stands, 3 s
-    /// later at most. Returns whether it was held.
+    /// Frees a lock, whoever holds it. Anyone may take it then, at once. Returns whether it was held.
     ///
-    /// This is the one way in which two owners can be inside of a key: the former holder goes on until its
+    /// Two owners can hold the lock then: the former holder goes on until its
     /// next renewal. Its fence token is smaller than its successor's, so a resource that checks tokens
     /// refuses it.
     ///

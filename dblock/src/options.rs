@@ -112,7 +112,7 @@ impl LockOptions {
     }
 
     /// Keeps the lock busy for at least this long after the grant, even when the body ends sooner. The
-    /// call still returns at once. Nodes that run the same job on a schedule use it: the one whose clock is late
+    /// call returns as soon as the row says so: the key stays busy even if the process ends right after. Nodes that run the same job on a schedule use it: the one whose clock is late
     /// finds the lock busy. More than zero, at most 30 days. Default: none.
     pub fn hold_min(mut self, hold_min: Duration) -> Self {
         self.hold_min = Some(hold_min);
