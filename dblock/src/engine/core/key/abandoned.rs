@@ -12,7 +12,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// The longest pause while the store cannot be asked: the key may be blocked.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The longest pause while the store answers that there is no such lease.
+/// The longest pause while the store answers, and nothing is left of the lease.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// An acquire of unknown outcome may have been carried out, or may still be: a release that finds nothing proves
@@ -25,6 +25,8 @@ pub(super) struct Abandoned {
     pause: Duration,
     /// All its acquires were answered: none of them can take the key any more.
     answered: bool,
+    /// One of its acquires was answered `Queued`: what its release finds may be the work of that one.
+    queued: bool,
 }
 
 impl Abandoned {
@@ -35,6 +37,15 @@ impl Abandoned {
             until: now + ttl,
             pause: FIRST_RETRY,
             answered: false,
+            queued: false,
+        }
+    }
+
+    /// An acquire of unknown outcome, of a lease that has a place in the queue already.
+    pub(super) fn queued(lease_id: Uuid, ttl: Duration, now: Time) -> Self {
+        Self {
+            queued: true,
+            ..Self::new(lease_id, ttl, now)
         }
     }
 
@@ -59,11 +70,12 @@ impl Abandoned {
         sent_at: Time,
         now: Time,
     ) -> bool {
-        // A row that carries the lease shows that the acquire was carried out; it cannot be once more. A
-        // release sent before the end may have been carried out before the acquire, however late its answer.
-        // A withdrawn successor is an earlier acquire's work, and shows nothing of one on its way.
+        // A row that carries the lease shows that an acquire was carried out; it cannot be once more. Where an earlier
+        // acquire may have done that, it shows nothing of the one on its way: that may still become the
+        // successor, for nobody. A release sent before the end may have been carried out before the acquire, however
+        // late its answer.
         let done = match answer {
-            Ok(Outcome::Released { .. }) => true,
+            Ok(Outcome::Released { .. }) => self.answered || !self.queued,
             Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered,
             _ => false,
         };
@@ -71,7 +83,10 @@ impl Abandoned {
             return true;
         }
         self.retry_at = (now + self.pause).min(self.until.max(now));
-        let longest = if matches!(answer, Ok(Outcome::Lost | Outcome::Withdrawn)) {
+        let longest = if matches!(
+            answer,
+            Ok(Outcome::Lost | Outcome::Withdrawn | Outcome::Released { .. })
+        ) {
             LONGEST_RETRY
         } else {
             SOON
@@ -108,5 +123,23 @@ mod tests {
         assert!(known().release_answered(&withdrawn, now, now));
         assert!(known().release_answered(&Ok(Outcome::Lost), now, now));
         assert!(!known().release_answered(&Ok(Outcome::Skipped), now, now));
+    }
+
+    /// The row was passed on because of an earlier acquire: the one of unknown outcome may still come.
+    #[test]
+    fn a_release_of_a_queued_lease_proves_nothing_about_a_later_acquire() {
+        let (now, ttl) = (Time::from_nanos(0), Duration::from_secs(9));
+        let released = Ok(Outcome::Released {
+            freed: true,
+            passed_on: false,
+            wanted: false,
+        });
+        assert!(!Abandoned::queued(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
+        assert!(Abandoned::queued(Uuid::now_v7(), ttl, now).release_answered(
+            &released,
+            now + ttl,
+            now + ttl
+        ));
+        assert!(Abandoned::new(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
     }
 }

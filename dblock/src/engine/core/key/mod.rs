@@ -780,8 +780,11 @@ impl<C> Machine<C> {
         out: &mut Out<C>,
     ) {
         if error.is_outcome_unknown() && !flawed(Flaw::UnknownOutcomeIsRepeated) {
-            self.asking.place = None;
-            self.abandoned.push(Abandoned::new(lease_id, ttl, env.now));
+            let abandoned = match self.asking.place.take() {
+                Some(_) => Abandoned::queued(lease_id, ttl, env.now),
+                None => Abandoned::new(lease_id, ttl, env.now),
+            };
+            self.abandoned.push(abandoned);
         }
         self.refuse_hopeless(&error, out);
         self.asking.failed(error, env);
