@@ -350,7 +350,12 @@ impl<C> Machine<C> {
     // ── Places in the queue ──────────────────────────────────────────────────────────────────────────
 
     fn passed_on(&mut self, lease_id: Uuid, fence_token: i64, env: &mut Env<'_>) {
-        if self.asking.passed_on(lease_id, fence_token) {
+        let asked = self.on_its_way.as_ref();
+        let asked = asked.filter(|sent| matches!(sent.for_whom, ForWhom::Waiter(_)));
+        if self
+            .asking
+            .passed_on(lease_id, fence_token, asked.map(|sent| sent.lease_id))
+        {
             return;
         }
         let abandoned = self

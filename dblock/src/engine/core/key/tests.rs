@@ -484,3 +484,13 @@ fn a_lost_re_entry_counts_no_hold() {
     assert!(!out.entered);
     assert_eq!(said, ["b lost: Expired"]);
 }
+
+/// The holder leaves while the answer that gives the place is on its way.
+#[test]
+fn a_wake_up_may_come_before_the_answer_that_gives_the_place() {
+    let mut a = Process::new();
+    a.wants("a", Some(60 * SECOND));
+    let lease = a.sends().unwrap().lease_id;
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert_eq!(a.answered(queued_behind(7)), ["a has 8"]);
+}
