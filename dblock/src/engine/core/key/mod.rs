@@ -743,7 +743,13 @@ impl<C> Machine<C> {
                 );
                 self.busy(occupant, env, out);
             }
-            Ok(Outcome::Busy(occupant)) => self.busy(occupant, env, out),
+            Ok(Outcome::Busy(occupant)) => {
+                self.busy(occupant, env, out);
+                if ask.wanted_for.is_none() && !self.queue.is_empty() {
+                    // Nobody waited when it was asked: the row must hear of those that do.
+                    self.asking.ask_now();
+                }
+            }
             Ok(Outcome::Skipped) => {
                 let patient = now.before(ROW_LOCKED_TIMEOUT);
                 self.refuse_non_blocking(patient, &Refusal::RowLocked, out);
