@@ -22,6 +22,8 @@ pub(super) struct Abandoned {
     pub(super) lease_id: Uuid,
     pub(super) retry_at: Time,
     until: Time,
+    /// Whatever was carried out before `until` has run out by then.
+    over_at: Time,
     pause: Duration,
     /// All its acquires were answered: none of them can take the key any more.
     answered: bool,
@@ -35,6 +37,7 @@ impl Abandoned {
             lease_id,
             retry_at: now,
             until: now + ttl,
+            over_at: now + ttl + ttl,
             pause: FIRST_RETRY,
             answered: false,
             queued: false,
@@ -53,6 +56,7 @@ impl Abandoned {
     pub(super) fn answered(lease_id: Uuid, until: Time, now: Time) -> Self {
         Self {
             until,
+            over_at: until,
             answered: true,
             ..Self::new(lease_id, Duration::ZERO, now)
         }
@@ -79,17 +83,25 @@ impl Abandoned {
             Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered,
             _ => false,
         };
-        if done || sent_at >= self.until {
+        let carried_out = matches!(
+            answer,
+            Ok(Outcome::Released { .. } | Outcome::Withdrawn | Outcome::Lost)
+        );
+        if done || sent_at >= self.until && carried_out || sent_at >= self.over_at {
             return true;
         }
-        self.retry_at = (now + self.pause).min(self.until.max(now));
-        let longest = if matches!(
-            answer,
-            Ok(Outcome::Lost | Outcome::Withdrawn | Outcome::Released { .. })
-        ) {
-            LONGEST_RETRY
+        let longest = if carried_out { LONGEST_RETRY } else { SOON };
+        // A row that was locked for a moment is busy for nobody until it is asked again.
+        let sooner = if matches!(answer, Ok(Outcome::Skipped)) {
+            10
         } else {
-            SOON
+            1
+        };
+        let next = now + self.pause.min(longest) / sooner;
+        self.retry_at = if sent_at < self.until {
+            next.min(self.until.max(now))
+        } else {
+            next
         };
         self.pause = (self.pause * 2).min(longest);
         false
@@ -141,5 +153,21 @@ mod tests {
             now + ttl
         ));
         assert!(Abandoned::new(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
+    }
+
+    /// The last release is the one that counts: it must be carried out.
+    #[test]
+    fn a_last_release_that_fails_is_sent_again() {
+        let (begin, ttl) = (Time::from_nanos(0), Duration::from_secs(9));
+        let mut abandoned = Abandoned::new(Uuid::now_v7(), ttl, begin);
+        let error = StoreError::new(crate::store::StoreErrorKind::Unreachable, "away");
+        let end = begin + ttl;
+        assert!(!abandoned.release_answered(&Err(error.clone()), end, end));
+        assert!(abandoned.retry_at > end);
+        assert!(!abandoned.release_answered(&Ok(Outcome::Skipped), end, end));
+        assert!(
+            abandoned.release_answered(&Err(error), end + ttl, end + ttl),
+            "it has run out by itself"
+        );
     }
 }
