@@ -123,7 +123,8 @@ pub(super) struct Held<C> {
     /// Callers whose change the next request will carry, and those whose change is on its way.
     waiting: Vec<Pending<C>>,
     sent: Vec<Pending<C>>,
-    /// An extension was sent and its reply was lost: the row may be busy for longer than is known here.
+    /// An extension was sent and its reply was lost: the row may be busy for longer than is known here. A later one
+    /// that goes through shows nothing of it.
     extend_unsure: bool,
 }
 
@@ -621,7 +622,6 @@ impl<C> Held<C> {
         };
         self.grant.store_end = self.grant.store_end.max(counted_from + remaining);
         self.grant.given_for = Duration::MAX;
-        self.extend_unsure = false;
         self.pause = FIRST_RETRY;
         if matches!(self.state, State::Held { .. }) {
             self.current
