@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::time::Time;
 use crate::store::{Outcome, StoreError};
 
@@ -80,14 +81,19 @@ impl Abandoned {
         // late its answer.
         let done = match answer {
             Ok(Outcome::Released { .. }) => self.answered || !self.queued,
-            Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered,
+            Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered || flawed(Flaw::AbandonedIsReleasedOnce),
             _ => false,
+        };
+        let proven_at = if flawed(Flaw::LastReleaseIsSentEarly) {
+            now
+        } else {
+            sent_at
         };
         let carried_out = matches!(
             answer,
             Ok(Outcome::Released { .. } | Outcome::Withdrawn | Outcome::Lost)
         );
-        if done || sent_at >= self.until && carried_out || sent_at >= self.over_at {
+        if done || proven_at >= self.until && carried_out || sent_at >= self.over_at {
             return true;
         }
         let longest = if carried_out { LONGEST_RETRY } else { SOON };

@@ -168,9 +168,12 @@ impl Asking {
             // A row that was passed on to this lease before that has gone to others since.
             place.behind = place.behind.max(occupant.fence_token);
         }
+        self.keep_place(Flaw::BusyCounts, env.now);
         let expiry = occupant.remaining + Duration::from_millis(1);
         let pause = if self.woken {
             Duration::ZERO
+        } else if env.listening && flawed(Flaw::ListenersDoNotPoll) {
+            Duration::from_hours(1)
         } else if env.listening {
             let longest = self.place.map_or(NEXT_TTL, |place| place.next_ttl) / 3;
             longest
@@ -187,6 +190,7 @@ impl Asking {
 
     /// The row was locked by somebody's statement or transaction.
     pub(super) fn skipped(&mut self, env: &mut Env<'_>) {
+        self.keep_place(Flaw::SkippedCounts, env.now);
         let pause = if self.woken {
             WOKEN_PAUSE
         } else {
@@ -196,6 +200,13 @@ impl Asking {
         self.ask_after(pause, env.now);
         self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
         self.answered(LastAnswer::RowLocked, env.now);
+    }
+
+    /// What the answers above must not do.
+    fn keep_place(&mut self, flaw: Flaw, now: Time) {
+        if let Some(place) = self.place.as_mut().filter(|_| flawed(flaw)) {
+            place.until = now + place.next_ttl;
+        }
     }
 
     /// The store could not be asked.
@@ -226,7 +237,7 @@ impl Asking {
 
     /// The lock came to this process: who waits from here on waits for this process.
     pub(super) fn granted(&mut self, now: Time) {
-        self.place = None;
+        self.place = self.place.filter(|_| flawed(Flaw::EnteredPlaceIsKept));
         self.arriving = None;
         self.pause = FIRST_PAUSE;
         self.answered(LastAnswer::Busy(None), now);
