@@ -66,6 +66,9 @@ mod health;
 pub mod key;
 mod manager;
 pub mod options;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
 pub mod store;
 
 pub use builder::{LockManagerBuilder, StoreSource};

@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask test`, `torture`, `bench`, `servers` and `compile-time`. Unix only.
+//! The project's tasks: `cargo xtask test`, `torture`, `simulate`, `bench`, `servers` and `compile-time`. Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
@@ -8,6 +8,7 @@ mod compile_time;
 mod process;
 mod servers;
 mod signals;
+mod simulate;
 mod stale;
 mod steps;
 mod test;
@@ -36,6 +37,8 @@ enum Task {
     Test(test::Args),
     /// Fight for locks while processes, connections and servers fail, and check what happened.
     Torture(torture::Args),
+    /// Run the engine's core in simulation: schedules of callers and faults, each of which its seed repeats.
+    Simulate(simulate::Args),
     /// Measure dblock beside other locks, on throw-away servers.
     Bench(bench::Args),
     /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
@@ -65,6 +68,10 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
         },
         Task::Torture(args) => tokio::select! {
             outcome = torture::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Simulate(args) => tokio::select! {
+            outcome = simulate::run(&args) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Bench(args) => tokio::select! {

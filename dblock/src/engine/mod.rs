@@ -8,7 +8,7 @@
 //!   application does to its runtime can stop renewals and releases.
 
 mod clock;
-mod core;
+pub(crate) mod core;
 mod driver;
 mod handle;
 mod report;

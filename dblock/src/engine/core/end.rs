@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 #[cfg(loom)]
 use loom::sync::atomic::AtomicU64;
 
+use super::flaw::{Flaw, flawed};
 use super::time::Time;
 use crate::error::LostReason;
 
@@ -50,7 +51,9 @@ impl End {
     /// Moves the deadline, unless it has passed. It never moves back.
     pub(crate) fn move_to(&self, deadline: Time, now: Time) {
         self.change(|ends| match ends {
-            Ends::At(before) if now < before => Some(Ends::At(deadline.max(before))),
+            Ends::At(before) if now < before || flawed(Flaw::LostLivesAgain) => {
+                Some(Ends::At(deadline.max(before)))
+            }
             _ => None,
         });
     }

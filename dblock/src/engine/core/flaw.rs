@@ -41,6 +41,58 @@ flaws! {
     TimeoutsAreForgotten,
     /// An acquire of unknown outcome is asked again with the same lease.
     UnknownOutcomeIsRepeated,
+    /// An answer is taken for two.
+    AnswersCountTwice,
+    /// A lease ends here when it ends in the store.
+    NoMargin,
+    /// What is left of a lease that was passed on counts from the wake-up.
+    PlacesCountFromTheWakeUp,
+    /// A wake-up is believed while an ask is on its way.
+    WakeUpsAreBelievedWhileAsking,
+    /// A lease may be handed over after a fence check.
+    HandOverAfterPin,
+    /// A fence check does not wait until the row names the owner.
+    PinsAreConfirmedAtOnce,
+    /// An acquire of unknown outcome is forgotten.
+    AbandonedIsForgotten,
+    /// A release that finds nothing proves that the acquire was not carried out.
+    AbandonedIsReleasedOnce,
+    /// The last release of an abandoned acquire may be sent before the ttl has passed.
+    LastReleaseIsSentEarly,
+    /// The deadline of a lease that has ended is moved.
+    LostLivesAgain,
+    /// Whoever leaves takes all its holds along.
+    HoldsAreForgotten,
+    /// The lease that somebody entered with is asked for again.
+    EnteredPlaceIsKept,
+    /// A lease whose ask has an unknown outcome is asked for again.
+    UnknownPlaceIsKept,
+    /// A lease that was withdrawn is asked for again.
+    WithdrawnPlaceIsKept,
+    /// A lease that was told `Lost` is asked for again.
+    LostPlaceIsKept,
+    /// An answer that found the row locked gives the place more time.
+    SkippedCounts,
+    /// Busy read from a snapshot gives the place more time.
+    BusyCounts,
+    /// Whoever hears wake-ups does not poll.
+    ListenersDoNotPoll,
+    /// No lease is renewed.
+    NothingIsRenewed,
+    /// The row is free when the body ends, whatever `hold_min` says.
+    HoldMinIsForgotten,
+    /// A body stays for longer than `max_hold`.
+    MaxHoldIsForgotten,
+    /// A process hands the lock over in its own ranks for good.
+    TurnsNeverEnd,
+    /// A revoked lease is handed over.
+    RevokedIsHandedOver,
+    /// Callers that went away are answered.
+    GoneCallersAreKept,
+    /// A release of unknown outcome is not repeated.
+    UnknownReleaseIsDone,
+    /// Requests go out while another one is on its way.
+    RequestsOvertake,
 }
 
 #[cfg(feature = "simulation")]

@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::end::{End, Ends};
+use super::flaw::{Flaw, flawed};
 use super::time::Time;
 use crate::error::LostReason;
 use crate::key::Key;
@@ -55,7 +56,8 @@ impl Ownership {
         (since, entered): (Time, Time),
         deadline: Time,
     ) -> Self {
-        let max_hold_until = call.max_hold.map(|length| entered + length);
+        let max_hold = call.max_hold.filter(|_| !flawed(Flaw::MaxHoldIsForgotten));
+        let max_hold_until = max_hold.map(|length| entered + length);
         Self {
             key,
             lease_id,

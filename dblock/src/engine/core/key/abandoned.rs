@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::time::Time;
 use crate::store::{Outcome, StoreError};
 
@@ -12,7 +13,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// The longest pause while the store cannot be asked: the key may be blocked.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The longest pause while the store answers that there is no such lease.
+/// The longest pause while the store answers, and nothing is left of the lease.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// An acquire of unknown outcome may have been carried out, or may still be: a release that finds nothing proves
@@ -22,9 +23,13 @@ pub(super) struct Abandoned {
     pub(super) lease_id: Uuid,
     pub(super) retry_at: Time,
     until: Time,
+    /// Whatever was carried out before `until` has run out by then.
+    over_at: Time,
     pause: Duration,
     /// All its acquires were answered: none of them can take the key any more.
     answered: bool,
+    /// One of its acquires was answered `Queued`: what its release finds may be the work of that one.
+    queued: bool,
 }
 
 impl Abandoned {
@@ -33,8 +38,18 @@ impl Abandoned {
             lease_id,
             retry_at: now,
             until: now + ttl,
+            over_at: now + ttl + ttl,
             pause: FIRST_RETRY,
             answered: false,
+            queued: false,
+        }
+    }
+
+    /// An acquire of unknown outcome, of a lease that has a place in the queue already.
+    pub(super) fn queued(lease_id: Uuid, ttl: Duration, now: Time) -> Self {
+        Self {
+            queued: true,
+            ..Self::new(lease_id, ttl, now)
         }
     }
 
@@ -42,6 +57,7 @@ impl Abandoned {
     pub(super) fn answered(lease_id: Uuid, until: Time, now: Time) -> Self {
         Self {
             until,
+            over_at: until,
             answered: true,
             ..Self::new(lease_id, Duration::ZERO, now)
         }
@@ -59,22 +75,39 @@ impl Abandoned {
         sent_at: Time,
         now: Time,
     ) -> bool {
-        // A row that carries the lease shows that the acquire was carried out; it cannot be once more. A
-        // release sent before the end may have been carried out before the acquire, however late its answer.
-        // A withdrawn successor is an earlier acquire's work, and shows nothing of one on its way.
+        // A row that carries the lease shows that an acquire was carried out; it cannot be once more. Where an earlier
+        // acquire may have done that, it shows nothing of the one on its way: that may still become the
+        // successor, for nobody. A release sent before the end may have been carried out before the acquire, however
+        // late its answer.
         let done = match answer {
-            Ok(Outcome::Released { .. }) => true,
-            Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered,
+            Ok(Outcome::Released { .. }) => self.answered || !self.queued,
+            Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered || flawed(Flaw::AbandonedIsReleasedOnce),
             _ => false,
         };
-        if done || sent_at >= self.until {
+        let proven_at = if flawed(Flaw::LastReleaseIsSentEarly) {
+            now
+        } else {
+            sent_at
+        };
+        let carried_out = matches!(
+            answer,
+            Ok(Outcome::Released { .. } | Outcome::Withdrawn | Outcome::Lost)
+        );
+        if done || proven_at >= self.until && carried_out || sent_at >= self.over_at {
             return true;
         }
-        self.retry_at = (now + self.pause).min(self.until.max(now));
-        let longest = if matches!(answer, Ok(Outcome::Lost | Outcome::Withdrawn)) {
-            LONGEST_RETRY
+        let longest = if carried_out { LONGEST_RETRY } else { SOON };
+        // A row that was locked for a moment is busy for nobody until it is asked again.
+        let sooner = if matches!(answer, Ok(Outcome::Skipped)) {
+            10
         } else {
-            SOON
+            1
+        };
+        let next = now + self.pause.min(longest) / sooner;
+        self.retry_at = if sent_at < self.until {
+            next.min(self.until.max(now))
+        } else {
+            next
         };
         self.pause = (self.pause * 2).min(longest);
         false
@@ -108,5 +141,39 @@ mod tests {
         assert!(known().release_answered(&withdrawn, now, now));
         assert!(known().release_answered(&Ok(Outcome::Lost), now, now));
         assert!(!known().release_answered(&Ok(Outcome::Skipped), now, now));
+    }
+
+    /// The row was passed on because of an earlier acquire: the one of unknown outcome may still come.
+    #[test]
+    fn a_release_of_a_queued_lease_proves_nothing_about_a_later_acquire() {
+        let (now, ttl) = (Time::from_nanos(0), Duration::from_secs(9));
+        let released = Ok(Outcome::Released {
+            freed: true,
+            passed_on: false,
+            wanted: false,
+        });
+        assert!(!Abandoned::queued(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
+        assert!(Abandoned::queued(Uuid::now_v7(), ttl, now).release_answered(
+            &released,
+            now + ttl,
+            now + ttl
+        ));
+        assert!(Abandoned::new(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
+    }
+
+    /// The last release is the one that counts: it must be carried out.
+    #[test]
+    fn a_last_release_that_fails_is_sent_again() {
+        let (begin, ttl) = (Time::from_nanos(0), Duration::from_secs(9));
+        let mut abandoned = Abandoned::new(Uuid::now_v7(), ttl, begin);
+        let error = StoreError::new(crate::store::StoreErrorKind::Unreachable, "away");
+        let end = begin + ttl;
+        assert!(!abandoned.release_answered(&Err(error.clone()), end, end));
+        assert!(abandoned.retry_at > end);
+        assert!(!abandoned.release_answered(&Ok(Outcome::Skipped), end, end));
+        assert!(
+            abandoned.release_answered(&Err(error), end + ttl, end + ttl),
+            "it has run out by itself"
+        );
     }
 }

@@ -58,8 +58,6 @@ pub(super) struct Place {
     /// The lease will end in the store no sooner than this.
     pub(super) until: Time,
     pub(super) spare_tokens: u32,
-    /// The token with which the row was passed on, as heard.
-    heard: Option<i64>,
 }
 
 /// The row was passed on to this lease, and it needs an extension before somebody enters.
@@ -81,6 +79,9 @@ pub(super) struct Asking {
     pause: Duration,
     last: Option<(LastAnswer, Time)>,
     pub(super) place: Option<Place>,
+    /// A lease of this process to which the row was passed on, as heard, and its token. That may be heard before
+    /// the answer that gives the lease its place.
+    heard: Option<(Uuid, i64)>,
     pub(super) arriving: Option<Arriving>,
     /// How many tokens the next acquire keeps free for local hand-overs.
     spare_tokens: u32,
@@ -94,6 +95,7 @@ impl Asking {
             pause: FIRST_PAUSE,
             last: None,
             place: None,
+            heard: None,
             arriving: None,
             spare_tokens: FEWEST_SPARE,
         }
@@ -151,14 +153,12 @@ impl Asking {
         next_ttl: Duration,
         sent_at: Time,
     ) {
-        let heard = self.place.and_then(|place| place.heard);
         self.place = Some(Place {
             lease_id,
             behind,
             next_ttl,
             until: sent_at + next_ttl,
             spare_tokens,
-            heard,
         });
     }
 
@@ -168,9 +168,12 @@ impl Asking {
             // A row that was passed on to this lease before that has gone to others since.
             place.behind = place.behind.max(occupant.fence_token);
         }
+        self.keep_place(Flaw::BusyCounts, env.now);
         let expiry = occupant.remaining + Duration::from_millis(1);
         let pause = if self.woken {
             Duration::ZERO
+        } else if env.listening && flawed(Flaw::ListenersDoNotPoll) {
+            Duration::from_hours(1)
         } else if env.listening {
             let longest = self.place.map_or(NEXT_TTL, |place| place.next_ttl) / 3;
             longest
@@ -187,6 +190,7 @@ impl Asking {
 
     /// The row was locked by somebody's statement or transaction.
     pub(super) fn skipped(&mut self, env: &mut Env<'_>) {
+        self.keep_place(Flaw::SkippedCounts, env.now);
         let pause = if self.woken {
             WOKEN_PAUSE
         } else {
@@ -196,6 +200,13 @@ impl Asking {
         self.ask_after(pause, env.now);
         self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
         self.answered(LastAnswer::RowLocked, env.now);
+    }
+
+    /// What the answers above must not do.
+    fn keep_place(&mut self, flaw: Flaw, now: Time) {
+        if let Some(place) = self.place.as_mut().filter(|_| flawed(flaw)) {
+            place.until = now + place.next_ttl;
+        }
     }
 
     /// The store could not be asked.
@@ -226,7 +237,7 @@ impl Asking {
 
     /// The lock came to this process: who waits from here on waits for this process.
     pub(super) fn granted(&mut self, now: Time) {
-        self.place = None;
+        self.place = self.place.filter(|_| flawed(Flaw::EnteredPlaceIsKept));
         self.arriving = None;
         self.pause = FIRST_PAUSE;
         self.answered(LastAnswer::Busy(None), now);
@@ -281,21 +292,21 @@ impl Asking {
         }
     }
 
-    /// The row was passed on to this lease with this token. Returns whether the lease is the one that waits.
-    pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64) -> bool {
-        match &mut self.place {
-            Some(place) if place.lease_id == lease_id => {
-                place.heard = place.heard.max(Some(fence_token));
-                true
-            }
-            _ => false,
+    /// The row was passed on to this lease with this token. `asked`: the lease of an ask on its way. Returns whether
+    /// the lease is the one that waits.
+    pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64, asked: Option<Uuid>) -> bool {
+        let waits = self.place.is_some_and(|place| place.lease_id == lease_id) || asked == Some(lease_id);
+        if waits {
+            let before = self.heard.filter(|(heard, _)| *heard == lease_id);
+            self.heard = before.max(Some((lease_id, fence_token)));
         }
+        waits
     }
 
     /// The place, if the row was passed on to it, and its token. Only while no ask is on its way.
     pub(super) fn arrived(&self) -> Option<(Place, i64)> {
         let place = self.place?;
-        let token = place.heard?;
+        let (_, token) = self.heard.filter(|(heard, _)| *heard == place.lease_id)?;
         (token > place.behind || flawed(Flaw::OldWakeUpsAreBelieved)).then_some((place, token))
     }
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::engine::core::env::Env;
+use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::time::Time;
 
 /// A process hands the lock over in its own ranks for at most so long while others want it.
@@ -38,7 +39,7 @@ impl Fairness {
 
     /// The lease goes on. Returns until when it may be handed over here: as long as nobody else wants the key.
     pub(super) fn extended(&mut self, wanted: bool, env: &Env<'_>) -> Time {
-        if !wanted {
+        if !wanted || flawed(Flaw::TurnsNeverEnd) {
             self.turn_since = None;
             return env.now + LONGEST_TURN;
         }

@@ -71,6 +71,9 @@ pub(super) struct Grant {
 impl Grant {
     /// When it ends here for an owner that asks for `ttl`: the margin earlier than in the store.
     pub(super) fn deadline(&self, ttl: Duration) -> Time {
+        if flawed(Flaw::NoMargin) {
+            return self.store_end;
+        }
         self.store_end.before(options::margin(ttl.min(self.given_for)))
     }
 }
@@ -123,7 +126,8 @@ pub(super) struct Held<C> {
     /// Callers whose change the next request will carry, and those whose change is on its way.
     waiting: Vec<Pending<C>>,
     sent: Vec<Pending<C>>,
-    /// An extension was sent and its reply was lost: the row may be busy for longer than is known here.
+    /// An extension was sent and its reply was lost: the row may be busy for longer than is known here. A later one that
+    /// goes through proves nothing of it.
     extend_unsure: bool,
 }
 
@@ -238,7 +242,11 @@ impl<C> Held<C> {
             self.hand_over_until = None;
         }
         match &mut self.state {
-            State::Held { holds } | State::Lost { holds } if *holds > 1 => *holds -= 1,
+            State::Held { holds } | State::Lost { holds }
+                if *holds > 1 && !flawed(Flaw::HoldsAreForgotten) =>
+            {
+                *holds -= 1;
+            }
             State::Held { .. } | State::Lost { .. } => {
                 // The local deadline is for bodies; the row is busy until its own end.
                 let stands = matches!(
@@ -247,6 +255,7 @@ impl<C> Held<C> {
                 );
                 self.current.end(LostReason::Released, now);
                 let lingers = self.current.hold_min_until.filter(|until| stands && now < *until);
+                let lingers = lingers.filter(|_| !flawed(Flaw::HoldMinIsForgotten));
                 self.state = lingers.map_or(State::Left, |until| State::Lingering { until });
                 if self.failure.is_none() {
                     // A row that was locked when it was to be extended may be free for the release.
@@ -264,13 +273,13 @@ impl<C> Held<C> {
         if !self.is_of(ownership) || !matches!(self.state, State::Held { .. }) {
             return Err(ended_reason(ownership));
         }
-        self.hand_over_until = None;
+        self.hand_over_until = self.hand_over_until.filter(|_| flawed(Flaw::HandOverAfterPin));
         Ok(())
     }
 
     /// Answers `confirm` when the row says so.
     pub(super) fn confirm(&mut self, confirm: Confirm<C>, named: bool, out: &mut Out<C>) {
-        if named && !self.row_is_behind() {
+        if named && (!self.row_is_behind() || flawed(Flaw::PinsAreConfirmedAtOnce)) {
             out.replies.push(Reply::Confirmed(confirm.ticket));
         } else {
             self.waiting.push(Pending { confirm, named });
@@ -296,7 +305,11 @@ impl<C> Held<C> {
         let until = self.hand_over_until.is_some_and(|until| now < until);
         let left =
             matches!(self.state, State::Left) || flawed(Flaw::HandOverWhileReleasing) && self.is_left();
-        if !left || !until || self.current.hold_min_until.is_some() || self.current.is_revoked() {
+        if !left
+            || !until
+            || self.current.hold_min_until.is_some()
+            || self.current.is_revoked() && !flawed(Flaw::RevokedIsHandedOver)
+        {
             return false;
         }
         if self.grant.spare_tokens == self.hand_overs() && !flawed(Flaw::HandOverBeyondSpareTokens) {
@@ -454,7 +467,7 @@ impl<C> Held<C> {
     /// a grid so that leases of one ttl fall due together and are renewed by one statement.
     fn renew_at(&self) -> Option<Time> {
         let call = &self.current.call;
-        if !call.renew || self.current.is_revoked() {
+        if !call.renew || self.current.is_revoked() || flawed(Flaw::NothingIsRenewed) {
             return None;
         }
         let due = self.grant.store_end.before(call.ttl * 2 / 3).as_nanos();
@@ -586,6 +599,7 @@ impl<C> Held<C> {
                 );
                 After::Stands
             }
+            Err(_) if release && flawed(Flaw::UnknownReleaseIsDone) => After::Over { passed_on: false },
             Err(error) => {
                 self.failed(action, error, now, out);
                 After::Stands
@@ -621,7 +635,6 @@ impl<C> Held<C> {
         };
         self.grant.store_end = self.grant.store_end.max(counted_from + remaining);
         self.grant.given_for = Duration::MAX;
-        self.extend_unsure = false;
         self.pause = FIRST_RETRY;
         if matches!(self.state, State::Held { .. }) {
             self.current

@@ -161,7 +161,9 @@ impl<C> Machine<C> {
     pub(crate) fn step(&mut self, env: &mut Env<'_>, event: Event<C>) -> Out<C> {
         let mut out = Out::default();
         // Whether a lease has ended is decided before an answer moves its end.
-        self.pass_time(env, &mut out);
+        if !flawed(Flaw::LostLivesAgain) {
+            self.pass_time(env, &mut out);
+        }
         self.take(event, env, &mut out);
         self.pass_time(env, &mut out);
         self.plan_ahead(env, &mut out);
@@ -177,6 +179,7 @@ impl<C> Machine<C> {
                 }
                 out.waiter = self.queue.push(waiter);
             }
+            Event::GiveUp(_) if flawed(Flaw::GoneCallersAreKept) => {}
             Event::GiveUp(number) => drop(self.queue.remove(number)),
             Event::Enter(ownership, confirm) => {
                 let entered = match &mut self.held {
@@ -268,7 +271,8 @@ impl<C> Machine<C> {
                 held.hand_over(&mut self.queue, &self.key, now, out);
             }
         }
-        if self.held.is_none() && self.on_its_way.is_none() {
+        let asking = self.on_its_way.is_some() && !flawed(Flaw::WakeUpsAreBelievedWhileAsking);
+        if self.held.is_none() && !asking {
             self.enter_after_wake_up(env, out);
             self.give_up_places(now);
         }
@@ -350,7 +354,14 @@ impl<C> Machine<C> {
     // ── Places in the queue ──────────────────────────────────────────────────────────────────────────
 
     fn passed_on(&mut self, lease_id: Uuid, fence_token: i64, env: &mut Env<'_>) {
-        if self.asking.passed_on(lease_id, fence_token) {
+        let asked = self
+            .on_its_way
+            .as_ref()
+            .filter(|sent| matches!(sent.for_whom, ForWhom::Waiter(_)));
+        if self
+            .asking
+            .passed_on(lease_id, fence_token, asked.map(|sent| sent.lease_id))
+        {
             return;
         }
         let abandoned = self
@@ -376,7 +387,11 @@ impl<C> Machine<C> {
             lease_id: place.lease_id,
             fence_token,
             spare_tokens: place.spare_tokens,
-            store_end: place.until,
+            store_end: if flawed(Flaw::PlacesCountFromTheWakeUp) {
+                env.now + place.next_ttl
+            } else {
+                place.until
+            },
             given_for: place.next_ttl,
             passed_on: true,
             // The extension that follows names the owner.
@@ -390,7 +405,12 @@ impl<C> Machine<C> {
         if !self.queue.is_empty() || flawed(Flaw::PlacesAreKept) {
             return;
         }
-        if let Some(place) = self.asking.place.take() {
+        let place = if flawed(Flaw::WithdrawnPlaceIsKept) {
+            self.asking.place
+        } else {
+            self.asking.place.take()
+        };
+        if let Some(place) = place {
             // The successor lapses, and the lease too if the row was passed on to it just before.
             let lapses = now + fairness::WANTED_FOR + place.next_ttl;
             self.abandoned
@@ -501,7 +521,7 @@ impl<C> Machine<C> {
     }
 
     fn plan(&self, now: Time) -> Option<Plan> {
-        if self.on_its_way.is_some() {
+        if self.on_its_way.is_some() && !flawed(Flaw::RequestsOvertake) {
             return None;
         }
         // What keeps a lease comes before what ends one that nobody took.
@@ -608,14 +628,27 @@ impl<C> Machine<C> {
         let Some(sent) = self.on_its_way.take() else {
             return;
         };
+        if flawed(Flaw::AnswersCountTwice) {
+            self.apply(&sent, answer.clone(), env, out);
+        }
+        self.apply(&sent, answer, env, out);
+    }
+
+    fn apply(
+        &mut self,
+        sent: &OnItsWay,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+        out: &mut Out<C>,
+    ) {
         match sent.for_whom {
             ForWhom::Abandoned => self.abandoned.retain_mut(|abandoned| {
                 abandoned.lease_id != sent.lease_id
                     || !abandoned.release_answered(&answer, sent.sent_at, env.now)
             }),
-            ForWhom::Held => self.answer_held(&sent, answer, env, out),
-            ForWhom::Arriving => self.answer_arriving(&sent, answer, env, out),
-            ForWhom::Waiter(number) => self.answer_acquire(number, &sent, answer, env, out),
+            ForWhom::Held => self.answer_held(sent, answer, env, out),
+            ForWhom::Arriving => self.answer_arriving(sent, answer, env, out),
+            ForWhom::Waiter(number) => self.answer_acquire(number, sent, answer, env, out),
         }
     }
 
@@ -738,7 +771,13 @@ impl<C> Machine<C> {
                 );
                 self.busy(occupant, env, out);
             }
-            Ok(Outcome::Busy(occupant)) => self.busy(occupant, env, out),
+            Ok(Outcome::Busy(occupant)) => {
+                self.busy(occupant, env, out);
+                if ask.wanted_for.is_none() && !self.queue.is_empty() {
+                    // Nobody waited when it was asked: the row must hear of those that do.
+                    self.asking.ask_now();
+                }
+            }
             Ok(Outcome::Skipped) => {
                 let patient = now.before(ROW_LOCKED_TIMEOUT);
                 self.refuse_non_blocking(patient, &Refusal::RowLocked, out);
@@ -746,7 +785,7 @@ impl<C> Machine<C> {
             }
             Ok(Outcome::Lost) if self.asking.place.is_some() => {
                 // It was passed on, and ran out before anybody heard of it.
-                self.asking.place = None;
+                self.asking.place = self.asking.place.filter(|_| flawed(Flaw::LostPlaceIsKept));
                 self.asking.ask_now();
             }
             Ok(other) => {
@@ -780,8 +819,14 @@ impl<C> Machine<C> {
         out: &mut Out<C>,
     ) {
         if error.is_outcome_unknown() && !flawed(Flaw::UnknownOutcomeIsRepeated) {
-            self.asking.place = None;
-            self.abandoned.push(Abandoned::new(lease_id, ttl, env.now));
+            let abandoned = match self.asking.place {
+                Some(_) => Abandoned::queued(lease_id, ttl, env.now),
+                None => Abandoned::new(lease_id, ttl, env.now),
+            };
+            self.asking.place = self.asking.place.filter(|_| flawed(Flaw::UnknownPlaceIsKept));
+            if !flawed(Flaw::AbandonedIsForgotten) {
+                self.abandoned.push(abandoned);
+            }
         }
         self.refuse_hopeless(&error, out);
         self.asking.failed(error, env);

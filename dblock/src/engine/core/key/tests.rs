@@ -484,3 +484,24 @@ fn a_lost_re_entry_counts_no_hold() {
     assert!(!out.entered);
     assert_eq!(said, ["b lost: Expired"]);
 }
+
+/// The holder leaves while the answer that gives the place is on its way.
+#[test]
+fn a_wake_up_may_come_before_the_answer_that_gives_the_place() {
+    let mut a = Process::new();
+    a.wants("a", Some(60 * SECOND));
+    let lease = a.sends().unwrap().lease_id;
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert_eq!(a.answered(queued_behind(7)), ["a has 8"]);
+}
+
+/// A caller that does not wait was asked for, and one that waits came meanwhile: nobody would wake it up.
+#[test]
+fn the_row_hears_of_a_caller_that_came_while_one_was_asked_for_that_does_not_wait() {
+    let mut a = Process::new();
+    a.wants("a", None);
+    a.sends().unwrap();
+    a.wants("b", Some(5 * SECOND));
+    assert_eq!(a.answered(Outcome::Busy(holder(7))), ["a refused: held"]);
+    assert!(matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.queue.is_some()));
+}

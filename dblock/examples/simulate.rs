@@ -1,0 +1,123 @@
+//! `cargo xtask simulate`: runs schedules of the simulation, and shows those that fail.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use dblock::simulation::{Flaw, explain, find, kind, run, shrink};
+
+/// How often it says how far it is.
+const PROGRESS: Duration = Duration::from_secs(2);
+
+/// How long a failing schedule is made simpler.
+const SHRINK_FOR: Duration = Duration::from_mins(1);
+
+struct Args {
+    seeds: u64,
+    first: u64,
+    flaws: bool,
+    /// Go on after the first failure, and show only what failed how often.
+    all: bool,
+}
+
+fn main() -> ExitCode {
+    let Some(args) = args() else {
+        eprintln!("usage: simulate [--seeds COUNT] [--seed FIRST] [--flaws] [--all]");
+        return ExitCode::FAILURE;
+    };
+    // A panic of the core is a failure like others.
+    std::panic::set_hook(Box::new(|_| {}));
+    let good = if args.flaws {
+        flaws(&args)
+    } else {
+        schedules(&args)
+    };
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn args() -> Option<Args> {
+    let mut args = Args {
+        seeds: 1_000_000,
+        first: 1,
+        flaws: false,
+        all: false,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut number = || words.next()?.replace('_', "").parse().ok();
+        match word.as_str() {
+            "--seeds" => args.seeds = number()?,
+            "--seed" => args.first = number()?,
+            "--flaws" => args.flaws = true,
+            "--all" => args.all = true,
+            _ => return None,
+        }
+    }
+    Some(args)
+}
+
+fn schedules(args: &Args) -> bool {
+    let begin = Instant::now();
+    let mut told = begin;
+    let mut events = 0;
+    let mut failures: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for seed in args.first..args.first + args.seeds {
+        match run(seed) {
+            Ok(count) => events += u64::from(count),
+            Err(_) if !args.all => {
+                show(seed);
+                return false;
+            }
+            Err(violation) => failures.entry(kind(&violation)).or_insert((0, seed)).0 += 1,
+        }
+        if told.elapsed() > PROGRESS {
+            told = Instant::now();
+            say(seed - args.first + 1, events, begin.elapsed());
+        }
+    }
+    say(args.seeds, events, begin.elapsed());
+    for (violation, (count, seed)) in &failures {
+        println!("{count} times, first at seed {seed}: {violation}");
+    }
+    failures.is_empty()
+}
+
+fn say(schedules: u64, events: u64, time: Duration) {
+    println!(
+        "{schedules} schedules, {events} events in {:.0} s",
+        time.as_secs_f64()
+    );
+}
+
+fn show(seed: u64) {
+    let Some(failure) = explain(seed) else { return };
+    let length = failure.tape.len();
+    println!(
+        "seed {seed} fails after {length} choices: {}; making it simpler …",
+        failure.violation
+    );
+    let failure = shrink(failure, SHRINK_FOR);
+    for line in &failure.events {
+        println!("{line}");
+    }
+    println!("\n{}\ntape: {:?}", failure.violation, failure.tape);
+    println!("again: cargo xtask simulate --seed {seed} --seeds 1");
+}
+
+fn flaws(args: &Args) -> bool {
+    let mut all = true;
+    for flaw in Flaw::ALL {
+        let found = find(*flaw, args.first, args.seeds);
+        if let Some(count) = found.schedules {
+            println!("{flaw:?}: after {count}: {}", found.violation);
+        } else {
+            all = false;
+            println!("{flaw:?}: NOT FOUND in {} schedules", args.seeds);
+        }
+    }
+    all
+}

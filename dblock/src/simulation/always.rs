@@ -1,0 +1,134 @@
+//! What is looked at after each event, whatever it was.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::callers::State;
+use super::show;
+use super::store::Lock;
+use super::world::{MS, Phase, S, World};
+use crate::store::LockRow;
+
+/// How late an answer may be: the engine's thread is not always at hand.
+const TICK: u64 = 5 * MS;
+
+impl World {
+    pub(super) fn check(&mut self) {
+        let mut wanted = [false; 2];
+        let mut occupied = [false; 2];
+        let mut violation = None;
+        for number in &self.live {
+            let caller = &self.callers[*number];
+            let process = &self.processes[caller.process];
+            let local = process.clock.at(self.now);
+            let running = process.paused_until + TICK <= self.now && process.resumed_at + TICK <= self.now;
+            if running
+                && caller
+                    .due
+                    .iter()
+                    .flatten()
+                    .any(|due| local.as_nanos() > due.as_nanos() + TICK)
+            {
+                violation = Some(format!("caller {number} hangs past its time"));
+            }
+            match caller.state {
+                State::Waiting => {
+                    wanted[caller.key] |= process.is_running(self.now);
+                    if self.now > caller.came_at + self.longest_wait() {
+                        violation = Some(format!("caller {number} starves"));
+                    }
+                }
+                State::Inside => {
+                    occupied[caller.key] = true;
+                    let end = caller.ownership.as_ref().and_then(|own| own.deadline());
+                    let alive = end.is_some_and(|end| local < end);
+                    if alive && caller.ended {
+                        violation = Some(format!("the lost lease of caller {number} lives again"));
+                    }
+                    let longest = caller.ownership.as_ref().and_then(|own| own.call.max_hold);
+                    let tick = Duration::from_nanos(TICK);
+                    if alive && longest.is_some_and(|longest| local > caller.entered + longest + tick) {
+                        violation = Some(format!("caller {number} is inside for longer than max_hold"));
+                    }
+                }
+                State::Leaving | State::Gone => {}
+            }
+        }
+        for index in 0..self.live.len() {
+            let number = self.live[index];
+            if self.callers[number].state == State::Inside && !self.is_inside(number) {
+                self.callers[number].ended = true;
+            }
+        }
+        if let Some(violation) = violation {
+            return self.fail(violation);
+        }
+        for key in 0..self.keys.len() {
+            self.check_blocked(key, wanted[key] && !occupied[key]);
+        }
+    }
+
+    /// Nobody may want a key in vain that nobody has.
+    fn check_blocked(&mut self, key: usize, wanted: bool) {
+        let Some(limit) = self.patience() else { return };
+        let now = self.now;
+        let locked = matches!(self.store.rows[key].lock, Lock::Transaction(_));
+        let row = self.store.row(key, now);
+        let (held, lease) = (row.is_held(), row.lease_id);
+        let free = wanted && !locked && !(held && self.is_lease_excused(lease));
+        let since = &mut self.checks.keys[key].blocked_since;
+        if !free {
+            *since = None;
+        } else if now > *since.get_or_insert(now) + limit {
+            let blocked = (now - since.unwrap_or(now)) / MS;
+            self.fail(format!(
+                "{} is wanted, and nobody has got it for {blocked} ms",
+                self.keys[key]
+            ));
+        }
+    }
+
+    /// For how long at most a key may be wanted that nobody has.
+    fn patience(&self) -> Option<u64> {
+        let plan = &self.plan;
+        if plan.healthy {
+            let all_hear = plan.wake_ups && self.processes.iter().all(|process| process.can_listen);
+            return Some(if plan.faults.lost_wake_ups > 0 {
+                5 * S
+            } else if all_hear {
+                60 * MS
+            } else {
+                400 * MS
+            });
+        }
+        (self.phase != Phase::Busy).then_some(12 * S)
+    }
+
+    /// How long a caller waits at most.
+    fn longest_wait(&self) -> u64 {
+        if self.plan.healthy && self.plan.longest_section <= 4 {
+            if self.plan.busy { 5 * S } else { 8 * S }
+        } else {
+            u64::MAX / 2
+        }
+    }
+
+    pub(super) fn is_excused(&self, row: &LockRow) -> bool {
+        self.is_lease_excused(row.lease_id)
+    }
+
+    /// It may keep the key busy until it ends by itself.
+    fn is_lease_excused(&self, lease: Uuid) -> bool {
+        let (process, incarnation) = show::whose(lease);
+        let dead = self
+            .processes
+            .get(process)
+            .is_none_or(|its| !its.alive || its.incarnation != incarnation);
+        dead || self
+            .checks
+            .excused
+            .iter()
+            .any(|(excused, until)| *excused == lease && self.now < *until)
+    }
+}

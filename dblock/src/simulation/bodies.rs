@@ -1,0 +1,270 @@
+//! What callers do while they hold the lock: go in again, check their token in a transaction, leave in all ways.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::callers::{Asked, State};
+use super::store::Lock;
+use super::world::{MS, Phase, What, World, tell};
+use crate::engine::core::key::Event;
+use crate::engine::core::ownership::Ownership;
+use crate::error::LostReason;
+
+/// A transaction of a caller's that has passed a fence check.
+#[derive(Debug)]
+pub(super) struct Transaction {
+    pub(super) key: usize,
+    pub(super) number: u32,
+    pub(super) ownership: Arc<Ownership>,
+}
+
+impl World {
+    /// How long a body does something.
+    pub(super) fn section(&mut self) -> u64 {
+        const LENGTHS: [u64; 8] = [1, 0, 10, 40, 300, 2000, 6000, 20_000];
+        let lengths = &LENGTHS[..self.plan.longest_section];
+        self.tape.pick(lengths) * MS
+    }
+
+    /// A body goes on.
+    pub(super) fn body(&mut self, number: usize) {
+        let caller = &mut self.callers[number];
+        if caller.state != State::Inside {
+            return;
+        }
+        caller.steps = caller.steps.saturating_add(1);
+        let (process, key, steps) = (caller.process, caller.key, caller.steps);
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        let now = self.local(process);
+        let (reason, first) = ownership.look(now);
+        if first {
+            self.check_loss_of_body(number);
+        }
+        let caller = &self.callers[number];
+        if reason == Some(LostReason::Released) {
+            return self.fail(format!(
+                "the lease of caller {number} is over although it has not left"
+            ));
+        }
+        if reason.is_some() {
+            if caller.signal && steps < 4 && self.phase == Phase::Busy {
+                let delay = self.section();
+                self.after(delay, What::Body(number));
+            } else if caller.signal {
+                self.leave(number);
+            } else {
+                self.drop_body(number);
+            }
+            return;
+        }
+        if self.phase != Phase::Busy || steps > 6 || ownership.is_revoked() {
+            return self.leave(number);
+        }
+        let (holds, entering) = (caller.holds, caller.due[Asked::Enter as usize].is_some());
+        let callers = &self.plan.callers;
+        let (nested, pins, dropped) = (callers.nested, callers.pins, callers.dropped);
+        if self.tape.chance(dropped) {
+            return self.drop_body(number);
+        }
+        if entering {
+            // It waits for its nested call.
+            self.after(20 * MS, What::Body(number));
+            return;
+        }
+        if self.tape.chance(nested) {
+            let confirmed = self.tape.below(2) == 0;
+            let event = if confirmed {
+                let confirm = self.ask(number, Asked::Enter, None);
+                Event::Enter(ownership, Some(confirm))
+            } else {
+                Event::Enter(ownership, None)
+            };
+            tell!(self, "P{process} caller {number} enters again");
+            if self.step(process, key, event).entered {
+                self.callers[number].holds += 1;
+                self.callers[number].entering = confirmed;
+            }
+        } else if self.tape.chance(pins) {
+            let left = ownership.deadline().map_or(Duration::ZERO, |end| end.since(now));
+            let confirm = self.ask(number, Asked::Pin, Some(left));
+            tell!(self, "P{process} caller {number} wants a fence check");
+            self.step(process, key, Event::Pin(ownership, Some(confirm)));
+        } else if holds > 1 {
+            self.callers[number].holds -= 1;
+            tell!(self, "P{process} caller {number} leaves a nested call");
+            self.step(
+                process,
+                key,
+                Event::Leave {
+                    ownership,
+                    in_order: true,
+                    confirm: None,
+                },
+            );
+        } else {
+            return self.leave(number);
+        }
+        if self.callers[number].state == State::Inside {
+            let delay = self.section();
+            self.after(delay, What::Body(number));
+        }
+    }
+
+    /// The body returned.
+    fn leave(&mut self, number: usize) {
+        let caller = &mut self.callers[number];
+        let (process, key) = (caller.process, caller.key);
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        while self.callers[number].holds > 1 {
+            self.callers[number].holds -= 1;
+            let ownership = Arc::clone(&ownership);
+            self.step(process, key, leave(ownership));
+        }
+        tell!(self, "P{process} caller {number} leaves {}", self.keys[key]);
+        self.check_leave(number);
+        self.callers[number].state = State::Leaving;
+        self.callers[number].due = [None; 4];
+        let confirm = self.ask(number, Asked::Leave, None);
+        self.step(
+            process,
+            key,
+            Event::Leave {
+                ownership,
+                in_order: true,
+                confirm: Some(confirm),
+            },
+        );
+    }
+
+    /// A nested call was not confirmed: its hold is dropped.
+    pub(super) fn drop_nested(&mut self, number: usize) {
+        let caller = &mut self.callers[number];
+        let (process, key) = (caller.process, caller.key);
+        if caller.state == State::Inside && std::mem::take(&mut caller.entering) && caller.holds > 1 {
+            caller.holds -= 1;
+            if let Some(ownership) = caller.ownership.clone() {
+                tell!(self, "P{process} caller {number} drops its nested call");
+                self.step(process, key, leave(ownership));
+            }
+        }
+    }
+
+    /// The body was stopped, or its future dropped.
+    pub(super) fn drop_body(&mut self, number: usize) {
+        let caller = &mut self.callers[number];
+        let (process, key, holds) = (caller.process, caller.key, caller.holds);
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        tell!(
+            self,
+            "P{process} caller {number} is dropped inside {}",
+            self.keys[key]
+        );
+        self.callers[number].holds = 0;
+        self.gone(number);
+        for _ in 0..holds {
+            self.step(process, key, leave(Arc::clone(&ownership)));
+        }
+    }
+
+    /// Bodies of this ownership are told that something has happened to it.
+    pub(super) fn tell_body(&mut self, process: usize, key: usize, ownership: &Arc<Ownership>) {
+        let told = self.live.iter().copied().find(|number| {
+            let caller = &self.callers[*number];
+            let its = caller
+                .ownership
+                .as_ref()
+                .is_some_and(|own| Arc::ptr_eq(own, ownership));
+            caller.process == process && caller.key == key && caller.state == State::Inside && its
+        });
+        if let Some(number) = told {
+            let delay = if self.plan.healthy {
+                0
+            } else {
+                self.tape.pick(&[0, 1, 100, 3000])
+            };
+            self.after(delay * MS, What::Body(number));
+        }
+    }
+
+    // ── Fence checks ─────────────────────────────────────────────────────────────────────────────────
+
+    /// The check reaches the row. It waits for the row's lock.
+    pub(super) fn verify(&mut self, number: usize) {
+        let caller = &self.callers[number];
+        if caller.state == State::Gone || !self.processes[caller.process].alive {
+            return;
+        }
+        let (process, key, inside) = (caller.process, caller.key, caller.state == State::Inside);
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        if self.store.rows[key].lock != Lock::Nobody {
+            self.after(2 * MS, What::Verify(number));
+            return;
+        }
+        let row = self.store.row(key, self.now);
+        let stands = row.lease_id == ownership.lease_id && row.is_held();
+        let named = row.fence_token == ownership.fence_token;
+        if stands && named {
+            tell!(
+                self,
+                "P{process} caller {number} has passed a fence check with token {}",
+                ownership.fence_token
+            );
+            self.check_fence(key, number, &ownership);
+            self.last_id += 1;
+            let transaction = u32::try_from(self.last_id).unwrap_or(u32::MAX);
+            self.store.rows[key].lock = Lock::Transaction(transaction);
+            self.checks.transactions.push(Transaction {
+                key,
+                number: transaction,
+                ownership,
+            });
+            let delay = self.section();
+            self.after(
+                delay,
+                What::EndTransaction {
+                    key,
+                    number: transaction,
+                },
+            );
+            return;
+        }
+        tell!(self, "P{process} caller {number} is refused by a fence check");
+        if stands && inside {
+            self.check_refused_fence(number);
+        }
+        if !stands && (inside || !self.plan.faults.big_jumps) {
+            self.step(process, key, Event::Gone(ownership));
+        }
+    }
+
+    pub(super) fn end_transaction(&mut self, key: usize, number: u32) {
+        self.store.end(key, Lock::Transaction(number), true);
+        let before = self.checks.transactions.len();
+        self.checks
+            .transactions
+            .retain(|transaction| transaction.number != number);
+        if before > self.checks.transactions.len() {
+            tell!(
+                self,
+                "a transaction with a fence check of {} ends",
+                self.keys[key]
+            );
+        }
+    }
+}
+
+fn leave(ownership: Arc<Ownership>) -> Event<u32> {
+    Event::Leave {
+        ownership,
+        in_order: false,
+        confirm: None,
+    }
+}

@@ -1,0 +1,241 @@
+//! Callers: they want a lock with some options, wait, give up, and get answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::show;
+use super::world::{MS, Phase, What, World, tell};
+use crate::engine::core::key::{Event, Waiter};
+use crate::engine::core::out::Refusal;
+use crate::engine::core::ownership::{Call, Ownership};
+use crate::engine::core::time::Time;
+use crate::options::OnLost;
+
+/// How long an operation of the handle waits for the store.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Waiting,
+    /// The body runs, or was told that it lost the lock and has not left yet.
+    Inside,
+    /// It has left, and waits for the row to say so.
+    Leaving,
+    Gone,
+}
+
+/// What a caller waits to be told beside the lock itself. A ticket is the caller's number and one of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    Acquire,
+    Enter,
+    Pin,
+    Leave,
+}
+
+impl Asked {
+    pub(super) const ALL: [Self; 4] = [Self::Acquire, Self::Enter, Self::Pin, Self::Leave];
+}
+
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub(super) struct Caller {
+    pub(super) process: usize,
+    pub(super) key: usize,
+    /// `None` for the last callers of all.
+    pub(super) task: Option<u8>,
+    pub(super) state: State,
+    /// Its number in the machine.
+    number: u64,
+    pub(super) came_at: u64,
+    /// On the clock of its process.
+    pub(super) entered: Time,
+    /// When an answer is due to each thing that it asked for.
+    pub(super) due: [Option<Time>; 4],
+    pub(super) ownership: Option<Arc<Ownership>>,
+    pub(super) holds: u32,
+    /// Nobody who looked has found it alive since.
+    pub(super) ended: bool,
+    /// It goes on when it is told that it lost the lock.
+    pub(super) signal: bool,
+    pub(super) pinned: bool,
+    /// How often its body has gone on.
+    pub(super) steps: u8,
+    /// A re-entry waits to be confirmed.
+    pub(super) entering: bool,
+    /// It was inside when it left.
+    pub(super) stood: bool,
+}
+
+impl World {
+    /// A task of a process wants a lock.
+    pub(super) fn call(&mut self, process: usize, task: u8) {
+        if self.phase != Phase::Busy {
+            return;
+        }
+        if !self.processes[process].alive || self.processes[process].stopping {
+            self.after(200 * MS, What::Call { process, task });
+            return;
+        }
+        let callers = self.plan.callers.clone();
+        let key = self.tape.below(u32::try_from(self.keys.len()).unwrap_or(1)) as usize;
+        let ttl = self.tape.pick(&self.plan.ttls.clone());
+        let wait = if self.plan.busy {
+            None
+        } else {
+            self.tape
+                .pick(&[None, Some(20), Some(300), Some(1000), Some(5000), Some(0)])
+        };
+        let now = self.local(process);
+        let some = |chance: bool, length: u32| chance.then(|| Duration::from_millis(length.into()));
+        let waiter = Waiter {
+            call: Call {
+                owner: show::owner_id(self.callers.len()),
+                holder: Arc::clone(&self.checks.holder),
+                ttl: Duration::from_millis(ttl),
+                renew: !self.tape.chance(callers.without_renewal),
+                on_lost: OnLost::Cancel,
+                max_hold: some(
+                    self.tape.chance(callers.max_hold),
+                    self.tape.pick(&[1000, 100, 5000]),
+                ),
+                hold_min: some(
+                    self.tape.chance(callers.hold_min),
+                    self.tape.pick(&[100, 1500, 8000]),
+                ),
+                nested: false,
+            },
+            since: now,
+            deadline: match wait {
+                None => None,
+                Some(0) => Some(now + STORE_TIMEOUT),
+                Some(wait) => Some(now + Duration::from_millis(wait)),
+            },
+            non_blocking: wait == Some(0),
+            ticket: 0,
+        };
+        let signal = self.tape.chance(callers.signal);
+        let caller = self.come(process, key, Some(task), signal, waiter);
+        if self.tape.chance(callers.give_up) && self.callers[caller].state == State::Waiting {
+            let delay = self.tape.pick(&[0, 1, 10, 100, 1000, 3000]) * MS;
+            self.after(delay, What::GiveUp(caller));
+        }
+    }
+
+    /// A caller comes.
+    pub(super) fn come(
+        &mut self,
+        process: usize,
+        key: usize,
+        task: Option<u8>,
+        signal: bool,
+        mut waiter: Waiter<u32>,
+    ) -> usize {
+        let number = self.callers.len();
+        waiter.ticket = ticket(number, Asked::Acquire);
+        tell!(
+            self,
+            "P{process} caller {number} wants {} {}",
+            self.keys[key],
+            show::waiter(&waiter)
+        );
+        self.callers.push(Caller {
+            process,
+            key,
+            task,
+            state: State::Waiting,
+            number: 0,
+            came_at: self.now,
+            entered: waiter.since,
+            due: [waiter.deadline, None, None, None],
+            ownership: None,
+            holds: 0,
+            ended: false,
+            signal,
+            pinned: false,
+            steps: 0,
+            entering: false,
+            stood: false,
+        });
+        self.live.push(number);
+        let stepped = self.step(process, key, Event::Acquire(Box::new(waiter)));
+        self.callers[number].number = stepped.waiter;
+        number
+    }
+
+    /// The future of a caller is dropped.
+    pub(super) fn give_up(&mut self, number: usize) {
+        let caller = &self.callers[number];
+        if caller.state != State::Waiting {
+            return;
+        }
+        let (process, key, waiter) = (caller.process, caller.key, caller.number);
+        tell!(self, "P{process} caller {number} gives up");
+        self.step(process, key, Event::GiveUp(waiter));
+        match self.callers[number].state {
+            // Its answer came at the same moment, and nobody takes it.
+            State::Inside => self.drop_body(number),
+            State::Waiting => self.gone(number),
+            State::Leaving | State::Gone => {}
+        }
+    }
+
+    /// The caller has no business here any more. Its task comes back later.
+    pub(super) fn gone(&mut self, number: usize) {
+        self.forget(number);
+        let caller = &self.callers[number];
+        let Some(task) = caller.task else { return };
+        let process = caller.process;
+        let delay = if self.plan.busy {
+            self.tape.pick(&[0, 0, 1])
+        } else {
+            self.tape.pick(&[0, 1, 10, 100, 1000])
+        };
+        self.after(delay * MS, What::Call { process, task });
+    }
+
+    /// The same without coming back.
+    pub(super) fn forget(&mut self, number: usize) {
+        self.callers[number].state = State::Gone;
+        self.callers[number].due = [None; 4];
+        self.live.retain(|live| *live != number);
+    }
+
+    /// A caller after everything: it must get in.
+    pub(super) fn probe(&mut self, key: usize) {
+        let alive: Vec<usize> = (0..self.processes.len())
+            .filter(|at| self.processes[*at].alive)
+            .collect();
+        let process = self.tape.pick(&alive);
+        let waiter = Waiter {
+            call: Call {
+                owner: show::owner_id(self.callers.len()),
+                holder: Arc::clone(&self.checks.holder),
+                ttl: Duration::from_secs(2),
+                renew: true,
+                on_lost: OnLost::Cancel,
+                max_hold: None,
+                hold_min: None,
+                nested: false,
+            },
+            since: self.local(process),
+            deadline: None,
+            non_blocking: false,
+            ticket: 0,
+        };
+        self.come(process, key, None, false, waiter);
+        self.checks.probes_left -= 1;
+    }
+
+    pub(super) fn check_refusal(&mut self, number: usize, refusal: &Refusal) {
+        if self.plan.healthy && matches!(refusal, Refusal::Store(_) | Refusal::Shutdown) {
+            self.fail(format!(
+                "caller {number} is refused by a healthy store: {refusal:?}"
+            ));
+        }
+    }
+}
+
+pub(super) fn ticket(caller: usize, asked: Asked) -> u32 {
+    u32::try_from(caller * 4 + asked as usize).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,288 @@
+//! What must hold after each event.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::bodies::Transaction;
+use super::callers::State;
+use super::store::WakeUp;
+use super::world::{MS, World};
+use crate::engine::core::out::Kind;
+use crate::engine::core::ownership::Ownership;
+use crate::engine::core::time::Time;
+use crate::error::LostReason;
+use crate::store::{Action, Outcome, Request, StoreError};
+
+/// Nobody enters without an extension when a lease that was passed on has less left.
+const ENOUGH: u64 = 100 * MS;
+
+/// What the checks remember.
+#[derive(Debug)]
+pub(super) struct Checks {
+    pub(super) violation: Option<String>,
+    pub(super) holder: Arc<str>,
+    /// Everything that was told after commits.
+    pub(super) wake_ups: Vec<WakeUp>,
+    pub(super) transactions: Vec<Transaction>,
+    /// Leases that an operator has ended, or asked back.
+    pub(super) forced: Vec<Uuid>,
+    pub(super) revoked: Vec<Uuid>,
+    /// Leases that may keep a key busy although nobody is inside, and until when.
+    pub(super) excused: Vec<(Uuid, u64)>,
+    /// Leases that were passed on and not extended yet.
+    passed_on: Vec<Uuid>,
+    pub(super) probes_left: usize,
+    pub(super) keys: Vec<KeyChecks>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct KeyChecks {
+    tokens: Vec<i64>,
+    newest_token: i64,
+    /// Who entered last.
+    last: Option<Arc<Ownership>>,
+    newest_checked: i64,
+    /// `hold_min` keeps others than this lease out until then.
+    closed: Option<(u64, Uuid)>,
+    /// Since when somebody wants the key and nobody has it.
+    pub(super) blocked_since: Option<u64>,
+}
+
+impl Checks {
+    pub(super) fn new(keys: usize) -> Self {
+        Self {
+            violation: None,
+            holder: "".into(),
+            wake_ups: Vec::new(),
+            transactions: Vec::new(),
+            forced: Vec::new(),
+            revoked: Vec::new(),
+            excused: Vec::new(),
+            passed_on: Vec::new(),
+            probes_left: 0,
+            keys: (0..keys).map(|_| KeyChecks::default()).collect(),
+        }
+    }
+
+    /// The store has executed a request. `late`: whoever sent it may have given up, and may not have undone it before
+    /// this time.
+    pub(super) fn executed(
+        &mut self,
+        request: &Request,
+        answer: &Result<Outcome, StoreError>,
+        late: Option<u64>,
+    ) {
+        let lease = request.lease_id;
+        match (answer, late) {
+            (Ok(Outcome::Granted { .. } | Outcome::Queued { .. }), Some(until)) => {
+                self.excused.push((lease, until));
+            }
+            (Ok(Outcome::Extended { .. }), _) => self.passed_on.retain(|passed_on| *passed_on != lease),
+            _ => {}
+        }
+    }
+
+    /// The row was passed on to this lease.
+    pub(super) fn passed_on(&mut self, lease: Uuid) {
+        self.passed_on.push(lease);
+    }
+}
+
+/// It ended before its owner left.
+fn lost(own: &Ownership, now: Time) -> bool {
+    !matches!(own.look(now).0, None | Some(LostReason::Released))
+}
+
+impl World {
+    pub(super) fn is_inside(&self, number: usize) -> bool {
+        let caller = &self.callers[number];
+        let alive = |own: &Ownership| own.deadline().is_some_and(|end| self.local(caller.process) < end);
+        caller.state == State::Inside && caller.ownership.as_deref().is_some_and(alive)
+    }
+
+    /// Everybody else who is inside now, and may not be.
+    fn other_inside(&self, key: usize, ownership: &Arc<Ownership>) -> Option<usize> {
+        let forced = |lease: &Uuid| self.checks.forced.contains(lease);
+        if self.plan.faults.big_jumps || forced(&ownership.lease_id) {
+            return None;
+        }
+        self.live.iter().copied().find(|number| {
+            let caller = &self.callers[*number];
+            let other = caller
+                .ownership
+                .as_ref()
+                .filter(|own| !Arc::ptr_eq(own, ownership));
+            caller.key == key && other.is_some_and(|own| !forced(&own.lease_id)) && self.is_inside(*number)
+        })
+    }
+
+    /// Somebody is let in.
+    pub(super) fn check_entry(&mut self, process: usize, key: usize, number: usize, own: &Arc<Ownership>) {
+        if let Some(other) = self.other_inside(key, own) {
+            self.fail(format!(
+                "exclusion: callers {other} and {number} are inside {}",
+                self.keys[key]
+            ));
+        }
+        let (now, lease, token) = (self.now, own.lease_id, own.fence_token);
+        let local = self.local(process);
+        let forced = self.checks.forced.contains(&lease);
+        let jumps = self.plan.faults.big_jumps;
+        let checks = &self.checks.keys[key];
+        if checks.tokens.contains(&token) {
+            self.fail(format!("token {token} is used twice"));
+        } else if token < checks.newest_token && !forced && !jumps {
+            self.fail(format!("token {token} comes after a larger one"));
+        } else if !forced
+            && !jumps
+            && checks.closed.is_some_and(|(until, by)| {
+                now < until
+                    && by != lease
+                    && !self.checks.revoked.contains(&by)
+                    && !self.checks.forced.contains(&by)
+            })
+        {
+            self.fail(format!("caller {number} enters although hold_min is not over"));
+        } else if !forced
+            && !jumps
+            && self
+                .checks
+                .transactions
+                .iter()
+                .any(|open| open.key == key && !Arc::ptr_eq(&open.ownership, own))
+        {
+            self.fail(format!(
+                "caller {number} enters while another one's checked transaction is open"
+            ));
+        }
+        let left = own
+            .deadline()
+            .map_or(0, |end| super::plan::nanos(end.since(self.local(process))));
+        if left < ENOUGH
+            && self.plan.faults.clock_back == 0
+            && self.checks.passed_on.contains(&lease)
+            && own.max_hold_until.is_none()
+        {
+            self.fail(format!(
+                "caller {number} enters with next to nothing left of what was passed on"
+            ));
+        }
+        let checks = &mut self.checks.keys[key];
+        let last = checks.last.replace(Arc::clone(own));
+        let revoked = last
+            .as_ref()
+            .is_some_and(|last| last.lease_id == lease && last.is_revoked());
+        let was_lost = last.is_some_and(|last| last.lease_id == lease && lost(&last, local));
+        checks.tokens.push(token);
+        checks.newest_token = checks.newest_token.max(token);
+        if revoked {
+            self.fail(format!("caller {number} enters with a lease that was revoked"));
+        } else if was_lost {
+            self.fail(format!("caller {number} enters with a lease that was lost"));
+        }
+    }
+
+    /// A request is about to be sent.
+    pub(super) fn check_request(&mut self, process: usize, key: usize, request: &Request) {
+        if self.processes[process].cells[key].on_its_way {
+            self.fail(format!(
+                "two requests of P{process} for {} are on their way",
+                self.keys[key]
+            ));
+        }
+        if Kind::of(&request.action) == Kind::Release {
+            let lease = request.lease_id;
+            let inside = self.live.iter().copied().find(|number| {
+                let caller = &self.callers[*number];
+                caller.process == process
+                    && caller.ownership.as_ref().is_some_and(|own| own.lease_id == lease)
+                    && self.is_inside(*number)
+            });
+            if let Some(number) = inside {
+                self.fail(format!(
+                    "the lease of caller {number}, who is inside, is released"
+                ));
+            }
+        }
+        if let Action::Extend(extend) = &request.action
+            && extend.count == 0
+        {
+            self.fail("a lease is extended for nobody".to_owned());
+        }
+    }
+
+    /// A lease was lost.
+    pub(super) fn check_loss(&mut self, own: &Ownership, reason: LostReason) {
+        let excused = !own.call.renew || own.call.max_hold.is_some();
+        if self.plan.healthy && !excused {
+            self.fail(format!("a lease is lost ({reason}) although nothing fails"));
+        }
+    }
+
+    pub(super) fn check_loss_of_body(&mut self, number: usize) {
+        if let Some(own) = self.callers[number].ownership.clone() {
+            self.check_loss(&own, LostReason::Expired);
+        }
+    }
+
+    // ── hold_min ─────────────────────────────────────────────────────────────────────────────────────
+
+    /// A body is about to leave.
+    pub(super) fn check_leave(&mut self, number: usize) {
+        if let Some(own) = &self.callers[number].ownership
+            && own.hold_min_until.is_some()
+        {
+            self.checks.excused.push((own.lease_id, u64::MAX));
+        }
+        self.callers[number].stood = self.is_inside(number);
+    }
+
+    /// It was told that the row says so.
+    pub(super) fn check_left(&mut self, number: usize, yes: bool) {
+        let caller = &self.callers[number];
+        let Some(own) = &caller.ownership else { return };
+        if let Some(until) = own.hold_min_until
+            && yes
+            && caller.stood
+        {
+            let clock = self.processes[caller.process].clock;
+            let ahead = super::plan::nanos(until.since(clock.at(self.now)));
+            // Less what clocks may differ by.
+            let ahead = if self.plan.faults.clock_ahead > 0 {
+                ahead.saturating_sub(150 * MS)
+            } else {
+                ahead
+            };
+            let until = self.now + ahead - ahead / 500;
+            self.checks.keys[caller.key].closed = Some((until, own.lease_id));
+        }
+    }
+
+    // ── Fence checks ─────────────────────────────────────────────────────────────────────────────────
+
+    /// A fence check has passed.
+    pub(super) fn check_fence(&mut self, key: usize, number: usize, own: &Arc<Ownership>) {
+        let token = own.fence_token;
+        if token < self.checks.keys[key].newest_checked {
+            self.fail(format!(
+                "a fence check with token {token} passes after a larger one"
+            ));
+        }
+        self.checks.keys[key].newest_checked = token;
+        if let Some(other) = self.other_inside(key, own) {
+            self.fail(format!(
+                "caller {number} passes a fence check while {other} is inside"
+            ));
+        }
+    }
+
+    /// A fence check has been refused although the row has the lease.
+    pub(super) fn check_refused_fence(&mut self, number: usize) {
+        if self.is_inside(number) {
+            self.fail(format!(
+                "a fence check of caller {number} is refused although its lease stands"
+            ));
+        }
+    }
+}

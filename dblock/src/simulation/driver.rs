@@ -1,0 +1,150 @@
+//! The engine's thread: what is ready goes out, wake-ups are heard.
+
+use std::mem;
+use std::time::Duration;
+
+use super::show;
+use super::world::{MS, Phase, US, What, World, tell};
+use crate::engine::core::key::Event;
+use crate::engine::core::out::Kind;
+use crate::engine::core::time::Time;
+
+impl World {
+    pub(super) fn wake_driver(&mut self, at: usize) {
+        let late = self.plan.late_driver && self.phase == Phase::Busy;
+        let delay = match (late, self.plan.healthy) {
+            (false, _) => 0,
+            (true, true) => self.tape.pick(&[0, 50 * US, 2 * MS]),
+            (true, false) => self.tape.pick(&[0, 50 * US, 2 * MS, 20 * MS]),
+        };
+        self.drive_by(at, self.now + delay);
+    }
+
+    fn drive_by(&mut self, at: usize, when: u64) {
+        let process = &mut self.processes[at];
+        if process.drive_at.is_none_or(|before| when < before) {
+            process.drive_at = Some(when);
+            let incarnation = process.incarnation;
+            self.at(
+                when,
+                What::Drive {
+                    process: at,
+                    incarnation,
+                },
+            );
+        }
+    }
+
+    /// The engine's thread has just done something, and goes on.
+    pub(super) fn drive_now(&mut self, at: usize) {
+        let process = &mut self.processes[at];
+        process.drive_at = Some(self.now);
+        let incarnation = process.incarnation;
+        self.drive(at, incarnation);
+    }
+
+    /// Sends what is ready on every free lane.
+    pub(super) fn drive(&mut self, at: usize, incarnation: u32) {
+        let process = &mut self.processes[at];
+        if !process.alive || process.incarnation != incarnation || process.drive_at.take().is_none() {
+            return;
+        }
+        loop {
+            let process = &mut self.processes[at];
+            let now = process.clock.at(self.now);
+            let Some(lane) = process.dispatch.next_lane(now) else {
+                break;
+            };
+            let (keys, kinds) = process.dispatch.take(lane, now);
+            self.send_batch(at, lane, &keys, kinds);
+        }
+        let process = &self.processes[at];
+        if let Some(until) = process.dispatch.held_back_until() {
+            let when = process.clock.when(until, self.now);
+            self.drive_by(at, when + US);
+        }
+    }
+
+    fn send_batch(&mut self, at: usize, lane: usize, keys: &[(usize, u32)], kinds: &'static [Kind]) {
+        let mut requests = Vec::with_capacity(keys.len());
+        for (key, generation) in keys {
+            if self.processes[at].cells[*key].generation != *generation {
+                continue;
+            }
+            if let Some(request) = self.step(at, *key, Event::Send(kinds)).request {
+                self.check_request(at, *key, &request);
+                requests.push((*key, request));
+            }
+        }
+        if requests.is_empty() {
+            self.processes[at].dispatch.answered(lane);
+        } else {
+            self.send(at, lane, requests);
+        }
+    }
+
+    // ── Wake-ups ─────────────────────────────────────────────────────────────────────────────────────
+
+    pub(super) fn listen(&mut self, at: usize) {
+        let process = &mut self.processes[at];
+        if !process.can_listen || process.subscribed || process.listening || process.cut {
+            return;
+        }
+        process.subscribed = true;
+        let incarnation = process.incarnation;
+        let delay = self.delay();
+        self.after(
+            delay,
+            What::Listening {
+                process: at,
+                incarnation,
+            },
+        );
+    }
+
+    pub(super) fn listening(&mut self, at: usize, incarnation: u32) {
+        let process = &mut self.processes[at];
+        if !process.alive || process.incarnation != incarnation || !process.subscribed {
+            return;
+        }
+        process.listening = true;
+        tell!(self, "P{at} hears wake-ups");
+        self.each(at, || Event::WokenUp);
+    }
+
+    /// Its listener broke.
+    pub(super) fn deafen(&mut self, at: usize, incarnation: u32) {
+        let process = &mut self.processes[at];
+        if !process.alive || process.incarnation != incarnation || process.subscribed {
+            return;
+        }
+        if mem::take(&mut process.listening) {
+            tell!(self, "P{at} hears wake-ups no more");
+            self.each(at, || Event::WakeUpsLost);
+        }
+    }
+
+    pub(super) fn each(&mut self, at: usize, event: impl Fn() -> Event<u32>) {
+        for key in 0..self.keys.len() {
+            self.step(at, key, event());
+        }
+    }
+
+    pub(super) fn hear(&mut self, at: usize, wake_up: usize) {
+        let process = &self.processes[at];
+        if !process.alive || !process.listening {
+            return;
+        }
+        let wake_up = self.checks.wake_ups[wake_up];
+        let event = match wake_up.passed_on {
+            None => Event::WokenUp,
+            Some((lease_id, token)) => Event::PassedOn(lease_id, token),
+        };
+        tell!(self, "P{at} hears {}", show::wake_up(&wake_up));
+        self.step(at, wake_up.key, event);
+    }
+
+    pub(super) fn in_local(&self, at: usize, length: Duration) -> Time {
+        self.local(at) + length
+    }
+}

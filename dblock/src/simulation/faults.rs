@@ -1,0 +1,250 @@
+//! What fails from outside: processes that stand still, die or are cut off, listeners that break, clocks that jump; and
+//! operators.
+
+use super::store::Lock;
+use super::world::{MS, Phase, S, What, World, tell};
+use crate::engine::core::key::Event;
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Pause,
+    Cut,
+    Die,
+    ShutDown,
+    Deafen,
+    Operate,
+    ClockBack,
+    ClockAhead,
+}
+
+impl World {
+    /// Plans the next one.
+    pub(super) fn plan_fault(&mut self) {
+        if self.kinds().next().is_some() {
+            let delay = self.tape.pick(&[300, 50, 10, 1000, 3000]) * MS;
+            self.after(delay, What::Fault);
+        }
+    }
+
+    /// Those that this schedule has.
+    fn kinds(&self) -> impl Iterator<Item = Kind> + use<> {
+        let faults = &self.plan.faults;
+        let all = [
+            (faults.pauses, Kind::Pause),
+            (faults.cuts, Kind::Cut),
+            (faults.deaths, Kind::Die),
+            (faults.deaths / 2, Kind::ShutDown),
+            (faults.deafness, Kind::Deafen),
+            (faults.operators, Kind::Operate),
+            (faults.clock_back, Kind::ClockBack),
+            (faults.clock_ahead, Kind::ClockAhead),
+        ];
+        all.into_iter()
+            .filter(|(often, _)| *often > 0)
+            .map(|(_, kind)| kind)
+    }
+
+    pub(super) fn fault(&mut self) {
+        if self.phase != Phase::Busy {
+            return;
+        }
+        let kinds: Vec<Kind> = self.kinds().collect();
+        let kind = self.tape.pick(&kinds);
+        let process = self.tape.below(u32::try_from(self.processes.len()).unwrap_or(1)) as usize;
+        let incarnation = self.processes[process].incarnation;
+        let alive = self.processes[process].alive;
+        match kind {
+            Kind::Operate => self.operate(),
+            Kind::ClockBack => {
+                let micros = self.tape.pick(&[1, 100, 1000, 10_000]) * 1000;
+                tell!(self, "the store's clock jumps back by {micros} µs");
+                self.excuse_rows();
+                self.store.jump(-micros);
+            }
+            Kind::ClockAhead => self.jump_ahead(),
+            _ if !alive => {}
+            Kind::Pause => {
+                let length = self.tape.pick(&[10, 300, 2000, 6000, 35_000]);
+                tell!(self, "P{process} stands still for {length} ms");
+                let until = self.now + length * MS;
+                self.processes[process].paused_until = self.processes[process].paused_until.max(until);
+                self.after(length * MS, What::Resume(process));
+            }
+            Kind::Cut => {
+                let length = self.tape.pick(&[100, 1000, 6000, 20_000]);
+                tell!(self, "P{process} is cut off for {length} ms");
+                self.processes[process].cut = true;
+                self.after(length * MS, What::Heal(process));
+                self.lose_subscription(process);
+            }
+            Kind::Die => self.die(process, incarnation),
+            Kind::ShutDown => {
+                if !self.processes[process].stopping {
+                    tell!(self, "P{process} shuts down");
+                    self.processes[process].stopping = true;
+                    self.each(process, || Event::Refuse);
+                    let grace = self.tape.pick(&[0, 100, 2000]) * MS;
+                    self.after(grace, What::Stop { process, incarnation });
+                }
+            }
+            Kind::Deafen => self.lose_subscription(process),
+        }
+        self.plan_fault();
+    }
+
+    fn jump_ahead(&mut self) {
+        let micros = if self.plan.faults.big_jumps {
+            self.tape.pick(&[100, 3000, 40_000]) * 1000
+        } else {
+            let most = i64::try_from(self.plan.jump_ahead / 1000).unwrap_or(0);
+            let jump = self.tape.pick(&[most, most / 2]);
+            self.plan.jump_ahead -= u64::try_from(jump).unwrap_or(0) * 1000;
+            jump
+        };
+        tell!(self, "the store's clock jumps ahead by {micros} µs");
+        self.store.jump(micros);
+    }
+
+    /// Rows that will be busy for longer than anybody can know.
+    fn excuse_rows(&mut self) {
+        for row in &self.store.rows {
+            for lease in row.leases() {
+                self.checks.excused.push((lease, u64::MAX));
+            }
+        }
+    }
+
+    /// The store tells it of nothing any more; it finds out later.
+    fn lose_subscription(&mut self, process: usize) {
+        let its = &mut self.processes[process];
+        let incarnation = its.incarnation;
+        if its.subscribed {
+            its.subscribed = false;
+            tell!(self, "P{process}'s listener breaks");
+            let delay = self.tape.pick(&[0, 300, 3000, 10_000]) * MS;
+            self.after(delay, What::Deaf { process, incarnation });
+        }
+    }
+
+    pub(super) fn resume(&mut self, process: usize) {
+        if self.processes[process].paused_until <= self.now {
+            self.processes[process].resumed_at = self.now;
+            tell!(self, "P{process} goes on");
+            self.make_up(process);
+        }
+    }
+
+    pub(super) fn heal(&mut self, process: usize) {
+        self.processes[process].cut = false;
+        tell!(self, "P{process} can reach the store again");
+    }
+
+    /// Its grace is over.
+    pub(super) fn stop(&mut self, process: usize, incarnation: u32) {
+        let its = &self.processes[process];
+        if !its.alive || its.incarnation != incarnation {
+            return;
+        }
+        tell!(self, "P{process} ends what is held");
+        self.each(process, || Event::Stop);
+        self.after(2 * S, What::Die { process, incarnation });
+    }
+
+    pub(super) fn die(&mut self, process: usize, incarnation: u32) {
+        let its = &mut self.processes[process];
+        if !its.alive || its.incarnation != incarnation {
+            return;
+        }
+        its.alive = false;
+        its.paused_until = 0;
+        its.subscribed = false;
+        its.listening = false;
+        tell!(self, "P{process} dies");
+        self.make_up(process);
+        let theirs: Vec<usize> = self
+            .live
+            .iter()
+            .copied()
+            .filter(|number| self.callers[*number].process == process)
+            .collect();
+        for number in theirs {
+            self.gone(number);
+        }
+        let delay = self.tape.pick(&[100, 0, 5000]) * MS;
+        self.after(delay, What::Restart(process));
+    }
+
+    pub(super) fn restart(&mut self, process: usize) {
+        if !self.processes[process].alive {
+            self.processes[process].start_again(&self.plan, &self.keys);
+            self.processes[process].resumed_at = self.now;
+            tell!(self, "P{process} starts again");
+        }
+    }
+
+    // ── The end ──────────────────────────────────────────────────────────────────────────────────────
+
+    /// Faults and calls end, and last callers come; or they have gone.
+    pub(super) fn next_phase(&mut self) {
+        if self.phase == Phase::Calm {
+            if !self.probes_are_done() {
+                self.fail("callers wait, and nothing will ever happen".to_owned());
+            }
+            self.phase = Phase::Over;
+            return;
+        }
+        self.phase = Phase::Calm;
+        tell!(self, "── all faults end, and all callers leave");
+        for process in 0..self.processes.len() {
+            let its = &mut self.processes[process];
+            if its.paused_until > self.now {
+                its.paused_until = 0;
+                its.resumed_at = self.now;
+                self.make_up(process);
+            }
+            let its = &mut self.processes[process];
+            its.cut = false;
+            let incarnation = its.incarnation;
+            if its.stopping {
+                self.die(process, incarnation);
+            }
+            self.restart(process);
+        }
+        for number in self.live.clone() {
+            self.give_up(number);
+            self.after(0, What::Body(number));
+        }
+        self.checks.probes_left = self.keys.len();
+        for key in 0..self.keys.len() {
+            let delay = self.tape.pick(&[0, 5]) * S;
+            self.after(delay, What::Probe(key));
+        }
+    }
+
+    pub(super) fn probes_are_done(&self) -> bool {
+        self.checks.probes_left == 0 && self.live.is_empty()
+    }
+
+    /// Nobody has anything left to do.
+    pub(super) fn check_nothing_is_left(&mut self) {
+        for process in 0..self.processes.len() {
+            for key in 0..self.keys.len() {
+                if !self.processes[process].cells[key].machine.is_idle() {
+                    self.fail(format!(
+                        "P{process} is left with something to do for {}",
+                        self.keys[key]
+                    ));
+                }
+            }
+        }
+        for key in 0..self.keys.len() {
+            let row = self.store.row(key, self.now).clone();
+            if row.is_held() && !self.is_excused(&row) {
+                self.fail(format!("{} is held by nobody", row.key));
+            }
+            if self.store.rows[key].lock != Lock::Nobody {
+                self.fail(format!("{} is locked by nobody", row.key));
+            }
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! What lies between a process and its store: delays, broken connections, and statements that are carried out after
+//! whoever sent them has given up.
+
+use std::time::Duration;
+
+use super::plan::nanos;
+use super::show;
+use super::store::Lock;
+use super::world::{MS, Phase, S, US, What, World, tell};
+use crate::engine::core::dispatch::MAX_BATCH;
+use crate::engine::core::key::Event;
+use crate::engine::core::out::Kind;
+use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
+
+/// As in the driver.
+const TIMEOUT: Duration = Duration::from_secs(5);
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Requests that were sent together.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) process: usize,
+    incarnation: u32,
+    lane: usize,
+    requests: Vec<(usize, Request)>,
+    answers: Vec<Option<Result<Outcome, StoreError>>>,
+    /// The kind whose statement is executed next.
+    next: usize,
+    fate: Fate,
+    times_out_at: u64,
+    breaks: bool,
+    /// Whoever sent it knows what came of it, or that it does not, since then.
+    answered_at: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Goes,
+    Unreachable,
+    /// The connection breaks before it is carried out.
+    LostBefore,
+    /// It is carried out, and the answer is lost.
+    LostAfter,
+    /// The connection breaks, and then it is carried out.
+    Late,
+    Conflict,
+    Refused,
+    /// The connection breaks in the middle: it is rolled back.
+    RolledBack,
+}
+
+/// The order of the statements of a mixed batch.
+const KINDS: [Kind; 3] = [Kind::Extend, Kind::Release, Kind::Acquire];
+
+impl World {
+    /// How long something takes on its way.
+    pub(super) fn delay(&mut self) -> u64 {
+        let exact = u64::from(self.tape.below(64)) * 7 * US;
+        let slow = self.plan.faults.slow_network;
+        let base = if self.phase == Phase::Busy && self.tape.chance(slow) {
+            self.tape.pick(&[20, 100, 400, 1000, 2500, 4000]) * MS
+        } else {
+            self.tape.pick(&[100, 300, 1000]) * US
+        };
+        base + exact
+    }
+
+    fn fate(&mut self, process: usize) -> Fate {
+        let faults = self.plan.faults.clone();
+        let calm = self.phase != Phase::Busy;
+        if self.processes[process].cut {
+            return self.tape.pick(&[Fate::Unreachable, Fate::LostBefore, Fate::Late]);
+        }
+        if calm {
+            return Fate::Goes;
+        }
+        if self.tape.chance(faults.errors) {
+            return self
+                .tape
+                .pick(&[Fate::Conflict, Fate::Unreachable, Fate::RolledBack, Fate::Refused]);
+        }
+        if self.tape.chance(faults.lost) {
+            return self.tape.pick(&[Fate::LostAfter, Fate::LostBefore]);
+        }
+        if self.tape.chance(faults.late) {
+            return Fate::Late;
+        }
+        Fate::Goes
+    }
+
+    pub(super) fn send(&mut self, process: usize, lane: usize, requests: Vec<(usize, Request)>) {
+        let fate = self.fate(process);
+        if self.trace.is_some() {
+            for (key, request) in &requests {
+                let text = format!(
+                    "P{process} sends {}: {} ({fate:?})",
+                    self.keys[*key],
+                    show::request(request)
+                );
+                self.tell(&text);
+            }
+        }
+        let limit = requests
+            .iter()
+            .map(|(_, request)| limit(request))
+            .min()
+            .unwrap_or(TIMEOUT);
+        let batch = Batch {
+            process,
+            incarnation: self.processes[process].incarnation,
+            lane,
+            answers: vec![None; requests.len()],
+            requests,
+            next: 0,
+            fate,
+            times_out_at: self.now + nanos(limit),
+            breaks: false,
+            answered_at: None,
+        };
+        for (key, _) in &batch.requests {
+            self.processes[process].cells[*key].on_its_way = true;
+        }
+        self.batches.push(batch);
+        let number = self.batches.len() - 1;
+        let delay = self.delay();
+        match fate {
+            Fate::Unreachable => {
+                self.answer_all(number, &error(StoreErrorKind::Unreachable));
+                self.deliver_at(number, self.now + delay);
+            }
+            Fate::LostBefore => {
+                let hangs = self.tape.below(4) == 3;
+                let at = if hangs { u64::MAX } else { self.now + delay };
+                self.break_at(number, at);
+            }
+            Fate::Late => {
+                let hangs = self.tape.below(2) == 1;
+                let at = if hangs { u64::MAX } else { self.now + delay };
+                self.break_at(number, at);
+                let later = self
+                    .tape
+                    .pick(&[0, 1, 30, 200, 1000, 1500, 3000, 5000, 10_000, 30_000])
+                    * MS;
+                self.after(delay + later, What::Arrive(number));
+            }
+            _ => self.after(delay, What::Arrive(number)),
+        }
+    }
+
+    fn answer_all(&mut self, number: usize, answer: &StoreError) {
+        for place in &mut self.batches[number].answers {
+            *place = Some(Err(answer.clone()));
+        }
+    }
+
+    /// The answers reach the process, if it still waits for them then.
+    fn deliver_at(&mut self, number: usize, at: u64) {
+        if at > self.batches[number].times_out_at {
+            self.break_at(number, at);
+        } else {
+            self.at(at, What::Deliver(number));
+        }
+    }
+
+    /// The process hears no more of it from here on.
+    fn break_at(&mut self, number: usize, at: u64) {
+        let batch = &mut self.batches[number];
+        if !batch.breaks {
+            batch.breaks = true;
+            let at = at.min(batch.times_out_at).max(self.now);
+            self.at(at, What::Break(number));
+        }
+    }
+
+    // ── In the store ─────────────────────────────────────────────────────────────────────────────────
+
+    /// The next statement of the batch is executed.
+    pub(super) fn arrive(&mut self, number: usize) {
+        let batch = &mut self.batches[number];
+        let kind = loop {
+            let Some(kind) = KINDS.get(batch.next) else {
+                return self.carried_out(number);
+            };
+            batch.next += 1;
+            if batch
+                .requests
+                .iter()
+                .any(|(_, request)| Kind::of(&request.action) == *kind)
+            {
+                break *kind;
+            }
+        };
+        let fate = batch.fate;
+        if matches!(fate, Fate::Conflict | Fate::Refused) {
+            let kind = if fate == Fate::Conflict {
+                StoreErrorKind::Conflict
+            } else {
+                StoreErrorKind::Other
+            };
+            self.answer_all(number, &error(kind));
+            return self.carried_out(number);
+        }
+        for index in 0..self.batches[number].requests.len() {
+            let (key, request) = &self.batches[number].requests[index];
+            if Kind::of(&request.action) != kind {
+                continue;
+            }
+            let snapshot = matches!(request.action, Action::Acquire(_)) && self.tape.below(2) == 1;
+            let answer = self.store.execute((*key, request), (number, self.now, snapshot));
+            if self.trace.is_some() {
+                let line = format!(
+                    "  {}: {} → {}",
+                    self.keys[*key],
+                    show::request(request),
+                    show::answer(&answer)
+                );
+                self.tell(&line);
+            }
+            let (_, request) = &self.batches[number].requests[index];
+            let late = (fate == Fate::Late).then(|| {
+                // Its release is repeated until the ttl has passed, and what is carried out after that runs out by itself.
+                let Action::Acquire(ask) = &request.action else {
+                    return 0;
+                };
+                let batch = &self.batches[number];
+                let until = batch.answered_at.unwrap_or(batch.times_out_at) + nanos(ask.ttl);
+                if self.now < until { until + S } else { u64::MAX }
+            });
+            self.checks.executed(request, &answer, late);
+            self.batches[number].answers[index] = Some(answer);
+        }
+        let slow = self.plan.faults.slow_commits;
+        let takes = if self.phase == Phase::Busy && self.tape.chance(slow) {
+            self.tape.pick(&[20, 100, 500, 1000, 2000]) * MS
+        } else {
+            self.tape.pick(&[200, 50, 1500]) * US
+        };
+        let at = self.now + takes;
+        self.at(at, What::Commit(number));
+        if at > self.batches[number].times_out_at {
+            self.break_at(number, at);
+        }
+    }
+
+    /// The statement that was executed last ends.
+    pub(super) fn commit(&mut self, number: usize) {
+        let batch = &self.batches[number];
+        let commits = batch.fate != Fate::RolledBack;
+        let kind = KINDS[batch.next - 1];
+        for index in 0..self.batches[number].requests.len() {
+            let (key, request) = &self.batches[number].requests[index];
+            let key = *key;
+            if Kind::of(&request.action) != kind || self.store.rows[key].lock != Lock::Batch(number) {
+                continue;
+            }
+            self.store.end(key, Lock::Batch(number), commits);
+            if commits && let Some(Ok(outcome)) = self.batches[number].answers[index].clone() {
+                self.tell_of(key, &outcome);
+            }
+        }
+        if commits {
+            self.arrive(number);
+        } else {
+            self.break_at(number, self.now);
+        }
+    }
+
+    /// All statements are committed.
+    fn carried_out(&mut self, number: usize) {
+        let delay = self.delay();
+        match self.batches[number].fate {
+            Fate::LostAfter => {
+                let hangs = self.tape.below(4) == 3;
+                let at = if hangs { u64::MAX } else { self.now + delay };
+                self.break_at(number, at);
+            }
+            _ => self.deliver_at(number, self.now + delay),
+        }
+    }
+
+    // ── Back in the process ──────────────────────────────────────────────────────────────────────────
+
+    pub(super) fn deliver(&mut self, number: usize) {
+        self.answer(number, None);
+    }
+
+    pub(super) fn break_off(&mut self, number: usize) {
+        self.answer(number, Some(&error(StoreErrorKind::Interrupted)));
+    }
+
+    fn answer(&mut self, number: usize, failure: Option<&StoreError>) {
+        let batch = &mut self.batches[number];
+        let (process, lane) = (batch.process, batch.lane);
+        let its = &self.processes[process];
+        let answered = batch.answered_at.replace(self.now).is_some();
+        if answered || !its.alive || its.incarnation != batch.incarnation {
+            return;
+        }
+        let count = batch.requests.len();
+        self.processes[process].dispatch.answered(lane);
+        let most_together = if failure.is_some() {
+            (count / 8).max(1)
+        } else {
+            MAX_BATCH
+        };
+        for index in 0..count {
+            let batch = &mut self.batches[number];
+            let key = batch.requests[index].0;
+            let answer = match failure {
+                Some(error) => Err(error.clone()),
+                None => batch.answers[index]
+                    .take()
+                    .unwrap_or_else(|| Err(error(StoreErrorKind::Interrupted))),
+            };
+            tell!(
+                self,
+                "P{process} hears of {}: {}",
+                self.keys[key],
+                show::answer(&answer)
+            );
+            let cell = &mut self.processes[process].cells[key];
+            cell.most_together = most_together;
+            cell.on_its_way = false;
+            self.step(process, key, Event::Answer(answer));
+        }
+        self.drive_now(process);
+    }
+}
+
+fn limit(request: &Request) -> Duration {
+    match &request.action {
+        Action::Extend(extend) => (extend.ttl / 2).clamp(SHORTEST_TIMEOUT, TIMEOUT),
+        Action::Acquire(_) | Action::Release => TIMEOUT,
+    }
+}
+
+fn error(kind: StoreErrorKind) -> StoreError {
+    StoreError::new(kind, String::new())
+}

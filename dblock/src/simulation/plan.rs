@@ -1,0 +1,157 @@
+//! What may happen in one schedule. Each schedule has some kinds of faults only: a fault that is always there hides
+//! what others would show.
+
+use std::time::Duration;
+
+use super::tape::Tape;
+use crate::options::margin;
+
+/// How a schedule goes.
+#[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
+pub(super) struct Plan {
+    pub(super) processes: usize,
+    pub(super) keys: usize,
+    /// Callers of each process that come one after the other.
+    pub(super) tasks: u8,
+    /// How many calls the store takes at once.
+    pub(super) concurrency: usize,
+    pub(super) wake_ups: bool,
+    /// After so many events faults and calls end.
+    pub(super) events: u32,
+    /// Nothing fails, and commits are quick.
+    pub(super) healthy: bool,
+    /// Callers that come back at once, and nothing else.
+    pub(super) busy: bool,
+    /// The engine's thread is not always at hand.
+    pub(super) late_driver: bool,
+    pub(super) ttls: [u64; 2],
+    pub(super) longest_section: usize,
+    pub(super) faults: Faults,
+    pub(super) callers: Callers,
+    /// The store's clock may still jump ahead by so much, in ns.
+    pub(super) jump_ahead: u64,
+}
+
+/// Each in a thousand: of batches, wake-ups, or faults that come from outside.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Faults {
+    pub(super) errors: u32,
+    pub(super) lost: u32,
+    pub(super) late: u32,
+    pub(super) slow_network: u32,
+    pub(super) slow_commits: u32,
+    pub(super) lost_wake_ups: u32,
+    pub(super) repeated_wake_ups: u32,
+    pub(super) pauses: u32,
+    pub(super) deaths: u32,
+    pub(super) cuts: u32,
+    pub(super) deafness: u32,
+    pub(super) operators: u32,
+    pub(super) clock_back: u32,
+    pub(super) clock_ahead: u32,
+    /// The store's clock jumps ahead by more than the margin: exclusion is not promised, fence checks are.
+    pub(super) big_jumps: bool,
+}
+
+/// Each in a thousand callers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Callers {
+    pub(super) give_up: u32,
+    pub(super) without_renewal: u32,
+    pub(super) hold_min: u32,
+    pub(super) max_hold: u32,
+    pub(super) signal: u32,
+    pub(super) nested: u32,
+    pub(super) pins: u32,
+    pub(super) dropped: u32,
+}
+
+const SHORT: [u64; 6] = [1000, 2000, 3000, 5000, 10_000, 30_000];
+
+impl Plan {
+    pub(super) fn draw(tape: &mut Tape) -> Self {
+        let kind = tape.below(16);
+        let healthy = kind < 4;
+        let busy = kind == 3;
+        let mut plan = Self {
+            processes: 2 + tape.below(3) as usize,
+            keys: 1 + tape.below(2) as usize * usize::from(!busy),
+            tasks: 1 + u8::try_from(tape.below(3)).unwrap_or(0),
+            concurrency: tape.pick(&[1, 3]),
+            wake_ups: busy || tape.pick(&[true, true, true, false]),
+            events: if busy { 3000 } else { 300 },
+            healthy,
+            busy,
+            late_driver: tape.below(3) == 2,
+            ttls: [tape.pick(&SHORT), tape.pick(&SHORT)],
+            longest_section: if healthy && kind > 0 { 4 } else { 8 },
+            faults: Faults::default(),
+            callers: Callers::default(),
+            jump_ahead: 0,
+        };
+        if !healthy {
+            plan.faults = Faults::draw(tape);
+        }
+        if kind == 2 {
+            plan.faults.lost_wake_ups = tape.pick(&[50, 300, 1000]);
+        }
+        if busy {
+            plan.ttls = [30_000; 2];
+            plan.callers.give_up = tape.pick(&[0, 0, 50]);
+        } else {
+            plan.callers = Callers::draw(tape, healthy);
+        }
+        if plan.faults.clock_ahead > 0 {
+            // Clocks of different speeds have their part in the margin too.
+            let ttl = Duration::from_millis(plan.ttls[0].min(plan.ttls[1]).min(3000));
+            let drift = Duration::from_millis(4);
+            plan.jump_ahead = nanos(margin(ttl).saturating_sub(drift));
+            plan.faults.big_jumps = tape.chance(200);
+        }
+        plan
+    }
+}
+
+impl Faults {
+    fn draw(tape: &mut Tape) -> Self {
+        let mut some = |often: &[u32]| if tape.below(2) == 0 { 0 } else { tape.pick(often) };
+        Self {
+            errors: some(&[20, 100, 300]),
+            lost: some(&[20, 100, 300]),
+            late: some(&[20, 100, 300]),
+            slow_network: some(&[50, 200, 500]),
+            slow_commits: some(&[50, 200, 800]),
+            lost_wake_ups: some(&[50, 300, 1000]),
+            repeated_wake_ups: some(&[50, 300, 800]),
+            pauses: some(&[100, 400]),
+            deaths: some(&[100]),
+            cuts: some(&[100, 400]),
+            deafness: some(&[100, 400]),
+            operators: some(&[100, 300]),
+            clock_back: some(&[100]),
+            clock_ahead: some(&[100]),
+            big_jumps: false,
+        }
+    }
+}
+
+impl Callers {
+    fn draw(tape: &mut Tape, healthy: bool) -> Self {
+        let mut some = |often: &[u32]| if tape.below(2) == 0 { 0 } else { tape.pick(often) };
+        Self {
+            give_up: some(&[50, 300]),
+            without_renewal: some(&[100, 500]),
+            hold_min: if healthy { 0 } else { some(&[50, 300]) },
+            max_hold: if healthy { 0 } else { some(&[50, 300]) },
+            signal: some(&[100, 500]),
+            nested: some(&[100, 400]),
+            pins: if healthy { 0 } else { some(&[100, 400]) },
+            dropped: some(&[50, 300]),
+        }
+    }
+}
+
+pub(super) fn nanos(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
+}

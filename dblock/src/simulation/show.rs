@@ -1,0 +1,120 @@
+//! Ids, and what happens, as people read them.
+
+use uuid::Uuid;
+
+use super::store::WakeUp;
+use crate::engine::core::key::Waiter;
+use crate::engine::core::out::Refusal;
+use crate::store::{Action, Outcome, Request, StoreError};
+
+/// Operators have no process.
+const OPERATOR: usize = 0xff;
+
+pub(super) fn lease_id(process: usize, incarnation: u32, number: u64) -> Uuid {
+    Uuid::from_u128((process as u128) << 96 | u128::from(incarnation) << 64 | u128::from(number))
+}
+
+pub(super) fn operators_id(number: u64) -> Uuid {
+    lease_id(OPERATOR, 0, number)
+}
+
+pub(super) fn owner_id(caller: usize) -> Uuid {
+    Uuid::from_u128(1 << 127 | caller as u128)
+}
+
+/// The process that has made a lease id, and its incarnation.
+#[allow(clippy::cast_possible_truncation, reason = "so it was put together")]
+pub(super) fn whose(lease: Uuid) -> (usize, u32) {
+    let id = lease.as_u128();
+    ((id >> 96) as usize, (id >> 64) as u32)
+}
+
+pub(super) fn lease(lease: Uuid) -> String {
+    let (process, _) = whose(lease);
+    let number = lease.as_u128() & u128::from(u64::MAX);
+    if process == OPERATOR {
+        format!("lease {number} of an operator")
+    } else {
+        format!("lease P{process}.{number}")
+    }
+}
+
+pub(super) fn request(request: &Request) -> String {
+    let lease = lease(request.lease_id);
+    match &request.action {
+        Action::Acquire(ask) => {
+            let owner = ask.owner.as_u128() & 0xffff;
+            let (ttl, spare, queue) = (ask.ttl, ask.spare_tokens, ask.queue);
+            format!("acquire {lease} for caller {owner}, ttl {ttl:?}, spare {spare}, queue {queue:?}")
+        }
+        Action::Extend(extend) => {
+            let to = extend
+                .handed_over
+                .as_ref()
+                .map(|to| (to.owner.as_u128() & 0xffff, to.fence_token));
+            format!(
+                "extend {lease}, count {}, ttl {:?}, handed over {to:?}",
+                extend.count, extend.ttl
+            )
+        }
+        Action::Release => format!("release {lease}"),
+    }
+}
+
+pub(super) fn answer(answer: &Result<Outcome, StoreError>) -> String {
+    match answer {
+        Ok(Outcome::Granted {
+            fence_token,
+            remaining,
+            taken_over,
+            wanted,
+        }) => {
+            let over = if taken_over.is_some() { ", taken over" } else { "" };
+            format!("granted, token {fence_token}, {remaining:?} left, wanted {wanted}{over}")
+        }
+        Ok(Outcome::Busy(by)) => format!("busy, token {}, {:?} left", by.fence_token, by.remaining),
+        Ok(Outcome::Queued { occupant, next_ttl }) => {
+            format!(
+                "queued behind token {}, {:?} left, next ttl {next_ttl:?}",
+                occupant.fence_token, occupant.remaining
+            )
+        }
+        Ok(other) => format!("{other:?}"),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+pub(super) fn wake_up(wake_up: &WakeUp) -> String {
+    match wake_up.passed_on {
+        Some((id, token)) => format!("that it was passed on to {} with token {token}", lease(id)),
+        None => "that it was released".to_owned(),
+    }
+}
+
+pub(super) fn waiter(waiter: &Waiter<u32>) -> String {
+    let call = &waiter.call;
+    let wait = waiter.deadline.map(|deadline| deadline.since(waiter.since));
+    let mut text = format!("for {wait:?}, ttl {:?}", call.ttl);
+    for (set, name) in [
+        (waiter.non_blocking, "non-blocking"),
+        (!call.renew, "without renewal"),
+        (call.max_hold.is_some(), "max_hold"),
+        (call.hold_min.is_some(), "hold_min"),
+    ] {
+        if set {
+            text.push_str(", ");
+            text.push_str(name);
+        }
+    }
+    text
+}
+
+pub(super) fn refusal(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Held(_) => "held".to_owned(),
+        Refusal::RowLocked => "row locked".to_owned(),
+        Refusal::NoAnswer => "no answer".to_owned(),
+        Refusal::Store(error) => format!("{:?}", error.kind()),
+        Refusal::Shutdown => "shutdown".to_owned(),
+    }
+}

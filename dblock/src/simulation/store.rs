@@ -1,0 +1,225 @@
+//! The database: rows that change by `rules::carry_out`. A statement is executed, and later committed; its rows are
+//! locked in between.
+
+use uuid::Uuid;
+
+use super::show;
+use super::world::{MS, What, World, tell};
+use crate::key::Key;
+use crate::store::clock::micros;
+use crate::store::rules::{absent, carry_out, must_want, occupant};
+use crate::store::{Action, LockRow, Outcome, QUEUE_AHEAD, Request, StoreError};
+
+#[derive(Debug)]
+pub(super) struct Database {
+    pub(super) rows: Vec<Row>,
+    /// How far the clock has jumped, in µs.
+    jumped: i64,
+}
+
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) committed: LockRow,
+    /// What a statement or transaction has made of it that is not committed yet.
+    uncommitted: LockRow,
+    pub(super) lock: Lock,
+}
+
+impl Row {
+    /// Those that have it, or may have it soon.
+    pub(super) fn leases(&self) -> impl Iterator<Item = Uuid> + use<> {
+        let next = |row: &LockRow| row.next.as_ref().map_or(Uuid::nil(), |next| next.lease_id);
+        let (now, then) = (&self.committed, &self.uncommitted);
+        [now.lease_id, next(now), then.lease_id, next(then)].into_iter()
+    }
+}
+
+/// Who has a row locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    Nobody,
+    Batch(usize),
+    Transaction(u32),
+}
+
+/// What is told after a commit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WakeUp {
+    pub(super) key: usize,
+    pub(super) passed_on: Option<(Uuid, i64)>,
+}
+
+const EPOCH: i64 = 1_000_000_000_000;
+
+impl Database {
+    pub(super) fn new(keys: &[Key]) -> Self {
+        let row = |key: &Key| Row {
+            committed: absent(key.clone(), 0),
+            uncommitted: absent(key.clone(), 0),
+            lock: Lock::Nobody,
+        };
+        Self {
+            rows: keys.iter().map(row).collect(),
+            jumped: 0,
+        }
+    }
+
+    /// The clock, in µs since the epoch.
+    pub(super) fn clock(&self, now: u64) -> i64 {
+        EPOCH + self.jumped + i64::try_from(now / 1000).unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn jump(&mut self, micros: i64) {
+        self.jumped += micros;
+    }
+
+    /// Executes a request, whose row is locked by `batch` from here on unless somebody else has it locked.
+    /// `snapshot`: a locked row is read as it was committed last.
+    pub(super) fn execute(
+        &mut self,
+        (key, request): (usize, &Request),
+        (batch, now, snapshot): (usize, u64, bool),
+    ) -> Result<Outcome, StoreError> {
+        let clock = self.clock(now);
+        let row = &mut self.rows[key];
+        if row.lock != Lock::Nobody {
+            row.committed.now = clock;
+            let busy = snapshot && is_busy(request, &row.committed);
+            return Ok(if busy {
+                Outcome::Busy(occupant(&row.committed))
+            } else {
+                Outcome::Skipped
+            });
+        }
+        row.uncommitted.clone_from(&row.committed);
+        row.uncommitted.now = clock;
+        row.lock = Lock::Batch(batch);
+        carry_out(request, &mut row.uncommitted).map(|(outcome, _)| outcome)
+    }
+
+    /// The statement of a batch ends for this row.
+    pub(super) fn end(&mut self, key: usize, lock: Lock, commit: bool) {
+        let row = &mut self.rows[key];
+        if row.lock == lock {
+            row.lock = Lock::Nobody;
+            if commit && matches!(lock, Lock::Batch(_)) {
+                std::mem::swap(&mut row.committed, &mut row.uncommitted);
+            }
+        }
+    }
+
+    /// The committed row, with the clock's time.
+    pub(super) fn row(&mut self, key: usize, now: u64) -> &mut LockRow {
+        let clock = self.clock(now);
+        let row = &mut self.rows[key].committed;
+        row.now = clock;
+        row
+    }
+}
+
+/// Whether the last committed state of a row says that a request is busy: the row carries the wish already, and the
+/// lease is not next and could not have become it.
+fn is_busy(request: &Request, row: &LockRow) -> bool {
+    let Action::Acquire(ask) = &request.action else {
+        return false;
+    };
+    let wanted = ask.wanted_for.is_none_or(|length| !must_want(row, length));
+    let queues = ask.queue.map(|waited| row.now - micros(waited));
+    let could_be_next = match row.next.as_ref().filter(|next| next.until > row.now) {
+        Some(next) => {
+            next.lease_id == request.lease_id
+                || queues.is_some_and(|since| next.since >= since + micros(QUEUE_AHEAD))
+        }
+        None => queues.is_some(),
+    };
+    row.is_held() && row.lease_id != request.lease_id && wanted && !could_be_next
+}
+
+impl World {
+    /// Tells of a release that is committed.
+    pub(super) fn tell_of(&mut self, key: usize, outcome: &Outcome) {
+        let passed_on = match outcome {
+            Outcome::Released { passed_on: true, .. } => {
+                let row = &self.store.rows[key].committed;
+                self.checks.passed_on(row.lease_id);
+                Some((row.lease_id, row.fence_token))
+            }
+            Outcome::Released {
+                freed: true,
+                wanted: true,
+                ..
+            } => None,
+            _ => return,
+        };
+        self.wake_up(WakeUp { key, passed_on });
+    }
+
+    pub(super) fn wake_up(&mut self, wake_up: WakeUp) {
+        if !self.plan.wake_ups {
+            return;
+        }
+        self.checks.wake_ups.push(wake_up);
+        let number = self.checks.wake_ups.len() - 1;
+        for process in 0..self.processes.len() {
+            if !self.processes[process].subscribed || self.processes[process].cut {
+                continue;
+            }
+            let faults = &self.plan.faults;
+            let (lost, repeated) = (faults.lost_wake_ups, faults.repeated_wake_ups);
+            if self.tape.chance(lost) {
+                continue;
+            }
+            let delay = self.delay();
+            self.after(
+                delay,
+                What::WakeUp {
+                    process,
+                    wake_up: number,
+                },
+            );
+            if self.tape.chance(repeated) {
+                let delay = self.tape.pick(&[1, 30, 300, 1000, 2500, 5000, 12_000]) * MS;
+                self.after(
+                    delay,
+                    What::WakeUp {
+                        process,
+                        wake_up: number,
+                    },
+                );
+            }
+        }
+    }
+
+    /// An operator's order: it waits for the row's lock.
+    pub(super) fn operate(&mut self) {
+        let key = self.tape.below(u32::try_from(self.keys.len()).unwrap_or(1)) as usize;
+        let force = self.tape.below(2) == 1;
+        if self.store.rows[key].lock != Lock::Nobody {
+            return;
+        }
+        self.last_id += 1;
+        let fresh = show::operators_id(self.last_id);
+        let row = self.store.row(key, self.now);
+        if !row.is_held() {
+            return;
+        }
+        let lease = row.lease_id;
+        if force {
+            row.reentrant_count = 0;
+            row.lease_id = fresh;
+            row.next = None;
+            self.checks.forced.push(lease);
+            self.wake_up(WakeUp { key, passed_on: None });
+        } else {
+            row.revoked = true;
+            self.checks.revoked.push(lease);
+        }
+        let order = if force { "force_release" } else { "revoke" };
+        tell!(
+            self,
+            "operator {order} {} of {}",
+            self.keys[key],
+            show::lease(lease)
+        );
+    }
+}

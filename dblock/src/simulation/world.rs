@@ -1,0 +1,330 @@
+//! The world of one schedule: its time, what will happen in it, and the loop that makes it happen.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::callers::Caller;
+use super::checks::Checks;
+use super::network::Batch;
+use super::plan::Plan;
+use super::process::Process;
+use super::store::Database;
+use super::tape::Tape;
+use crate::engine::core::time::Time;
+use crate::key::Key;
+
+pub(super) const US: u64 = 1_000;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const S: u64 = 1_000_000_000;
+
+/// What happens at some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// A task of a process wants a lock.
+    Call {
+        process: usize,
+        task: u8,
+    },
+    /// A caller's body goes on.
+    Body(usize),
+    /// A nested call that was not confirmed ends.
+    DropNested(usize),
+    /// A caller's future is dropped.
+    GiveUp(usize),
+    /// Time has passed for a key.
+    Look {
+        process: usize,
+        key: usize,
+        at: Time,
+    },
+    /// The engine's thread sends what is ready.
+    Drive {
+        process: usize,
+        incarnation: u32,
+    },
+    /// A batch reaches the store.
+    Arrive(usize),
+    /// Its statement is committed, or rolled back.
+    Commit(usize),
+    /// Its answers are there.
+    Deliver(usize),
+    /// Its connection broke, or its time is up.
+    Break(usize),
+    /// A wake-up is heard.
+    WakeUp {
+        process: usize,
+        wake_up: usize,
+    },
+    Listening {
+        process: usize,
+        incarnation: u32,
+    },
+    Deaf {
+        process: usize,
+        incarnation: u32,
+    },
+    /// A fence check in a transaction of the caller's reaches the store.
+    Verify(usize),
+    /// Such a transaction ends.
+    EndTransaction {
+        key: usize,
+        number: u32,
+    },
+    /// Something fails, or an operator comes.
+    Fault,
+    Resume(usize),
+    Heal(usize),
+    Stop {
+        process: usize,
+        incarnation: u32,
+    },
+    Die {
+        process: usize,
+        incarnation: u32,
+    },
+    Restart(usize),
+    /// After everything: a last caller for each key.
+    Probe(usize),
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: u64,
+    number: u32,
+    what: What,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    /// The earliest is the greatest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+/// Faults and calls come, then they end, then the last callers come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Busy,
+    Calm,
+    Over,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) tape: Tape,
+    pub(super) plan: Plan,
+    /// Nanoseconds of a clock that nobody can read.
+    pub(super) now: u64,
+    pub(super) phase: Phase,
+    pub(super) keys: Vec<Key>,
+    pub(super) processes: Vec<Process>,
+    pub(super) store: Database,
+    pub(super) callers: Vec<Caller>,
+    /// Those that have not gone.
+    pub(super) live: Vec<usize>,
+    pub(super) batches: Vec<Batch>,
+    pub(super) last_id: u64,
+    pub(super) checks: Checks,
+    /// What happened, in words, if somebody reads it.
+    pub(super) trace: Option<Vec<String>>,
+    pub(super) events: u32,
+    heap: BinaryHeap<Entry>,
+    /// What waits for processes that stand still.
+    deferred: Vec<(usize, What)>,
+    last_number: u32,
+    /// How many events there have been without time going on.
+    in_a_row: u32,
+}
+
+/// Writes a line of the trace, if there is one.
+macro_rules! tell {
+    ($world:expr, $($arg:tt)*) => {
+        if $world.trace.is_some() {
+            let line = format!($($arg)*);
+            $world.tell(&line);
+        }
+    };
+}
+pub(super) use tell;
+
+impl World {
+    pub(super) fn new(mut tape: Tape, traced: bool) -> Self {
+        let plan = Plan::draw(&mut tape);
+        let keys: Vec<Key> = (0..plan.keys)
+            .filter_map(|key| Key::new(None, ["a", "b"][key]).ok())
+            .collect();
+        let mut world = Self {
+            now: S,
+            phase: Phase::Busy,
+            processes: Vec::with_capacity(plan.processes),
+            store: Database::new(&keys),
+            callers: Vec::with_capacity(64),
+            live: Vec::with_capacity(16),
+            batches: Vec::with_capacity(128),
+            last_id: 0,
+            checks: Checks::new(keys.len()),
+            trace: traced.then(Vec::new),
+            events: 0,
+            heap: BinaryHeap::with_capacity(64),
+            deferred: Vec::new(),
+            last_number: 0,
+            in_a_row: 0,
+            tape,
+            keys,
+            plan,
+        };
+        tell!(world, "{:?}", world.plan);
+        for process in 0..world.plan.processes {
+            let made = Process::draw(&world.plan, &world.keys, process, &mut world.tape);
+            tell!(world, "{}", made.describe(process));
+            world.processes.push(made);
+            for task in 0..world.plan.tasks {
+                let delay = u64::from(world.tape.below(50)) * MS;
+                world.after(delay, What::Call { process, task });
+            }
+        }
+        world.plan_fault();
+        world
+    }
+
+    pub(super) fn after(&mut self, delay: u64, what: What) {
+        self.at(self.now + delay, what);
+    }
+
+    pub(super) fn at(&mut self, at: u64, what: What) {
+        self.last_number += 1;
+        self.heap.push(Entry {
+            at,
+            number: self.last_number,
+            what,
+        });
+    }
+
+    /// Lets everything happen, until a check fails or nothing is left.
+    pub(super) fn run(&mut self) {
+        loop {
+            let Some(Entry { at, what, .. }) = self.heap.pop() else {
+                if self.phase == Phase::Over {
+                    self.check_nothing_is_left();
+                    return;
+                }
+                self.next_phase();
+                continue;
+            };
+            self.in_a_row = if at > self.now { 0 } else { self.in_a_row + 1 };
+            self.now = self.now.max(at);
+            if let Some(process) = self.stands_still(what) {
+                self.deferred.push((process, what));
+                continue;
+            }
+            self.events += 1;
+            self.happen(what);
+            self.check();
+            if self.checks.violation.is_some() {
+                return;
+            }
+            let over = self.phase == Phase::Busy && self.events >= self.plan.events;
+            if over || self.phase == Phase::Calm && self.probes_are_done() {
+                self.next_phase();
+            }
+            if self.in_a_row > 1000 || self.events > self.plan.events + 20_000 {
+                self.fail("it never ends".to_owned());
+                return;
+            }
+        }
+    }
+
+    fn happen(&mut self, what: What) {
+        match what {
+            What::Call { process, task } => self.call(process, task),
+            What::Body(caller) => self.body(caller),
+            What::DropNested(caller) => self.drop_nested(caller),
+            What::GiveUp(caller) => self.give_up(caller),
+            What::Look { process, key, at } => self.look(process, key, at),
+            What::Drive { process, incarnation } => self.drive(process, incarnation),
+            What::Arrive(batch) => self.arrive(batch),
+            What::Commit(batch) => self.commit(batch),
+            What::Deliver(batch) => self.deliver(batch),
+            What::Break(batch) => self.break_off(batch),
+            What::WakeUp { process, wake_up } => self.hear(process, wake_up),
+            What::Listening { process, incarnation } => self.listening(process, incarnation),
+            What::Deaf { process, incarnation } => self.deafen(process, incarnation),
+            What::Verify(caller) => self.verify(caller),
+            What::EndTransaction { key, number } => self.end_transaction(key, number),
+            What::Fault => self.fault(),
+            What::Resume(process) => self.resume(process),
+            What::Heal(process) => self.heal(process),
+            What::Stop { process, incarnation } => self.stop(process, incarnation),
+            What::Die { process, incarnation } => self.die(process, incarnation),
+            What::Restart(process) => self.restart(process),
+            What::Probe(key) => self.probe(key),
+        }
+    }
+
+    /// The process that this would happen to, if it stands still.
+    fn stands_still(&self, what: What) -> Option<usize> {
+        let process = match what {
+            What::Call { process, .. }
+            | What::Look { process, .. }
+            | What::Drive { process, .. }
+            | What::WakeUp { process, .. }
+            | What::Listening { process, .. }
+            | What::Deaf { process, .. }
+            | What::Stop { process, .. } => process,
+            What::Body(caller) | What::DropNested(caller) | What::GiveUp(caller) => {
+                self.callers[caller].process
+            }
+            What::Deliver(batch) | What::Break(batch) => self.batches[batch].process,
+            _ => return None,
+        };
+        (self.processes[process].paused_until > self.now).then_some(process)
+    }
+
+    /// What would have happened to a process while it stood still happens now.
+    pub(super) fn make_up(&mut self, process: usize) {
+        for (whose, what) in std::mem::take(&mut self.deferred) {
+            if whose == process {
+                self.at(self.now, what);
+            } else {
+                self.deferred.push((whose, what));
+            }
+        }
+    }
+
+    /// The time on a process's clock.
+    pub(super) fn local(&self, process: usize) -> Time {
+        self.processes[process].clock.at(self.now)
+    }
+
+    pub(super) fn tell(&mut self, line: &str) {
+        let at = self.now;
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>12.6} {line}", ms(at)));
+        }
+    }
+
+    pub(super) fn fail(&mut self, violation: String) {
+        tell!(self, "VIOLATION: {violation}");
+        self.checks.violation.get_or_insert(violation);
+    }
+}
+
+/// For people.
+#[allow(clippy::cast_precision_loss, reason = "it is only shown")]
+fn ms(nanos: u64) -> f64 {
+    nanos as f64 / 1e9 - 1.0
+}

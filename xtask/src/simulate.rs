@@ -1,0 +1,54 @@
+//! `cargo xtask simulate`: builds the simulation of the engine's core, and runs it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::process::{Process, Stop, Target, shown};
+use crate::steps::cargo;
+
+const STOP: Stop = Stop {
+    signal: Signal::TERM,
+    to: Target::Group,
+    grace: Duration::from_secs(2),
+};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Args {
+    /// How many schedules; with `--flaws` at most so many for each flaw.
+    #[arg(long, default_value_t = 1_000_000)]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Put flaws into the core on purpose, one after the other, and say how many schedules it takes to find each.
+    #[arg(long)]
+    flaws: bool,
+    /// Go on after a schedule that fails, and only count.
+    #[arg(long)]
+    all: bool,
+}
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut command = cargo([
+        "run",
+        "--release",
+        "-p",
+        "dblock",
+        "--no-default-features",
+        "--features",
+        "simulation",
+        "--example",
+        "simulate",
+        "--",
+    ]);
+    command.arg("--seeds").arg(args.seeds.to_string());
+    command.arg("--seed").arg(args.seed.to_string());
+    command.args(args.flaws.then_some("--flaws"));
+    command.args(args.all.then_some("--all"));
+    eprintln!("$ {}", shown(&command));
+    let status = Process::start(&mut command, STOP)?.wait().await?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
