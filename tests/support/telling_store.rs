@@ -46,6 +46,7 @@ impl TellingStore {
     }
 
     /// The same rows, for a process that hears nothing and cannot listen. What it releases is told to the others.
+    #[must_use]
     pub fn deaf_twin(&self) -> Self {
         Self {
             deaf: Arc::new(true.into()),
