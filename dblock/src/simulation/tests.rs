@@ -1,4 +1,5 @@
-//! A share of what `cargo xtask simulate` runs, and kept schedules that once failed.
+//! A share of what `cargo xtask simulate` runs. What it has found is kept as tests of the core: a tape ends with the next
+//! change of what is drawn.
 
 use super::*;
 
