@@ -85,6 +85,8 @@ pub(super) struct Asking {
     pub(super) arriving: Option<Arriving>,
     /// How many tokens the next acquire keeps free for local hand-overs.
     spare_tokens: u32,
+    /// How long the store took for the last answer.
+    took: Duration,
 }
 
 impl Asking {
@@ -98,6 +100,7 @@ impl Asking {
             heard: None,
             arriving: None,
             spare_tokens: FEWEST_SPARE,
+            took: Duration::ZERO,
         }
     }
 
@@ -140,6 +143,16 @@ impl Asking {
             QUEUE_AFTER
         };
         (env.listening || waited >= after) && !flawed(Flaw::NobodyQueues)
+    }
+
+    /// The store took so long for an answer.
+    pub(super) fn took(&mut self, time: Duration) {
+        self.took = time;
+    }
+
+    /// Where commits are slow, an extension takes as long as the last answer did, or somewhat longer.
+    pub(super) fn time_of_two_answers(&self) -> Duration {
+        self.took * 2
     }
 
     // ── Answers ──────────────────────────────────────────────────────────────────────────────────────

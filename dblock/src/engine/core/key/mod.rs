@@ -38,7 +38,7 @@ use crate::store::{
     Acquire, Action, Extend, HandedOver, Occupant, Outcome, Request, StoreError, StoreErrorKind,
 };
 
-/// What must be left of a lease that was passed on for a caller to enter at once: an extension follows.
+/// What must be left at least of a lease that was passed on for a caller to enter at once: an extension follows.
 const ENOUGH_TO_ENTER: Duration = Duration::from_millis(100);
 
 /// How long a caller that does not wait puts up with a row that somebody has locked.
@@ -475,7 +475,8 @@ impl<C> Machine<C> {
         let enough = if whole {
             now < deadline
         } else {
-            now + ENOUGH_TO_ENTER < deadline || flawed(Flaw::TooLittleIsEnough)
+            now + self.asking.time_of_two_answers().max(ENOUGH_TO_ENTER) < deadline
+                || flawed(Flaw::TooLittleIsEnough)
         };
         if !enough || !whole && !call.renew {
             self.queue.put_back(number, waiter);
@@ -738,6 +739,7 @@ impl<C> Machine<C> {
         let Action::Acquire(ask) = &sent.action else {
             return;
         };
+        self.asking.took(env.now.since(sent.sent_at));
         let (now, lease_id) = (env.now, sent.lease_id);
         match answer {
             Ok(Outcome::Granted {
