@@ -71,19 +71,35 @@ impl Events {
         events.iter().filter(has_it).count()
     }
 
-    /// The first event about `key` with this message; it must have these fields.
-    fn expect(&self, key: &str, message: &str, fields: &[&str]) -> Seen {
+    fn find(&self, key: &str, message: &str) -> Option<Seen> {
         let events = self.0.lock().unwrap();
         let about = |seen: &&Seen| seen.get("key").is_some_and(|found| found == key);
         let found = events
             .iter()
             .filter(about)
             .find(|seen| seen["message"].starts_with(message));
-        let seen = found.unwrap_or_else(|| panic!("no {message:?} about {key:?} in {events:#?}"));
+        found.cloned()
+    }
+
+    /// The first event about `key` with this message; it must have these fields. The engine's thread may be about to
+    /// write it.
+    fn expect(&self, key: &str, message: &str, fields: &[&str]) -> Seen {
+        let since = std::time::Instant::now();
+        let seen = loop {
+            if let Some(seen) = self.find(key, message) {
+                break seen;
+            }
+            let events = self.0.lock().unwrap().clone();
+            assert!(
+                since.elapsed() < Duration::from_secs(5),
+                "no {message:?} about {key:?} in {events:#?}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        };
         for field in fields {
             assert!(seen.contains_key(*field), "{field} is missing in {seen:?}");
         }
-        seen.clone()
+        seen
     }
 }
 

@@ -319,12 +319,12 @@ impl Shared {
 
     /// Tells callers, the log and the driver what the step says.
     fn tell(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>) {
-        for ownership in out.changed.drain(..) {
-            ownership.tell();
-        }
         // Before the replies: a caller that goes on finds in the log what it did.
         for note in out.notes.drain(..) {
             report::note(self, note);
+        }
+        for ownership in out.changed.drain(..) {
+            ownership.tell();
         }
         for reply in out.replies.drain(..) {
             report::reply(self, cell, reply);

@@ -849,9 +849,12 @@ impl<C> Machine<C> {
 
     // ── What the driver counts ───────────────────────────────────────────────────────────────────────
 
-    /// A release must still be written to the row.
+    /// A release must still be written to the row, or is on its way.
     pub(crate) fn has_release_pending(&self) -> bool {
-        !self.abandoned.is_empty() || self.held.as_ref().is_some_and(Held::is_left)
+        let releases = |sent: &OnItsWay| matches!(sent.action, Action::Release);
+        !self.abandoned.is_empty()
+            || self.held.as_ref().is_some_and(Held::is_left)
+            || self.on_its_way.as_ref().is_some_and(releases)
     }
 
     /// Somebody holds the lock, or is on the way in or out: a shutdown gives them its grace. Leases that nobody
