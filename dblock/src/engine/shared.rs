@@ -39,6 +39,10 @@ pub(crate) struct Shared {
     pub(super) id: u64,
     pub(super) clock: Clock,
     pub(super) store: Arc<dyn Store>,
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "a fence check needs a database")
+    )]
     pub(super) fence_source: Option<FenceSource>,
     pub(super) health: Arc<HealthBoard>,
     /// Alive while there is a handle.

@@ -32,6 +32,10 @@ pub(crate) struct Call {
 #[derive(Debug)]
 pub(crate) struct Ownership {
     pub(crate) key: Key,
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "a fence check needs a database")
+    )]
     pub(crate) lease_id: Uuid,
     pub(crate) fence_token: i64,
     pub(crate) call: Call,

@@ -61,8 +61,16 @@ pub(crate) enum Event<C> {
     },
     /// A fence check: the lock goes on through the store from here on. `confirm` is answered when the row names the
     /// owner.
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "a fence check needs a database")
+    )]
     Pin(Arc<Ownership>, Option<Confirm<C>>),
     /// The store does not know the lease any more, as somebody else has found out.
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "a fence check needs a database")
+    )]
     Gone(Arc<Ownership>),
     /// The request for this key may go out now, if it is one of these kinds.
     Send(&'static [Kind]),
