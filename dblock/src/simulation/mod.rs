@@ -1,9 +1,9 @@
 //! The engine's core in simulation: several processes, a store made of its rules, a network, clocks and faults, all
 //! of them driven by a tape of choices. A schedule takes well under a millisecond, and each can be repeated by its seed.
 //!
-//! The code that runs is the core's own. What stands in for the rest: [`process`] and [`driver`] for the engine's shell,
-//! [`store`] for the database, [`network`] for what lies between, [`callers`] and [`bodies`] for the application.
-//! [`checks`] and [`always`] say what must hold.
+//! The code that runs is the core's own. What stands in for the rest: `process` and `driver` for the engine's shell,
+//! `store` for the database, `network` for what lies between, `callers` and `bodies` for the application.
+//! `checks` and `always` say what must hold.
 
 mod always;
 mod answers;
