@@ -38,6 +38,8 @@ pub(crate) struct Seen {
     pub(crate) waits: Vec<u64>,
     /// How often each task was inside.
     pub(crate) entries: Vec<u64>,
+    /// The longest wait of one that began in the measured time, ns.
+    pub(crate) longest: u64,
 }
 
 impl Seen {
@@ -72,10 +74,11 @@ impl Load<'_> {
             ..Seen::default()
         };
         while let Some(task) = tasks.join_next().await {
-            let (pairs, waits) = task.context("a task panicked")??;
-            seen.entries.push(waits.len() as u64);
-            seen.pairs.extend(pairs);
-            seen.waits.extend(waits);
+            let one = task.context("a task panicked")??;
+            seen.entries.push(one.waits.len() as u64);
+            seen.pairs.extend(one.pairs);
+            seen.waits.extend(one.waits);
+            seen.longest = seen.longest.max(one.longest);
         }
         Ok(seen)
     }
@@ -86,22 +89,26 @@ async fn one_task(
     barrier: Arc<Barrier>,
     warm: Duration,
     time: Duration,
-) -> anyhow::Result<(Vec<u64>, Vec<u64>)> {
+) -> anyhow::Result<Seen> {
     barrier.wait().await;
     let start = Instant::now() + warm;
     let end = start + time;
-    let (mut pairs, mut waits) = (Vec::new(), Vec::new());
+    let mut seen = Seen::default();
     loop {
         let asked = Instant::now();
         if asked >= end {
-            return Ok((pairs, waits));
+            return Ok(seen);
         }
         client.lock().await?;
         let inside = Instant::now();
         client.unlock().await?;
+        let wait = nanos(inside - asked);
+        if inside >= start {
+            seen.longest = seen.longest.max(wait);
+        }
         if inside >= start && inside < end {
-            waits.push(nanos(inside - asked));
-            pairs.push(nanos(asked.elapsed()));
+            seen.waits.push(wait);
+            seen.pairs.push(nanos(asked.elapsed()));
         }
     }
 }

@@ -47,6 +47,11 @@ impl Figures {
         }
     }
 
+    /// A figure that only this scenario has.
+    pub(crate) fn named(&self, name: &str) -> Option<f64> {
+        self.more.get(name).copied()
+    }
+
     pub(crate) fn with(mut self, name: &'static str, value: f64) -> Self {
         self.more.insert(name, value);
         self
@@ -56,15 +61,18 @@ impl Figures {
     pub(crate) fn median(rounds: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> Option<f64>| median(rounds.iter().filter_map(figure).collect());
         let names = rounds.iter().flat_map(|round| round.more.keys().copied());
+        let per_s = of(|round| round.per_s);
+        // Counted in one round only, because the number does not depend on the machine's noise.
+        let per_pair = rounds.iter().find_map(|round| round.named("statements_per_pair"));
         Self {
-            per_s: of(|round| round.per_s),
+            per_s,
             p50_us: of(|round| round.p50_us),
             p99_us: of(|round| round.p99_us),
             connections: rounds
                 .iter()
                 .filter_map(|round| round.connections)
                 .reduce(f64::max),
-            statements: of(|round| round.statements),
+            statements: of(|round| round.statements).or_else(|| Some(per_pair? * per_s?)),
             more: names
                 .filter_map(|name| {
                     let values = rounds.iter().filter_map(|round| round.more.get(name).copied());
@@ -96,6 +104,21 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
         count if count % 2 == 1 => Some(values[middle]),
         _ => Some(f64::midpoint(values[middle - 1], values[middle])),
     }
+}
+
+/// The standard error of the median, from the median distance to it, as for normally distributed values. Without
+/// the far ends, which a median does not follow either.
+pub(crate) fn spread_of_median(values: Vec<f64>) -> f64 {
+    const SIGMA_OVER_MEDIAN_DISTANCE: f64 = 1.4826;
+    const MEDIAN_OVER_MEAN: f64 = 1.2533;
+    let count = values.len() as f64;
+    let distance = median(values.clone()).and_then(|middle| {
+        let distances = values.iter().map(|value| (value - middle).abs());
+        median(distances.collect())
+    });
+    distance.map_or(0.0, |distance| {
+        MEDIAN_OVER_MEAN * SIGMA_OVER_MEDIAN_DISTANCE * distance / count.sqrt()
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The ratios that count, and what they must be.
 
-use crate::measure::Figures;
+use crate::measure::{Figures, spread_of_median};
 use crate::results::Results;
 use crate::scenario::Scenario;
 use crate::subject::Kind;
@@ -12,12 +12,32 @@ pub(crate) enum Bound {
     AtLeast { must: f64, aim: f64 },
 }
 
+/// What a value says about its bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Aim,
+    Must,
+    Missed,
+    /// The must lies within the value's spread: another run may say something else.
+    TooNoisy,
+}
+
 impl Bound {
-    /// Whether `value` reaches what it must, and the aim.
-    pub(crate) fn reached(self, value: f64) -> (bool, bool) {
-        match self {
-            Self::AtMost { must, aim } => (value <= must, value <= aim),
-            Self::AtLeast { must, aim } => (value >= must, value >= aim),
+    /// Judges a value that may as well be larger or smaller by `spread`.
+    pub(crate) fn judge(self, value: f64, spread: f64) -> Verdict {
+        let (must, aim, sign) = match self {
+            Self::AtMost { must, aim } => (must, aim, 1.0),
+            Self::AtLeast { must, aim } => (must, aim, -1.0),
+        };
+        let over = |bound: f64, value: f64| (value - bound) * sign > 0.0;
+        match (
+            over(must, sign.mul_add(-spread, value)),
+            over(must, sign.mul_add(spread, value)),
+        ) {
+            (true, _) => Verdict::Missed,
+            (false, true) => Verdict::TooNoisy,
+            (false, false) if over(aim, value) => Verdict::Must,
+            (false, false) => Verdict::Aim,
         }
     }
 
@@ -30,187 +50,131 @@ impl Bound {
     }
 }
 
+type Figure = fn(&Figures) -> Option<f64>;
+
 /// One line of the table.
 pub(crate) struct Ratio {
     pub(crate) name: &'static str,
     pub(crate) bound: Option<Bound>,
-    value: fn(&Results) -> Option<f64>,
+    source: Source,
+}
+
+/// Where a value comes from.
+enum Source {
+    /// A figure of one subject.
+    Of(Scenario, Kind, Figure),
+    /// The same figure of two subjects: the first over the second.
+    Over(Scenario, Figure, Kind, Kind),
+    /// Of every process of ours, the most connections.
+    Connections,
+}
+
+/// A value, and how sure it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Measured {
+    pub(crate) value: f64,
+    /// Twice the standard error, estimated from how far the rounds differ. 0 with a single round.
+    pub(crate) spread: f64,
 }
 
 impl Ratio {
     /// The value, when the run has what it needs.
-    pub(crate) fn value(&self, results: &Results) -> Option<f64> {
-        (self.value)(results)
+    pub(crate) fn measured(&self, results: &Results) -> Option<Measured> {
+        let of_rounds = (0..).map_while(|round| self.value(&results.round(round)));
+        Some(Measured {
+            value: self.value(results)?,
+            spread: 2.0 * spread_of_median(of_rounds.collect()),
+        })
+    }
+
+    fn value(&self, results: &Results) -> Option<f64> {
+        match self.source {
+            Source::Of(scenario, kind, figure) => figure(&results.get(scenario, kind)?),
+            Source::Over(scenario, figure, one, other) => {
+                Some(figure(&results.get(scenario, one)?)? / figure(&results.get(scenario, other)?)?)
+            }
+            Source::Connections => results.most_connections_of_ours(),
+        }
+    }
+
+    /// What a caller of ours sees there.
+    pub(crate) fn seen_by_a_caller(&self, results: &Results) -> Option<Figures> {
+        match self.source {
+            Source::Of(scenario, kind, _) | Source::Over(scenario, _, kind, _) => results.get(scenario, kind),
+            Source::Connections => None,
+        }
+    }
+
+    /// Whether it is made of this.
+    pub(crate) fn needs(&self, scenario: Scenario, kind: Kind) -> bool {
+        match self.source {
+            Source::Of(at, of, _) => (at, of) == (scenario, kind),
+            Source::Over(at, _, one, other) => at == scenario && [one, other].contains(&kind),
+            Source::Connections => false,
+        }
     }
 }
 
-const fn at_most(must: f64, aim: f64) -> Bound {
-    Bound::AtMost { must, aim }
+const fn ratio(name: &'static str, bound: Option<Bound>, source: Source) -> Ratio {
+    Ratio { name, bound, source }
 }
 
-const fn at_least(must: f64, aim: f64) -> Bound {
-    Bound::AtLeast { must, aim }
+#[expect(clippy::unnecessary_wraps, reason = "beside ratios without a bound")]
+const fn at_most(must: f64, aim: f64) -> Option<Bound> {
+    Some(Bound::AtMost { must, aim })
 }
 
-/// `figure` of one subject over that of another.
-fn over(
-    results: &Results,
-    scenario: Scenario,
-    figure: fn(&Figures) -> Option<f64>,
-    one: Kind,
-    other: Kind,
-) -> Option<f64> {
-    Some(figure(results.get(scenario, one)?)? / figure(results.get(scenario, other)?)?)
+#[expect(clippy::unnecessary_wraps, reason = "beside ratios without a bound")]
+const fn at_least(must: f64, aim: f64) -> Option<Bound> {
+    Some(Bound::AtLeast { must, aim })
 }
 
-fn p50(figures: &Figures) -> Option<f64> {
-    figures.p50_us
-}
-
-fn per_s(figures: &Figures) -> Option<f64> {
-    figures.per_s
-}
+const P50: Figure = |figures| figures.p50_us;
+const PER_S: Figure = |figures| figures.per_s;
+const STATEMENTS: Figure = |figures| figures.statements;
 
 /// All of them, in the order of the table.
-pub(crate) const ALL: &[Ratio] = &[
-    Ratio {
-        name: "alone_vs_floor",
-        bound: Some(at_most(1.4, 1.15)),
-        value: |r| over(r, Scenario::Alone, p50, Kind::DblockPostgres, Kind::FloorPostgres),
-    },
-    Ratio {
-        name: "alone_mysql_vs_floor",
-        bound: Some(at_most(1.4, 1.15)),
-        value: |r| over(r, Scenario::AloneMysql, p50, Kind::DblockMysql, Kind::FloorMysql),
-    },
-    Ratio {
-        name: "alone_sqlite_vs_floor",
-        bound: Some(at_most(1.6, 1.3)),
-        value: |r| {
-            over(
-                r,
-                Scenario::AloneSqlite,
-                p50,
-                Kind::DblockSqlite,
-                Kind::FloorSqlite,
-            )
-        },
-    },
-    Ratio {
-        name: "keys256_vs_dlpg",
-        bound: Some(at_least(3.5, 6.0)),
-        value: |r| over(r, Scenario::Keys256, per_s, Kind::DblockPostgres, Kind::Dlpg),
-    },
-    Ratio {
-        name: "keys256_vs_dlpg_try",
-        bound: None,
-        value: |r| over(r, Scenario::Keys256, per_s, Kind::DblockPostgres, Kind::DlpgTry),
-    },
-    Ratio {
-        name: "keys256_vs_rslock",
-        bound: Some(at_least(0.5, 1.0)),
-        value: |r| over(r, Scenario::Keys256, per_s, Kind::DblockPostgres, Kind::Rslock),
-    },
-    Ratio {
-        name: "keys64_vs_rslock",
-        bound: Some(at_least(0.25, 0.6)),
-        value: |r| over(r, Scenario::Keys64, per_s, Kind::DblockPostgres, Kind::Rslock),
-    },
-    Ratio {
-        name: "keys16_vs_dlpg",
-        bound: Some(at_least(1.0, 1.5)),
-        value: |r| over(r, Scenario::Keys16, per_s, Kind::DblockPostgres, Kind::Dlpg),
-    },
-    Ratio {
-        name: "keys16_vs_dlpg_try",
-        bound: None,
-        value: |r| over(r, Scenario::Keys16, per_s, Kind::DblockPostgres, Kind::DlpgTry),
-    },
-    Ratio {
-        name: "keys256_mysql_vs_dlmy",
-        bound: Some(at_least(0.5, 1.0)),
-        value: |r| over(r, Scenario::Keys256Mysql, per_s, Kind::DblockMysql, Kind::Dlmy),
-    },
-    Ratio {
-        name: "hot64_vs_advisory",
-        bound: Some(at_least(5.0, 20.0)),
-        value: |r| over(r, Scenario::Hot64, per_s, Kind::DblockPostgres, Kind::Advisory),
-    },
-    Ratio {
-        name: "hot64_fairness",
-        bound: Some(at_most(1.5, 1.1)),
-        value: |r| r.more(Scenario::Hot64, Kind::DblockPostgres, "most_over_fewest"),
-    },
-    Ratio {
-        name: "hot4proc_vs_advisory",
-        bound: Some(at_least(3.0, 10.0)),
-        value: |r| over(r, Scenario::Hot4proc, per_s, Kind::DblockPostgres, Kind::Advisory),
-    },
-    Ratio {
-        name: "hot4proc_share",
-        bound: Some(at_most(2.0, 2.0)),
-        value: |r| {
-            r.more(
-                Scenario::Hot4proc,
-                Kind::DblockPostgres,
-                "processes_most_over_fewest",
-            )
-        },
-    },
-    Ratio {
-        name: "handover_vs_advisory",
-        bound: Some(at_most(2.0, 1.3)),
-        value: |r| over(r, Scenario::Handover, p50, Kind::DblockPostgres, Kind::Advisory),
-    },
-    Ratio {
-        name: "waiters_statements",
-        bound: Some(at_most(3.0, 1.5)),
-        value: |r| r.get(Scenario::Waiters, Kind::DblockPostgres)?.statements,
-    },
-    Ratio {
-        name: "waiters_statements_mysql",
-        bound: Some(at_most(20.0, 20.0)),
-        value: |r| r.get(Scenario::Waiters, Kind::DblockMysql)?.statements,
-    },
-    Ratio {
-        name: "held_statements",
-        bound: Some(at_most(5.0, 2.0)),
-        value: |r| r.get(Scenario::Held, Kind::DblockPostgres)?.statements,
-    },
-    Ratio {
-        name: "held_lost",
-        bound: Some(at_most(0.0, 0.0)),
-        value: |r| r.more(Scenario::Held, Kind::DblockPostgres, "lost"),
-    },
-    Ratio {
-        name: "million_rows",
-        bound: Some(at_most(1.15, 1.05)),
-        value: |r| {
-            over(
-                r,
-                Scenario::MillionRows,
-                p50,
-                Kind::DblockMillion,
-                Kind::DblockEmpty,
-            )
-        },
-    },
-    Ratio {
-        name: "bloat",
-        bound: Some(at_most(128.0, 32.0)),
-        value: |r| r.more(Scenario::Bloat, Kind::DblockPostgres, "pages"),
-    },
-    Ratio {
-        name: "attribute_ns",
-        bound: None,
-        value: |r| r.more(Scenario::Attribute, Kind::DblockMemory, "ns"),
-    },
-    Ratio {
-        name: "connections",
-        bound: Some(at_most(4.0, 4.0)),
-        value: |r| r.most_connections_of_ours(),
-    },
-];
+#[rustfmt::skip]
+pub(crate) const ALL: &[Ratio] = {
+    use Kind::{
+        Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockMemory, DblockMillion, DblockMysql, DblockPostgres,
+        DblockSqlite, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres, FloorSqlite, Rslock,
+    };
+    use Scenario::{
+        Alone, AloneMysql, AloneSqlite, Attribute, Bloat, Handover, Held, Hot4proc, Hot64, Keys16, Keys256,
+        Keys256Mysql, Keys64, MillionRows, Polling, Waiters,
+    };
+    use Source::{Connections, Of, Over};
+
+    &[
+        ratio("alone_vs_floor", at_most(1.4, 1.2), Over(Alone, P50, DblockPostgres, FloorPostgres)),
+        ratio("alone_mysql_vs_floor", at_most(1.4, 1.2), Over(AloneMysql, P50, DblockMysql, FloorMysql)),
+        ratio("alone_sqlite_vs_floor", at_most(1.4, 1.2), Over(AloneSqlite, P50, DblockSqlite, FloorSqlite)),
+        ratio("attribute_ns", at_most(10_000.0, 3_000.0), Of(Attribute, DblockMemory, |figures| figures.named("ns"))),
+        ratio("keys16_vs_dlpg", at_least(1.2, 1.5), Over(Keys16, PER_S, DblockPostgres, Dlpg)),
+        ratio("keys16_vs_dlpg_try", at_least(0.8, 1.0), Over(Keys16, PER_S, DblockPostgres, DlpgTry)),
+        ratio("keys64_vs_rslock", at_least(0.4, 0.7), Over(Keys64, PER_S, DblockPostgres, Rslock)),
+        ratio("keys256_vs_dlpg", at_least(3.5, 6.0), Over(Keys256, PER_S, DblockPostgres, Dlpg)),
+        ratio("keys256_vs_dlpg_try", None, Over(Keys256, PER_S, DblockPostgres, DlpgTry)),
+        ratio("keys256_vs_rslock", at_least(0.6, 1.0), Over(Keys256, PER_S, DblockPostgres, Rslock)),
+        ratio("keys256_mysql_vs_dlmy", at_least(0.7, 1.0), Over(Keys256Mysql, PER_S, DblockMysql, Dlmy)),
+        ratio("hot64_vs_advisory", at_least(17.0, 40.0), Over(Hot64, PER_S, DblockPostgres, Advisory)),
+        ratio("hot64_fairness", at_most(1.1, 1.1), Of(Hot64, DblockPostgres, |figures| figures.named("most_over_fewest"))),
+        ratio("hot4proc_vs_advisory", at_least(8.0, 10.0), Over(Hot4proc, PER_S, DblockPostgres, Advisory)),
+        ratio("hot4proc_share", at_most(1.5, 1.5), Of(Hot4proc, DblockPostgres, |figures| figures.named("processes_most_over_fewest"))),
+        ratio("hot4proc_mysql_share", at_most(2.0, 2.0), Of(Hot4proc, DblockMysql, |figures| figures.named("processes_most_over_fewest"))),
+        ratio("handover_vs_commit", at_most(1.5, 1.2), Over(Handover, P50, DblockPostgres, CommitNotify)),
+        ratio("handover_vs_advisory", at_most(2.5, 1.3), Over(Handover, P50, DblockPostgres, Advisory)),
+        ratio("polling_among_listeners", at_most(3.0, 3.0), Of(Polling, DblockDeaf, |figures| figures.named("longest_wait_s"))),
+        ratio("waiters_statements", at_most(2.5, 1.5), Of(Waiters, DblockPostgres, STATEMENTS)),
+        ratio("waiters_statements_mysql", at_most(20.0, 20.0), Of(Waiters, DblockMysql, STATEMENTS)),
+        ratio("held_statements", at_most(2.0, 1.0), Of(Held, DblockPostgres, STATEMENTS)),
+        ratio("held_lost", at_most(0.0, 0.0), Of(Held, DblockPostgres, |figures| figures.named("lost"))),
+        ratio("million_rows", at_most(1.1, 1.05), Over(MillionRows, P50, DblockMillion, DblockEmpty)),
+        ratio("bloat", at_most(32.0, 32.0), Of(Bloat, DblockPostgres, |figures| figures.named("pages"))),
+        ratio("connections", at_most(4.0, 4.0), Connections),
+    ]
+};
 
 #[cfg(test)]
 mod tests {
@@ -220,30 +184,78 @@ mod tests {
     fn bounds_are_reached_from_their_good_side() {
         let most = Bound::AtMost { must: 1.4, aim: 1.1 };
         assert_eq!(
-            [1.5, 1.4, 1.1].map(|value| most.reached(value)),
-            [(false, false), (true, false), (true, true)]
+            [1.5, 1.4, 1.1].map(|value| most.judge(value, 0.0)),
+            [Verdict::Missed, Verdict::Must, Verdict::Aim]
         );
         let least = Bound::AtLeast { must: 1.0, aim: 2.0 };
         assert_eq!(
-            [0.9, 1.0, 2.0].map(|value| least.reached(value)),
-            [(false, false), (true, false), (true, true)]
+            [0.9, 1.0, 2.0].map(|value| least.judge(value, 0.0)),
+            [Verdict::Missed, Verdict::Must, Verdict::Aim]
         );
     }
 
     #[test]
-    fn a_ratio_needs_both_subjects() {
+    fn a_bound_within_the_spread_is_not_judged() {
+        let most = Bound::AtMost { must: 1.4, aim: 1.1 };
+        assert_eq!(
+            [1.6, 1.45, 1.35, 1.2, 1.0].map(|value| most.judge(value, 0.1)),
+            [
+                Verdict::Missed,
+                Verdict::TooNoisy,
+                Verdict::TooNoisy,
+                Verdict::Must,
+                Verdict::Aim
+            ]
+        );
+        let least = Bound::AtLeast { must: 1.0, aim: 2.0 };
+        assert_eq!(
+            [0.8, 0.95, 1.05, 1.5].map(|value| least.judge(value, 0.1)),
+            [
+                Verdict::Missed,
+                Verdict::TooNoisy,
+                Verdict::TooNoisy,
+                Verdict::Must
+            ]
+        );
+    }
+
+    #[test]
+    fn a_ratio_needs_both_subjects_and_knows_how_far_its_rounds_differ() {
         let mut results = Results::default();
         let of = |p50| Figures {
             p50_us: Some(p50),
             ..Figures::default()
         };
-        let alone = ALL
-            .iter()
-            .find(|ratio| ratio.name == "alone_vs_floor")
-            .expect("it is in the table");
-        results.set(Scenario::Alone, Kind::DblockPostgres, of(3.0));
-        assert_eq!(alone.value(&results), None);
-        results.set(Scenario::Alone, Kind::FloorPostgres, of(2.0));
-        assert_eq!(alone.value(&results), Some(1.5));
+        let alone = &ALL[0];
+        assert_eq!(alone.name, "alone_vs_floor");
+        results.set(
+            Scenario::Alone,
+            Kind::DblockPostgres,
+            [3.0, 3.0, 3.0].map(of).to_vec(),
+        );
+        assert_eq!(alone.measured(&results), None);
+        results.set(
+            Scenario::Alone,
+            Kind::FloorPostgres,
+            [2.0, 2.0, 2.0].map(of).to_vec(),
+        );
+        let sure = alone.measured(&results).expect("both are there");
+        assert_eq!(
+            sure,
+            Measured {
+                value: 1.5,
+                spread: 0.0
+            }
+        );
+        results.set(
+            Scenario::Alone,
+            Kind::FloorPostgres,
+            [1.0, 2.0, 3.0].map(of).to_vec(),
+        );
+        let unsure = alone.measured(&results).expect("both are there");
+        assert!(
+            (unsure.value - 1.5).abs() < 1e-9 && unsure.spread > 0.5,
+            "{unsure:?}"
+        );
     }
 }

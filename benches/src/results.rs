@@ -9,27 +9,37 @@ use crate::ratios;
 use crate::scenario::Scenario;
 use crate::subject::Kind;
 
-/// The medians of all scenarios, and where they were measured.
+/// The rounds of all scenarios, and where they were measured.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
-    scenarios: BTreeMap<Scenario, BTreeMap<Kind, Figures>>,
+    scenarios: BTreeMap<Scenario, BTreeMap<Kind, Vec<Figures>>>,
     pub(crate) machine: Map<String, Value>,
     /// Who could not be measured where, and why.
     pub(crate) failures: Vec<String>,
 }
 
 impl Results {
-    pub(crate) fn set(&mut self, scenario: Scenario, kind: Kind, figures: Figures) {
-        self.scenarios.entry(scenario).or_default().insert(kind, figures);
+    pub(crate) fn set(&mut self, scenario: Scenario, kind: Kind, rounds: Vec<Figures>) {
+        self.scenarios.entry(scenario).or_default().insert(kind, rounds);
     }
 
-    pub(crate) fn get(&self, scenario: Scenario, kind: Kind) -> Option<&Figures> {
-        self.scenarios.get(&scenario)?.get(&kind)
+    /// The median over the rounds.
+    pub(crate) fn get(&self, scenario: Scenario, kind: Kind) -> Option<Figures> {
+        let rounds = self.scenarios.get(&scenario)?.get(&kind)?;
+        (!rounds.is_empty()).then(|| Figures::median(rounds))
     }
 
-    /// A figure that only this scenario has.
-    pub(crate) fn more(&self, scenario: Scenario, kind: Kind, name: &str) -> Option<f64> {
-        self.get(scenario, kind)?.more.get(name).copied()
+    /// One round alone.
+    pub(crate) fn round(&self, number: usize) -> Self {
+        let one = |rounds: &Vec<Figures>| rounds.get(number).cloned().into_iter().collect();
+        let scenarios = self.scenarios.iter().map(|(scenario, subjects)| {
+            let subjects = subjects.iter().map(|(kind, rounds)| (*kind, one(rounds)));
+            (*scenario, subjects.collect())
+        });
+        Self {
+            scenarios: scenarios.collect(),
+            ..Self::default()
+        }
     }
 
     /// The most connections that one process of ours had, with 256 tasks or a thousand waiters.
@@ -50,10 +60,14 @@ impl Results {
             .reduce(f64::max)
     }
 
-    pub(crate) fn scenarios(&self) -> impl Iterator<Item = (Scenario, &BTreeMap<Kind, Figures>)> {
-        self.scenarios
-            .iter()
-            .map(|(scenario, subjects)| (*scenario, subjects))
+    /// Each scenario with the medians of its subjects.
+    pub(crate) fn scenarios(&self) -> impl Iterator<Item = (Scenario, BTreeMap<Kind, Figures>)> {
+        self.scenarios.iter().map(|(scenario, subjects)| {
+            let medians = subjects
+                .keys()
+                .filter_map(|kind| Some((*kind, self.get(*scenario, *kind)?)));
+            (*scenario, medians.collect())
+        })
     }
 
     /// Every subject that took part, each once.
@@ -78,13 +92,17 @@ impl Results {
             .collect();
         let ratios: Map<String, Value> = ratios::ALL
             .iter()
-            .filter_map(|ratio| Some((ratio.name.to_owned(), json!(ratio.value(self)?))))
+            .filter_map(|ratio| Some((ratio.name.to_owned(), json!(ratio.measured(self)?.value))))
+            .collect();
+        let spreads: Map<String, Value> = ratios::ALL
+            .iter()
+            .filter_map(|ratio| Some((ratio.name.to_owned(), json!(ratio.measured(self)?.spread))))
             .collect();
         let settings: Map<String, Value> = self
             .subjects()
             .into_iter()
             .map(|kind| (kind.name().to_owned(), json!(kind.settings())))
             .collect();
-        json!({ "scenarios": scenarios, "ratios": ratios, "machine": self.machine, "settings": settings, "failures": self.failures })
+        json!({ "scenarios": scenarios, "ratios": ratios, "spreads": spreads, "machine": self.machine, "settings": settings, "failures": self.failures })
     }
 }

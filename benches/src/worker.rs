@@ -43,6 +43,8 @@ pub(crate) enum Work {
 pub(crate) struct Report {
     pub(crate) waits: Vec<u64>,
     pub(crate) entries: Vec<u64>,
+    /// ns.
+    pub(crate) longest: u64,
 }
 
 type Input = Lines<BufReader<tokio::io::Stdin>>;
@@ -70,11 +72,21 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
                 warm: Duration::from_millis(warm_ms),
                 time: Duration::from_millis(time_ms),
             };
-            let Seen { waits, entries, .. } = tokio::select! {
+            let seen = tokio::select! {
                 seen = load.run(&*subject) => seen?,
                 line = input.next_line() => bail!("told {line:?} in the middle of the work"),
             };
-            say(&serde_json::to_string(&Report { waits, entries })?);
+            let Seen {
+                waits,
+                entries,
+                longest,
+                ..
+            } = seen;
+            say(&serde_json::to_string(&Report {
+                waits,
+                entries,
+                longest,
+            })?);
         }
         Work::Wait => {
             let mut client = subject.client(&args.key);

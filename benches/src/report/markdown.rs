@@ -13,6 +13,10 @@ pub(crate) fn page(results: &Results) -> String {
         Written by `cargo xtask bench`; do not edit. How each is made: [performance](../performance.md).\n\n"
         .to_owned();
     text.push_str(&ratio_table(results, presets::ASCII_MARKDOWN));
+    text.push_str(
+        "\n± is twice the standard error of the value, from how far the rounds differ. A value is too noisy to judge \
+         when its must lies within. The times are what a caller of dblock sees there.\n",
+    );
     text.push_str("\n## Scenarios\n\nMedians over the rounds.\n");
     for (scenario, subjects) in results.scenarios() {
         // Writing to a string cannot fail.
@@ -20,7 +24,7 @@ pub(crate) fn page(results: &Results) -> String {
             text,
             "\n### {scenario}\n\n{}.\n\n{}",
             scenario.title(),
-            scenario_table(subjects, presets::ASCII_MARKDOWN)
+            scenario_table(&subjects, presets::ASCII_MARKDOWN)
         );
     }
     text.push_str("\n## How the subjects were used\n\n");

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
 
 use crate::measure::Figures;
-use crate::ratios;
+use crate::ratios::{self, Measured, Verdict};
 use crate::results::Results;
 use crate::subject::Kind;
 
@@ -21,7 +21,7 @@ pub(crate) fn tables(results: &Results) -> String {
     for (scenario, subjects) in results.scenarios() {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "\n{scenario}: {}", scenario.title());
-        text.push_str(&scenario_table(subjects, presets::UTF8_BORDERS_ONLY));
+        text.push_str(&scenario_table(&subjects, presets::UTF8_BORDERS_ONLY));
     }
     text.push_str("\nratios\n");
     text.push_str(&ratio_table(results, presets::UTF8_BORDERS_ONLY));
@@ -72,29 +72,41 @@ fn scenario_table(subjects: &BTreeMap<Kind, Figures>, style: TableStyle) -> Stri
     format!("{table}\n")
 }
 
-/// The ratios in a table.
+/// The ratios in a table, each with the times that a caller of ours sees there.
 fn ratio_table(results: &Results, style: TableStyle) -> String {
-    let mut table = new(&["ratio", "value", "must", "aim", ""], style);
+    let header = ["ratio", "value", "±", "must", "aim", "", "p50 µs", "p99 µs"];
+    let mut table = new(&header, style);
     for ratio in ratios::ALL {
-        let Some(value) = ratio.value(results) else {
+        let Some(Measured { value, spread }) = ratio.measured(results) else {
             continue;
         };
         let (must, aim) = ratio.bound.map_or_else(Default::default, ratios::Bound::shown);
-        let mark = match ratio.bound.map(|bound| bound.reached(value)) {
-            Some((_, true)) => "✓ aim",
-            Some((true, false)) => "✓ must",
-            Some((false, false)) => "✗",
+        let mark = match ratio.bound.map(|bound| bound.judge(value, spread)) {
+            Some(Verdict::Aim) => "✓ aim",
+            Some(Verdict::Must) => "✓ must",
+            Some(Verdict::Missed) => "✗",
+            Some(Verdict::TooNoisy) => "too noisy to judge",
             None => "",
         };
+        let caller = ratio.seen_by_a_caller(results).unwrap_or_default();
+        let time = |time: Option<f64>| time.map(number).unwrap_or_default();
         table.add_row(vec![
             ratio.name.to_owned(),
             number(value),
+            if spread > 0.0 {
+                number(spread)
+            } else {
+                String::new()
+            },
             must,
             aim,
             mark.to_owned(),
+            time(caller.p50_us),
+            time(caller.p99_us),
         ]);
     }
-    align(&mut table, 1..4);
+    align(&mut table, 1..5);
+    align(&mut table, 6..8);
     format!("{table}\n")
 }
 

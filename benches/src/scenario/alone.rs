@@ -34,6 +34,6 @@ pub(super) const SQLITE: &[Kind] = &[
 
 /// Short, so that the subjects take turns often: a disk's speed drifts.
 pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {
-    let time = Duration::from_millis(context.pace.pick(500, 1000));
-    keys::run(context, kind, 1, Duration::from_millis(200), time).await
+    let time = Duration::from_millis(context.pace.pick(250, 500));
+    keys::run(context, kind, 1, Duration::from_millis(100), time).await
 }

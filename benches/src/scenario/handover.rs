@@ -11,6 +11,7 @@ use crate::worker::{Work, Worker, clock};
 
 pub(super) const SUBJECTS: &[Kind] = &[
     Kind::DblockPostgres,
+    Kind::CommitNotify,
     Kind::Advisory,
     Kind::DblockMysql,
     Kind::DblockSqlite,
@@ -19,11 +20,11 @@ pub(super) const SUBJECTS: &[Kind] = &[
 
 pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {
     let url = context.servers.url(kind.place())?;
-    let times = context.pace.pick(15, 30);
+    let times = context.pace.pick(15, 20);
     with_subject(context, kind, Use::contended(1), async |subject| {
         let mut worker = Worker::start(kind, &url, "handed", Work::Wait).await?;
         let mut holder = subject.client("handed");
-        let mut nanos = Vec::new();
+        let (mut nanos, mut releases) = (Vec::new(), Vec::new());
         for _ in 0..times {
             holder.lock().await?;
             worker.tell("lock").await?;
@@ -34,13 +35,16 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
             tokio::time::sleep(Duration::from_millis(fastrand::u64(30..90))).await;
             let released = clock();
             holder.unlock().await?;
+            releases.push(clock() - released);
             let inside: u64 = worker.hear().await?.parse()?;
             nanos.push(inside.saturating_sub(released));
         }
         worker.end().await?;
         let mut figures = Figures::of(0.0, nanos);
         figures.per_s = None;
-        Ok(figures)
+        // The release is one commit, whose answer comes about when the waiter is inside.
+        let release = Figures::of(0.0, releases).p50_us.unwrap_or(0.0);
+        Ok(figures.with("release_us", release))
     })
     .await
 }

@@ -22,7 +22,7 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
         tasks: TASKS,
         keys: Keys::One("hot"),
         warm: Duration::from_millis(500),
-        time: Duration::from_millis(context.pace.pick(1500, 3000)),
+        time: Duration::from_millis(context.pace.pick(1000, 2000)),
     };
     with_subject(context, kind, Use::contended(TASKS), async |subject| {
         let seen = load.run(subject).await?;

@@ -18,8 +18,8 @@ pub(super) const SUBJECTS: &[Kind] = &[
 pub(super) const MYSQL: &[Kind] = &[Kind::DblockMysql, Kind::Dlmy, Kind::FloorMysql];
 
 pub(super) async fn round(context: &mut Context<'_>, kind: Kind, tasks: usize) -> anyhow::Result<Figures> {
-    let time = Duration::from_millis(context.pace.pick(1000, 2500));
-    run(context, kind, tasks, Duration::from_millis(400), time).await
+    let time = Duration::from_millis(context.pace.pick(600, 1500));
+    run(context, kind, tasks, Duration::from_millis(300), time).await
 }
 
 pub(super) async fn run(

@@ -15,8 +15,8 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
     if context.round == 0 && kind == Kind::DblockMillion {
         fill(&context.servers.url(Place::Postgres)?).await?;
     }
-    let time = Duration::from_millis(context.pace.pick(500, 1000));
-    keys::run(context, kind, 1, Duration::from_millis(200), time).await
+    let time = Duration::from_millis(context.pace.pick(250, 500));
+    keys::run(context, kind, 1, Duration::from_millis(100), time).await
 }
 
 /// Rows as releases leave them, too young to be purged.

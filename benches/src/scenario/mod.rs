@@ -9,6 +9,7 @@ mod hot;
 mod hot4proc;
 mod keys;
 mod million_rows;
+mod polling;
 mod pool;
 mod waiters;
 
@@ -56,6 +57,7 @@ pub(crate) enum Scenario {
     Hot64,
     Hot4proc,
     Handover,
+    Polling,
     Waiters,
     Held,
     MillionRows,
@@ -64,7 +66,7 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Alone,
         Self::AloneMysql,
         Self::AloneSqlite,
@@ -75,6 +77,7 @@ impl Scenario {
         Self::Hot64,
         Self::Hot4proc,
         Self::Handover,
+        Self::Polling,
         Self::Waiters,
         Self::Held,
         Self::MillionRows,
@@ -95,6 +98,7 @@ impl Scenario {
             Self::Hot64 => "hot64",
             Self::Hot4proc => "hot4proc",
             Self::Handover => "handover",
+            Self::Polling => "polling",
             Self::Waiters => "waiters",
             Self::Held => "held",
             Self::MillionRows => "million_rows",
@@ -116,6 +120,7 @@ impl Scenario {
             Self::Hot64 => "64 tasks of one process on one key; times are waits",
             Self::Hot4proc => "4 processes with 16 tasks each on one key; times are waits",
             Self::Handover => "one waiter in another process: from release to inside",
+            Self::Polling => "a process that cannot listen beside three that do, on one key; times are waits",
             Self::Waiters => "1,000 tasks wait for a key that another node holds",
             Self::Held => "10,000 leases are held and renewed",
             Self::MillionRows => "one task, one key, with a million idle rows and without",
@@ -135,6 +140,7 @@ impl Scenario {
             Self::Hot64 => hot::SUBJECTS,
             Self::Hot4proc => hot4proc::SUBJECTS,
             Self::Handover => handover::SUBJECTS,
+            Self::Polling => polling::SUBJECTS,
             Self::Waiters => waiters::SUBJECTS,
             Self::Held => held::SUBJECTS,
             Self::MillionRows => million_rows::SUBJECTS,
@@ -145,9 +151,10 @@ impl Scenario {
 
     pub(crate) fn rounds(self, pace: Pace) -> usize {
         match self {
-            Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(3, 9),
-            Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(3, 5),
-            Self::Hot64 | Self::Hot4proc | Self::Handover | Self::Attribute => pace.pick(2, 5),
+            Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(21, 25),
+            Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(9, 9),
+            Self::Hot64 | Self::Hot4proc | Self::Handover | Self::Attribute => pace.pick(5, 9),
+            Self::Polling => pace.pick(1, 3),
             // Counts of statements and pages, which noise hardly changes.
             Self::Waiters | Self::Held | Self::Bloat => 1,
         }
@@ -163,6 +170,7 @@ impl Scenario {
             Self::Hot64 => hot::round(context, kind).await,
             Self::Hot4proc => hot4proc::round(context, kind).await,
             Self::Handover => handover::round(context, kind).await,
+            Self::Polling => polling::round(context, kind).await,
             Self::Waiters => waiters::round(context, kind).await,
             Self::Held => held::round(context, kind).await,
             Self::MillionRows => million_rows::round(context, kind).await,

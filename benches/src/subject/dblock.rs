@@ -1,11 +1,20 @@
 //! dblock itself, with its defaults.
 
-use ::dblock::{LockGuard, LockManager, LockOptions};
+use std::sync::Arc;
+
+use ::dblock::store::postgres::PostgresStore;
+use ::dblock::store::{
+    Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
+};
+use ::dblock::{LockGuard, LockManager, LockOptions, forward_to_inner};
 use anyhow::Context as _;
 
 use super::{Client, PATIENCE, Step, Subject, TTL};
 
 pub(super) const SETTINGS: &str = "defaults; at most four connections of its own; `acquire` and `release`";
+
+pub(super) const DEAF_SETTINGS: &str =
+    "defaults, in a process that cannot listen, as behind PgBouncer; it polls";
 
 /// The lock table of the scenarios that have no own one.
 pub(super) const TABLE: &str = "bench_lock";
@@ -29,6 +38,38 @@ pub(super) async fn open(url: &str, table: &str) -> anyhow::Result<Dblock> {
         locks: table_of(url, table).await?,
         options: LockOptions::new().ttl(TTL).wait(PATIENCE),
     })
+}
+
+/// A manager that is never woken up while others are.
+pub(super) fn open_deaf(url: &str, table: &str) -> anyhow::Result<Dblock> {
+    let store = Deaf {
+        inner: Arc::new(PostgresStore::open(url, table)?),
+    };
+    Ok(Dblock {
+        locks: LockManager::builder(store).start()?,
+        options: LockOptions::new().ttl(TTL).wait(PATIENCE),
+    })
+}
+
+#[derive(Debug)]
+struct Deaf {
+    inner: Arc<dyn Store>,
+}
+
+impl Store for Deaf {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        self.inner.apply(requests)
+    }
+
+    fn listen<'a>(&'a self, _: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
+        Box::pin(async { StoreError::new(StoreErrorKind::Unsupported, "this process cannot listen") })
+    }
+
+    forward_to_inner!(but listen);
 }
 
 /// A manager as the scenarios use it.

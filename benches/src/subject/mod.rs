@@ -2,6 +2,7 @@
 
 mod advisory;
 mod async_redis;
+mod commit_notify;
 mod dblock;
 mod distributed_mysql;
 mod distributed_postgres;
@@ -101,6 +102,8 @@ pub(crate) enum Kind {
     DblockMillion,
     /// On the memory store.
     DblockMemory,
+    /// In a process that cannot listen, as behind a pooler.
+    DblockDeaf,
     /// INSERT and DELETE of one row, each through a pool.
     FloorPostgres,
     FloorMysql,
@@ -113,6 +116,8 @@ pub(crate) enum Kind {
     UpsertPostgres,
     UpsertMysql,
     UpsertSqlite,
+    /// One commit and one notification from process to process.
+    CommitNotify,
     /// sqlx's `PgAdvisoryLock`.
     Advisory,
     /// distributed-lock-postgres.
@@ -135,6 +140,7 @@ impl Kind {
             Self::DblockEmpty => "dblock-empty-table",
             Self::DblockMillion => "dblock-million-rows",
             Self::DblockMemory => "dblock-memory",
+            Self::DblockDeaf => "dblock-postgres-deaf",
             Self::FloorPostgres => "floor-postgres",
             Self::FloorMysql => "floor-mysql",
             Self::FloorSqlite => "floor-sqlite",
@@ -144,6 +150,7 @@ impl Kind {
             Self::UpsertPostgres => "upsert-postgres",
             Self::UpsertMysql => "upsert-mysql",
             Self::UpsertSqlite => "upsert-sqlite",
+            Self::CommitNotify => "commit-and-notify",
             Self::Advisory => "sqlx-advisory",
             Self::Dlpg => "distributed-lock-postgres",
             Self::DlpgTry => "distributed-lock-pg (try)",
@@ -169,6 +176,8 @@ impl Kind {
             Self::DblockPostgres
             | Self::DblockEmpty
             | Self::DblockMillion
+            | Self::DblockDeaf
+            | Self::CommitNotify
             | Self::FloorPostgres
             | Self::BarePostgres
             | Self::UpsertPostgres
@@ -193,6 +202,8 @@ impl Kind {
             | Self::DblockEmpty
             | Self::DblockMillion
             | Self::DblockMemory => dblock::SETTINGS,
+            Self::DblockDeaf => dblock::DEAF_SETTINGS,
+            Self::CommitNotify => commit_notify::SETTINGS,
             Self::FloorPostgres | Self::FloorMysql | Self::FloorSqlite => floor::SETTINGS,
             Self::BarePostgres | Self::BareMysql | Self::BareSqlite => floor::BARE_SETTINGS,
             Self::UpsertPostgres | Self::UpsertMysql | Self::UpsertSqlite => floor::UPSERT_SETTINGS,
@@ -221,6 +232,8 @@ impl Kind {
             }
             Self::DblockEmpty => Box::new(dblock::open(url, dblock::EMPTY_TABLE).await?),
             Self::DblockMillion => Box::new(dblock::open(url, MILLION_TABLE).await?),
+            Self::DblockDeaf => Box::new(dblock::open_deaf(url, dblock::TABLE)?),
+            Self::CommitNotify => Box::new(commit_notify::open(url).await?),
             Self::FloorPostgres | Self::UpsertPostgres | Self::BarePostgres => {
                 Box::new(floor::postgres(url, self.write(), plan).await?)
             }

@@ -1,10 +1,20 @@
 //! Stores around another store.
 
 /// Inside of `impl Store` for a type with a field `inner: Arc<dyn Store>`: every method but `capabilities` and
-/// `apply` goes to the store inside.
+/// `apply` goes to the store inside. `forward_to_inner!(but listen)` leaves out `listen` too.
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {
+        $crate::forward_to_inner!(but listen);
+
+        fn listen<'a>(
+            &'a self,
+            tell: &'a (dyn Fn($crate::store::WakeUp) + Send + Sync),
+        ) -> $crate::store::StoreFuture<'a, $crate::store::StoreError> {
+            self.inner.listen(tell)
+        }
+    };
+    (but listen) => {
         fn check_schema(&self) -> $crate::store::StoreFuture<'_, Result<(), $crate::store::StoreError>> {
             self.inner.check_schema()
         }
@@ -32,13 +42,6 @@ macro_rules! forward_to_inner {
             key: &'a $crate::Key,
         ) -> $crate::store::StoreFuture<'a, Result<bool, $crate::store::StoreError>> {
             self.inner.force_release(key)
-        }
-
-        fn listen<'a>(
-            &'a self,
-            tell: &'a (dyn Fn($crate::store::WakeUp) + Send + Sync),
-        ) -> $crate::store::StoreFuture<'a, $crate::store::StoreError> {
-            self.inner.listen(tell)
         }
 
         fn purge<'a>(
