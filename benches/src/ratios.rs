@@ -80,10 +80,12 @@ pub(crate) struct Measured {
 impl Ratio {
     /// The value, when the run has what it needs.
     pub(crate) fn measured(&self, results: &Results) -> Option<Measured> {
-        let of_rounds = (0..).map_while(|round| self.value(&results.round(round)));
+        let of_rounds: Vec<_> = (0..)
+            .map_while(|round| self.value(&results.round(round)))
+            .collect();
         Some(Measured {
             value: self.value(results)?,
-            spread: 2.0 * spread_of_median(of_rounds.collect()),
+            spread: 2.0 * spread_of_median(&of_rounds),
         })
     }
 

@@ -33,11 +33,11 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
             // Nobody can see from outside that it waits. The length varies, so that waiters who poll are met
             // at any point between two looks.
             tokio::time::sleep(Duration::from_millis(fastrand::u64(30..90))).await;
-            let released = clock();
+            let begun = clock();
             holder.unlock().await?;
-            releases.push(clock() - released);
+            releases.push(clock() - begun);
             let inside: u64 = worker.hear().await?.parse()?;
-            nanos.push(inside.saturating_sub(released));
+            nanos.push(inside.saturating_sub(begun));
         }
         worker.end().await?;
         let mut figures = Figures::of(0.0, nanos);

@@ -18,7 +18,7 @@ const PASS_ON: &str = "WITH passed AS (
         UPDATE handed_rows SET held = waiting, waiting = false WHERE lock_key = $1 RETURNING held)
     SELECT CASE WHEN held THEN pg_notify('handed', $1) END FROM passed";
 
-struct Rows {
+pub(super) struct Rows {
     pool: PgPool,
 }
 
@@ -28,7 +28,7 @@ struct Row {
     key: String,
 }
 
-pub(super) async fn open(url: &str) -> anyhow::Result<impl Subject> {
+pub(super) async fn open(url: &str) -> anyhow::Result<Rows> {
     let pool = PgPoolOptions::new()
         .max_connections(2)
         .acquire_timeout(PATIENCE)

@@ -46,7 +46,7 @@ pub(super) fn open_deaf(url: &str, table: &str) -> anyhow::Result<Dblock> {
         inner: Arc::new(PostgresStore::open(url, table)?),
     };
     Ok(Dblock {
-        locks: LockManager::builder(store).start()?,
+        locks: LockManager::builder(Arc::new(store) as Arc<dyn Store>).start()?,
         options: LockOptions::new().ttl(TTL).wait(PATIENCE),
     })
 }
