@@ -18,7 +18,7 @@ const TASKS: usize = 16;
 
 pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {
     let url = context.servers.url(kind.place())?;
-    let time_ms = context.pace.pick(2000, 3000);
+    let time_ms = context.pace.pick(4000, 4000);
     let work = Work::Load {
         tasks: TASKS,
         warm_ms: 500,

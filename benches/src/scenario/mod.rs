@@ -153,7 +153,8 @@ impl Scenario {
         match self {
             Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(21, 25),
             Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(9, 9),
-            Self::Hot64 | Self::Hot4proc | Self::Handover | Self::Attribute => pace.pick(5, 9),
+            Self::Hot4proc => pace.pick(3, 5),
+            Self::Hot64 | Self::Handover | Self::Attribute => pace.pick(5, 9),
             Self::Polling => pace.pick(1, 3),
             // Counts of statements and pages, which noise hardly changes.
             Self::Waiters | Self::Held | Self::Bloat => 1,

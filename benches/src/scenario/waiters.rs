@@ -28,11 +28,11 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
     let others = context.servers.connections(place).await?;
 
     let locks = manager(&url).await?;
-    locks
-        .acquire("to connect", LockOptions::new())
-        .await?
-        .release()
-        .await?;
+    // Connects, and begins to listen.
+    let refused = locks
+        .acquire("awaited", LockOptions::new().wait(Duration::from_secs(1)))
+        .await;
+    ensure!(refused.is_err(), "the key that another node holds was granted");
     let before = context.servers.statements(place).await?;
     let start = Instant::now();
     let mut tasks = JoinSet::new();

@@ -6,9 +6,8 @@ use uuid::Uuid;
 use super::show;
 use super::world::{MS, What, World, tell};
 use crate::key::Key;
-use crate::store::clock::micros;
-use crate::store::rules::{absent, carry_out, must_want, occupant};
-use crate::store::{Action, LockRow, Outcome, QUEUE_AHEAD, Request, StoreError};
+use crate::store::rules::{absent, carry_out, still_busy};
+use crate::store::{LockRow, Outcome, Request, StoreError};
 
 #[derive(Debug)]
 pub(super) struct Database {
@@ -74,7 +73,8 @@ impl Database {
     }
 
     /// Executes a request, whose row is locked by `batch` from here on unless somebody else has it locked.
-    /// `snapshot`: a locked row is read as it was committed last.
+    /// `snapshot`: before that, the row is read without a lock as it was committed last, and an acquire that would
+    /// write nothing is answered from that.
     pub(super) fn execute(
         &mut self,
         (key, request): (usize, &Request),
@@ -82,14 +82,12 @@ impl Database {
     ) -> Result<Outcome, StoreError> {
         let clock = self.clock(now);
         let row = &mut self.rows[key];
+        row.committed.now = clock;
+        if snapshot && let Some(busy) = still_busy(request, &row.committed) {
+            return Ok(busy);
+        }
         if row.lock != Lock::Nobody {
-            row.committed.now = clock;
-            let busy = snapshot && is_busy(request, &row.committed);
-            return Ok(if busy {
-                Outcome::Busy(occupant(&row.committed))
-            } else {
-                Outcome::Skipped
-            });
+            return Ok(Outcome::Skipped);
         }
         row.uncommitted.clone_from(&row.committed);
         row.uncommitted.now = clock;
@@ -115,24 +113,6 @@ impl Database {
         row.now = clock;
         row
     }
-}
-
-/// Whether the last committed state of a row says that a request is busy: the row carries the wish already, and the
-/// lease is not next and could not have become it.
-fn is_busy(request: &Request, row: &LockRow) -> bool {
-    let Action::Acquire(ask) = &request.action else {
-        return false;
-    };
-    let wanted = ask.wanted_for.is_none_or(|length| !must_want(row, length));
-    let queues = ask.queue.map(|waited| row.now - micros(waited));
-    let could_be_next = match row.next.as_ref().filter(|next| next.until > row.now) {
-        Some(next) => {
-            next.lease_id == request.lease_id
-                || queues.is_some_and(|since| next.since >= since + micros(QUEUE_AHEAD))
-        }
-        None => queues.is_some(),
-    };
-    row.is_held() && row.lease_id != request.lease_id && wanted && !could_be_next
 }
 
 impl World {

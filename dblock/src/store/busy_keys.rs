@@ -4,8 +4,6 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::key::Key;
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
-use crate::store::{Acquire, LockRow, rules};
 use crate::store::{Action, Outcome, Request, StoreError};
 
 /// No more keys than this are remembered. Most callers of a process that waits for more pay for a statement in
@@ -60,22 +58,4 @@ impl BusyKeys {
     fn keys(&self) -> MutexGuard<'_, HashSet<Key>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether an acquire may be answered as busy from `row`, which was read without a lock. Who is or asks to be the
-/// successor needs the row itself.
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
-pub(crate) fn is_busy(request: &Request, ask: &Acquire, row: &LockRow) -> bool {
-    let next = row.next.as_ref().map(|next| next.lease_id);
-    row.is_held() && ask.queue.is_none() && ![Some(row.lease_id), next].contains(&Some(request.lease_id))
-}
-
-/// The answer to an acquire of a key that [is busy](is_busy), if nothing is to be written.
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
-pub(crate) fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
-    let Action::Acquire(ask) = &request.action else {
-        return None;
-    };
-    let silent = ask.wanted_for.is_none_or(|length| !rules::must_want(row, length));
-    (silent && is_busy(request, ask, row)).then(|| Outcome::Busy(rules::occupant(row)))
 }

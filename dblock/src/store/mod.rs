@@ -109,7 +109,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// A busy acquire may leave `wanted_until` alone while at least half of `wanted_for` is still ahead, and the
     /// successor too if it is the request's lease and owner already. `Queued` is only ever answered from a row that
-    /// the request has locked.
+    /// the request has locked. Where nothing is to be written, a store may answer `Busy` in its place, from a row that
+    /// it has read without a lock.
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>>;
 
     /// Checks that the table is there and fits this version of dblock.
@@ -219,8 +220,9 @@ pub struct Request {
     pub action: Action,
 }
 
-/// A successor that has waited for so much longer replaces the one that is there.
-pub const QUEUE_AHEAD: Duration = Duration::from_secs(1);
+/// A lease that has waited for so much longer than the successor takes its place. Short, so that processes get in about
+/// in the order in which they came, however often each of them asks; not zero, so that they do not write in turns.
+pub const QUEUE_AHEAD: Duration = Duration::from_millis(100);
 
 /// The longest lease that a release passes on. The successor extends it to its whole ttl.
 pub const NEXT_TTL: Duration = Duration::from_secs(3);

@@ -175,6 +175,18 @@ fn busy(lease_id: Uuid, row: &LockRow) -> Outcome {
     }
 }
 
+/// The answer to an acquire that finds the key held by somebody else and that would change nothing: from a row that was
+/// read without a lock. A live successor is told `Busy` too, because a row that is not locked may be passed on at any
+/// time.
+pub fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
+    match carry_out(request, &mut row.clone()) {
+        Ok((Outcome::Busy(occupant) | Outcome::Queued { occupant, .. }, false)) => {
+            Some(Outcome::Busy(occupant))
+        }
+        _ => None,
+    }
+}
+
 /// What stands for the row of a key that has none: free, the lease nobody's, and no token given yet. It is to
 /// be inserted if [`carry_out`] changes it.
 pub fn absent(key: Key, now: i64) -> LockRow {

@@ -53,12 +53,15 @@ enum Next {
 /// [`Store::apply`](crate::store::Store::apply).
 pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answer> {
     let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
-    if let Err(error) = busy::look(store, requests, &mut answers).await {
-        return requests.iter().map(|_| Err(again(&error))).collect();
-    }
+    let held = match busy::look(store, requests, &mut answers).await {
+        Ok(held) => held,
+        Err(error) => return requests.iter().map(|_| Err(again(&error))).collect(),
+    };
     let unanswered = |place: &usize| answers[*place].is_none();
     let mut members: Vec<usize> = (0..requests.len()).filter(unanswered).collect();
-    if let [only] = members[..] {
+    if let [only] = members[..]
+        && !held.contains(&only)
+    {
         answers[only] = one::answer(store, &requests[only]).await;
         members.retain(|place| answers[*place].is_none());
     }

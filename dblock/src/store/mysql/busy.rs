@@ -8,35 +8,40 @@ use sqlx::AssertSqlSafe;
 use super::batch::Answer;
 use super::{MySqlStore, error, row, text};
 use crate::Key;
-use crate::store::busy_keys::still_busy;
+use crate::store::rules::still_busy;
 use crate::store::{Action, LockRow, Request, StoreError, StoreErrorKind};
 
 /// Answers the acquires of keys that are still busy and need no write. Everything else, and every error, is
 /// left to those who write, except that the server cannot be reached: they would only find out once more.
+/// Returns the requests whose row is held and has to be locked.
 pub(super) async fn look(
     store: &MySqlStore,
     requests: &[Request],
     answers: &mut [Option<Answer>],
-) -> Result<(), StoreError> {
+) -> Result<Vec<usize>, StoreError> {
     let was_busy =
         |request: &Request| matches!(request.action, Action::Acquire(_)) && store.busy.contains(&request.key);
     let asked: Vec<usize> = (0..requests.len())
         .filter(|place| was_busy(&requests[*place]))
         .collect();
     if asked.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let rows = match read(store, asked.iter().map(|place| &requests[*place].key)).await {
         Ok(rows) => rows,
         Err(error) if error.kind() == StoreErrorKind::Unreachable => return Err(error),
-        Err(_) => return Ok(()),
+        Err(_) => return Ok(Vec::new()),
     };
+    let mut held = Vec::new();
     for place in asked {
         let request = &requests[place];
         let row = rows.iter().find(|row| row.key == request.key);
         answers[place] = row.and_then(|row| still_busy(request, row)).map(Ok);
+        if answers[place].is_none() && row.is_some_and(LockRow::is_held) {
+            held.push(place);
+        }
     }
-    Ok(())
+    Ok(held)
 }
 
 async fn read(store: &MySqlStore, keys: impl Iterator<Item = &Key>) -> Result<Vec<LockRow>, StoreError> {

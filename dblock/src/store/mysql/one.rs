@@ -21,9 +21,8 @@ use sqlx::query::Query;
 
 use super::text::{COLUMNS, LIVE_CLOCK};
 use super::{MySqlStore, error, row};
-use crate::store::busy_keys::is_busy;
 use crate::store::clock::micros;
-use crate::store::rules::{must_want, occupant};
+use crate::store::rules::{occupant, still_busy};
 use crate::store::{Acquire, Action, Extend, Outcome, Request, StoreError, StoreErrorKind};
 
 /// A row that somebody has locked is an error at once.
@@ -157,20 +156,24 @@ impl Single<'_> {
             return Ok(granted(inserted.last_insert_id(), false));
         };
         let row = row::with_clock(&row)?;
-        if !is_busy(self.request, ask, &row) {
+        if let Some(busy) = still_busy(self.request, &row) {
+            return Ok(Some(busy));
+        }
+        // The wish is to be written. Who is or asks to be the successor needs the locked row.
+        let next = row.next.as_ref().map(|next| next.lease_id);
+        let ours = [Some(row.lease_id), next].contains(&Some(self.request.lease_id));
+        let Some(length) = ask
+            .wanted_for
+            .filter(|_| row.is_held() && ask.queue.is_none() && !ours)
+        else {
             return Ok(None);
-        }
-        if let Some(length) = ask.wanted_for.filter(|length| must_want(&row, *length)) {
-            let want = query(&self.statements.want)
-                .bind(micros(length))
-                .bind(self.key())
-                .bind(row.lease_id);
-            let noted = want.execute(&mut *self.connection).await?;
-            if noted.rows_affected() == 0 {
-                return Ok(None);
-            }
-        }
-        Ok(Some(Outcome::Busy(occupant(&row))))
+        };
+        let want = query(&self.statements.want)
+            .bind(micros(length))
+            .bind(self.key())
+            .bind(row.lease_id);
+        let noted = want.execute(&mut *self.connection).await?;
+        Ok((noted.rows_affected() > 0).then(|| Outcome::Busy(occupant(&row))))
     }
 
     async fn extend(self, ask: &Extend) -> Result<Outcome, sqlx::Error> {

@@ -6,8 +6,8 @@ use super::answers::{get, lock_row, now, outcome};
 use super::statements::{BEGIN, COMMIT};
 use super::{SqliteStore, query};
 use crate::key::Key;
-use crate::store::busy_keys::still_busy;
 use crate::store::clock::micros;
+use crate::store::rules::still_busy;
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind, rules};
 
 type Answer = Result<Outcome, StoreError>;

@@ -43,9 +43,10 @@ const QUEUE_AFTER_AMONG_LISTENERS: Duration = Duration::from_secs(1);
 /// asked more often than that.
 const ANSWER_LASTS: Duration = Duration::from_secs(1);
 
-/// How many tokens an acquire keeps free for local hand-overs: some four times as many as the last leases used, so
-/// that tokens run ahead of the clock only where they are used up as fast.
-const FEWEST_SPARE: u32 = 64;
+/// How many tokens an acquire keeps free for local hand-overs: some sixteen times as many as the last leases used, so
+/// that tokens run ahead of the clock only where they are used up as fast, and a process that comes to a busy key soon
+/// has turns as long as the others'.
+const FEWEST_SPARE: u32 = 1024;
 const MOST_SPARE: u32 = 1 << 20;
 
 /// The lease that the row names as its successor, or may name.
@@ -259,7 +260,7 @@ impl Asking {
     /// The lease of this process is over.
     pub(super) fn released(&mut self, former: Occupant, hand_overs: u32, now: Time) {
         // One short turn says little of the next one.
-        let spare = hand_overs.saturating_mul(4).max(self.spare_tokens / 2);
+        let spare = hand_overs.saturating_mul(16).max(self.spare_tokens / 2);
         self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
         self.answered(LastAnswer::Busy(Some(former)), now);
         self.ask_now();
