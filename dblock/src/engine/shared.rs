@@ -51,8 +51,10 @@ pub(crate) struct Shared {
     pub(super) wake: Notify,
     /// No outermost lock is given any more.
     pub(super) stopping: AtomicBool,
-    /// The engine has ended, or is about to: nobody gets an answer.
+    /// The engine has ended, or is about to: nobody gets a lock.
     pub(super) stopped: AtomicBool,
+    /// The driver is gone: nobody else answers what a step leaves open.
+    pub(super) ended: AtomicBool,
     pub(super) listening: AtomicBool,
     /// A caller waits for a key of another process.
     pub(super) wants_wake_ups: AtomicBool,
@@ -79,6 +81,9 @@ pub(crate) struct Cell {
     key: Key,
     id: u64,
     state: Mutex<State>,
+    /// How large a batch it may go in. After one that hung, batches are smaller and smaller until there is an
+    /// answer, so that a request that hangs the store does not take others along again and again.
+    most_together: AtomicUsize,
     /// When it is looked at, in the schedule; 0 for never. Written under the schedule's mutex only.
     look_at: AtomicU64,
 }
@@ -95,9 +100,6 @@ struct State {
     retired: bool,
     /// What it counts for: a pending release, a grace, being busy.
     counted: [bool; 3],
-    /// How large a batch it may go in. After one that hung, batches are smaller and smaller until there is an
-    /// answer, so that a request that hangs the store does not take others along again and again.
-    most_together: usize,
 }
 
 /// What is ready to be sent, and when to look at which key.
@@ -144,6 +146,7 @@ impl Shared {
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             listening: AtomicBool::new(false),
             wants_wake_ups: AtomicBool::new(false),
             counts: Counts::default(),
@@ -187,8 +190,8 @@ impl Shared {
                         machine: Machine::new(key.clone()),
                         retired: false,
                         counted: [false; 3],
-                        most_together: MAX_BATCH,
                     }),
+                    most_together: AtomicUsize::new(MAX_BATCH),
                     look_at: AtomicU64::new(0),
                 });
                 Arc::clone(place.insert(cell))
@@ -258,24 +261,29 @@ impl Shared {
     }
 
     fn try_step(self: &Arc<Self>, cell: &Arc<Cell>, event: Event<Ticket>) -> Result<Stepped, Event<Ticket>> {
-        let (mut out, most_together) = {
+        let ends = matches!(event, Event::End);
+        let mut out = {
             let mut state = lock(&cell.state);
             if state.retired {
                 return Err(event);
             }
-            self.step_locked(&mut state, &cell.key, event)
+            self.step_locked(&mut state, event)
         };
         let stepped = Stepped {
             waiter: out.waiter,
             entered: out.entered,
         };
-        self.carry_out(cell, &mut out, most_together);
+        self.carry_out(cell, &mut out);
+        if self.ended.load(Ordering::Acquire) && !ends {
+            // It came too late for the driver's last event.
+            self.step(cell, Event::End);
+        }
         Ok(stepped)
     }
 
-    /// A step, and what the key counts for after it. A machine that panics is replaced: its lease and its callers
-    /// end with it.
-    fn step_locked(&self, state: &mut State, key: &Key, event: Event<Ticket>) -> (Out<Ticket>, usize) {
+    /// A step, and what the key counts for after it. A machine that panics is given up: its lease and its callers end
+    /// with it, and whoever comes next gets another cell.
+    fn step_locked(&self, state: &mut State, event: Event<Ticket>) -> Out<Ticket> {
         let mut random = Chance;
         let mut env = Env {
             now: self.clock.now(),
@@ -286,10 +294,14 @@ impl Shared {
         };
         let stepped = catch_unwind(AssertUnwindSafe(|| state.machine.step(&mut env, event)));
         let out = stepped.unwrap_or_else(|_| {
-            let mut broken = mem::replace(&mut state.machine, Machine::new(key.clone()));
-            let ended = catch_unwind(AssertUnwindSafe(|| broken.step(&mut env, Event::Stop)));
-            tracing::error!(%key, "a bug in dblock: the lease of this key and its callers were given up");
-            ended.unwrap_or_default()
+            let fresh = Machine::new(state.machine.key().clone());
+            let mut broken = Box::new(mem::replace(&mut state.machine, fresh));
+            state.retired = true;
+            let ended = catch_unwind(AssertUnwindSafe(|| broken.step(&mut env, Event::End)));
+            Out {
+                broken: Some(broken),
+                ..ended.unwrap_or_default()
+            }
         });
         let machine = &state.machine;
         let counts = [
@@ -305,20 +317,30 @@ impl Shared {
         for ((counter, before), after) in counters.into_iter().zip(&mut state.counted).zip(counts) {
             match (mem::replace(before, after), after) {
                 (false, true) => drop(counter.fetch_add(1, Ordering::AcqRel)),
-                (true, false) => drop(counter.fetch_sub(1, Ordering::AcqRel)),
+                (true, false) => {
+                    let last = counter.fetch_sub(1, Ordering::AcqRel) == 1;
+                    if last && self.stopping.load(Ordering::Acquire) {
+                        self.wake.notify_one();
+                    }
+                }
                 _ => {}
             }
         }
-        (out, state.most_together)
+        out
     }
 
     /// Carries out what a step wants done.
-    fn carry_out(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>, most_together: usize) {
+    fn carry_out(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>) {
         self.tell(cell, out);
         if self.immediate {
             self.carry_out_requests(cell, out);
         }
-        self.plan(cell, out, most_together);
+        if let Some(broken) = out.broken.take() {
+            tracing::error!(key = %cell.key, "a bug in dblock: the lease of this key and its callers were given up");
+            drop(broken);
+            return self.forget(cell);
+        }
+        self.plan(cell, out);
     }
 
     /// Tells callers, the log and the driver what the step says.
@@ -339,7 +361,7 @@ impl Shared {
     }
 
     /// Has the key sent for, and looked at again, when the step says so.
-    fn plan(&self, cell: &Arc<Cell>, out: &Out<Ticket>, most_together: usize) {
+    fn plan(&self, cell: &Arc<Cell>, out: &Out<Ticket>) {
         if out.idle {
             return self.retire(cell);
         }
@@ -353,6 +375,7 @@ impl Shared {
         let mut schedule = self.schedule();
         let mut wake = out.ready.is_some();
         if let Some(kind) = out.ready {
+            let most_together = cell.most_together.load(Ordering::Relaxed);
             schedule.dispatch.ready(Arc::clone(cell), kind, most_together);
         }
         if let Some(at) = sooner {
@@ -372,12 +395,15 @@ impl Shared {
             let Some(request) = out.request.take() else {
                 continue;
             };
-            let answers = self.store.apply(std::slice::from_ref(&request)).now_or_never();
-            let answer = answers.and_then(|mut answers| answers.pop());
-            let answer = answer.unwrap_or_else(|| {
-                let message = "the store said that it answers at once, and did not";
-                Err(StoreError::new(StoreErrorKind::Interrupted, message))
-            });
+            let answers = catch_unwind(AssertUnwindSafe(|| {
+                self.store.apply(std::slice::from_ref(&request)).now_or_never()
+            }));
+            let interrupted = |message| Err(StoreError::new(StoreErrorKind::Interrupted, message));
+            let answer = match answers {
+                Ok(Some(mut answers)) if answers.len() == 1 => answers.remove(0),
+                Ok(_) => interrupted("the store said that it gives one answer at once, and did not"),
+                Err(_) => interrupted("the store panicked"),
+            };
             self.health.note(std::slice::from_ref(&answer));
             *out = self.step_now(cell, Event::Answer(answer));
             self.tell(cell, out);
@@ -385,7 +411,7 @@ impl Shared {
     }
 
     fn step_now(&self, cell: &Cell, event: Event<Ticket>) -> Out<Ticket> {
-        self.step_locked(&mut lock(&cell.state), &cell.key, event).0
+        self.step_locked(&mut lock(&cell.state), event)
     }
 
     /// The request that a key has to send, of one of these kinds, and how long the store may take for it. It is on its
@@ -395,10 +421,9 @@ impl Shared {
         cell: &Arc<Cell>,
         kinds: &'static [Kind],
     ) -> Option<(Request, Option<Duration>)> {
-        let (mut out, most_together) =
-            self.step_locked(&mut lock(&cell.state), &cell.key, Event::Send(kinds));
+        let mut out = self.step_now(cell, Event::Send(kinds));
         let request = out.request.take().map(|request| (request, out.time_limit));
-        self.carry_out(cell, &mut out, most_together);
+        self.carry_out(cell, &mut out);
         request
     }
 
@@ -409,12 +434,9 @@ impl Shared {
         answer: Result<Outcome, StoreError>,
         most_together: usize,
     ) {
-        let (mut out, most_together) = {
-            let mut state = lock(&cell.state);
-            state.most_together = most_together;
-            self.step_locked(&mut state, &cell.key, Event::Answer(answer))
-        };
-        self.carry_out(cell, &mut out, most_together);
+        cell.most_together.store(most_together, Ordering::Relaxed);
+        let mut out = self.step_now(cell, Event::Answer(answer));
+        self.carry_out(cell, &mut out);
     }
 
     // ── The schedule ─────────────────────────────────────────────────────────────────────────────────
@@ -435,8 +457,13 @@ impl Shared {
 }
 
 impl Schedule {
-    /// Looks at the key by then. Returns whether the driver has to know.
+    /// Looks at the key by then, or sooner. Returns whether the driver has to know.
     fn look(&mut self, cell: &Arc<Cell>, at: Time) -> bool {
+        let registered = cell.look_at.load(Ordering::Acquire);
+        if registered != 0 && registered <= at.as_nanos() {
+            // Another step, which this one overtook, has asked for it.
+            return false;
+        }
         self.look_never(cell);
         cell.look_at.store(at.as_nanos().max(1), Ordering::Release);
         self.looks.insert((at, cell.id), Arc::clone(cell));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key::Waiter;
+use super::key::{Machine, Waiter};
 use super::ownership::Ownership;
 use super::time::Time;
 use crate::error::LostReason;
@@ -32,6 +32,8 @@ pub(crate) struct Out<C> {
     pub(crate) entered: bool,
     /// Nothing is held, wanted or on its way.
     pub(crate) idle: bool,
+    /// A machine that panicked: to be dropped where no lock is held.
+    pub(crate) broken: Option<Box<Machine<C>>>,
 }
 
 impl<C> Default for Out<C> {
@@ -48,6 +50,7 @@ impl<C> Default for Out<C> {
             waiter: 0,
             entered: false,
             idle: false,
+            broken: None,
         }
     }
 }

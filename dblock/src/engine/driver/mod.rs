@@ -111,15 +111,22 @@ impl Driver {
             if batch.is_empty() {
                 self.shared.schedule().dispatch.answered(lane);
             } else {
-                self.batches
-                    .push(Box::pin(batch.run(Arc::clone(&self.shared.store))));
+                self.send(batch);
             }
         }
     }
 
+    fn send(&mut self, batch: Batch) {
+        let store = Arc::clone(&self.shared.store);
+        self.batches.push(Box::pin(batch.run(store)));
+    }
+
     /// Feeds the answers of a batch back.
     fn answer(&mut self, answered: Answered) {
-        self.shared.schedule().dispatch.answered(answered.lane);
+        match answered.rest {
+            Some(rest) => self.send(rest),
+            None => self.shared.schedule().dispatch.answered(answered.lane),
+        }
         self.shared.health.note(&answered.answers);
         for (cell, answer) in answered.cells.iter().zip(answered.answers) {
             self.shared.answer(cell, answer, answered.most_together);
@@ -190,6 +197,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.stopped.store(true, Ordering::Release);
-        self.shared.each(|| Event::Stop);
+        self.shared.ended.store(true, Ordering::Release);
+        self.shared.each(|| Event::End);
     }
 }

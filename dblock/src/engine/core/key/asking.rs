@@ -78,6 +78,7 @@ pub(super) struct Asking {
     /// A wake-up came since the store was asked last: its answer may be out of date.
     woken: bool,
     pause: Duration,
+    /// It counts for callers that came until then.
     last: Option<(LastAnswer, Time)>,
     pub(super) place: Option<Place>,
     /// A lease of this process to which the row was passed on, as heard, and its token. That may be heard before
@@ -232,12 +233,20 @@ impl Asking {
     }
 
     pub(super) fn answered(&mut self, answer: LastAnswer, now: Time) {
-        self.last = Some((answer, now));
+        self.last = Some((answer, now + ANSWER_LASTS));
+    }
+
+    /// The row was passed on, and is to be extended before somebody enters.
+    pub(super) fn must_extend(&mut self, arriving: Arriving) {
+        self.place = None;
+        self.arriving = Some(arriving);
+        self.pause = FIRST_PAUSE;
     }
 
     /// The extension of a row that was passed on did not go through, and may have made it busy for `longer`.
     pub(super) fn retry_arriving(&mut self, longer: Duration, env: &mut Env<'_>) {
-        let pause = env.jittered(FIRST_PAUSE);
+        let pause = env.jittered(self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_ERROR_PAUSE);
         if let Some(arriving) = &mut self.arriving {
             arriving.retry_at = env.now + pause;
             arriving.until = arriving.until.max(env.now + longer);
@@ -246,7 +255,7 @@ impl Asking {
 
     /// Callers whose time is over must not hear that the key is busy when it is the store that keeps it so.
     pub(super) fn note_trouble(&mut self, trouble: Option<LastAnswer>, now: Time) {
-        self.last = trouble.map(|trouble| (trouble, now));
+        self.last = trouble.map(|trouble| (trouble, now + ANSWER_LASTS));
     }
 
     /// The lock came to this process: who waits from here on waits for this process.
@@ -262,14 +271,15 @@ impl Asking {
         // One short turn says little of the next one.
         let spare = hand_overs.saturating_mul(16).max(self.spare_tokens / 2);
         self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
-        self.answered(LastAnswer::Busy(Some(former)), now);
+        // Who comes later wants to know what the store says.
+        self.last = Some((LastAnswer::Busy(Some(former)), now));
         self.ask_now();
     }
 
     /// What a caller is told whose time is over, and that came at `since`.
     pub(super) fn refusal(&self, since: Time, non_blocking: bool) -> Refusal {
         // An answer from long before the caller came says nothing about its time.
-        let news = self.last.as_ref().filter(|(_, at)| *at + ANSWER_LASTS >= since);
+        let news = self.last.as_ref().filter(|(_, until)| since <= *until);
         match news {
             Some((LastAnswer::Busy(occupant), _)) => Refusal::Held(occupant.clone()),
             Some((LastAnswer::RowLocked, _)) => Refusal::RowLocked,

@@ -60,21 +60,31 @@ pub(super) struct Grant {
     pub(super) spare_tokens: u32,
     /// When it ends in the store at the earliest.
     pub(super) store_end: Time,
-    /// The ttl that it was given for.
-    pub(super) given_for: Duration,
-    /// The row was passed on to it: less than the whole may be left.
-    pub(super) passed_on: bool,
-    /// Whom the row names; nil where that is not known.
-    pub(super) row_owner: Uuid,
+    /// How long before that the store was asked.
+    pub(super) length: Duration,
+    /// Whom the row names; `None` where that is not known, because the row was passed on: less than the whole lease may
+    /// be left.
+    pub(super) row_owner: Option<Uuid>,
+    /// Since when its owner has it: when the request was sent that made it the owner, or that extended it.
+    pub(super) since: Time,
+    /// Others want the key.
+    pub(super) wanted: bool,
 }
 
 impl Grant {
-    /// When it ends here for an owner that asks for `ttl`: the margin earlier than in the store.
+    /// When it ends here for an owner that asks for `ttl`: the margin earlier than in the store, and earlier than the
+    /// owner's own ttl, of which a former owner may have had more.
     pub(super) fn deadline(&self, ttl: Duration) -> Time {
         if flawed(Flaw::NoMargin) {
             return self.store_end;
         }
-        self.store_end.before(options::margin(ttl.min(self.given_for)))
+        let in_store = self.store_end.before(options::margin(self.length));
+        in_store.min((self.since + ttl).before(options::margin(ttl)))
+    }
+
+    /// How much of what the owner asks for is confirmed ends by then.
+    fn end(&self, ttl: Duration) -> Time {
+        self.store_end.min(self.since + ttl)
     }
 }
 
@@ -113,7 +123,7 @@ pub(super) struct Held<C> {
     /// The token and the number of holds that the row has, and those that the request on its way writes.
     row: (i64, u32),
     row_sent: (i64, u32),
-    row_owner_sent: Uuid,
+    row_owner_sent: Option<Uuid>,
     /// When the row is brought up to date.
     follow_at: Option<Time>,
     /// Nothing is sent before this.
@@ -126,9 +136,11 @@ pub(super) struct Held<C> {
     /// Callers whose change the next request will carry, and those whose change is on its way.
     waiting: Vec<Pending<C>>,
     sent: Vec<Pending<C>>,
-    /// An extension was sent and its reply was lost: the row may be busy for longer than is known here. A later one that
-    /// goes through proves nothing of it.
-    extend_unsure: bool,
+    /// None of them is to be answered without a request before this.
+    confirm_by: Option<Time>,
+    /// The ttl of an extension that was sent and whose reply was lost: the row may be busy for longer than is known here.
+    /// A later one that goes through proves nothing of it.
+    extend_unsure: Option<Duration>,
 }
 
 /// What an answer means for the key.
@@ -157,11 +169,12 @@ impl<C> Held<C> {
             row_locked: false,
             waiting: Vec::new(),
             sent: Vec::new(),
-            extend_unsure: false,
+            confirm_by: None,
+            extend_unsure: None,
             current,
             grant,
         };
-        if grant.passed_on || held.row_is_behind() {
+        if held.row_is_behind() {
             held.follow_at = Some(now);
         }
         held
@@ -178,6 +191,11 @@ impl<C> Held<C> {
     /// Somebody holds it, perhaps still although the lease has ended, or `hold_min` keeps the row busy.
     pub(super) fn is_occupied(&self) -> bool {
         !self.is_left()
+    }
+
+    /// Somebody holds it, and the lease has not ended.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self.state, State::Held { .. })
     }
 
     /// Everyone has left and the row must still be released.
@@ -217,7 +235,7 @@ impl<C> Held<C> {
     }
 
     fn row_is_behind(&self) -> bool {
-        self.row.0 != self.current.fence_token || self.grant.row_owner != self.current.call.owner
+        self.row.0 != self.current.fence_token || self.grant.row_owner != Some(self.current.call.owner)
     }
 
     // ── What callers do ──────────────────────────────────────────────────────────────────────────────
@@ -282,6 +300,7 @@ impl<C> Held<C> {
         if named && (!self.row_is_behind() || flawed(Flaw::PinsAreConfirmedAtOnce)) {
             out.replies.push(Reply::Confirmed(confirm.ticket));
         } else {
+            self.confirm_by = self.confirm_by.into_iter().chain([confirm.deadline]).min();
             self.waiting.push(Pending { confirm, named });
         }
     }
@@ -312,19 +331,24 @@ impl<C> Held<C> {
         {
             return false;
         }
-        if self.grant.spare_tokens == self.hand_overs() && !flawed(Flaw::HandOverBeyondSpareTokens) {
+        let used_up = self.hand_overs() == self.grant.spare_tokens || self.current.fence_token == i64::MAX;
+        if used_up && !flawed(Flaw::HandOverBeyondSpareTokens) {
             return false;
         }
         let confirmed = self.grant.store_end.since(now);
-        let grant = self.grant;
+        let grant = Grant {
+            since: now,
+            ..self.grant
+        };
         let next = queue.pop_if(now, |call| {
             let enough = confirmed >= call.ttl.mul_f64(2.0 / 3.0) && now < grant.deadline(call.ttl);
             call.renew && (enough || after_loss)
         });
         let Some(next) = next else { return false };
         let token = self.current.fence_token + i64::from(!flawed(Flaw::HandOverKeepsToken));
+        self.grant = grant;
         let ids = (self.grant.lease_id, token);
-        let deadline = self.grant.deadline(next.call.ttl);
+        let deadline = grant.deadline(next.call.ttl);
         let ownership = Arc::new(Ownership::new(
             key.clone(),
             next.call.clone(),
@@ -380,6 +404,9 @@ impl<C> Held<C> {
     fn answer_waiting(&mut self, now: Time, out: &mut Out<C>) {
         let lost = matches!(self.state, State::Lost { .. });
         let lingers = self.lingers_by_itself();
+        if !lost && !lingers && self.confirm_by.is_none_or(|by| now < by) {
+            return;
+        }
         let reason = ended_reason(&self.current);
         for list in [&mut self.waiting, &mut self.sent] {
             for Pending { confirm, .. } in
@@ -390,13 +417,19 @@ impl<C> Held<C> {
                 } else if lingers {
                     Reply::Confirmed(confirm.ticket)
                 } else {
-                    Reply::Unconfirmed(
-                        confirm.ticket,
-                        self.failure.as_ref().map(|(_, error)| error.clone()),
-                    )
+                    unconfirmed(confirm, self.failure.as_ref())
                 });
             }
         }
+        let pending = self.waiting.iter().chain(&self.sent);
+        self.confirm_by = pending.map(|pending| pending.confirm.deadline).min();
+    }
+
+    /// The row will not say what callers did, because nothing is sent any more.
+    pub(super) fn give_up_confirms(&mut self, out: &mut Out<C>) {
+        let pending = self.waiting.drain(..).chain(self.sent.drain(..));
+        out.replies
+            .extend(pending.map(|pending| unconfirmed(pending.confirm, self.failure.as_ref())));
     }
 
     /// Ends it for those that hold it.
@@ -419,7 +452,12 @@ impl<C> Held<C> {
 
     /// Forgets the lease: answers everybody who waits for it. Returns how long its row may still be busy through a
     /// request of unknown outcome.
-    pub(super) fn forget(mut self, extend_on_its_way: bool, now: Time, out: &mut Out<C>) -> Option<Duration> {
+    pub(super) fn forget(
+        mut self,
+        extend_on_its_way: Option<Duration>,
+        now: Time,
+        out: &mut Out<C>,
+    ) -> Option<Duration> {
         let held = matches!(self.state, State::Held { .. } | State::Lost { .. });
         self.end(LostReason::Gone, now, out);
         let reason = ended_reason(&self.current);
@@ -427,24 +465,15 @@ impl<C> Held<C> {
             out.replies.push(if held {
                 Reply::Lost(confirm.ticket, reason)
             } else {
-                Reply::Unconfirmed(
-                    confirm.ticket,
-                    self.failure.as_ref().map(|(_, error)| error.clone()),
-                )
+                unconfirmed(confirm, self.failure.as_ref())
             });
         }
-        let unsure =
-            (extend_on_its_way || self.extend_unsure) && !matches!(self.state, State::Lingering { .. });
-        unsure.then_some(self.current.call.ttl)
+        let unsure = extend_on_its_way.max(self.extend_unsure);
+        unsure.filter(|_| !matches!(self.state, State::Lingering { .. }))
     }
 
     /// When to look again without an event. `asked`: a request is on its way.
     pub(super) fn next_look(&self, now: Time, asked: bool) -> Option<Time> {
-        let deadlines = self
-            .waiting
-            .iter()
-            .chain(&self.sent)
-            .map(|pending| pending.confirm.deadline);
         let end = match self.state {
             State::Held { .. } => self.current.deadline(),
             State::Lingering { until } => Some(until),
@@ -453,12 +482,14 @@ impl<C> Held<C> {
         let send_at = match self.state {
             _ if asked => None,
             State::Held { .. } => {
+                // What was to be tried again may not be due any more: the next renewal is.
                 let due = self.renew_at().into_iter().chain(self.follow_at).min();
-                self.retry_at.or(due)
+                self.retry_at.filter(|at| *at > now).or(due)
             }
             _ => self.retry_at,
         };
-        deadlines.chain(end).chain(send_at.filter(|at| *at > now)).min()
+        let times = self.confirm_by.into_iter().chain(end);
+        times.chain(send_at.filter(|at| *at > now)).min()
     }
 
     // ── What is sent ─────────────────────────────────────────────────────────────────────────────────
@@ -470,11 +501,18 @@ impl<C> Held<C> {
         if !call.renew || self.current.is_revoked() || flawed(Flaw::NothingIsRenewed) {
             return None;
         }
-        let due = self.grant.store_end.before(call.ttl * 2 / 3).as_nanos();
+        let due = self.grant.end(call.ttl).before(call.ttl * 2 / 3).as_nanos();
         let grid = u64::try_from((call.ttl / 16).as_nanos())
             .unwrap_or(u64::MAX)
             .max(1);
         Some(Time::from_nanos(due - due % grid))
+    }
+
+    /// Without a renewal by then the lease will be lost.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn must_send_by(&self) -> Option<Time> {
+        let due = self.renew_at().filter(|_| self.is_held())?;
+        Some(self.retry_at.map_or(due, |retry_at| retry_at.max(due)))
     }
 
     /// How far the renewal that is due is behind its plan.
@@ -514,8 +552,12 @@ impl<C> Held<C> {
 
     /// How long the store may take for a request: an extension that hangs must leave time to be sent again.
     pub(super) fn time_limit(&self, now: Time) -> Option<Duration> {
-        let extends = matches!(self.state, State::Held { .. } | State::Lingering { .. });
-        extends.then(|| self.grant.store_end.since(now) * 2 / 3)
+        let end = match self.state {
+            State::Held { .. } => self.grant.end(self.current.call.ttl),
+            State::Lingering { .. } => self.grant.store_end,
+            _ => return None,
+        };
+        Some(end.since(now) * 2 / 3)
     }
 
     fn extend(&self, count: u32, ttl: Duration) -> Action {
@@ -535,7 +577,7 @@ impl<C> Held<C> {
         self.sent.append(&mut self.waiting);
         if let Action::Extend(extend) = action {
             self.row_sent = (self.current.fence_token, extend.count);
-            self.row_owner_sent = self.current.call.owner;
+            self.row_owner_sent = Some(self.current.call.owner);
         } else {
             let unsure = matches!(self.state, State::Releasing { unsure: true });
             self.state = State::Releasing { unsure };
@@ -611,7 +653,7 @@ impl<C> Held<C> {
         if error.is_outcome_unknown() {
             match &mut self.state {
                 State::Releasing { unsure } if matches!(action, Action::Release) => *unsure = true,
-                _ => self.extend_unsure = true,
+                _ => self.extend_unsure = self.extend_unsure.max(ttl_of(action)),
             }
         }
         let kind = Kind::of(action);
@@ -633,8 +675,11 @@ impl<C> Held<C> {
         } else {
             sent_at
         };
-        self.grant.store_end = self.grant.store_end.max(counted_from + remaining);
-        self.grant.given_for = Duration::MAX;
+        self.grant.since = self.grant.since.max(sent_at);
+        if counted_from + remaining >= self.grant.store_end {
+            self.grant.store_end = counted_from + remaining;
+            self.grant.length = remaining;
+        }
         self.pause = FIRST_RETRY;
         if matches!(self.state, State::Held { .. }) {
             self.current
@@ -698,6 +743,18 @@ impl<C> Held<C> {
             self.follow_at = self.retry_at;
         }
     }
+}
+
+/// The ttl that a request asks for, of an extension.
+pub(super) fn ttl_of(action: &Action) -> Option<Duration> {
+    match action {
+        Action::Extend(extend) => Some(extend.ttl),
+        _ => None,
+    }
+}
+
+fn unconfirmed<C>(confirm: Confirm<C>, failure: Option<&(Kind, StoreError)>) -> Reply<C> {
+    Reply::Unconfirmed(confirm.ticket, failure.map(|(_, error)| error.clone()))
 }
 
 /// Why it has ended. One that has not is the current one no longer.

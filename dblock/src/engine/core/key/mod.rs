@@ -25,7 +25,7 @@ pub(crate) use self::wait_queue::Waiter;
 use self::abandoned::Abandoned;
 use self::asking::{Arriving, Asking};
 use self::fairness::Fairness;
-use self::held::{After, Grant, Held};
+use self::held::{After, Grant, Held, ttl_of};
 use self::wait_queue::WaitQueue;
 use super::env::Env;
 use super::flaw::{Flaw, flawed};
@@ -88,6 +88,8 @@ pub(crate) enum Event<C> {
     Refuse,
     /// What is held ends, and all callers are refused.
     Stop,
+    /// The same for good: nobody sends or answers anything any more.
+    End,
 }
 
 /// Everything that a process knows about one key.
@@ -163,6 +165,10 @@ impl<C> Machine<C> {
             on_its_way: None,
             listed: None,
         }
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
     }
 
     /// Takes an event, and says what is to be done.
@@ -246,6 +252,12 @@ impl<C> Machine<C> {
             Event::Time => {}
             Event::Refuse => self.refuse_all(false, out),
             Event::Stop => self.stop(now, out),
+            Event::End => {
+                self.stop(now, out);
+                if let Some(held) = &mut self.held {
+                    held.give_up_confirms(out);
+                }
+            }
         }
     }
 
@@ -290,10 +302,10 @@ impl<C> Machine<C> {
     /// hold it for one more ttl.
     fn forget(&mut self, env: &Env<'_>, out: &mut Out<C>) {
         let Some(held) = self.held.take() else { return };
-        let extend_on_its_way = self
-            .on_its_way
-            .as_ref()
-            .is_some_and(|sent| sent.for_whom == ForWhom::Held && Kind::of(&sent.action) == Kind::Extend);
+        let sent = self.on_its_way.as_ref();
+        let extend_on_its_way = sent
+            .filter(|sent| sent.for_whom == ForWhom::Held)
+            .and_then(|sent| ttl_of(&sent.action));
         self.after(&held, env.now);
         let lease_id = held.lease_id();
         if let Some(ttl) = held.forget(extend_on_its_way, env.now, out) {
@@ -400,12 +412,13 @@ impl<C> Machine<C> {
             } else {
                 place.until
             },
-            given_for: place.next_ttl,
-            passed_on: true,
+            length: place.next_ttl,
             // The extension that follows names the owner.
-            row_owner: Uuid::nil(),
+            row_owner: None,
+            since: env.now,
+            wanted: true,
         };
-        self.arrive(grant, None, (env.now, true), env, out);
+        self.arrive(grant, None, env, out);
     }
 
     /// Gives back what nobody waits for any more.
@@ -431,16 +444,9 @@ impl<C> Machine<C> {
     }
 
     /// Gives a lease that the store has granted to a caller, extends it first, or gives it back.
-    fn arrive(
-        &mut self,
-        grant: Grant,
-        asked: Option<u64>,
-        (since, wanted): (Time, bool),
-        env: &mut Env<'_>,
-        out: &mut Out<C>,
-    ) {
+    fn arrive(&mut self, grant: Grant, asked: Option<u64>, env: &mut Env<'_>, out: &mut Out<C>) {
         let (lease_id, until, fence_token) = (grant.lease_id, grant.store_end, grant.fence_token);
-        match self.offer(grant, asked, (since, wanted), env, out) {
+        match self.offer(grant, asked, env, out) {
             Offered::Entered => {}
             Offered::OfNoUse => {
                 self.asking.place = None;
@@ -449,8 +455,7 @@ impl<C> Machine<C> {
                 self.asking.ask_now();
             }
             Offered::TooShort => {
-                self.asking.place = None;
-                self.asking.arriving = Some(Arriving {
+                self.asking.must_extend(Arriving {
                     lease_id,
                     fence_token,
                     spare_tokens: grant.spare_tokens,
@@ -462,14 +467,7 @@ impl<C> Machine<C> {
     }
 
     /// Offers a lease to the caller that was asked for, or to the first one.
-    fn offer(
-        &mut self,
-        grant: Grant,
-        asked: Option<u64>,
-        (since, wanted): (Time, bool),
-        env: &mut Env<'_>,
-        out: &mut Out<C>,
-    ) -> Offered {
+    fn offer(&mut self, grant: Grant, asked: Option<u64>, env: &mut Env<'_>, out: &mut Out<C>) -> Offered {
         let now = env.now;
         let first = self.queue.first().map(|(number, _)| number);
         let asked = asked.and_then(|number| self.queue.remove(number).map(|waiter| (number, waiter)));
@@ -479,7 +477,7 @@ impl<C> Machine<C> {
         };
         let call = &waiter.call;
         let deadline = grant.deadline(call.ttl);
-        let whole = !grant.passed_on && call.ttl <= grant.given_for;
+        let whole = grant.row_owner.is_some() && call.ttl <= grant.length;
         let enough = if whole {
             now < deadline
         } else {
@@ -496,10 +494,10 @@ impl<C> Machine<C> {
             };
         }
         let ids = (grant.lease_id, grant.fence_token);
-        let ownership = Ownership::new(self.key.clone(), call.clone(), ids, (since, now), deadline);
+        let ownership = Ownership::new(self.key.clone(), call.clone(), ids, (grant.since, now), deadline);
         let ownership = Arc::new(ownership);
         self.asking.granted(now);
-        let until = self.fairness.granted(wanted, env);
+        let until = self.fairness.granted(grant.wanted, env);
         self.held = Some(Held::new(grant, Arc::clone(&ownership), until, now));
         out.replies.push(Reply::Granted(waiter, ownership));
         Offered::Entered
@@ -516,6 +514,8 @@ impl<C> Machine<C> {
             out.ready = kind;
         }
         out.look_at = self.next_look(now);
+        #[cfg(any(test, feature = "simulation"))]
+        self.check_looks(out.look_at);
         out.wants_wake_ups = self.held.is_none() && self.asking.ask_at().is_some() && !self.queue.is_empty();
         out.idle = self.is_idle();
     }
@@ -542,13 +542,11 @@ impl<C> Machine<C> {
         if let Some(arriving) = self.asking.arriving.filter(|arriving| arriving.retry_at <= now) {
             return Some(Plan::Arriving(arriving));
         }
-        // The newest first: nothing comes between an acquire and the release that undoes it.
-        if let Some(abandoned) = self
-            .abandoned
-            .iter()
-            .rev()
-            .find(|abandoned| abandoned.retry_at <= now)
-        {
+        // The newest first: nothing comes between an acquire and the release that undoes it. While somebody holds the
+        // lock, the row is not theirs, and a release on its way would only make a renewal late.
+        let renews = self.held.as_ref().is_some_and(Held::is_held);
+        let mut due = self.abandoned.iter().rev().filter(|_| !renews);
+        if let Some(abandoned) = due.find(|abandoned| abandoned.retry_at <= now) {
             return Some(Plan::Abandoned(abandoned.lease_id));
         }
         let asks = self.held.is_none() && !self.queue.is_empty() && self.asking.may_ask(now);
@@ -606,11 +604,8 @@ impl<C> Machine<C> {
         let asked = self.on_its_way.is_some();
         // What was due before is listed, or follows the request on its way: only what comes later needs a look.
         let later = |at: &Time| !asked && *at > now;
-        let abandoned = self
-            .abandoned
-            .iter()
-            .map(|abandoned| abandoned.retry_at)
-            .filter(later);
+        let abandoned = self.abandoned.iter().map(|abandoned| abandoned.retry_at);
+        let abandoned = abandoned.filter(later);
         let arriving = self
             .asking
             .arriving
@@ -629,6 +624,19 @@ impl<C> Machine<C> {
             .chain(ask)
             .chain(deadline)
             .min()
+    }
+
+    /// What must happen without another event is sent for, or looked at in time.
+    #[cfg(any(test, feature = "simulation"))]
+    fn check_looks(&self, look_at: Option<Time>) {
+        let by = |at: Time| look_at.is_some_and(|look| look <= at);
+        if let Some(deadline) = self.queue.first_deadline() {
+            assert!(by(deadline), "a caller's time is over before anybody looks");
+        }
+        let sends = self.on_its_way.is_some() || self.listed.is_some();
+        if let Some(at) = self.held.as_ref().and_then(Held::must_send_by).filter(|_| !sends) {
+            assert!(by(at), "a renewal is due before anybody looks");
+        }
     }
 
     // ── What is answered ─────────────────────────────────────────────────────────────────────────────
@@ -715,12 +723,13 @@ impl<C> Machine<C> {
                     fence_token: arriving.fence_token,
                     spare_tokens: arriving.spare_tokens,
                     store_end: sent.sent_at + remaining,
-                    given_for: *ttl,
-                    passed_on: false,
-                    row_owner: to.owner,
+                    length: *ttl,
+                    row_owner: Some(to.owner),
+                    since: sent.sent_at,
+                    wanted,
                 };
                 self.asking.arriving = None;
-                self.arrive(grant, None, (sent.sent_at, wanted), env, out);
+                self.arrive(grant, None, env, out);
             }
             Ok(Outcome::Lost) => {
                 self.asking.arriving = None;
@@ -763,12 +772,13 @@ impl<C> Machine<C> {
                     fence_token,
                     spare_tokens: ask.spare_tokens,
                     store_end: sent.sent_at + remaining,
-                    given_for: place.map_or(ask.ttl, |place| place.next_ttl),
-                    passed_on: place.is_some(),
+                    length: place.map_or(ask.ttl, |place| place.next_ttl),
                     // An earlier ask for another caller may have given the place.
-                    row_owner: if place.is_some() { Uuid::nil() } else { ask.owner },
+                    row_owner: place.is_none().then_some(ask.owner),
+                    since: sent.sent_at,
+                    wanted,
                 };
-                self.arrive(grant, Some(number), (sent.sent_at, wanted), env, out);
+                self.arrive(grant, Some(number), env, out);
                 self.note_taken_over(taken_over, out);
             }
             Ok(Outcome::Queued { occupant, next_ttl }) => {

@@ -505,3 +505,114 @@ fn the_row_hears_of_a_caller_that_came_while_one_was_asked_for_that_does_not_wai
     assert_eq!(a.answered(Outcome::Busy(holder(7))), ["a refused: held"]);
     assert!(matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.queue.is_some()));
 }
+
+/// The reason for a retry may vanish before its time: the renewal must not vanish with it.
+#[test]
+fn a_retry_that_is_not_needed_any_more_leaves_the_renewal() {
+    let mut a = Process::holding("a");
+    let ownership = a.ownership.clone().unwrap();
+    let deadline = a.now + 5 * SECOND;
+    let confirm = Some(Confirm {
+        ticket: "n",
+        deadline,
+    });
+    a.says(Event::Enter(Arc::clone(&ownership), confirm));
+    a.sends().unwrap();
+    assert_eq!(a.answered(Outcome::Skipped), ["n confirmed"]);
+    a.says(Event::Leave {
+        ownership,
+        in_order: true,
+        confirm: None,
+    });
+    a.now = a.now + 10 * MS;
+    let look_at = a.step(Event::Time).0.look_at.unwrap();
+    assert!(look_at <= a.now + TTL / 3, "{look_at:?}");
+}
+
+/// A guard that is released after the engine has ended gets an answer.
+#[test]
+fn the_end_answers_everybody() {
+    for leaves_before in [true, false] {
+        let mut a = Process::holding("a");
+        a.wants("b", Some(5 * SECOND));
+        if leaves_before {
+            a.ownership.clone().unwrap().end(LostReason::Shutdown, a.now);
+            assert!(a.leaves("a", true).is_empty());
+            a.sends().unwrap();
+        }
+        let mut said = a.says(Event::End);
+        if !leaves_before {
+            said.extend(a.leaves("a", true));
+            said.extend(a.says(Event::End));
+        }
+        assert_eq!(said, ["b refused: shutdown", "a unconfirmed"]);
+    }
+}
+
+/// The owner that a long lease is handed to asks for a short one: it renews, and ends, as it asked.
+#[test]
+fn a_short_ttl_counts_after_a_hand_over_from_a_long_one() {
+    let mut a = Process::new();
+    a.wants("a", Some(5 * SECOND));
+    a.wants_with("b", Some(60 * SECOND), call(3 * SECOND));
+    a.sends().unwrap();
+    a.answered(granted(7));
+    assert_eq!(a.leaves("a", true), ["a confirmed", "b has 8"]);
+    let deadline = a.ownership.clone().unwrap().deadline().unwrap();
+    assert!(deadline <= a.now + 3 * SECOND, "{deadline:?}");
+    a.passes(60 * MS);
+    a.sends().unwrap();
+    a.answered(extended());
+    let look_at = a.step(Event::Time).0.look_at.unwrap();
+    assert!(look_at <= a.now + SECOND, "{look_at:?}");
+}
+
+/// While somebody holds the lock, a release on its way would only make its renewal late.
+#[test]
+fn an_abandoned_acquire_does_not_delay_a_renewal() {
+    let mut a = Process::new();
+    a.wants("a", Some(60 * SECOND));
+    a.sends().unwrap();
+    a.says(Event::Answer(Err(unknown())));
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+    a.answered(Outcome::Lost);
+    a.passes(20 * MS);
+    a.sends().unwrap();
+    assert_eq!(a.answered(granted(7)), ["a has 7"]);
+    a.passes(2 * SECOND);
+    assert_eq!(a.sends(), None);
+    a.passes(2 * SECOND);
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    a.answered(extended());
+    assert!(a.leaves("a", true).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+/// What was known of the key is out of date for a caller that comes after the release.
+#[test]
+fn a_caller_after_the_release_is_not_told_of_the_former_holder() {
+    let mut a = Process::holding("a");
+    a.leaves("a", true);
+    a.sends().unwrap();
+    a.answered(released());
+    a.now = a.now + 100 * MS;
+    a.wants("b", Some(SECOND));
+    a.sends().unwrap();
+    assert_eq!(a.passes(SECOND), ["b refused: no answer"]);
+}
+
+/// At the end of the numbers nobody gets a token by adding one.
+#[test]
+fn the_last_token_is_not_handed_over() {
+    let mut a = Process::new();
+    a.wants("a", Some(5 * SECOND));
+    a.wants("b", Some(5 * SECOND));
+    a.wants("c", Some(5 * SECOND));
+    a.sends().unwrap();
+    a.answered(granted(i64::MAX - 1));
+    assert_eq!(
+        a.leaves("a", true),
+        ["a confirmed", format!("b has {}", i64::MAX).as_str()]
+    );
+    assert!(a.leaves("b", true).is_empty());
+}
