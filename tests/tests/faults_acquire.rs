@@ -99,17 +99,20 @@ async fn the_release_of_a_lost_grant_is_resent_until_it_goes_through() {
 async fn resent_releases_never_free_another_lease_and_end_with_the_ttl() {
     let store = FaultyStore::memory();
     let locks = store.manager();
+    let other = store.other_process();
+    let guard = acquire(&other, no_wait(), ms(100)).await.unwrap();
+    let held = store.row("k").await.unwrap().lease_id;
     // Not carried out, but nobody can know that.
     store.next(Kind::Acquire, Fault::Fail(StoreErrorKind::Interrupted));
     let started = Instant::now();
-    let guard = acquire(&locks, no_wait(), ms(100)).await.unwrap();
-    let mine = store.row("k").await.unwrap().lease_id;
+    let refused = acquire(&locks, no_wait(), ms(100)).await.unwrap_err();
+    assert!(refused.is_busy(), "{refused:?}");
     let lost = store.asked()[0].lease_id;
 
     while started.elapsed() < TTL * 2 {
         sleep(ms(500)).await;
         let row = store.row("k").await.unwrap();
-        assert_eq!((row.lease_id, row.is_held()), (mine, true));
+        assert_eq!((row.lease_id, row.is_held()), (held, true));
     }
     let releases: Vec<_> = store
         .asked_to(Kind::Release)

@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dblock::store::{Outcome, StoreErrorKind};
-use dblock::{LockError, LockOptions, TimeoutCause};
+use dblock::store::{
+    Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture,
+};
+use dblock::{LockError, LockManager, LockOptions, TimeoutCause, forward_to_inner};
 use dblock_tests::faulty_store::{ALL, Fault, FaultyStore, Kind};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
@@ -255,4 +259,67 @@ async fn a_stop_during_an_outage_is_bounded() {
             .unwrap_err();
         assert!(error.is_shutdown(), "{error:?}");
     }
+}
+
+/// A body that the shutdown ends has its release refused when the engine ends, however long the store is silent.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_a_shutdown_ends_does_not_wait_for_a_silent_store() {
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let body = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.with("k", options(), std::future::pending::<()>()).await }
+    });
+    store.until_asked(Kind::Acquire, 1).await;
+    sleep(ms(10)).await;
+    store.down(&Fault::Never);
+    locks.shutdown(ms(100)).await;
+    let ended = timeout(ms(10_000), body).await.expect("bounded").unwrap();
+    assert!(ended.unwrap_err().is_lost());
+}
+
+/// A store that answers where it is called, in the caller's thread.
+#[derive(Debug)]
+struct PanicsOnce {
+    inner: Arc<dyn Store>,
+    panics: AtomicBool,
+}
+
+impl Store for PanicsOnce {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "told to panic");
+        self.inner.apply(requests)
+    }
+
+    forward_to_inner!();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_a_store_in_the_callers_thread_is_survived() {
+    let store = Arc::new(PanicsOnce {
+        inner: Arc::new(MemoryStore::new()),
+        panics: AtomicBool::new(true),
+    });
+    assert!(store.capabilities().immediate);
+    let locks = LockManager::builder(store as Arc<dyn Store>).start().unwrap();
+    locks.with("k", options().wait(TTL), async {}).await.unwrap();
+}
+
+/// The driver hears that the last lock has been released, wherever that was carried out.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_with_the_last_lock() {
+    let locks = LockManager::builder(MemoryStore::new()).start().unwrap();
+    let days = LockOptions::new().ttl(Duration::from_secs(86_400));
+    let guard = locks.acquire("k", days).await.unwrap();
+    let started = Instant::now();
+    let release = async {
+        sleep(ms(50)).await;
+        guard.release().await.unwrap();
+    };
+    tokio::join!(locks.shutdown(TTL), release);
+    assert!(started.elapsed() < ms(1000), "{:?}", started.elapsed());
 }

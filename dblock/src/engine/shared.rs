@@ -512,3 +512,29 @@ impl Random for Chance {
         fastrand::f64()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    /// Two steps of one key may ask for their looks in another order than they were made in.
+    #[test]
+    fn a_later_look_does_not_take_the_place_of_a_sooner_one() {
+        let settings = Settings {
+            hand_over: true,
+            purge_after: None,
+        };
+        let store = Arc::new(MemoryStore::new());
+        let shared = Shared::new(1, store, settings, Arc::default(), Weak::new());
+        let cell = shared.find_or_make(&Key::new(None, "key").unwrap());
+        let at = |ms| Time::from_nanos(0) + Duration::from_millis(ms);
+        let mut schedule = shared.schedule();
+        assert!(schedule.look(&cell, at(100)));
+        assert!(!schedule.look(&cell, at(10_000)));
+        assert_eq!(schedule.plan(), Some(at(100)));
+        assert!(schedule.look(&cell, at(50)));
+        assert_eq!(schedule.plan(), Some(at(50)));
+        assert_eq!(schedule.looks.len(), 1);
+    }
+}

@@ -40,7 +40,6 @@ fn flaws_are_found() {
         AbandonedIsForgotten,
         HoldsAreForgotten,
         EnteredPlaceIsKept,
-        UnknownPlaceIsKept,
         NothingIsRenewed,
         HoldMinIsForgotten,
         MaxHoldIsForgotten,

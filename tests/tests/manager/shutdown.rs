@@ -5,7 +5,7 @@ use std::time::Duration;
 use dblock::{InspectFilter, LockError, LostReason};
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::{LONG, long, patient};
 
@@ -15,8 +15,20 @@ on_every_store!(
     shutdown_refuses_the_queue,
     a_manager_that_is_shut_down_says_so,
     shutdown_ends_a_guard_but_frees_its_row_only_when_it_is_dropped,
+    a_guard_is_released_after_the_engine_has_ended,
     the_longest_grace_is_no_overflow,
 );
+
+async fn a_guard_is_released_after_the_engine_has_ended(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    locks.shutdown(Duration::ZERO).await;
+    // Nobody is left to write to the row.
+    let released = timeout(LONG, guard.release()).await.expect("the release ends");
+    assert!(released.unwrap_err().is_lost());
+    let refused = timeout(LONG, locks.acquire("key", patient())).await;
+    assert!(refused.expect("the acquire ends").unwrap_err().is_shutdown());
+}
 
 async fn the_longest_grace_is_no_overflow(backend: Backend) {
     let locks = backend.manager().await;

@@ -17,24 +17,17 @@ use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
 const TIMEOUT: Duration = Duration::from_millis(2500);
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Requests for one lane, in parts that go one after the other.
+/// Requests that go together.
 pub(super) struct Batch {
     lane: usize,
-    parts: Vec<Part>,
-}
-
-/// Requests that go together.
-struct Part {
     cells: Vec<Arc<Cell>>,
     requests: Vec<Request>,
     limit: Duration,
 }
 
-/// A part of a batch that came back.
+/// A batch that came back.
 pub(super) struct Answered {
     pub(super) lane: usize,
-    /// What is still to be sent on the lane.
-    pub(super) rest: Option<Batch>,
     pub(super) cells: Vec<Arc<Cell>>,
     pub(super) answers: Vec<Result<Outcome, StoreError>>,
     /// How large the next batch with one of these keys may be.
@@ -43,52 +36,36 @@ pub(super) struct Answered {
 
 impl Batch {
     pub(super) fn new(lane: usize) -> Self {
-        let parts = Vec::new();
-        Self { lane, parts }
+        Self {
+            lane,
+            cells: Vec::new(),
+            requests: Vec::new(),
+            limit: TIMEOUT,
+        }
     }
 
     /// `limit`: how long the store may take for the request, if that is less than usual.
-    ///
-    /// Requests whose limits are far apart do not go together: a lease with little time left would have those given
-    /// up that have more.
     pub(super) fn push(&mut self, cell: Arc<Cell>, request: Request, limit: Option<Duration>) {
-        let limit = limit.map_or(TIMEOUT, |limit| limit.clamp(SHORTEST_TIMEOUT, TIMEOUT));
-        let fits = |part: &Part| limit <= part.limit * 2 && part.limit <= limit * 2;
-        let at = self.parts.iter().position(fits).unwrap_or_else(|| {
-            self.parts.push(Part {
-                cells: Vec::new(),
-                requests: Vec::new(),
-                limit,
-            });
-            self.parts.len() - 1
-        });
-        let part = &mut self.parts[at];
-        part.limit = part.limit.min(limit);
-        part.cells.push(cell);
-        part.requests.push(request);
+        let limit = limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT);
+        self.limit = self.limit.min(limit);
+        self.cells.push(cell);
+        self.requests.push(request);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+        self.requests.is_empty()
     }
 
-    /// Has `store` carry out the most urgent part.
-    pub(super) async fn run(mut self, store: Arc<dyn Store>) -> Answered {
-        self.parts.sort_by_key(|part| part.limit);
-        let Part {
-            cells,
-            requests,
-            limit,
-        } = self.parts.remove(0);
-        let count = requests.len();
-        let (answers, most_together) = match apply(&*store, &requests, limit).await {
+    /// Has `store` carry it out.
+    pub(super) async fn run(self, store: Arc<dyn Store>) -> Answered {
+        let count = self.requests.len();
+        let (answers, most_together) = match apply(&*store, &self.requests, self.limit).await {
             Ok(answers) => (answers, MAX_BATCH),
             Err(error) => (vec![Err(error); count], (count / 8).max(1)),
         };
         Answered {
             lane: self.lane,
-            rest: (!self.parts.is_empty()).then_some(self),
-            cells,
+            cells: self.cells,
             answers,
             most_together,
         }

@@ -111,22 +111,15 @@ impl Driver {
             if batch.is_empty() {
                 self.shared.schedule().dispatch.answered(lane);
             } else {
-                self.send(batch);
+                self.batches
+                    .push(Box::pin(batch.run(Arc::clone(&self.shared.store))));
             }
         }
     }
 
-    fn send(&mut self, batch: Batch) {
-        let store = Arc::clone(&self.shared.store);
-        self.batches.push(Box::pin(batch.run(store)));
-    }
-
     /// Feeds the answers of a batch back.
     fn answer(&mut self, answered: Answered) {
-        match answered.rest {
-            Some(rest) => self.send(rest),
-            None => self.shared.schedule().dispatch.answered(answered.lane),
-        }
+        self.shared.schedule().dispatch.answered(answered.lane);
         self.shared.health.note(&answered.answers);
         for (cell, answer) in answered.cells.iter().zip(answered.answers) {
             self.shared.answer(cell, answer, answered.most_together);

@@ -24,7 +24,7 @@ pub(super) struct Abandoned {
     pub(super) retry_at: Time,
     until: Time,
     /// Whatever was carried out before `until` has run out by then.
-    over_at: Time,
+    pub(super) over_at: Time,
     pause: Duration,
     /// All its acquires were answered: none of them can take the key any more.
     answered: bool,

@@ -58,9 +58,11 @@ pub(super) struct Grant {
     pub(super) fence_token: i64,
     /// Tokens kept free above that, for local hand-overs.
     pub(super) spare_tokens: u32,
-    /// When it ends in the store at the earliest.
+    /// When it ends in the store at the earliest, counted from when the store was asked, and at the latest, counted from
+    /// its answer.
     pub(super) store_end: Time,
-    /// How long before that the store was asked.
+    pub(super) over_at: Time,
+    /// How long a lease it was given for: the margin is a part of that.
     pub(super) length: Duration,
     /// Whom the row names; `None` where that is not known, because the row was passed on: less than the whole lease may
     /// be left.
@@ -389,7 +391,7 @@ impl<C> Held<C> {
             self.state = State::Left;
         }
         self.answer_waiting(now, out);
-        let over = now >= self.grant.store_end;
+        let over = now >= self.grant.over_at;
         over && !matches!(self.state, State::Held { .. })
     }
 
@@ -451,13 +453,13 @@ impl<C> Held<C> {
     }
 
     /// Forgets the lease: answers everybody who waits for it. Returns how long its row may still be busy through a
-    /// request of unknown outcome.
+    /// request of unknown outcome, and until when `hold_min` wants it to be.
     pub(super) fn forget(
         mut self,
         extend_on_its_way: Option<Duration>,
         now: Time,
         out: &mut Out<C>,
-    ) -> Option<Duration> {
+    ) -> Option<(Duration, Time)> {
         let held = matches!(self.state, State::Held { .. } | State::Lost { .. });
         self.end(LostReason::Gone, now, out);
         let reason = ended_reason(&self.current);
@@ -468,8 +470,12 @@ impl<C> Held<C> {
                 unconfirmed(confirm, self.failure.as_ref())
             });
         }
+        let kept_until = match self.state {
+            State::Lingering { until } => until.max(now),
+            _ => now,
+        };
         let unsure = extend_on_its_way.max(self.extend_unsure);
-        unsure.filter(|_| !matches!(self.state, State::Lingering { .. }))
+        unsure.map(|ttl| (ttl, kept_until))
     }
 
     /// When to look again without an event. `asked`: a request is on its way.
@@ -477,7 +483,7 @@ impl<C> Held<C> {
         let end = match self.state {
             State::Held { .. } => self.current.deadline(),
             State::Lingering { until } => Some(until),
-            _ => Some(self.grant.store_end),
+            _ => Some(self.grant.over_at),
         };
         let send_at = match self.state {
             _ if asked => None,
@@ -676,9 +682,11 @@ impl<C> Held<C> {
             sent_at
         };
         self.grant.since = self.grant.since.max(sent_at);
+        self.grant.over_at = self.grant.over_at.max(now + remaining);
         if counted_from + remaining >= self.grant.store_end {
             self.grant.store_end = counted_from + remaining;
-            self.grant.length = remaining;
+            // A clock that jumps may do so at the end of a lease that is not extended any more, too.
+            self.grant.length = remaining.max(self.current.call.ttl);
         }
         self.pause = FIRST_RETRY;
         if matches!(self.state, State::Held { .. }) {

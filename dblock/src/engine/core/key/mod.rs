@@ -291,6 +291,10 @@ impl<C> Machine<C> {
                 held.hand_over(&mut self.queue, &self.key, now, out);
             }
         }
+        if self.held.as_ref().is_some_and(Held::is_held) {
+            // The row was not theirs meanwhile, and they are not released before the lock is.
+            self.abandoned.retain(|abandoned| now < abandoned.over_at);
+        }
         let asking = self.on_its_way.is_some() && !flawed(Flaw::WakeUpsAreBelievedWhileAsking);
         if self.held.is_none() && !asking {
             self.enter_after_wake_up(env, out);
@@ -308,8 +312,10 @@ impl<C> Machine<C> {
             .and_then(|sent| ttl_of(&sent.action));
         self.after(&held, env.now);
         let lease_id = held.lease_id();
-        if let Some(ttl) = held.forget(extend_on_its_way, env.now, out) {
-            self.abandoned.push(Abandoned::new(lease_id, ttl, env.now));
+        if let Some((ttl, kept_until)) = held.forget(extend_on_its_way, env.now, out) {
+            let mut abandoned = Abandoned::new(lease_id, ttl, env.now);
+            abandoned.retry_at = kept_until;
+            self.abandoned.push(abandoned);
         }
     }
 
@@ -412,6 +418,7 @@ impl<C> Machine<C> {
             } else {
                 place.until
             },
+            over_at: env.now + place.next_ttl,
             length: place.next_ttl,
             // The extension that follows names the owner.
             row_owner: None,
@@ -445,7 +452,7 @@ impl<C> Machine<C> {
 
     /// Gives a lease that the store has granted to a caller, extends it first, or gives it back.
     fn arrive(&mut self, grant: Grant, asked: Option<u64>, env: &mut Env<'_>, out: &mut Out<C>) {
-        let (lease_id, until, fence_token) = (grant.lease_id, grant.store_end, grant.fence_token);
+        let (lease_id, until, fence_token) = (grant.lease_id, grant.over_at, grant.fence_token);
         match self.offer(grant, asked, env, out) {
             Offered::Entered => {}
             Offered::OfNoUse => {
@@ -723,6 +730,7 @@ impl<C> Machine<C> {
                     fence_token: arriving.fence_token,
                     spare_tokens: arriving.spare_tokens,
                     store_end: sent.sent_at + remaining,
+                    over_at: env.now + remaining,
                     length: *ttl,
                     row_owner: Some(to.owner),
                     since: sent.sent_at,
@@ -772,6 +780,7 @@ impl<C> Machine<C> {
                     fence_token,
                     spare_tokens: ask.spare_tokens,
                     store_end: sent.sent_at + remaining,
+                    over_at: now + remaining,
                     length: place.map_or(ask.ttl, |place| place.next_ttl),
                     // An earlier ask for another caller may have given the place.
                     row_owner: place.is_none().then_some(ask.owner),

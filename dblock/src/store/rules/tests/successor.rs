@@ -1,6 +1,8 @@
 //! Successors, and the release that passes a row on to one.
 
 use super::*;
+use crate::store::QUEUE_AHEAD;
+use crate::store::clock::micros;
 
 #[test]
 fn a_busy_acquire_becomes_the_successor() {
@@ -34,15 +36,16 @@ fn a_busy_acquire_becomes_the_successor() {
 }
 
 #[test]
-fn who_has_waited_a_second_longer_replaces_the_successor() {
+fn a_lease_that_has_waited_long_enough_replaces_the_successor() {
+    let ahead = micros(QUEUE_AHEAD);
     let (former, next) = (Uuid::now_v7(), Uuid::now_v7());
     let waited = Duration::from_secs(8);
     let since = NOW - 8 * SECOND;
     for (former_since, replaced) in [
         (since - 60 * SECOND, false),
         (since, false),
-        (since + SECOND - 1, false),
-        (since + SECOND, true),
+        (since + ahead - 1, false),
+        (since + ahead, true),
         (NOW, true),
     ] {
         let before = queued(former, former_since, NOW + SECOND);
