@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -61,18 +61,60 @@ pub(crate) struct AcquireCall {
     pub(crate) nested: bool,
 }
 
-/// Where the answer to a caller goes.
+/// Where the answer to a caller goes. The caller drops the second part as soon as it runs again.
 #[derive(Debug)]
 pub(crate) enum Ticket {
-    Acquire(oneshot::Sender<Result<Hold, LockError>>),
-    Confirm(oneshot::Sender<Result<(), Unconfirmed>>),
+    Acquire(oneshot::Sender<(Result<Hold, LockError>, Option<Resuming>)>),
+    Confirm(oneshot::Sender<(Result<(), Unconfirmed>, Option<Resuming>)>),
 }
 
-impl Ticket {
-    pub(super) fn confirm(self, answer: Result<(), Unconfirmed>) {
-        if let Self::Confirm(reply) = self {
-            let _ = reply.send(answer);
+/// The callers that a batch has answered and that do not run yet. They are likely to ask for something at once: the next
+/// batch waits a moment for them.
+pub(super) struct Resumption {
+    callers: AtomicUsize,
+    /// A batch waits.
+    waited_for: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl Resumption {
+    pub(super) fn new(shared: &Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self {
+            callers: AtomicUsize::new(0),
+            waited_for: AtomicBool::new(false),
+            shared: Arc::clone(shared),
+        })
+    }
+
+    /// Whether to wait: some callers do not run yet. The last of them wakes the driver.
+    pub(super) fn wait(&self) -> bool {
+        self.waited_for.store(true, Ordering::SeqCst);
+        self.callers.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// One of the callers.
+pub(crate) struct Resuming(Arc<Resumption>);
+
+impl Resuming {
+    pub(super) fn new(resumption: &Arc<Resumption>) -> Self {
+        resumption.callers.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(resumption))
+    }
+}
+
+impl Drop for Resuming {
+    fn drop(&mut self) {
+        let last = self.0.callers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.0.waited_for.load(Ordering::SeqCst) {
+            self.0.shared.wake.notify_one();
         }
+    }
+}
+
+impl fmt::Debug for Resuming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resuming")
     }
 }
 
@@ -153,7 +195,7 @@ impl EngineHandle {
         }
         let result = answer.await;
         gone.cell = None;
-        result.unwrap_or_else(|_| Err(refused()))
+        result.map_or_else(|_| Err(refused()), |(answer, _)| answer)
     }
 
     /// Runs `work` on the engine's runtime, for at most `limit`.
@@ -330,9 +372,9 @@ impl Lease {
             .step(&self.cell, Event::Gone(Arc::clone(&self.ownership)));
     }
 
-    async fn confirmed(&self, answer: oneshot::Receiver<Result<(), Unconfirmed>>) -> Result<(), LockError> {
+    async fn confirmed(&self, answer: Confirmation) -> Result<(), LockError> {
         let since = self.now();
-        match answer.await {
+        match answer.await.map(|(answer, _)| answer) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(Unconfirmed::Lost(reason))) => Err(self.lost(reason)),
             Ok(Err(Unconfirmed::NoAnswer(error))) => Err(LockError::Store {
@@ -362,7 +404,9 @@ impl fmt::Debug for Lease {
     }
 }
 
-fn confirm(deadline: Time) -> (Confirm<Ticket>, oneshot::Receiver<Result<(), Unconfirmed>>) {
+type Confirmation = oneshot::Receiver<(Result<(), Unconfirmed>, Option<Resuming>)>;
+
+fn confirm(deadline: Time) -> (Confirm<Ticket>, Confirmation) {
     let (reply, answer) = oneshot::channel();
     let ticket = Ticket::Confirm(reply);
     (Confirm { ticket, deadline }, answer)
@@ -443,7 +487,8 @@ impl Hold {
         self.left = true;
         let (confirm, answer) = confirm(self.lease.now() + limit);
         leave(&self.lease, in_order, Some(confirm));
-        answer.await.unwrap_or_else(|_| {
+        let answer = answer.await.map(|(answer, _)| answer);
+        answer.unwrap_or_else(|_| {
             // Nobody is left to answer: the lease was forgotten, or the engine has ended.
             let reason = self.lease.lost_reason();
             Err(reason.map_or(Unconfirmed::NoAnswer(None), Unconfirmed::Lost))

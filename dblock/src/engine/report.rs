@@ -5,27 +5,42 @@ use std::sync::Arc;
 use super::core::key::Waiter;
 use super::core::out::{Kind, Note, Refusal, Reply};
 use super::core::ownership::Ownership;
-use super::handle::{Hold, Lease, Ticket};
+use super::handle::{Hold, Lease, Resuming, Ticket, Unconfirmed};
 use super::shared::{Cell, Shared};
 use crate::error::{LockError, LostReason, TimeoutCause};
 
 /// Answers a caller.
-pub(super) fn reply(shared: &Arc<Shared>, cell: &Arc<Cell>, reply: Reply<Ticket>) {
-    match reply {
-        Reply::Granted(waiter, ownership) => granted(shared, cell, *waiter, ownership),
+pub(super) fn reply(
+    shared: &Arc<Shared>,
+    cell: &Arc<Cell>,
+    reply: Reply<Ticket>,
+    resuming: Option<Resuming>,
+) {
+    let (ticket, answer) = match reply {
+        Reply::Granted(waiter, ownership) => return granted(shared, cell, *waiter, ownership, resuming),
         Reply::Refused(waiter, refusal) => {
             let error = refused(shared, cell, &waiter, refusal);
             if let Ticket::Acquire(reply) = waiter.ticket {
-                let _ = reply.send(Err(error));
+                let _ = reply.send((Err(error), resuming));
             }
+            return;
         }
-        Reply::Confirmed(ticket) => ticket.confirm(Ok(())),
-        Reply::Lost(ticket, reason) => ticket.confirm(Err(super::handle::Unconfirmed::Lost(reason))),
-        Reply::Unconfirmed(ticket, error) => ticket.confirm(Err(super::handle::Unconfirmed::NoAnswer(error))),
+        Reply::Confirmed(ticket) => (ticket, Ok(())),
+        Reply::Lost(ticket, reason) => (ticket, Err(Unconfirmed::Lost(reason))),
+        Reply::Unconfirmed(ticket, error) => (ticket, Err(Unconfirmed::NoAnswer(error))),
+    };
+    if let Ticket::Confirm(reply) = ticket {
+        let _ = reply.send((answer, resuming));
     }
 }
 
-fn granted(shared: &Arc<Shared>, cell: &Arc<Cell>, waiter: Waiter<Ticket>, ownership: Arc<Ownership>) {
+fn granted(
+    shared: &Arc<Shared>,
+    cell: &Arc<Cell>,
+    waiter: Waiter<Ticket>,
+    ownership: Arc<Ownership>,
+    resuming: Option<Resuming>,
+) {
     let now = shared.clock.now();
     tracing::debug!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
         waited = ?now.since(waiter.since), "lock acquired");
@@ -35,7 +50,7 @@ fn granted(shared: &Arc<Shared>, cell: &Arc<Cell>, waiter: Waiter<Ticket>, owner
     };
     // A caller that has gone away drops the hold, which releases it. Without a handle nobody can be waiting.
     if let Some(hold) = Hold::granted(lease) {
-        let _ = reply.send(Ok(hold));
+        let _ = reply.send((Ok(hold), resuming));
     }
 }
 

@@ -22,7 +22,7 @@ use super::core::env::{Env, Random};
 use super::core::key::{Event, Machine};
 use super::core::out::{Kind, Out};
 use super::core::time::Time;
-use super::handle::{Alive, Ticket};
+use super::handle::{Alive, Resuming, Resumption, Ticket};
 use super::report;
 use crate::health::HealthBoard;
 use crate::key::Key;
@@ -273,7 +273,7 @@ impl Shared {
             waiter: out.waiter,
             entered: out.entered,
         };
-        self.carry_out(cell, &mut out);
+        self.carry_out(cell, &mut out, None);
         if self.ended.load(Ordering::Acquire) && !ends {
             // It came too late for the driver's last event.
             self.step(cell, Event::End);
@@ -329,9 +329,14 @@ impl Shared {
         out
     }
 
-    /// Carries out what a step wants done.
-    fn carry_out(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>) {
-        self.tell(cell, out);
+    /// Carries out what a step wants done. `resumption`: of the batch that the step has the answer of.
+    fn carry_out(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        out: &mut Out<Ticket>,
+        resumption: Option<&Arc<Resumption>>,
+    ) {
+        self.tell(cell, out, resumption);
         if self.immediate {
             self.carry_out_requests(cell, out);
         }
@@ -344,7 +349,7 @@ impl Shared {
     }
 
     /// Tells callers, the log and the driver what the step says.
-    fn tell(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>) {
+    fn tell(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>, resumption: Option<&Arc<Resumption>>) {
         // Before the replies: a caller that goes on finds in the log what it did.
         for note in out.notes.drain(..) {
             report::note(self, note);
@@ -353,7 +358,7 @@ impl Shared {
             ownership.tell();
         }
         for reply in out.replies.drain(..) {
-            report::reply(self, cell, reply);
+            report::reply(self, cell, reply, resumption.map(Resuming::new));
         }
         if out.wants_wake_ups {
             self.wants_wake_ups.store(true, Ordering::Relaxed);
@@ -391,7 +396,7 @@ impl Shared {
     fn carry_out_requests(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>) {
         while out.ready.take().is_some() {
             *out = self.step_now(cell, Event::Send(ANY));
-            self.tell(cell, out);
+            self.tell(cell, out, None);
             let Some(request) = out.request.take() else {
                 continue;
             };
@@ -406,7 +411,7 @@ impl Shared {
             };
             self.health.note(std::slice::from_ref(&answer));
             *out = self.step_now(cell, Event::Answer(answer));
-            self.tell(cell, out);
+            self.tell(cell, out, None);
         }
     }
 
@@ -423,7 +428,7 @@ impl Shared {
     ) -> Option<(Request, Option<Duration>)> {
         let mut out = self.step_now(cell, Event::Send(kinds));
         let request = out.request.take().map(|request| (request, out.time_limit));
-        self.carry_out(cell, &mut out);
+        self.carry_out(cell, &mut out, None);
         request
     }
 
@@ -433,10 +438,11 @@ impl Shared {
         cell: &Arc<Cell>,
         answer: Result<Outcome, StoreError>,
         most_together: usize,
+        resumption: &Arc<Resumption>,
     ) {
         cell.most_together.store(most_together, Ordering::Relaxed);
         let mut out = self.step_now(cell, Event::Answer(answer));
-        self.carry_out(cell, &mut out);
+        self.carry_out(cell, &mut out, Some(resumption));
     }
 
     // ── The schedule ─────────────────────────────────────────────────────────────────────────────────

@@ -52,7 +52,7 @@ impl World {
         loop {
             let process = &mut self.processes[at];
             let now = process.clock.at(self.now);
-            let Some(lane) = process.dispatch.next_lane(now) else {
+            let Some(lane) = process.dispatch.next_lane(now, false) else {
                 break;
             };
             let (keys, kinds) = process.dispatch.take(lane, now);

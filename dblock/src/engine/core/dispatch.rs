@@ -74,16 +74,17 @@ impl<K> Dispatch<K> {
     }
 
     /// A lane whose next batch can go out now.
-    pub(crate) fn next_lane(&mut self, now: Time) -> Option<usize> {
+    /// `resuming`: callers have been answered that do not run yet.
+    pub(crate) fn next_lane(&mut self, now: Time, resuming: bool) -> Option<usize> {
         self.held_back_until = None;
-        (0..self.lanes.len()).find(|lane| self.may_send(*lane, now))
+        (0..self.lanes.len()).find(|lane| self.may_send(*lane, now, resuming))
     }
 
-    fn may_send(&mut self, at: usize, now: Time) -> bool {
+    fn may_send(&mut self, at: usize, now: Time, resuming: bool) -> bool {
         if self.lanes[at].on_its_way.is_some() || self.lanes[at].ready.is_empty() {
             return false;
         }
-        match self.waits_until(at) {
+        match self.waits_until(at, now, resuming) {
             Some(until) if until > now => {
                 self.held_back_until = self.held_back_until.into_iter().chain([until]).min();
                 false
@@ -92,13 +93,17 @@ impl<K> Dispatch<K> {
         }
     }
 
-    /// Until when a lane waits for the batch of its counterpart.
-    fn waits_until(&mut self, at: usize) -> Option<Time> {
+    /// Until when a lane waits for the batch of its counterpart, or for callers that were answered just now.
+    fn waits_until(&mut self, at: usize, now: Time, resuming: bool) -> Option<Time> {
         let counterpart = match self.lanes[at].kinds {
             [Kind::Release] => Kind::Acquire,
             [Kind::Acquire] => Kind::Release,
             _ => return None,
         };
+        if resuming {
+            let since = *self.lanes[at].held_back_since.get_or_insert(now);
+            return Some(since + HOLD_BACK);
+        }
         let other = self.lanes.iter().find(|lane| lane.kinds == [counterpart])?;
         let (count, sent_at) = other.on_its_way?;
         let lane = &mut self.lanes[at];
@@ -149,16 +154,16 @@ mod tests {
         let mut apart = Dispatch::new(3);
         ready(&mut apart, Kind::Acquire, 2);
         ready(&mut apart, Kind::Extend, 1);
-        let lane = apart.next_lane(NOW).unwrap();
+        let lane = apart.next_lane(NOW, false).unwrap();
         assert_eq!(apart.take(lane, NOW), (vec![0], &[Kind::Extend][..]));
-        let lane = apart.next_lane(NOW).unwrap();
+        let lane = apart.next_lane(NOW, false).unwrap();
         assert_eq!(apart.take(lane, NOW), (vec![0, 1], &[Kind::Acquire][..]));
-        assert_eq!(apart.next_lane(NOW), None);
+        assert_eq!(apart.next_lane(NOW, false), None);
 
         let mut mixed = Dispatch::new(1);
         ready(&mut mixed, Kind::Acquire, 1);
         ready(&mut mixed, Kind::Release, 1);
-        let lane = mixed.next_lane(NOW).unwrap();
+        let lane = mixed.next_lane(NOW, false).unwrap();
         assert_eq!(mixed.take(lane, NOW).0, [0, 0]);
     }
 
@@ -167,14 +172,14 @@ mod tests {
         let now = Time::from_nanos(1);
         let mut dispatch = Dispatch::new(3);
         ready(&mut dispatch, Kind::Release, 4);
-        let releases = dispatch.next_lane(now).unwrap();
+        let releases = dispatch.next_lane(now, false).unwrap();
         dispatch.take(releases, now);
         ready(&mut dispatch, Kind::Acquire, 2);
-        assert_eq!(dispatch.next_lane(now), None);
+        assert_eq!(dispatch.next_lane(now, false), None);
         assert_eq!(dispatch.held_back_until(), Some(now + HOLD_BACK));
-        assert!(dispatch.next_lane(now + HOLD_BACK).is_some());
+        assert!(dispatch.next_lane(now + HOLD_BACK, false).is_some());
         ready(&mut dispatch, Kind::Acquire, 3);
-        assert!(dispatch.next_lane(now).is_some(), "it is larger now");
+        assert!(dispatch.next_lane(now, false).is_some(), "it is larger now");
     }
 
     #[test]

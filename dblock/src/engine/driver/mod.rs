@@ -20,7 +20,7 @@ use self::batch::{Answered, Batch};
 use self::listener::{Heard, Listener};
 use self::stop::Stop;
 use super::core::key::Event;
-use super::handle::Command;
+use super::handle::{Command, Resumption};
 use super::shared::Shared;
 
 /// How long a stopping engine waits for releases to go through.
@@ -32,6 +32,8 @@ pub(super) struct Driver {
     listener: Listener,
     /// At most one for each lane.
     batches: FuturesUnordered<BoxFuture<'static, Answered>>,
+    /// The callers that the last batch has answered.
+    resumption: Option<Arc<Resumption>>,
     admin_tasks: JoinSet<()>,
     /// Admin tasks take turns: all connections but one are for locks.
     turn: Arc<Semaphore>,
@@ -45,6 +47,7 @@ impl Driver {
             shared,
             inbox,
             batches: FuturesUnordered::new(),
+            resumption: None,
             admin_tasks: JoinSet::new(),
             turn: Arc::new(Semaphore::new(1)),
             stop: Stop::No,
@@ -94,8 +97,9 @@ impl Driver {
         loop {
             let (lane, cells, kinds) = {
                 let now = self.shared.clock.now();
+                let resuming = self.resumption.as_ref().is_some_and(|callers| callers.wait());
                 let mut schedule = self.shared.schedule();
-                let Some(lane) = schedule.dispatch.next_lane(now) else {
+                let Some(lane) = schedule.dispatch.next_lane(now, resuming) else {
                     return;
                 };
                 let (cells, kinds) = schedule.dispatch.take(lane, now);
@@ -121,9 +125,12 @@ impl Driver {
     fn answer(&mut self, answered: Answered) {
         self.shared.schedule().dispatch.answered(answered.lane);
         self.shared.health.note(&answered.answers);
+        let resumption = Resumption::new(&self.shared);
         for (cell, answer) in answered.cells.iter().zip(answered.answers) {
-            self.shared.answer(cell, answer, answered.most_together);
+            self.shared
+                .answer(cell, answer, answered.most_together, &resumption);
         }
+        self.resumption = Some(resumption);
     }
 
     fn handle(&mut self, command: Option<Command>) {

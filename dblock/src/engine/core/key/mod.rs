@@ -773,8 +773,8 @@ impl<C> Machine<C> {
                 taken_over,
                 wanted,
             }) => {
-                // What is left of less than the whole is a row that was passed on.
-                let place = self.asking.place.filter(|_| remaining < ask.ttl);
+                // A fresh lease is as long as the ask; what is left of another length is a row that was passed on.
+                let place = self.asking.place.filter(|_| remaining != ask.ttl);
                 let grant = Grant {
                     lease_id,
                     fence_token,
