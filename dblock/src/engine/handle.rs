@@ -68,6 +68,9 @@ pub(crate) enum Ticket {
     Confirm(oneshot::Sender<(Result<(), Unconfirmed>, Option<Resuming>)>),
 }
 
+/// More callers than that keep everyone busy: the next batch is carried out while those of the last one come to run.
+const MOST_WAITED_FOR: usize = 64;
+
 /// The callers that a batch has answered and that do not run yet. They are likely to ask for something at once: the next
 /// batch waits a moment for them.
 pub(super) struct Resumption {
@@ -89,7 +92,7 @@ impl Resumption {
     /// Whether to wait: some callers do not run yet. The last of them wakes the driver.
     pub(super) fn wait(&self) -> bool {
         self.waited_for.store(true, Ordering::SeqCst);
-        self.callers.load(Ordering::SeqCst) > 0
+        (1..=MOST_WAITED_FOR).contains(&self.callers.load(Ordering::SeqCst))
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! A batch costs a commit, however few requests are in it, and callers whose requests were answered together tend to
 //! come back together. So a batch of acquires waits, once and for a moment, for a batch of releases that is on its
-//! way and no smaller, and the other way round: its callers are about to want the same.
+//! way and no smaller, and the other way round: its callers are about to want the same. It waits as well for callers
+//! that were answered just now, until they run.
 
 use std::collections::VecDeque;
 use std::time::Duration;
