@@ -7,7 +7,7 @@
 //!
 //! - *The wake-up's token is larger than the holder's token in the answer that gave the place.* The row may have been
 //!   passed on to this lease once before, have expired unheard, and have gone to others.
-//! - *No ask of the lease is on its way*, else its answer is waited for: it may find the lease expired, and queue it anew.
+//! - *No request of the key is on its way*, else its answer is waited for: it may find the lease expired, and queue it anew.
 //! - *What is left counts from when the latest ask was sent that was answered `Queued`.* The release came after
 //!   that. With too little left, or for a caller that does not renew, an extension comes first.
 //! - *A lease that has entered, was withdrawn, was told `Lost`, or had an ask of unknown outcome is never asked with again.*

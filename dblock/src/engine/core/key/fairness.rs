@@ -25,7 +25,7 @@ pub(super) const WANTED_FOR: Duration = Duration::from_secs(3);
 pub(super) struct Fairness {
     /// Since when the lease of this process is handed over here while others want the key.
     turn_since: Option<Time>,
-    /// How often the key has gone from one other process to the next one while this one waited.
+    /// How often another process got the key while callers of this one waited.
     passed_over: u32,
 }
 
@@ -37,7 +37,8 @@ impl Fairness {
         self.extended(wanted, env)
     }
 
-    /// The lease goes on. Returns until when it may be handed over here: as long as nobody else wants the key.
+    /// The lease goes on. Returns until when it may be handed over here: for a whole turn after this answer
+    /// while nobody else wants the key, and for what is left of the turn otherwise.
     pub(super) fn extended(&mut self, wanted: bool, env: &Env<'_>) -> Time {
         if !wanted || flawed(Flaw::TurnsNeverEnd) {
             self.turn_since = None;

@@ -1,22 +1,21 @@
 //! The lease that this process has on a key.
 //!
-//! ```text
-//!          granted, or passed on
-//!                   │
-//!                   ▼      local hand-over
-//!   ┌───────────── Held ◀───────────────────┐
-//!   │ deadline,     │ last hold ends        │ the next caller comes
-//!   │ revoked,      ├─────────────────────▶ Left ───────────▶ Releasing ──▶ gone
-//!   │ told Lost     │ hold_min is not over  ▲  Release sent              answered, or
-//!   ▼               ▼                       │                            past its end
-//!  Lost         Lingering ──────────────────┤
-//!   └───────────────────────────────────────┘
-//!     last hold ends        hold_min is over
-//! ```
+//! | state | what happens | next |
+//! |---|---|---|
+//! | – | granted by the store, or passed on by another process | `Held` |
+//! | `Held` | the deadline or `max_hold` passes, the row says `Lost`, a fence check finds it gone, shutdown | `Lost` |
+//! | `Held`, `Lost` | the last hold ends, `hold_min` is not over and the row may still be kept busy | `Lingering` |
+//! | `Held`, `Lost` | the last hold ends otherwise | `Left` |
+//! | `Lingering` | `hold_min` is over | `Left` |
+//! | `Left` | the next caller of this process enters in memory: local hand-over | `Held` |
+//! | `Left` | the release is sent | `Releasing` |
+//! | `Releasing` | its answer comes | – |
+//! | any but `Held` | the row has ended by itself | – |
 //!
-//! - `Held`: somebody holds the lock. The only state in which a hold is added, or in which the row is renewed.
+//! - `Held`: somebody holds the lock. The only state in which a hold is added. The row is renewed, unless it is revoked:
+//!   then the lease stays `Held` until its deadline.
 //! - `Lost`: the lease has ended before its holds did. Bodies are being stopped; a lost lease never becomes `Held`.
-//! - `Lingering`: everyone has left, and `hold_min` keeps the row busy.
+//! - `Lingering`: everyone has left, and `hold_min` keeps the row busy. The row is extended once if it must last longer.
 //! - `Left`: everyone has left, and the release is due. The next caller may still enter without the store.
 //! - `Releasing`: the release was sent, so nobody enters with this lease any more.
 //!

@@ -1,7 +1,10 @@
 //! Sequences of events, and what the machine wants done after each.
 
 use super::super::ownership::Call;
+use std::time::Duration;
+
 use super::*;
+use crate::store::{Occupant, Request, StoreErrorKind};
 
 const TTL: Duration = Duration::from_secs(9);
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,0 +1,251 @@
+//! What an answer of the store means for a key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::abandoned::Abandoned;
+use super::held::{After, Grant};
+use super::{ForWhom, Machine, OnItsWay};
+use crate::engine::core::env::Env;
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::out::{LastAnswer, Note, Out, Refusal, Reply};
+use crate::engine::core::time::Time;
+use crate::store::{Action, Extend, Occupant, Outcome, StoreError, StoreErrorKind};
+
+/// How long a caller that does not wait puts up with a row that somebody has locked.
+const ROW_LOCKED_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl<C> Machine<C> {
+    pub(super) fn answer(
+        &mut self,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+        out: &mut Out<C>,
+    ) {
+        let Some(sent) = self.on_its_way.take() else {
+            return;
+        };
+        if flawed(Flaw::AnswersCountTwice) {
+            self.apply(&sent, answer.clone(), env, out);
+        }
+        self.apply(&sent, answer, env, out);
+    }
+
+    fn apply(
+        &mut self,
+        sent: &OnItsWay,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+        out: &mut Out<C>,
+    ) {
+        match sent.for_whom {
+            ForWhom::Abandoned => self.abandoned.retain_mut(|abandoned| {
+                abandoned.lease_id != sent.lease_id
+                    || !abandoned.release_answered(&answer, sent.sent_at, env.now)
+            }),
+            ForWhom::Held => self.answer_held(sent, answer, env, out),
+            ForWhom::Arriving => self.answer_arriving(sent, answer, env, out),
+            ForWhom::Waiter(number) => self.answer_acquire(number, sent, answer, env, out),
+        }
+    }
+
+    fn answer_held(
+        &mut self,
+        sent: &OnItsWay,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+        out: &mut Out<C>,
+    ) {
+        let Some(held) = self.held.as_mut().filter(|held| held.lease_id() == sent.lease_id) else {
+            return;
+        };
+        if let Ok(Outcome::Extended { wanted, .. }) = &answer {
+            out.notes.extend(held.renewal_lag(env.now).map(Note::RenewalLag));
+            held.hand_over_until(self.fairness.extended(*wanted, env));
+        }
+        let after = held.answered(&sent.action, sent.sent_at, answer, env.now, out);
+        if let After::Over { passed_on } = after
+            && let Some(held) = self.held.take()
+        {
+            self.after(&held, env.now);
+            if passed_on {
+                let pause = self.fairness.passed_over(env);
+                self.asking.ask_after(pause, env.now);
+            }
+        }
+    }
+
+    /// The extension of a row that was passed on.
+    fn answer_arriving(
+        &mut self,
+        sent: &OnItsWay,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+        out: &mut Out<C>,
+    ) {
+        let Some(arriving) = self.asking.arriving else {
+            return;
+        };
+        let Action::Extend(Extend {
+            ttl,
+            handed_over: Some(to),
+            ..
+        }) = &sent.action
+        else {
+            return;
+        };
+        match answer {
+            Ok(Outcome::Extended {
+                remaining, wanted, ..
+            }) => {
+                let grant = Grant {
+                    lease_id: arriving.lease_id,
+                    fence_token: arriving.fence_token,
+                    spare_tokens: arriving.spare_tokens,
+                    store_end: sent.sent_at + remaining,
+                    over_at: env.now + remaining,
+                    length: *ttl,
+                    row_owner: Some(to.owner),
+                    since: sent.sent_at,
+                    wanted,
+                };
+                self.asking.arriving = None;
+                self.arrive(grant, None, env, out);
+            }
+            Ok(Outcome::Lost) => {
+                self.asking.arriving = None;
+                self.asking.ask_now();
+            }
+            Ok(_) => self.asking.retry_arriving(Duration::ZERO, env),
+            Err(error) => {
+                // It may have been carried out all the same.
+                self.asking.retry_arriving(*ttl, env);
+                self.refuse_hopeless(&error, out);
+                self.asking.answered(LastAnswer::Failed(error), env.now);
+            }
+        }
+    }
+
+    fn answer_acquire(
+        &mut self,
+        number: u64,
+        sent: &OnItsWay,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+        out: &mut Out<C>,
+    ) {
+        let Action::Acquire(ask) = &sent.action else {
+            return;
+        };
+        self.asking.took(env.now.since(sent.sent_at));
+        let (now, lease_id) = (env.now, sent.lease_id);
+        match answer {
+            Ok(Outcome::Granted {
+                fence_token,
+                remaining,
+                taken_over,
+                wanted,
+            }) => {
+                // A fresh lease is as long as the ask; what is left of another length is a row that was passed on.
+                let place = self.asking.place.filter(|_| remaining != ask.ttl);
+                let grant = Grant {
+                    lease_id,
+                    fence_token,
+                    spare_tokens: ask.spare_tokens,
+                    store_end: sent.sent_at + remaining,
+                    over_at: now + remaining,
+                    length: place.map_or(ask.ttl, |place| place.next_ttl),
+                    // An earlier ask for another caller may have given the place.
+                    row_owner: place.is_none().then_some(ask.owner),
+                    since: sent.sent_at,
+                    wanted,
+                };
+                self.arrive(grant, Some(number), env, out);
+                self.note_taken_over(taken_over, out);
+            }
+            Ok(Outcome::Queued { occupant, next_ttl }) => {
+                self.asking.queued(
+                    lease_id,
+                    ask.spare_tokens,
+                    occupant.fence_token,
+                    next_ttl,
+                    sent.sent_at,
+                );
+                self.busy(occupant, env, out);
+            }
+            Ok(Outcome::Busy(occupant)) => {
+                self.busy(occupant, env, out);
+                if ask.wanted_for.is_none() && !self.queue.is_empty() {
+                    // Nobody waited when it was asked: the row must hear of those that do.
+                    self.asking.ask_now();
+                }
+            }
+            Ok(Outcome::Skipped) => {
+                let patient = now.before(ROW_LOCKED_TIMEOUT);
+                self.refuse_non_blocking(patient, &Refusal::RowLocked, out);
+                self.asking.skipped(env);
+            }
+            Ok(Outcome::Lost) if self.asking.place.is_some() => {
+                // It was passed on, and ran out before anybody heard of it.
+                self.asking.place = self.asking.place.filter(|_| flawed(Flaw::LostPlaceIsKept));
+                self.asking.ask_now();
+            }
+            Ok(other) => {
+                // The lease was never granted, so no store that keeps its contract says that.
+                let message = format!("the store answered an acquire with {other:?}");
+                let error = StoreError::new(StoreErrorKind::Interrupted, message);
+                self.acquire_failed(lease_id, ask.ttl, error, env, out);
+            }
+            Err(error) => self.acquire_failed(lease_id, ask.ttl, error, env, out),
+        }
+    }
+
+    fn note_taken_over(&self, former: Option<Occupant>, out: &mut Out<C>) {
+        if let Some((held, former)) = self.held.as_ref().zip(former) {
+            out.notes
+                .push(Note::TakenOver(Arc::clone(held.current()), former));
+        }
+    }
+
+    fn busy(&mut self, occupant: Occupant, env: &mut Env<'_>, out: &mut Out<C>) {
+        self.refuse_non_blocking(Time::MAX, &Refusal::Held(Some(occupant.clone())), out);
+        self.asking.busy(occupant, env);
+    }
+
+    fn acquire_failed(
+        &mut self,
+        lease_id: Uuid,
+        ttl: Duration,
+        error: StoreError,
+        env: &mut Env<'_>,
+        out: &mut Out<C>,
+    ) {
+        if error.is_outcome_unknown() && !flawed(Flaw::UnknownOutcomeIsRepeated) {
+            let abandoned = match self.asking.place {
+                Some(_) => Abandoned::queued(lease_id, ttl, env.now),
+                None => Abandoned::new(lease_id, ttl, env.now),
+            };
+            self.asking.place = self.asking.place.filter(|_| flawed(Flaw::UnknownPlaceIsKept));
+            if !flawed(Flaw::AbandonedIsForgotten) {
+                self.abandoned.push(abandoned);
+            }
+        }
+        self.refuse_hopeless(&error, out);
+        self.asking.failed(error, env);
+    }
+
+    /// Refuses callers for whom asking again makes no sense.
+    fn refuse_hopeless(&mut self, error: &StoreError, out: &mut Out<C>) {
+        let refusal = Refusal::Store(error.clone());
+        if error.kind() == StoreErrorKind::Unreachable {
+            self.refuse_non_blocking(Time::MAX, &refusal, out);
+        }
+        if !error.is_retryable() {
+            let refused = self.queue.take(true).into_iter();
+            out.replies
+                .extend(refused.map(|waiter| Reply::Refused(waiter, refusal.clone())));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Who enters: every lease that comes to this process goes through [`Machine::arrive`], and what nobody waits for any more
+//! is given back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::abandoned::Abandoned;
+use super::asking::Arriving;
+use super::held::{Grant, Held};
+use super::{ForWhom, Machine, fairness};
+use crate::engine::core::env::Env;
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::out::{Out, Reply};
+use crate::engine::core::ownership::Ownership;
+use crate::engine::core::time::Time;
+
+/// What must be left at least of a lease that was passed on for a caller to enter at once: an extension follows.
+const ENOUGH_TO_ENTER: Duration = Duration::from_millis(100);
+
+/// What became of a lease that is offered to the callers of this process.
+enum Offered {
+    Entered,
+    /// Its time is nearly over, or nobody wants it.
+    OfNoUse,
+    /// It must be extended first.
+    TooShort,
+}
+
+impl<C> Machine<C> {
+    pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64, env: &mut Env<'_>) {
+        let asked = self
+            .on_its_way
+            .as_ref()
+            .filter(|sent| matches!(sent.for_whom, ForWhom::Waiter(_)));
+        if self
+            .asking
+            .passed_on(lease_id, fence_token, asked.map(|sent| sent.lease_id))
+        {
+            return;
+        }
+        let abandoned = self
+            .abandoned
+            .iter_mut()
+            .find(|abandoned| abandoned.lease_id == lease_id);
+        match abandoned {
+            Some(abandoned) => abandoned.passed_on(env.now),
+            None if self.held.is_none() && !self.queue.is_empty() => {
+                let pause = self.fairness.passed_over(env);
+                self.asking.woken_for_another(pause, env.now);
+            }
+            None => {}
+        }
+    }
+
+    /// Lets the first caller in when the row was passed on to this process.
+    pub(super) fn enter_after_wake_up(&mut self, env: &mut Env<'_>, out: &mut Out<C>) {
+        let Some((place, fence_token)) = self.asking.arrived() else {
+            return;
+        };
+        let grant = Grant {
+            lease_id: place.lease_id,
+            fence_token,
+            spare_tokens: place.spare_tokens,
+            store_end: if flawed(Flaw::PlacesCountFromTheWakeUp) {
+                env.now + place.next_ttl
+            } else {
+                place.until
+            },
+            over_at: env.now + place.next_ttl,
+            length: place.next_ttl,
+            // The extension that follows names the owner.
+            row_owner: None,
+            since: env.now,
+            wanted: true,
+        };
+        self.arrive(grant, None, env, out);
+    }
+
+    /// Gives back what nobody waits for any more.
+    pub(super) fn give_up_places(&mut self, now: Time) {
+        if !self.queue.is_empty() || flawed(Flaw::PlacesAreKept) {
+            return;
+        }
+        let place = if flawed(Flaw::WithdrawnPlaceIsKept) {
+            self.asking.place
+        } else {
+            self.asking.place.take()
+        };
+        if let Some(place) = place {
+            // The successor lapses, and the lease too if the row was passed on to it just before.
+            let lapses = now + fairness::WANTED_FOR + place.next_ttl;
+            self.abandoned
+                .push(Abandoned::answered(place.lease_id, lapses, now));
+        }
+        if let Some(arriving) = self.asking.arriving.take() {
+            self.abandoned
+                .push(Abandoned::answered(arriving.lease_id, arriving.until, now));
+        }
+    }
+
+    /// Gives a lease that the store has granted to a caller, extends it first, or gives it back.
+    pub(super) fn arrive(&mut self, grant: Grant, asked: Option<u64>, env: &mut Env<'_>, out: &mut Out<C>) {
+        let (lease_id, until, fence_token) = (grant.lease_id, grant.over_at, grant.fence_token);
+        match self.offer(grant, asked, env, out) {
+            Offered::Entered => {}
+            Offered::OfNoUse => {
+                self.asking.place = None;
+                self.asking.arriving = None;
+                self.abandoned.push(Abandoned::answered(lease_id, until, env.now));
+                self.asking.ask_now();
+            }
+            Offered::TooShort => {
+                self.asking.must_extend(Arriving {
+                    lease_id,
+                    fence_token,
+                    spare_tokens: grant.spare_tokens,
+                    until,
+                    retry_at: env.now,
+                });
+            }
+        }
+    }
+
+    /// Offers a lease to the caller that was asked for, or to the first one.
+    fn offer(&mut self, grant: Grant, asked: Option<u64>, env: &mut Env<'_>, out: &mut Out<C>) -> Offered {
+        let now = env.now;
+        let first = self.queue.first().map(|(number, _)| number);
+        let asked = asked.and_then(|number| self.queue.remove(number).map(|waiter| (number, waiter)));
+        let taken = asked.or_else(|| first.and_then(|number| Some((number, self.queue.remove(number)?))));
+        let Some((number, waiter)) = taken else {
+            return Offered::OfNoUse;
+        };
+        let call = &waiter.call;
+        let deadline = grant.deadline(call.ttl);
+        let whole = grant.row_owner.is_some() && call.ttl <= grant.length;
+        let enough = if whole {
+            now < deadline
+        } else {
+            now + self.asking.time_of_two_answers().max(ENOUGH_TO_ENTER) < deadline
+                || flawed(Flaw::TooLittleIsEnough)
+        };
+        if !enough || !whole && !call.renew {
+            self.queue.put_back(number, waiter);
+            // A whole lease of which nothing is left was answered too late.
+            return if whole {
+                Offered::OfNoUse
+            } else {
+                Offered::TooShort
+            };
+        }
+        let ids = (grant.lease_id, grant.fence_token);
+        let ownership = Ownership::new(self.key.clone(), call.clone(), ids, (grant.since, now), deadline);
+        let ownership = Arc::new(ownership);
+        self.asking.granted(now);
+        let until = self.fairness.granted(grant.wanted, env);
+        self.held = Some(Held::new(grant, Arc::clone(&ownership), until, now));
+        out.replies.push(Reply::Granted(waiter, ownership));
+        Offered::Entered
+    }
+}

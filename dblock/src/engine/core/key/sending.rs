@@ -1,0 +1,169 @@
+//! What is sent for a key, and when to look at it again.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::asking::{Arriving, Asking};
+use super::held::Held;
+use super::{ForWhom, Machine, OnItsWay, fairness};
+use crate::engine::core::env::Env;
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::out::{Kind, Out};
+use crate::engine::core::time::Time;
+use crate::store::{Acquire, Action, Extend, HandedOver, Request};
+
+/// What to send next.
+enum Plan {
+    Held(Action),
+    Abandoned(Uuid),
+    Arriving(Arriving),
+    Acquire,
+}
+
+impl Plan {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Held(action) => Kind::of(action),
+            Self::Abandoned(_) => Kind::Release,
+            Self::Arriving(_) => Kind::Extend,
+            Self::Acquire => Kind::Acquire,
+        }
+    }
+}
+
+impl<C> Machine<C> {
+    /// Says what is ready to be sent, and when to look again.
+    pub(super) fn plan_ahead(&mut self, env: &Env<'_>, out: &mut Out<C>) {
+        let now = env.now;
+        let kind = self.plan(now).map(|plan| plan.kind());
+        if kind.is_some() && kind != self.listed {
+            self.listed = kind;
+            out.ready = kind;
+        }
+        out.look_at = self.next_look(now);
+        #[cfg(any(test, feature = "simulation"))]
+        self.check_looks(out.look_at);
+        out.wants_wake_ups = self.held.is_none() && self.asking.ask_at().is_some() && !self.queue.is_empty();
+        out.idle = self.is_idle();
+    }
+
+    /// There is nothing to know about the key.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.is_busy()
+            && self.queue.is_empty()
+            && self.asking.place.is_none()
+            && self.asking.arriving.is_none()
+            && self.listed.is_none()
+    }
+
+    fn plan(&self, now: Time) -> Option<Plan> {
+        if self.on_its_way.is_some() && !flawed(Flaw::RequestsOvertake) {
+            return None;
+        }
+        // What keeps a lease comes before what ends one that nobody took.
+        if let Some(held) = &self.held
+            && let Some(action) = held.next_action(now)
+        {
+            return Some(Plan::Held(action));
+        }
+        if let Some(arriving) = self.asking.arriving.filter(|arriving| arriving.retry_at <= now) {
+            return Some(Plan::Arriving(arriving));
+        }
+        // The newest first: nothing comes between an acquire and the release that undoes it. While somebody holds the
+        // lock, the row is not theirs, and a release on its way would only make a renewal late.
+        let renews = self.held.as_ref().is_some_and(Held::is_held);
+        let mut due = self.abandoned.iter().rev().filter(|_| !renews);
+        if let Some(abandoned) = due.find(|abandoned| abandoned.retry_at <= now) {
+            return Some(Plan::Abandoned(abandoned.lease_id));
+        }
+        let asks = self.held.is_none() && !self.queue.is_empty() && self.asking.may_ask(now);
+        asks.then_some(Plan::Acquire)
+    }
+
+    /// The request to send now; it is on its way from here on.
+    pub(super) fn send(&mut self, kinds: &[Kind], env: &mut Env<'_>) -> Option<Request> {
+        let plan = self.plan(env.now).filter(|plan| kinds.contains(&plan.kind()))?;
+        let (lease_id, action, for_whom) = match plan {
+            Plan::Held(action) => {
+                let held = self.held.as_mut()?;
+                held.sent(&action);
+                (held.lease_id(), action, ForWhom::Held)
+            }
+            Plan::Abandoned(lease_id) => (lease_id, Action::Release, ForWhom::Abandoned),
+            Plan::Arriving(arriving) => {
+                let (_, first) = self.queue.first()?;
+                let mut extend = Extend::new(1, first.call.ttl);
+                extend.handed_over = Some(HandedOver {
+                    owner: first.call.owner,
+                    holder: Arc::clone(&first.call.holder),
+                    fence_token: arriving.fence_token,
+                });
+                (arriving.lease_id, Action::Extend(extend), ForWhom::Arriving)
+            }
+            Plan::Acquire => {
+                let (number, first) = self.queue.first()?;
+                let call = &first.call;
+                let mut acquire = Acquire::new(call.owner, call.ttl, Arc::clone(&call.holder));
+                acquire.wanted_for = (self.queue.blocking() > 0).then_some(fairness::WANTED_FOR);
+                let waited = env.now.since(first.since);
+                acquire.queue =
+                    (acquire.wanted_for.is_some() && Asking::queues(waited, env)).then_some(waited);
+                let (lease_id, spare_tokens) = self.asking.asked(self.queue.len() > 1, env);
+                acquire.spare_tokens = spare_tokens;
+                (lease_id, Action::Acquire(acquire), ForWhom::Waiter(number))
+            }
+        };
+        self.on_its_way = Some(OnItsWay {
+            lease_id,
+            action: action.clone(),
+            for_whom,
+            sent_at: env.now,
+        });
+        Some(Request {
+            key: self.key.clone(),
+            lease_id,
+            action,
+        })
+    }
+
+    /// When to look again without an event.
+    fn next_look(&self, now: Time) -> Option<Time> {
+        let asked = self.on_its_way.is_some();
+        // What was due before is listed, or follows the request on its way: only what comes later needs a look.
+        let later = |at: &Time| !asked && *at > now;
+        let abandoned = self.abandoned.iter().map(|abandoned| abandoned.retry_at);
+        let abandoned = abandoned.filter(later);
+        let arriving = self
+            .asking
+            .arriving
+            .map(|arriving| arriving.retry_at)
+            .filter(later);
+        let held = self.held.as_ref().and_then(|held| held.next_look(now, asked));
+        let ask = if self.held.is_none() && !self.queue.is_empty() {
+            self.asking.ask_at().filter(later)
+        } else {
+            None
+        };
+        let deadline = self.queue.first_deadline();
+        abandoned
+            .chain(arriving)
+            .chain(held)
+            .chain(ask)
+            .chain(deadline)
+            .min()
+    }
+
+    /// What must happen without another event is sent for, or looked at in time.
+    #[cfg(any(test, feature = "simulation"))]
+    fn check_looks(&self, look_at: Option<Time>) {
+        let by = |at: Time| look_at.is_some_and(|look| look <= at);
+        if let Some(deadline) = self.queue.first_deadline() {
+            assert!(by(deadline), "a caller's time is over before anybody looks");
+        }
+        let sends = self.on_its_way.is_some() || self.listed.is_some();
+        if let Some(at) = self.held.as_ref().and_then(Held::must_send_by).filter(|_| !sends) {
+            assert!(by(at), "a renewal is due before anybody looks");
+        }
+    }
+}
