@@ -11,7 +11,9 @@ mod clock;
 pub(crate) mod core;
 mod driver;
 mod handle;
+mod hold;
 mod report;
+mod resumption;
 mod shared;
 
 use std::sync::Arc;
@@ -20,7 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 
 pub(crate) use self::driver::purge;
-pub(crate) use self::handle::{AcquireCall, EngineHandle, Hold, Lease, STORE_TIMEOUT, Unconfirmed};
+pub(crate) use self::handle::{AcquireCall, EngineHandle, STORE_TIMEOUT};
+pub(crate) use self::hold::{Hold, Lease, Unconfirmed};
 pub(crate) use self::shared::Settings;
 
 use self::driver::Driver;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::core::key::Waiter;
 use super::core::out::{Kind, Note, Refusal, Reply};
 use super::core::ownership::Ownership;
-use super::handle::{Hold, Lease, Resuming, Ticket, Unconfirmed};
+use super::handle::Ticket;
+use super::hold::{Hold, Lease, Unconfirmed};
+use super::resumption::Resuming;
 use super::shared::{Cell, Shared};
 use crate::error::{LockError, LostReason, TimeoutCause};
 

@@ -20,7 +20,8 @@ use self::batch::{Answered, Batch};
 use self::listener::{Heard, Listener};
 use self::stop::Stop;
 use super::core::key::Event;
-use super::handle::{Command, Resumption};
+use super::handle::Command;
+use super::resumption::Resumption;
 use super::shared::Shared;
 
 /// How long a stopping engine waits for releases to go through.

@@ -1,0 +1,287 @@
+//! What an owner has: its lease, and each of its holds.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::core::key::{Confirm, Event};
+use super::core::ownership::Ownership;
+use super::core::time::Time;
+use super::handle::{EngineHandle, Ticket};
+use super::report;
+use super::resumption::Resuming;
+use super::shared::{Cell, Shared};
+use crate::error::{LockError, LostReason};
+use crate::key::Key;
+use crate::options::OnLost;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Why the row does not say what a caller did.
+#[derive(Debug)]
+pub(crate) enum Unconfirmed {
+    /// The lease had ended before.
+    Lost(LostReason),
+    /// The store did not answer in time. The engine goes on trying.
+    NoAnswer(Option<StoreError>),
+}
+
+/// An ownership as its owner sees it. Cloning is cheap, and keeps nothing locked.
+#[derive(Clone)]
+pub(crate) struct Lease {
+    shared: Arc<Shared>,
+    cell: Arc<Cell>,
+    ownership: Arc<Ownership>,
+}
+
+impl Lease {
+    pub(super) fn new(shared: Arc<Shared>, cell: Arc<Cell>, ownership: Arc<Ownership>) -> Self {
+        Self {
+            shared,
+            cell,
+            ownership,
+        }
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.ownership.key
+    }
+
+    pub(crate) fn owner(&self) -> Uuid {
+        self.ownership.call.owner
+    }
+
+    pub(crate) fn fence_token(&self) -> i64 {
+        self.ownership.fence_token
+    }
+
+    #[cfg(feature = "sql")]
+    pub(crate) fn id(&self) -> Uuid {
+        self.ownership.lease_id
+    }
+
+    pub(crate) fn on_lost(&self) -> OnLost {
+        self.ownership.call.on_lost
+    }
+
+    fn now(&self) -> Time {
+        self.shared.clock.now()
+    }
+
+    /// Why the lease has ended for this owner, if it has. The first reason stays.
+    pub(crate) fn lost_reason(&self) -> Option<LostReason> {
+        let now = self.now();
+        let (reason, first) = self.ownership.look(now);
+        if first && let Some(reason) = reason {
+            // Whoever looks first after its time tells the others.
+            report::lost(&self.ownership, reason, now);
+            self.ownership.tell();
+        }
+        reason
+    }
+
+    /// Fails when the lease has ended.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        self.lost_reason().map_or(Ok(()), |reason| Err(self.lost(reason)))
+    }
+
+    pub(crate) fn lost(&self, reason: LostReason) -> LockError {
+        LockError::Lost {
+            key: self.key().clone(),
+            reason,
+            fence_token: self.fence_token(),
+            held: self.held(),
+        }
+    }
+
+    /// What is left until the local deadline; zero when the lease has ended.
+    pub(crate) fn remaining(&self) -> Duration {
+        let now = self.now();
+        self.ownership
+            .deadline()
+            .map_or(Duration::ZERO, |deadline| deadline.since(now))
+    }
+
+    /// For how long the owner has, or had, the lock.
+    pub(crate) fn held(&self) -> Duration {
+        self.ownership.held(self.now())
+    }
+
+    /// Completes when an operator has revoked the lease.
+    pub(crate) async fn revoked(&self) {
+        self.ownership.until(Ownership::is_revoked).await;
+    }
+
+    /// Completes when the lease has ended. Borrows nothing.
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let ownership = Arc::clone(&self.ownership);
+        async move { ownership.until(|ownership| ownership.deadline().is_none()).await }
+    }
+
+    /// From here on the lock goes on through the store. With `named` it waits until the row names the owner.
+    #[cfg(feature = "sql")]
+    pub(crate) async fn pin(&self, named: bool) -> Result<(), LockError> {
+        let pin = |confirm| Event::Pin(Arc::clone(&self.ownership), confirm);
+        if named {
+            let (confirm, answer) = confirm(self.now() + self.remaining());
+            self.shared.step(&self.cell, pin(Some(confirm)));
+            return self.confirmed(answer).await;
+        }
+        self.shared.step(&self.cell, pin(None));
+        self.check()
+    }
+
+    /// A fence check has shown that the lease is gone.
+    #[cfg(feature = "sql")]
+    pub(crate) fn end_as_gone(&self) {
+        self.shared
+            .step(&self.cell, Event::Gone(Arc::clone(&self.ownership)));
+    }
+
+    async fn confirmed(&self, answer: Confirmation) -> Result<(), LockError> {
+        let since = self.now();
+        match answer.await.map(|(answer, _)| answer) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Unconfirmed::Lost(reason))) => Err(self.lost(reason)),
+            Ok(Err(Unconfirmed::NoAnswer(error))) => Err(LockError::Store {
+                key: Some(self.key().clone()),
+                waited: self.now().since(since),
+                source: error.unwrap_or_else(|| {
+                    StoreError::new(
+                        StoreErrorKind::Unreachable,
+                        "the database has not answered in the time given",
+                    )
+                }),
+            }),
+            // Nobody is left to answer: the lease was forgotten, or the engine has ended.
+            Err(_) => {
+                self.check()?;
+                Err(LockError::Shutdown {
+                    key: Some(self.key().clone()),
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lease").field(&self.ownership).finish()
+    }
+}
+
+type Confirmation = oneshot::Receiver<(Result<(), Unconfirmed>, Option<Resuming>)>;
+
+fn confirm(deadline: Time) -> (Confirm<Ticket>, Confirmation) {
+    let (reply, answer) = oneshot::channel();
+    let ticket = Ticket::Confirm(reply);
+    (Confirm { ticket, deadline }, answer)
+}
+
+/// One entry by an owner. Dropping it ends the entry; the engine writes that to the row without the caller.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    lease: Lease,
+    engine: EngineHandle,
+    left: bool,
+}
+
+impl Hold {
+    /// The hold that a grant comes with. `None` when no handle is left.
+    pub(super) fn granted(lease: Lease) -> Option<Self> {
+        let alive = lease.shared.alive.upgrade();
+        let engine = alive.map(|alive| EngineHandle::new(Arc::clone(&lease.shared), alive));
+        let Some(engine) = engine else {
+            leave(&lease, false, None);
+            return None;
+        };
+        Some(Self {
+            lease,
+            engine,
+            left: false,
+        })
+    }
+
+    /// One more hold of a lease that is held. Waits until the row counts it, and the store says that the lease still
+    /// holds.
+    pub(crate) async fn enter(
+        lease: &Lease,
+        engine: &EngineHandle,
+        timeout: Duration,
+    ) -> Result<Self, LockError> {
+        let (confirm, answer) = confirm(lease.now() + timeout);
+        let hold = Self::add(lease, engine, Some(confirm));
+        lease.confirmed(answer).await?;
+        lease.check()?;
+        hold
+    }
+
+    /// The same in memory only: the row follows.
+    pub(crate) fn enter_now(lease: &Lease, engine: &EngineHandle) -> Result<Self, LockError> {
+        Self::add(lease, engine, None)
+    }
+
+    fn add(
+        lease: &Lease,
+        engine: &EngineHandle,
+        confirm: Option<Confirm<Ticket>>,
+    ) -> Result<Self, LockError> {
+        let event = Event::Enter(Arc::clone(&lease.ownership), confirm);
+        if !lease.shared.step(&lease.cell, event).entered {
+            lease.check()?;
+            return Err(lease.lost(LostReason::Released));
+        }
+        Ok(Self {
+            lease: lease.clone(),
+            engine: engine.clone(),
+            left: false,
+        })
+    }
+
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    pub(crate) fn engine(&self) -> &EngineHandle {
+        &self.engine
+    }
+
+    /// Ends the hold and waits, at most `limit`, until the row says so. The hold has ended when the future
+    /// is first polled, whether or not it is polled again. `in_order`: the body returned; the lock may be
+    /// handed over inside the process.
+    pub(crate) async fn leave(mut self, limit: Duration, in_order: bool) -> Result<(), Unconfirmed> {
+        self.left = true;
+        let (confirm, answer) = confirm(self.lease.now() + limit);
+        leave(&self.lease, in_order, Some(confirm));
+        let answer = answer.await.map(|(answer, _)| answer);
+        answer.unwrap_or_else(|_| {
+            // Nobody is left to answer: the lease was forgotten, or the engine has ended.
+            let reason = self.lease.lost_reason();
+            Err(reason.map_or(Unconfirmed::NoAnswer(None), Unconfirmed::Lost))
+        })
+    }
+}
+
+fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) {
+    let ownership = Arc::clone(&lease.ownership);
+    let event = Event::Leave {
+        ownership,
+        in_order,
+        confirm,
+    };
+    lease.shared.step(&lease.cell, event);
+    if lease.ownership.deadline().is_none() {
+        lease.ownership.tell();
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.left {
+            leave(&self.lease, false, None);
+        }
+    }
+}

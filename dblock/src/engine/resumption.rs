@@ -1,0 +1,60 @@
+//! Waiting a moment for callers that were answered just now.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::shared::Shared;
+
+/// More callers than that keep everyone busy: the next batch is carried out while those of the last one come to run.
+const MOST_WAITED_FOR: usize = 64;
+
+/// The callers that a batch has answered and that do not run yet. They are likely to ask for something at once: the next
+/// batch waits a moment for them.
+pub(super) struct Resumption {
+    callers: AtomicUsize,
+    /// A batch waits.
+    waited_for: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl Resumption {
+    pub(super) fn new(shared: &Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self {
+            callers: AtomicUsize::new(0),
+            waited_for: AtomicBool::new(false),
+            shared: Arc::clone(shared),
+        })
+    }
+
+    /// Whether to wait: some callers do not run yet. The last of them wakes the driver.
+    pub(super) fn wait(&self) -> bool {
+        self.waited_for.store(true, Ordering::SeqCst);
+        (1..=MOST_WAITED_FOR).contains(&self.callers.load(Ordering::SeqCst))
+    }
+}
+
+/// One of the callers.
+pub(crate) struct Resuming(Arc<Resumption>);
+
+impl Resuming {
+    pub(super) fn new(resumption: &Arc<Resumption>) -> Self {
+        resumption.callers.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(resumption))
+    }
+}
+
+impl Drop for Resuming {
+    fn drop(&mut self) {
+        let last = self.0.callers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.0.waited_for.load(Ordering::SeqCst) {
+            self.0.shared.wake.notify_one();
+        }
+    }
+}
+
+impl fmt::Debug for Resuming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resuming")
+    }
+}
