@@ -1,9 +1,9 @@
-//! Whether a waiter gets its turn beside processes that have callers without end. It asks once a tick and hears no
+//! Whether a waiter gets the lock beside processes that have callers without end. It asks once a tick and hears no
 //! wake-ups.
 //!
 //! Here some things are forced, because a process that never takes its next step makes everyone wait: before the
-//! clock goes on, the waiter has asked, a body that has run through a tick has ended, and who was passed the row
-//! and listens has entered. Tokens are left out, so that the states are all that there are. Nothing is lost, and no
+//! clock goes on, the waiter has asked, a body that has run through a tick has ended, and a process that listens and got
+//! the row has entered. Tokens are left out, so that the states are all that there are. Nothing is lost, and no
 //! process crashes.
 
 use stateright::{Model, Property};
@@ -13,9 +13,10 @@ use crate::store::{Action, LeaseId, Outcome, Process, Request, Row, Store, Time,
 
 /// Length of a lease.
 const TTL: Time = 3;
-/// A process hands the lock over, or takes it again, for so long.
+/// The turn of a process: for so long it hands the lock over, or takes it again.
 const STREAK: Time = 1;
-/// In the tick in which it backs off the waiter may have asked already, so this covers one whole tick.
+/// Only where nobody queues, which the engine's processes do on every store. In the tick in which it backs off the waiter
+/// may have asked already, so this covers one whole tick.
 const BACK_OFF: Time = 2;
 const LAST_TICK: Time = 8;
 
@@ -29,7 +30,8 @@ pub struct Fairness {
     pub guards: Guards,
     /// How many busy processes there are beside the waiter. They listen if the store has wake-ups.
     pub busy: u8,
-    /// The store has wake-ups: who is busy queues at once, and the waiter once it has waited for a second.
+    /// The store has wake-ups: a busy process queues at once, and the waiter once it has waited for a second. Without
+    /// them nobody queues, other than in the engine: for comparison.
     pub wake_ups: bool,
     /// The waiter waits at most so long.
     pub longest_wait: Time,
@@ -53,7 +55,7 @@ struct Busy {
     waits: Option<Time>,
     /// A body is inside, since then.
     inside: Option<Time>,
-    /// When the streak ends.
+    /// When the turn ends.
     streak: Option<Time>,
     back_off_until: Time,
 }

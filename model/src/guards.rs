@@ -77,13 +77,13 @@ guards! {
     AbandonedReleaseIsResent,
     /// The last one is sent after the ttl. Without it: answered after the ttl, and perhaps carried out before.
     LastReleaseAfterTtl,
-    /// "Withdrawn" does not end that if the lease was next before: that is what the release may have found.
+    /// `Withdrawn` does not end that if the lease was the successor before: that is what the release may have found.
     WithdrawnMayBeAnEarlierAsk,
-    /// Nor does "released": the row may have been passed on to that earlier place.
+    /// Nor does `Released`: the row may have been passed on to that earlier place.
     ReleasedMayBeAnEarlierAsk,
 
     // Who may enter on a wake-up.
-    /// Its token is larger than the holder's token in the latest answer "next".
+    /// Its token is larger than the holder's token in the latest `Queued`.
     WakeUpIsNewer,
     /// No ask of the lease is on its way.
     WakeUpWithNoAskOnItsWay,
@@ -91,7 +91,7 @@ guards! {
     WakeUpWithinLease,
     /// That deadline counts `next_ttl`. Without it: the whole ttl.
     DeadlineOfNextTtl,
-    /// Only the locked row says who is next. Without it: so does one that was read while another transaction
+    /// `Queued` is answered from a locked row only. Without it: also from one that was read while another transaction
     /// changed it.
     SnapshotIsNotNext,
     /// A wake-up for a lease that nobody waits with is answered by its release.
@@ -102,20 +102,20 @@ guards! {
     EntryEndsAsking,
     /// that was withdrawn,
     WithdrawalEndsAsking,
-    /// that was told "lost",
+    /// that was told `Lost`,
     LostEndsAsking,
     /// whose ask had an unknown outcome.
     UnknownEndsAsking,
 
     // Fairness.
-    /// A process hands the lock over for a short time only, then releases it.
+    /// The turn of a process ends: it hands the lock over for a short time only, then releases it.
     StreakIsBounded,
-    /// Where nobody queues, it then backs off for longer than the pause between two looks of another process.
-    /// Without it: for less.
+    /// In the run where nobody queues, it then backs off for longer than the pause between two asks of another process.
+    /// Without it: for less. The engine has no such rule, because its processes queue on every store.
     BacksOffForAPause,
-    /// Who cannot listen queues too, once it has waited for a second.
+    /// A process that cannot listen queues too, once it has waited for a second.
     PollerQueues,
-    /// Who has waited for a second longer replaces the successor.
+    /// A lease that has waited longer (by 100 ms, here by a tick) replaces the successor.
     ElderGoesFirst,
 }
 

@@ -6,10 +6,10 @@
 //! later moment, as often as one likes, or never. Answers that change nothing when they are late (busy, released,
 //! withdrawn) come at once.
 //!
-//! A process answers for a lease while it waits with it, is inside, or owes a release. What is held, and who is next, is
-//! so for a process that answers for it, with two exceptions, which end by themselves: an acquire that is carried
-//! out later than a ttl after it was given up; and a copy of an acquire that is carried out when the first one was
-//! already, and the row carries another lease since. No connection to a database makes such a copy; a store would by
+//! A process answers for a lease while it waits with it, is inside, or owes a release. The row is held, and names a
+//! successor, only for a lease that a process answers for, with two exceptions, which end by themselves: an acquire that
+//! is carried out later than a ttl after it was given up; and a copy of an acquire that is carried out after the first
+//! one, when the row carries another lease since. No connection to a database makes such a copy; a store would by
 //! retrying acquires, and must not.
 
 mod answers;
@@ -147,8 +147,8 @@ impl Protocol {
         }
     }
 
-    /// Who is inside, by the local deadline. A forced release is the documented exception: who was inside then does
-    /// not count, unless a later renewal confirms the lease.
+    /// The owners that are inside, by the local deadline. A forced release is the documented exception: an owner that
+    /// was inside then does not count, unless a later renewal confirms the lease.
     fn inside<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a Inside> {
         let inside = state.sites.iter().filter_map(|site| site.inside.as_ref());
         inside.filter(|inside| {

@@ -126,7 +126,7 @@ pub enum Outcome {
     Released,
     /// Somebody else holds the lock; or the row was locked, and nobody knows.
     Busy,
-    /// Somebody else holds the lock with this token, and this lease is next and will then have so long.
+    /// Somebody else holds the lock with this token. This lease is the successor, and will then have so long.
     Queued(Token, Time),
     /// The lease was next, and is no longer.
     Withdrawn,

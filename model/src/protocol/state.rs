@@ -49,7 +49,7 @@ pub(super) struct Waits {
     pub(super) lost: bool,
 }
 
-/// What the latest answer "next" said.
+/// What the latest `Queued` said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     /// The holder's.
