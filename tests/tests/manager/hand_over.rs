@@ -23,20 +23,20 @@ on_every_store!(
     the_next_in_line_shares_the_lease_and_has_an_owner_and_a_token_of_its_own,
     the_row_follows,
     another_process_is_told_who_has_the_lock,
-    who_has_handed_on_is_out,
-    the_next_grant_of_the_store_is_above_every_token_handed_on,
+    an_owner_that_has_handed_over_is_out,
+    the_next_grant_of_the_store_is_above_every_token_handed_over,
     who_has_gone_away_is_passed_over,
-    only_a_body_that_returned_hands_on,
-    hold_min_is_not_handed_on,
-    a_lease_that_is_not_renewed_is_not_handed_on,
+    only_a_body_that_returned_hands_over,
+    hold_min_is_not_handed_over,
+    a_lease_that_is_not_renewed_is_not_handed_over,
     it_can_be_switched_off,
     a_loss_reaches_who_is_inside_and_the_others_acquire_again,
-    a_process_that_hands_on_lets_others_in,
+    a_process_that_hands_over_lets_others_in,
     nobody_is_ever_inside_with_another,
 );
 on_every_store!(databases:
     a_fence_check_sees_the_hand_over,
-    a_body_that_was_checked_does_not_hand_on,
+    a_body_that_was_checked_does_not_hand_over,
 );
 
 /// What a body saw of its lock.
@@ -52,7 +52,7 @@ fn nothing() -> Body {
 }
 
 /// Runs `bodies` one after the other under the lock, in this order: they are in line before the first of them
-/// can get it. From the second on each one may hand on to the next.
+/// can get it. From the second on each one may hand over to the next.
 async fn in_line(
     backend: &Backend,
     locks: &LockManager,
@@ -88,9 +88,9 @@ async fn four_in_line(backend: &Backend, locks: &LockManager, third: LockOptions
         .unwrap_or_else(|_| panic!("four"))
 }
 
-/// Four in line, of whom the second has handed on to the third. A turn is a tenth of a second, or less: on a machine
+/// Four in line, of whom the second has handed over to the third. A turn is a tenth of a second, or less: on a machine
 /// that stalls it may be over too early.
-async fn handed_on(
+async fn handed_over(
     backend: &Backend,
     locks: &LockManager,
     third: &LockOptions,
@@ -102,15 +102,15 @@ async fn handed_on(
             return seen;
         }
     }
-    panic!("nothing is handed on");
+    panic!("nothing is handed over");
 }
 
 async fn the_next_in_line_shares_the_lease_and_has_an_owner_and_a_token_of_its_own(backend: Backend) {
     let locks = backend.manager().await;
     let mut rounds = 0..ROUNDS;
     let [_, second, third, fourth] = loop {
-        assert!(rounds.next().is_some(), "nothing is handed on twice in a row");
-        let seen = handed_on(&backend, &locks, &patient(), nothing).await;
+        assert!(rounds.next().is_some(), "nothing is handed over twice in a row");
+        let seen = handed_over(&backend, &locks, &patient(), nothing).await;
         if seen[2].lease_id == seen[3].lease_id {
             break seen;
         }
@@ -161,11 +161,11 @@ async fn another_process_is_told_who_has_the_lock(backend: Backend) {
     four_in_line(&backend, &locks, patient(), body).await;
 }
 
-async fn who_has_handed_on_is_out(backend: Backend) {
+async fn an_owner_that_has_handed_over_is_out(backend: Backend) {
     let locks = backend.manager().await;
     for _ in 0..ROUNDS {
         let (send, former) = oneshot::channel::<CurrentLock>();
-        let (tell, handed_on) = oneshot::channel();
+        let (tell, handed_over) = oneshot::channel();
         let bodies: Vec<(LockOptions, Body)> = vec![
             (patient(), nothing()),
             (
@@ -178,12 +178,12 @@ async fn who_has_handed_on_is_out(backend: Backend) {
                     async move {
                         let former = former.await.unwrap();
                         // Tokens of the store are further apart.
-                        let handed_on = lock.fence_token() == former.fence_token() + 1;
-                        if handed_on {
+                        let handed_over = lock.fence_token() == former.fence_token() + 1;
+                        if handed_over {
                             assert_eq!(former.remaining(), Duration::ZERO);
                             assert!(lock.remaining() > SHORT);
                         }
-                        tell.send(handed_on).unwrap();
+                        tell.send(handed_over).unwrap();
                     }
                     .boxed()
                 }),
@@ -192,14 +192,14 @@ async fn who_has_handed_on_is_out(backend: Backend) {
         for seen in in_line(&backend, &locks, bodies).await {
             seen.unwrap();
         }
-        if handed_on.await.unwrap() {
+        if handed_over.await.unwrap() {
             return;
         }
     }
-    panic!("nothing is handed on");
+    panic!("nothing is handed over");
 }
 
-async fn the_next_grant_of_the_store_is_above_every_token_handed_on(backend: Backend) {
+async fn the_next_grant_of_the_store_is_above_every_token_handed_over(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let [.., last] = four_in_line(&backend, &locks, patient(), nothing()).await;
     let row = backend.the_row("key").await;
@@ -234,7 +234,7 @@ async fn who_has_gone_away_is_passed_over(backend: Backend) {
 }
 
 /// The lease of the one behind a third in line that ended in `way`.
-async fn only_a_body_that_returned_hands_on(backend: Backend) {
+async fn only_a_body_that_returned_hands_over(backend: Backend) {
     for way in ["panics", "is dropped"] {
         let (locks, other) = (backend.manager().await, backend.manager().await);
         let first = other.acquire("key", patient()).await.unwrap();
@@ -271,15 +271,15 @@ async fn only_a_body_that_returned_hands_on(backend: Backend) {
     }
 }
 
-async fn hold_min_is_not_handed_on(backend: Backend) {
+async fn hold_min_is_not_handed_over(backend: Backend) {
     let locks = backend.manager().await;
     let brief = patient().hold_min(Duration::from_millis(1));
     // It may be the next itself.
-    let [.., third, fourth] = handed_on(&backend, &locks, &brief, nothing).await;
+    let [.., third, fourth] = handed_over(&backend, &locks, &brief, nothing).await;
     assert_ne!(third.lease_id, fourth.lease_id);
 }
 
-async fn a_lease_that_is_not_renewed_is_not_handed_on(backend: Backend) {
+async fn a_lease_that_is_not_renewed_is_not_handed_over(backend: Backend) {
     let locks = backend.manager().await;
     let [_, second, third, _] = four_in_line(&backend, &locks, patient().renew(false), nothing()).await;
     assert_ne!(second.lease_id, third.lease_id, "it gets all of its ttl");
@@ -333,7 +333,7 @@ async fn a_loss_reaches_who_is_inside_and_the_others_acquire_again(backend: Back
     backend.until_free("key").await;
 }
 
-async fn a_process_that_hands_on_lets_others_in(backend: Backend) {
+async fn a_process_that_hands_over_lets_others_in(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let enough = Arc::new(AtomicBool::new(false));
     let greedy = (0..8).map(|_| {
@@ -400,7 +400,7 @@ async fn nobody_is_ever_inside_with_another(backend: Backend) {
                 let body = async {
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "overlap");
                     if round % 5 == 0 {
-                        // Re-entry in the middle of a streak.
+                        // Re-entry in the middle of a turn.
                         locks.with("key", patient(), yield_now()).await.unwrap();
                     }
                     yield_now().await;
@@ -437,14 +437,14 @@ async fn a_fence_check_sees_the_hand_over(backend: Backend) {
             .boxed()
         })
     };
-    let [_, second, ..] = handed_on(&backend, &locks, &patient(), body).await;
+    let [_, second, ..] = handed_over(&backend, &locks, &patient(), body).await;
     let mut transaction = Transaction::begin(&backend).await;
     let out = transaction.verify_current(&second.lock).await.unwrap_err();
     assert!(out.is_lost(), "{out:?}");
     transaction.commit().await;
 }
 
-async fn a_body_that_was_checked_does_not_hand_on(backend: Backend) {
+async fn a_body_that_was_checked_does_not_hand_over(backend: Backend) {
     let locks = backend.manager().await;
     let place = backend.clone();
     let body: Body = Box::new(move |lock| {
