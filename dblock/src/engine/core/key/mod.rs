@@ -353,7 +353,12 @@ impl<C> Machine<C> {
 
     /// A release must still be written to the row, or is on its way.
     pub(crate) fn has_release_pending(&self) -> bool {
-        let releases = |sent: &OnItsWay| matches!(sent.action, Action::Release);
+        // An acquire that nobody waits for any more is released when it is granted.
+        let releases = |sent: &OnItsWay| match sent.action {
+            Action::Release => true,
+            Action::Acquire(_) => self.queue.is_empty(),
+            Action::Extend(_) => false,
+        };
         !self.abandoned.is_empty()
             || self.held.as_ref().is_some_and(Held::is_left)
             || self.on_its_way.as_ref().is_some_and(releases)
