@@ -39,7 +39,8 @@ use super::{
 use crate::error::LockError;
 use crate::key::Key;
 
-/// How many batches may be under way at once. One connection is left for the operator's calls.
+/// How many batches may be under way at once. One connection is left for the operator's calls, so that none has to be
+/// reserved: nobody waits for one.
 const CONCURRENT_BATCHES: usize = MAX_CONNECTIONS - 1;
 
 /// Locks in one table of MySQL or MariaDB.
@@ -65,7 +66,7 @@ impl MySqlStore {
         let for_opening = options.clone();
         let table_sql = table.quoted('`');
         Self {
-            connections: Connections::new(MAX_CONNECTIONS, move || {
+            connections: Connections::new(MAX_CONNECTIONS, 0, move || {
                 let options = for_opening.clone();
                 async move { session::open(&options, any_server).await }
             }),

@@ -45,7 +45,7 @@ impl SqliteStore {
     pub(crate) fn new(options: SqliteConnectOptions, table: TableName) -> Self {
         let options = open::settings(options);
         let statements = Statements::new(&table);
-        let connections = Connections::new(1, move || open::open(options.clone()));
+        let connections = Connections::new(1, 0, move || open::open(options.clone()));
         Self {
             connections,
             table,

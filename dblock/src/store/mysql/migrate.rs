@@ -49,6 +49,7 @@ pub(super) async fn found(
 /// The named lock belongs to a connection of its own that is closed at the end, whatever happens: a lock
 /// that stayed behind on a connection would stop every later migration.
 pub(super) async fn run(store: &MySqlStore) -> Result<(), StoreError> {
+    let _room = store.connections.room().await?;
     let mut connection = session::open(&store.options, store.any_server).await?;
     let done = run_on(store, &mut connection).await;
     connection.close().await;

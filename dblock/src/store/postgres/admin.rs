@@ -44,6 +44,7 @@ async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<
 
 /// Does nothing, and needs no rights to create, when the schema is there already.
 pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
+    let _room = store.connections.room().await?;
     let options = store.options().await?;
     let with_settings = options.clone().options(MIGRATION_SESSION);
     let connected = match with_settings.connect().await {

@@ -110,7 +110,10 @@ async fn execute(
     part: &[Placed<'_>],
     answers: &mut [Option<Answer>],
 ) -> Result<(), StoreError> {
-    let mut connection = store.connections.take().await?;
+    let mut connection = match kind {
+        Kind::Extend => store.connections.take_reserved().await?,
+        Kind::Release | Kind::Acquire => store.connections.take().await?,
+    };
     let began = Instant::now();
     let asked = ask(store, kind, part, answers, &mut connection).await;
     let asked = asked.map_err(|error| errors::of_statement(error, &store.table));

@@ -34,6 +34,10 @@ use super::{
 use crate::error::LockError;
 use crate::key::Key;
 
+/// How many connections are kept for extends. The others are for the lanes of acquires and releases, the listener, which
+/// keeps its own as long as somebody waits, and operators.
+const RESERVED: usize = 1;
+
 /// Settings of a migration's session. It may wait for those of other nodes.
 const MIGRATION_SESSION: [(&str, &str); 4] = [
     ("lock_timeout", "60s"),
@@ -57,7 +61,7 @@ impl PostgresStore {
     /// Connects when it is first asked something.
     pub(crate) fn new(options: OptionsSource<PgConnectOptions>, table: TableName) -> Self {
         let opener = Opener::new(options.clone());
-        let connections = Connections::new(MAX_CONNECTIONS, move || {
+        let connections = Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, move || {
             let opener = opener.clone();
             async move { opener.open().await }
         });
