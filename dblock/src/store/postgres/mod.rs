@@ -25,7 +25,7 @@ use self::statement::Statement;
 use super::busy_keys::BusyKeys;
 use super::connect_options::OptionsSource;
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::error::StoreError;
+use super::error::{StoreError, StoreErrorKind};
 use super::row::{InspectFilter, LockRow};
 use super::table::TableName;
 use super::{
@@ -123,8 +123,8 @@ impl PostgresStore {
 /// `idle_limit`: a host that has vanished would keep the key shut until TCP notices, which may take hours.
 ///
 /// # Errors
-/// [`StoreErrorKind::Conflict`](super::StoreErrorKind::Conflict) under REPEATABLE READ or stricter when the
-/// row was written since the snapshot, such as by a renewal: the transaction can be tried again.
+/// [`StoreErrorKind::Conflict`] under REPEATABLE READ or stricter when the row was written since the snapshot, such as by
+/// a renewal, or is not in the snapshot: the transaction can be tried again.
 pub(crate) async fn verify(
     connection: &mut PgConnection,
     table_sql: &str,
@@ -142,8 +142,15 @@ pub(crate) async fn verify(
         .fetch_in(connection)
         .await
         .and_then(|rows| rows.first().map(|row| row.try_get(0)).transpose());
-    let remaining: Option<i64> = answer.map_err(errors::of_users_statement)?;
-    Ok(remaining.map(|micros| clock::until(micros, 0)))
+    match answer.map_err(errors::of_users_statement)? {
+        None => Ok(None),
+        Some(Some(micros)) => Ok(Some(clock::until(micros, 0))),
+        Some(None) => Err(StoreError::new(
+            StoreErrorKind::Conflict,
+            "the transaction's snapshot is older than the lock's row, unless the transaction is on another database or \
+             schema: roll it back and begin it anew inside the lock, before anything is read",
+        )),
+    }
 }
 
 impl fmt::Debug for PostgresStore {

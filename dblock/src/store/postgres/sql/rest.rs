@@ -63,8 +63,12 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
     )
 }
 
-/// Parameters: key, lease, token, idle limit in ms or NULL. A row with what is left of the lease if it still holds. It may wait for
-/// the row, so the clock is read after that. The limit is the transaction's from then on, unless it has a lower one.
+/// Parameters: key, lease, token, idle limit in ms or NULL. A row with what is left of the lease if it still holds. It
+/// may wait for the row, so the clock is read after that. The limit is the transaction's from then on, unless it has a
+/// lower one.
+///
+/// A row with NULL if nothing can be said: there is no row of the key in the transaction's snapshot, and a newer one would
+/// not be seen. A row that has changed since the snapshot is a serialization error.
 pub(in super::super) fn verify(table: &str) -> String {
     let [eq, gt, minus, times] =
         ["=", ">", "-", "*"].map(|operator| format!("OPERATOR(pg_catalog.{operator})"));
@@ -80,6 +84,11 @@ pub(in super::super) fn verify(table: &str) -> String {
 )
 SELECT expire_at {minus} now, CASE WHEN {current} {eq} {zero} OR {current} {gt} {limit}
     THEN pg_catalog.set_config({name}, $4::pg_catalog.text, true) END FROM timed
-WHERE lease_id {eq} $2 AND fence_token {eq} $3 AND reentrant_count {gt} 0 AND expire_at {gt} now"
+WHERE lease_id {eq} $2 AND fence_token {eq} $3 AND reentrant_count {gt} 0 AND expire_at {gt} now
+UNION ALL
+SELECT NULL, NULL
+WHERE NOT EXISTS (SELECT FROM timed)
+    -- READ COMMITTED and READ UNCOMMITTED, which is the same, see what is there.
+    AND NOT pg_catalog.starts_with(pg_catalog.current_setting('transaction_isolation'), 'read')"
     )
 }
