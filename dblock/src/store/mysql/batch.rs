@@ -55,7 +55,7 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
     let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
     let held = match busy::look(store, requests, &mut answers).await {
         Ok(held) => held,
-        Err(error) => return requests.iter().map(|_| Err(again(&error))).collect(),
+        Err(error) => return vec![Err(error); requests.len()],
     };
     let unanswered = |place: &usize| answers[*place].is_none();
     let mut members: Vec<usize> = (0..requests.len()).filter(unanswered).collect();
@@ -99,7 +99,7 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
                         .extend(queue.drain(..).flat_map(|batch| batch.members));
                 }
                 for member in batch.members {
-                    answers[member] = Some(Err(again(&failure.error)));
+                    answers[member] = Some(Err(failure.error.clone()));
                 }
             }
         }
@@ -315,9 +315,4 @@ fn judge_locked(request: &Request, row: &LockRow) -> Outcome {
     } else {
         Outcome::Skipped
     }
-}
-
-/// The same error for another request.
-fn again(error: &StoreError) -> StoreError {
-    StoreError::new(error.kind(), error.to_string())
 }

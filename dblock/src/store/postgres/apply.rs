@@ -44,7 +44,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
             }
             let executed = match &unreachable {
                 None => execute(store, kind, &part, &mut answers).await,
-                Some(error) => Err(repeated(error)),
+                Some(error) => Err(StoreError::clone(error)),
             };
             let Err(error) = executed else { continue };
             // The error is not about what an earlier statement answered. That is committed: its answer stands,
@@ -54,10 +54,12 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
                 parts.extend(part.into_iter().rev().map(|request| vec![request]));
                 continue;
             }
-            if error.kind() == StoreErrorKind::Unreachable {
-                unreachable = Some(repeated(&error));
+            for (place, _) in part {
+                answers[place] = Some(Err(error.clone()));
             }
-            fill(&mut answers, &part, error);
+            if error.kind() == StoreErrorKind::Unreachable {
+                unreachable = Some(error);
+            }
         }
     }
     // What the statements leave out is a row that was locked, or that came, changed or went meanwhile.
@@ -87,20 +89,6 @@ fn group(kind: Kind, requests: &[Request]) -> Vec<Placed<'_>> {
 /// Whether the error of a statement may come from one of its rows.
 fn may_be_one_row(kind: StoreErrorKind) -> bool {
     matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Other)
-}
-
-/// Gives every request of `part` the error, the first one with its cause.
-fn fill(answers: &mut [Option<Answer>], part: &[Placed<'_>], error: StoreError) {
-    for (place, _) in part.iter().skip(1) {
-        answers[*place] = Some(Err(repeated(&error)));
-    }
-    if let Some((place, _)) = part.first() {
-        answers[*place] = Some(Err(error));
-    }
-}
-
-fn repeated(error: &StoreError) -> StoreError {
-    StoreError::new(error.kind(), error.to_string())
 }
 
 /// Fills in the answers to `part`, which is sorted by key: with an error too, those known before it.

@@ -189,7 +189,7 @@ impl SqliteStore {
         if requests.len() > 1 {
             match self.together(requests).await {
                 Ok(answers) => return answers,
-                Err(Undone { error, of_one: false }) => return for_each(&error, requests),
+                Err(Undone { error, of_one: false }) => return vec![Err(error); requests.len()],
                 // One request spoils the batch: find out which, and the others never notice.
                 Err(Undone { of_one: true, .. }) => {}
             }
@@ -216,11 +216,4 @@ impl Undone {
     fn one(error: StoreError) -> Self {
         Self { error, of_one: true }
     }
-}
-
-fn for_each(error: &StoreError, requests: &[Request]) -> Vec<Answer> {
-    requests
-        .iter()
-        .map(|_| Err(StoreError::new(error.kind(), error.to_string())))
-        .collect()
 }
