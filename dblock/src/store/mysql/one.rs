@@ -9,7 +9,7 @@
 //! MySQL is a second, in which a transaction of the user's would hold up the leases of others. So with MySQL every
 //! request is a batch.
 //!
-//! What is not usual is left to [`batch`](super::batch): an expired row, a repeated acquire, a row that names a
+//! What is not usual is left to [`apply`](super::apply): an expired row, a repeated acquire, a row that names a
 //! successor or is to, a row that somebody has locked, and whatever the server refuses.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
 
-use super::text::{COLUMNS, LIVE_CLOCK};
+use super::sql::{COLUMNS, LIVE_CLOCK};
 use super::{MySqlStore, error, row};
 use crate::store::clock::micros;
 use crate::store::rules::{occupant, still_busy};
@@ -88,7 +88,7 @@ impl Statements {
     }
 }
 
-/// Tries to carry `request` out. `None`: nothing has been done, and [`batch`](super::batch) has to find out.
+/// Tries to carry `request` out. `None`: nothing has been done, and [`apply`](super::apply) has to find out.
 pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Result<Outcome, StoreError>> {
     let mut connection = match store.connections.take().await {
         Ok(connection) => connection,

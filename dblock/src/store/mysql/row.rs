@@ -4,11 +4,11 @@ use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
 
-use super::text::WIDTH;
+use super::sql::WIDTH;
 use crate::Key;
 use crate::store::{LockRow, Successor};
 
-/// Runs a text that selects [`COLUMNS`](super::text::COLUMNS) and, as its last statement, the clock.
+/// Runs a text that selects [`COLUMNS`](super::sql::COLUMNS) and, as its last statement, the clock.
 pub(super) async fn fetch(
     connection: &mut MySqlConnection,
     sql: String,
@@ -26,7 +26,7 @@ pub(super) fn key(row: &MySqlRow) -> Result<Key, sqlx::Error> {
     Key::new(None, key).map_err(unreadable)
 }
 
-/// A row of [`COLUMNS`](super::text::COLUMNS) and the clock.
+/// A row of [`COLUMNS`](super::sql::COLUMNS) and the clock.
 pub(super) fn with_clock(row: &MySqlRow) -> Result<LockRow, sqlx::Error> {
     read(row, row.try_get(WIDTH)?)
 }

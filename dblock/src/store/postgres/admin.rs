@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Ro
 use uuid::Uuid;
 
 use super::statement::Statement;
-use super::{MIGRATION_SESSION, PostgresStore, errors};
+use super::{MIGRATION_SESSION, PostgresStore, error};
 use crate::key::Key;
 use crate::store::Purged;
 use crate::store::clock::micros;
@@ -22,14 +22,14 @@ pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError
     let mut connection = store.connections.take_new().await?;
     let found = version(store, &mut connection)
         .await
-        .map_err(|error| errors::of_statement(error, &store.table));
+        .map_err(|error| error::of_statement(error, &store.table));
     schema::check(connection.settle(found)?, &store.table)
 }
 
 /// What the version table says; `None` where a table or its row is missing.
 async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<SchemaVersion>, sqlx::Error> {
     let rows = match Statement::new(&store.sql.version).fetch_in(on).await {
-        Err(error) if errors::is_missing_table(&error) => return Ok(None),
+        Err(error) if error::is_missing_table(&error) => return Ok(None),
         answer => answer?,
     };
     rows.first()
@@ -48,12 +48,12 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
     let options = store.options().await?;
     let with_settings = options.clone().options(MIGRATION_SESSION);
     let connected = match with_settings.connect().await {
-        Err(error) if errors::is_refused_startup(&error) => options.connect().await,
+        Err(error) if error::is_refused_startup(&error) => options.connect().await,
         answer => answer,
     };
     // Closed at the end, however it ends: nothing of it can come back into use.
-    let mut connection = connected.map_err(errors::of_connect)?;
-    let failed = |error| errors::of_statement(error, &store.table);
+    let mut connection = connected.map_err(error::of_connect)?;
+    let failed = |error| error::of_statement(error, &store.table);
     let mut found = version(store, &mut connection).await.map_err(failed)?;
     if found.is_none_or(|found| found.version < schema::SCHEMA_VERSION) {
         run_script(store, &mut connection).await.map_err(failed)?;
@@ -144,7 +144,7 @@ pub(super) async fn inspect(
     });
     rows.await?
         .iter()
-        .map(|row| lock_row(row).map_err(|error| errors::of_statement(error, &store.table)))
+        .map(|row| lock_row(row).map_err(|error| error::of_statement(error, &store.table)))
         .collect()
 }
 
@@ -193,7 +193,7 @@ pub(super) async fn force_release(store: &PostgresStore, key: &Key) -> Result<bo
     let fresh = Uuid::now_v7();
     let free = |text| rows(store, text, |query| query.bind(key.as_str()).bind(fresh));
     let rows = match free(&store.sql.force_release).await {
-        Err(error) if errors::is_from_full_queue(&error) => free(&store.sql.force_release_quiet).await?,
+        Err(error) if error::is_from_full_queue(&error) => free(&store.sql.force_release_quiet).await?,
         rows => rows?,
     };
     first_flag(store, &rows)
@@ -206,7 +206,7 @@ pub(super) async fn purge(
     after: Option<&Key>,
     limit: u32,
 ) -> Result<Purged, StoreError> {
-    let failed = |error| errors::of_statement(error, &store.table);
+    let failed = |error| error::of_statement(error, &store.table);
     let mut connection = store.connections.take().await?;
     let rows = Statement::new(&store.sql.purge)
         // A key is never empty.
@@ -248,7 +248,7 @@ async fn rows<'q>(
     let rows = statement
         .fetch_all(&mut connection)
         .await
-        .map_err(|error| errors::of_statement(error, &store.table));
+        .map_err(|error| error::of_statement(error, &store.table));
     connection.settle(rows)
 }
 
@@ -256,6 +256,6 @@ async fn rows<'q>(
 fn first_flag(store: &PostgresStore, rows: &[PgRow]) -> Result<bool, StoreError> {
     let flag = rows.first().map(|row| row.try_get(0)).transpose();
     Ok(flag
-        .map_err(|error| errors::of_statement(error, &store.table))?
+        .map_err(|error| error::of_statement(error, &store.table))?
         .unwrap_or(false))
 }

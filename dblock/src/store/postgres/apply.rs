@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::session::Session;
 use super::sql::Statements;
 use super::statement::Statement;
-use super::{PostgresStore, errors};
+use super::{PostgresStore, error};
 use crate::store::clock::{micros, until};
 use crate::store::error::{StoreError, StoreErrorKind};
 use crate::store::row::Occupant;
@@ -104,7 +104,7 @@ async fn execute(
     };
     let began = Instant::now();
     let asked = ask(store, kind, part, answers, &mut connection).await;
-    let asked = asked.map_err(|error| errors::of_statement(error, &store.table));
+    let asked = asked.map_err(|error| error::of_statement(error, &store.table));
     let executed = match asked {
         Ok(()) if kind == Kind::Acquire && began.elapsed() >= SLOW => {
             let confirmed = confirm(&mut connection).await;
@@ -158,7 +158,7 @@ async fn ask(
     if let Some(usual) = usual {
         match usual.fetch_all(connection).await {
             // Nothing was carried out. The general statement can do without telling.
-            Err(error) if errors::is_full_queue(&error) => {}
+            Err(error) if error::is_full_queue(&error) => {}
             rows => read(kind, &likely, &rows?, answers)?,
         }
     }
@@ -167,7 +167,7 @@ async fn ask(
     if !rest.is_empty() {
         let general = many(&statements.general, kind, &rest);
         let rows = match (general.fetch_all(connection).await, &statements.quiet) {
-            (Err(error), Some(quiet)) if errors::is_full_queue(&error) => {
+            (Err(error), Some(quiet)) if error::is_full_queue(&error) => {
                 many(quiet, kind, &rest).fetch_all(connection).await
             }
             (rows, _) => rows,

@@ -21,7 +21,7 @@ use uuid::fmt::Hyphenated;
 
 use super::session::Mark;
 use super::sql::{PASSED_ON, RELEASED};
-use super::{PostgresStore, errors};
+use super::{PostgresStore, error};
 use crate::key::Key;
 use crate::store::WakeUp;
 use crate::store::connections::CONNECT_TIMEOUT;
@@ -110,14 +110,12 @@ async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
         .idle_timeout(None)
         .max_lifetime(None)
         .connect_lazy_with(mark.on(store.options().await?));
-    let mut listener = PgListener::connect_with(&pool)
-        .await
-        .map_err(errors::of_connect)?;
+    let mut listener = PgListener::connect_with(&pool).await.map_err(error::of_connect)?;
     // A lost connection is the engine's business: it asks all waiters to look again.
     listener.eager_reconnect(false);
     let row = in_time(store, listener.fetch_one(Mark::READ)).await?;
     let is_ours = mark.is_in(&row);
-    if is_ours.map_err(|error| errors::of_statement(error, &store.table))? {
+    if is_ours.map_err(|error| error::of_statement(error, &store.table))? {
         Ok(listener)
     } else {
         Err(behind_a_pooler())
@@ -129,7 +127,7 @@ async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<Str
     let text = AssertSqlSafe(Arc::clone(&store.sql.channel));
     let row = in_time(store, listener.fetch_one(text)).await?;
     row.try_get(0)
-        .map_err(|error| errors::of_statement(error, &store.table))
+        .map_err(|error| error::of_statement(error, &store.table))
 }
 
 /// Sees a notification arrive that another connection has sent.
@@ -140,7 +138,7 @@ async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<(), S
     let sent = other
         .execute(AssertSqlSafe(format!("NOTIFY \"{channel}\"")))
         .await
-        .map_err(|error| errors::of_statement(error, &store.table));
+        .map_err(|error| error::of_statement(error, &store.table));
     other.settle(sent)?;
     match timeout(PATIENCE, listener.try_recv()).await {
         Ok(answer) => drop(notification(store, answer)?),
@@ -161,7 +159,7 @@ fn notification(
     answer: Result<Option<PgNotification>, sqlx::Error>,
 ) -> Result<PgNotification, StoreError> {
     answer
-        .map_err(|error| errors::of_statement(error, &store.table))?
+        .map_err(|error| error::of_statement(error, &store.table))?
         .ok_or_else(|| {
             StoreError::new(
                 StoreErrorKind::Interrupted,
@@ -175,7 +173,7 @@ async fn in_time<T>(
     statement: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, StoreError> {
     match timeout(PATIENCE, statement).await {
-        Ok(answer) => answer.map_err(|error| errors::of_statement(error, &store.table)),
+        Ok(answer) => answer.map_err(|error| error::of_statement(error, &store.table)),
         Err(_) => Err(StoreError::new(
             StoreErrorKind::Interrupted,
             format!("the server did not answer the connection that listens for releases within {PATIENCE:?}"),

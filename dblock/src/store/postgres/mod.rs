@@ -7,7 +7,7 @@
 
 mod admin;
 mod apply;
-mod errors;
+mod error;
 mod listen;
 mod session;
 mod sql;
@@ -142,7 +142,7 @@ pub(crate) async fn verify(
         .fetch_in(connection)
         .await
         .and_then(|rows| rows.first().map(|row| row.try_get(0)).transpose());
-    match answer.map_err(errors::of_users_statement)? {
+    match answer.map_err(error::of_users_statement)? {
         None => Ok(None),
         Some(Some(micros)) => Ok(Some(clock::until(micros, 0))),
         Some(None) => Err(StoreError::new(

@@ -2,8 +2,8 @@
 
 use sqlx::SqliteConnection;
 
-use super::answers::{get, lock_row, now, outcome};
-use super::statements::{BEGIN, COMMIT};
+use super::row::{get, lock_row, now, outcome};
+use super::sql::{BEGIN, COMMIT};
 use super::{SqliteStore, query};
 use crate::key::Key;
 use crate::store::clock::micros;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use tokio::time::Instant;
 
-use super::answers::get;
-use super::statements::{BEGIN, COMMIT};
-use super::{SqliteStore, failure};
+use super::row::get;
+use super::sql::{BEGIN, COMMIT};
+use super::{SqliteStore, error};
 use crate::store::schema::{self, SchemaVersion};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -61,7 +61,7 @@ impl SqliteStore {
             sqlx::raw_sql(AssertSqlSafe(script))
                 .execute(&mut *connection)
                 .await
-                .map_err(|error| failure::of_statement(error, &self.table))?;
+                .map_err(|error| error::of_statement(error, &self.table))?;
         }
         self.control(connection, COMMIT).await?;
         self.version(connection).await

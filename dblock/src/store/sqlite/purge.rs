@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::answers::{get, key};
-use super::{SqliteStore, failure};
+use super::row::{get, key};
+use super::{SqliteStore, error};
 use crate::key::Key;
 use crate::store::clock::micros;
 use crate::store::{Purged, StoreError};
@@ -42,7 +42,7 @@ impl SqliteStore {
                 .bind(last)
                 .execute(connection)
                 .await
-                .map_err(|error| failure::of_statement(error, &self.table))?
+                .map_err(|error| error::of_statement(error, &self.table))?
                 .rows_affected();
         }
         if looked_at >= limit {

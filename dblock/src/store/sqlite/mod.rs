@@ -2,14 +2,14 @@
 //!
 //! SQLite has one writer at a time, so one connection does everything and a batch is one transaction.
 
-mod answers;
 mod apply;
-mod failure;
+mod error;
+mod fence;
 mod migrate;
-mod open;
 mod purge;
-mod statements;
-mod verify;
+mod row;
+mod session;
+mod sql;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
-use self::answers::lock_row;
-use self::statements::Statements;
+use self::row::lock_row;
+use self::sql::Statements;
 use super::busy_keys::BusyKeys;
 use super::connections::{Borrowed, Connections};
 use super::table::TableName;
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::key::Key;
 
-pub(crate) use self::verify::verify;
+pub(crate) use self::fence::verify;
 
 /// Rows in a SQLite file.
 #[derive(Debug)]
@@ -43,9 +43,9 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// A store in the file of `options`. Opens nothing yet.
     pub(crate) fn new(options: SqliteConnectOptions, table: TableName) -> Self {
-        let options = open::settings(options);
+        let options = session::settings(options);
         let statements = Statements::new(&table);
-        let connections = Connections::new(1, 0, move || open::open(options.clone()));
+        let connections = Connections::new(1, 0, move || session::open(options.clone()));
         Self {
             connections,
             table,
@@ -62,7 +62,7 @@ impl SqliteStore {
         query
             .fetch_all(connection)
             .await
-            .map_err(|error| failure::of_statement(error, &self.table))
+            .map_err(|error| error::of_statement(error, &self.table))
     }
 
     async fn control(&self, connection: &mut SqliteConnection, text: &'static str) -> Result<(), StoreError> {

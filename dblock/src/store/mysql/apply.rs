@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 
-use super::{MySqlStore, busy, error, one, row, text};
+use super::{MySqlStore, busy, error, one, row, sql};
 use crate::store::rules::{absent, carry_out, occupant};
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
@@ -198,7 +198,7 @@ impl Run<'_> {
         } = self;
         let keys = members.iter().map(|member| &requests[*member].key);
         let (rows, _) = self
-            .read(connection, text::lock_rows(&store.table_sql, keys))
+            .read(connection, sql::lock_rows(&store.table_sql, keys))
             .await?;
 
         let mut seen = vec![false; members.len()];
@@ -222,7 +222,7 @@ impl Run<'_> {
 
         let mut sql = String::new();
         if !rewritten.is_empty() {
-            sql = text::rewrite(&store.table_sql, rewritten.iter());
+            sql = sql::rewrite(&store.table_sql, rewritten.iter());
             sql.push(';');
         }
         sql.push_str("COMMIT");
@@ -233,7 +233,7 @@ impl Run<'_> {
 
         if !inserts.is_empty() {
             let rows = inserts.iter().map(|(_, _, row)| row);
-            self.write(connection, text::insert(&store.table_sql, rows))
+            self.write(connection, sql::insert(&store.table_sql, rows))
                 .await?;
             for (member, outcome, _) in inserts {
                 answers[member] = Some(Ok(outcome));
@@ -256,7 +256,7 @@ impl Run<'_> {
         }
         let keys = missing.iter().map(|member| &self.requests[*member].key);
         let (locked, now) = self
-            .read(connection, text::read_rows(&self.store.table_sql, keys))
+            .read(connection, sql::read_rows(&self.store.table_sql, keys))
             .await?;
         for &member in missing {
             let request = &self.requests[member];

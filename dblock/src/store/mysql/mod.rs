@@ -3,7 +3,7 @@
 //! Nothing here decides about waiting, and no statement runs on a connection of the user's except the
 //! fence check.
 
-mod batch;
+mod apply;
 mod busy;
 mod error;
 mod fence;
@@ -12,7 +12,7 @@ mod one;
 mod purge;
 mod row;
 mod session;
-mod text;
+mod sql;
 
 use std::fmt;
 use std::str::FromStr;
@@ -124,7 +124,7 @@ impl MySqlStore {
     }
 
     async fn read(&self, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
-        let (table, columns, clock) = (&self.table_sql, text::COLUMNS, text::CLOCK);
+        let (table, columns, clock) = (&self.table_sql, sql::COLUMNS, sql::CLOCK);
         let prefix = filter.key_prefix().as_bytes();
         // Both columns and literals are bytes, so LEFT counts bytes and nothing is a wildcard. The range
         // makes it start at the first such key.
@@ -137,7 +137,7 @@ impl MySqlStore {
         let sql = format!(
             "SELECT {columns} FROM {table} WHERE lock_key >= {prefix_hex} AND LEFT(lock_key, {length}) = {prefix_hex} \
              {held}{now} ORDER BY lock_key LIMIT {limit};SELECT {clock}",
-            prefix_hex = text::hex(prefix),
+            prefix_hex = sql::hex(prefix),
             length = prefix.len(),
             limit = filter.max_rows(),
         );
@@ -174,7 +174,7 @@ impl Store for MySqlStore {
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
-        Box::pin(batch::apply(self, requests))
+        Box::pin(apply::apply(self, requests))
     }
 
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
@@ -199,8 +199,8 @@ impl Store for MySqlStore {
         let sql = format!(
             "UPDATE {} SET revoked = TRUE WHERE lock_key = {} AND reentrant_count > 0 AND expire_at > {}",
             self.table_sql,
-            text::hex(key.as_str().as_bytes()),
-            text::CLOCK,
+            sql::hex(key.as_str().as_bytes()),
+            sql::CLOCK,
         );
         Box::pin(async move { Ok(self.execute(sql).await? > 0) })
     }
@@ -210,10 +210,10 @@ impl Store for MySqlStore {
             "UPDATE {} SET reentrant_count = 0, lease_id = {}, {} WHERE lock_key = {} AND reentrant_count > 0 \
              AND expire_at > {}",
             self.table_sql,
-            text::hex(Uuid::now_v7().as_bytes()),
-            text::NO_SUCCESSOR,
-            text::hex(key.as_str().as_bytes()),
-            text::CLOCK,
+            sql::hex(Uuid::now_v7().as_bytes()),
+            sql::NO_SUCCESSOR,
+            sql::hex(key.as_str().as_bytes()),
+            sql::CLOCK,
         );
         Box::pin(async move { Ok(self.execute(sql).await? > 0) })
     }
