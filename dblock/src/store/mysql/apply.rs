@@ -299,7 +299,7 @@ impl Run<'_> {
     fn failure(self, error: sqlx::Error, stage: Stage) -> Failure {
         let number = error::number(&error);
         Failure {
-            error: error::of_statement(error, &self.store.table),
+            error: self.store.failed(error),
             number,
             stage,
         }

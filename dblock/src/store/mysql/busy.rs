@@ -6,7 +6,7 @@
 use sqlx::AssertSqlSafe;
 
 use super::apply::Answer;
-use super::{MySqlStore, error, row, sql};
+use super::{MySqlStore, row, sql};
 use crate::Key;
 use crate::store::rules::still_busy;
 use crate::store::{Action, LockRow, Request, StoreError, StoreErrorKind};
@@ -51,5 +51,5 @@ async fn read(store: &MySqlStore, keys: impl Iterator<Item = &Key>) -> Result<Ve
         .fetch_all(&mut **connection)
         .await;
     let rows = rows.and_then(|rows| rows.iter().map(row::with_clock).collect());
-    connection.settle(rows.map_err(|error| error::of_statement(error, &store.table)))
+    connection.settle(rows.map_err(|error| store.failed(error)))
 }

@@ -19,10 +19,11 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
 
-use super::sql::{COLUMNS, LIVE_CLOCK};
-use super::{MySqlStore, error, row};
+use super::sql::LIVE_CLOCK;
+use super::{MySqlStore, row};
 use crate::store::clock::micros;
 use crate::store::rules::{occupant, still_busy};
+use crate::store::sql_row::COLUMNS;
 use crate::store::{Acquire, Action, Extend, Outcome, Request, StoreError, StoreErrorKind};
 
 /// A row that somebody has locked is an error at once.
@@ -108,7 +109,7 @@ pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Resu
             connection.keep();
             return outcome.map(Ok);
         }
-        Err(error) => error::of_statement(error, &store.table),
+        Err(error) => store.failed(error),
     };
     if let StoreErrorKind::Interrupted | StoreErrorKind::Unreachable = error.kind() {
         // It may have been carried out, which the engine must know; or another server may do it.

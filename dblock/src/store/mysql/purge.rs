@@ -9,13 +9,13 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{MySqlStore, error, sql};
+use super::{MySqlStore, sql};
 use crate::Key;
 use crate::store::clock::micros;
 use crate::store::{Purged, StoreError, StoreErrorKind};
 
 /// [`Store::purge`](crate::store::Store::purge).
-pub(super) async fn step(
+pub(super) async fn purge(
     store: &MySqlStore,
     idle: Duration,
     after: Option<&Key>,
@@ -93,7 +93,7 @@ impl Step<'_> {
             self.limit,
         );
         let rows = self.fetch(connection, look).await?;
-        let unreadable = |error| error::of_statement(error, &self.store.table);
+        let unreadable = |error| self.store.failed(error);
         let mut seen = Vec::with_capacity(rows.len());
         for row in &rows {
             let idle: i64 = row.try_get(1).map_err(unreadable)?;
@@ -112,7 +112,7 @@ impl Step<'_> {
         sql: String,
     ) -> Result<Vec<MySqlRow>, StoreError> {
         let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await;
-        rows.map_err(|error| error::of_statement(error, &self.store.table))
+        rows.map_err(|error| self.store.failed(error))
     }
 }
 
@@ -122,5 +122,5 @@ fn idle_since(before: &str) -> String {
 }
 
 fn key(row: &MySqlRow, store: &MySqlStore) -> Result<Key, StoreError> {
-    super::row::key(row).map_err(|error| error::of_statement(error, &store.table))
+    super::row::key(row).map_err(|error| store.failed(error))
 }

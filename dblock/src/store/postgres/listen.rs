@@ -115,7 +115,7 @@ async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
     listener.eager_reconnect(false);
     let row = in_time(store, listener.fetch_one(Mark::READ)).await?;
     let is_ours = mark.is_in(&row);
-    if is_ours.map_err(|error| error::of_statement(error, &store.table))? {
+    if is_ours.map_err(|error| store.failed(error))? {
         Ok(listener)
     } else {
         Err(behind_a_pooler())
@@ -126,8 +126,7 @@ async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
 async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<String, StoreError> {
     let text = AssertSqlSafe(Arc::clone(&store.sql.channel));
     let row = in_time(store, listener.fetch_one(text)).await?;
-    row.try_get(0)
-        .map_err(|error| error::of_statement(error, &store.table))
+    row.try_get(0).map_err(|error| store.failed(error))
 }
 
 /// Sees a notification arrive that another connection has sent.
@@ -138,7 +137,7 @@ async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<(), S
     let sent = other
         .execute(AssertSqlSafe(format!("NOTIFY \"{channel}\"")))
         .await
-        .map_err(|error| error::of_statement(error, &store.table));
+        .map_err(|error| store.failed(error));
     other.settle(sent)?;
     match timeout(PATIENCE, listener.try_recv()).await {
         Ok(answer) => drop(notification(store, answer)?),
@@ -158,14 +157,12 @@ fn notification(
     store: &PostgresStore,
     answer: Result<Option<PgNotification>, sqlx::Error>,
 ) -> Result<PgNotification, StoreError> {
-    answer
-        .map_err(|error| error::of_statement(error, &store.table))?
-        .ok_or_else(|| {
-            StoreError::new(
-                StoreErrorKind::Interrupted,
-                "the connection that listens for releases was closed",
-            )
-        })
+    answer.map_err(|error| store.failed(error))?.ok_or_else(|| {
+        StoreError::new(
+            StoreErrorKind::Interrupted,
+            "the connection that listens for releases was closed",
+        )
+    })
 }
 
 async fn in_time<T>(
@@ -173,7 +170,7 @@ async fn in_time<T>(
     statement: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, StoreError> {
     match timeout(PATIENCE, statement).await {
-        Ok(answer) => answer.map_err(|error| error::of_statement(error, &store.table)),
+        Ok(answer) => answer.map_err(|error| store.failed(error)),
         Err(_) => Err(StoreError::new(
             StoreErrorKind::Interrupted,
             format!("the server did not answer the connection that listens for releases within {PATIENCE:?}"),

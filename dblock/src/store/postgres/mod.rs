@@ -8,7 +8,11 @@
 mod admin;
 mod apply;
 mod error;
+mod fence;
 mod listen;
+mod migrate;
+mod purge;
+mod row;
 mod session;
 mod sql;
 mod statement;
@@ -16,20 +20,20 @@ mod statement;
 use std::fmt;
 use std::time::Duration;
 
+use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
+pub(crate) use self::fence::verify;
+
 use self::session::{Opener, Session};
-use self::statement::Statement;
 use super::busy_keys::BusyKeys;
 use super::connect_options::OptionsSource;
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::error::{StoreError, StoreErrorKind};
-use super::row::{InspectFilter, LockRow};
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, Outcome, Purged, Request, Store, StoreFuture, WakeUp, clock,
+    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
+    StoreFuture, WakeUp,
 };
 use crate::error::LockError;
 use crate::key::Key;
@@ -37,14 +41,6 @@ use crate::key::Key;
 /// How many connections are kept for extends. The others are for the lanes of acquires and releases, the listener, which
 /// keeps its own as long as somebody waits, and operators.
 const RESERVED: usize = 1;
-
-/// Settings of a migration's session. It may wait for those of other nodes.
-const MIGRATION_SESSION: [(&str, &str); 4] = [
-    ("lock_timeout", "60s"),
-    ("statement_timeout", "120s"),
-    ("idle_in_transaction_session_timeout", "60s"),
-    ("client_min_messages", "warning"),
-];
 
 /// A lock table in a PostgreSQL database.
 pub struct PostgresStore {
@@ -101,6 +97,11 @@ impl PostgresStore {
         session::options(&self.options).await
     }
 
+    /// What an error of a statement on the lock table means.
+    fn failed(&self, error: sqlx::Error) -> StoreError {
+        error::of_statement(error, &self.table)
+    }
+
     /// [`verify`] for tests.
     ///
     /// # Errors
@@ -115,41 +116,6 @@ impl PostgresStore {
     ) -> Result<Option<Duration>, StoreError> {
         let table = self.table.quoted('"');
         verify(connection, &table, key, lease_id, fence_token, self.idle_limit).await
-    }
-}
-
-/// The fence check in a transaction of the user's: what is left of the lease, or `None` when it is gone.
-/// Until that transaction ends, nobody else can take the key over. The server ends it when it has idled for
-/// `idle_limit`: a host that has vanished would keep the key shut until TCP notices, which may take hours.
-///
-/// # Errors
-/// [`StoreErrorKind::Conflict`] under REPEATABLE READ or stricter when the row was written since the snapshot, such as by
-/// a renewal, or is not in the snapshot: the transaction can be tried again.
-pub(crate) async fn verify(
-    connection: &mut PgConnection,
-    table_sql: &str,
-    key: &Key,
-    lease_id: Uuid,
-    fence_token: i64,
-    idle_limit: Option<Duration>,
-) -> Result<Option<Duration>, StoreError> {
-    let idle_limit = idle_limit.map(|limit| i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
-    let answer = Statement::new(&sql::verify(table_sql).into())
-        .bind(key.as_str())
-        .bind(lease_id)
-        .bind(fence_token)
-        .bind(idle_limit)
-        .fetch_in(connection)
-        .await
-        .and_then(|rows| rows.first().map(|row| row.try_get(0)).transpose());
-    match answer.map_err(error::of_users_statement)? {
-        None => Ok(None),
-        Some(Some(micros)) => Ok(Some(clock::until(micros, 0))),
-        Some(None) => Err(StoreError::new(
-            StoreErrorKind::Conflict,
-            "the transaction's snapshot is older than the lock's row, unless the transaction is on another database or \
-             schema: roll it back and begin it anew inside the lock, before anything is read",
-        )),
     }
 }
 
@@ -177,11 +143,11 @@ impl Store for PostgresStore {
     }
 
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        Box::pin(admin::check_schema(self))
+        Box::pin(migrate::check_schema(self))
     }
 
     fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        Box::pin(admin::migrate(self))
+        Box::pin(migrate::migrate(self))
     }
 
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
@@ -206,7 +172,7 @@ impl Store for PostgresStore {
         after: Option<&'a Key>,
         limit: u32,
     ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        Box::pin(admin::purge(self, idle, after, limit))
+        Box::pin(purge::purge(self, idle, after, limit))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

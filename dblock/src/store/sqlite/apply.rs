@@ -12,6 +12,13 @@ use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind
 
 type Answer = Result<Outcome, StoreError>;
 
+/// [`Store::apply`](crate::store::Store::apply).
+pub(super) async fn apply(store: &SqliteStore, requests: &[Request]) -> Vec<Answer> {
+    let answers = store.carry_out(requests).await;
+    store.busy.note(requests, &answers);
+    answers
+}
+
 impl SqliteStore {
     /// Carries out one request as a transaction of its own.
     async fn alone(&self, request: &Request) -> Answer {
@@ -185,7 +192,7 @@ impl SqliteStore {
     }
 
     /// Carries out the requests, together if possible.
-    pub(super) async fn carry_out(&self, requests: &[Request]) -> Vec<Answer> {
+    async fn carry_out(&self, requests: &[Request]) -> Vec<Answer> {
         if requests.len() > 1 {
             match self.together(requests).await {
                 Ok(answers) => return answers,

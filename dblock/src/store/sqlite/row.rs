@@ -5,7 +5,8 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::key::Key;
 use crate::store::clock::until;
-use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind, Successor};
+use crate::store::sql_row::{self, WIDTH};
+use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// What the row of a usual statement says.
 pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, StoreError> {
@@ -30,58 +31,26 @@ pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, Sto
 }
 
 pub(super) fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
-    Ok(LockRow {
-        key: key(get(row, 0)?)?,
-        owner: get(row, 1)?,
-        reentrant_count: get(row, 2)?,
-        expire_at: get(row, 3)?,
-        lease_id: get(row, 4)?,
-        fence_token: get(row, 5)?,
-        fence_ceiling: get(row, 6)?,
-        wanted_until: get(row, 7)?,
-        acquired_at: get(row, 8)?,
-        holder: get(row, 9)?,
-        revoked: get(row, 10)?,
-        next: successor(row)?,
-        now: now(row)?,
-    })
+    sql_row::lock_row(row, key(get(row, 0)?)?, now(row)?).map_err(unexpected)
 }
 
 /// The clock behind the columns of a row.
 pub(super) fn now(row: &SqliteRow) -> Result<i64, StoreError> {
-    get(row, 18)
+    get(row, WIDTH)
 }
 
-fn successor(row: &SqliteRow) -> Result<Option<Successor>, StoreError> {
-    let Some(lease_id) = get(row, 11)? else {
-        return Ok(None);
-    };
-    Ok(Some(Successor {
-        lease_id,
-        owner: get(row, 12)?,
-        holder: get(row, 13)?,
-        ttl: get(row, 14)?,
-        spare_tokens: get(row, 15)?,
-        since: get(row, 16)?,
-        until: get(row, 17)?,
-    }))
-}
-
-pub(super) fn key(key: &str) -> Result<Key, StoreError> {
-    Key::new(None, key).map_err(|error| {
-        StoreError::new(StoreErrorKind::Other, "the lock table holds an impossible key").with_source(error)
-    })
+pub(super) fn key(text: &str) -> Result<Key, StoreError> {
+    sql_row::key(text).map_err(unexpected)
 }
 
 pub(super) fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T, StoreError>
 where
     T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
 {
-    row.try_get(column).map_err(|error| {
-        StoreError::new(
-            StoreErrorKind::Other,
-            format!("the lock table holds an unexpected value: {error}"),
-        )
-        .with_source(error)
-    })
+    row.try_get(column).map_err(unexpected)
+}
+
+pub(super) fn unexpected(error: sqlx::Error) -> StoreError {
+    let message = format!("the lock table holds an unexpected value: {error}");
+    StoreError::new(StoreErrorKind::Other, message).with_source(error)
 }

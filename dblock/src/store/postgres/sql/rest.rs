@@ -1,14 +1,13 @@
 //! What operators, a purge and the fence check ask.
 
 use super::{NO_SUCCESSOR, NOW, tell_freed};
+use crate::store::sql_row::COLUMNS;
 
 /// Parameters: prefix, held only, limit.
 pub(super) fn inspect(table: &str) -> String {
     format!(
         "WITH clock AS MATERIALIZED (SELECT {NOW} AS now)
-SELECT t.lock_key, t.lock_owner, t.reentrant_count, t.expire_at, t.lease_id, t.fence_token, t.fence_ceiling,
-    t.wanted_until, t.acquired_at, t.holder, t.revoked, t.next_lease, t.next_owner, t.next_holder,
-    t.next_ttl, t.next_spare, t.next_since, t.next_until, clock.now
+SELECT {COLUMNS}, clock.now
 FROM {table} t, clock
 WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $1)
     AND (NOT $2 OR (t.reentrant_count > 0 AND t.expire_at > clock.now))
