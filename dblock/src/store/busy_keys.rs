@@ -29,12 +29,7 @@ impl BusyKeys {
         let mut keys = self.keys();
         for (request, answer) in telling {
             match answer {
-                Ok(Outcome::Busy(_) | Outcome::Queued { .. }) => {
-                    if keys.len() >= MOST {
-                        keys.clear();
-                    }
-                    keys.insert(request.key.clone());
-                }
+                Ok(Outcome::Busy(_) | Outcome::Queued { .. }) => insert(&mut keys, request),
                 Ok(_) => drop(keys.remove(&request.key)),
                 Err(_) => {}
             }
@@ -52,10 +47,73 @@ impl BusyKeys {
             )
         });
         let mut keys = self.keys();
-        keys.extend(wanted.map(|(request, _)| request.key.clone()));
+        wanted.for_each(|(request, _)| insert(&mut keys, request));
     }
 
     fn keys(&self) -> MutexGuard<'_, HashSet<Key>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn insert(keys: &mut HashSet<Key>, request: &Request) {
+    if keys.len() >= MOST {
+        keys.clear();
+    }
+    keys.insert(request.key.clone());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::store::{Acquire, Occupant};
+
+    fn acquires(count: usize) -> Vec<Request> {
+        let acquire = |number| Request {
+            key: Key::new(None, &format!("key {number}")).unwrap(),
+            lease_id: Uuid::nil(),
+            action: Action::Acquire(Acquire::new(Uuid::nil(), Duration::from_secs(1), "test")),
+        };
+        (0..count).map(acquire).collect()
+    }
+
+    fn busy() -> Outcome {
+        Outcome::Busy(Occupant {
+            owner: Uuid::nil(),
+            holder: String::new(),
+            fence_token: 1,
+            remaining: Duration::ZERO,
+        })
+    }
+
+    fn wanted() -> Outcome {
+        Outcome::Granted {
+            fence_token: 1,
+            remaining: Duration::ZERO,
+            taken_over: None,
+            wanted: true,
+        }
+    }
+
+    /// Keys that are busy, and keys that others want.
+    #[test]
+    fn no_more_keys_are_kept_than_the_most() {
+        let requests = acquires(MOST + 1);
+        for (note, outcome) in [
+            (BusyKeys::note as fn(&BusyKeys, &[_], &[_]), busy()),
+            (BusyKeys::note_wanted, wanted()),
+        ] {
+            let keys = BusyKeys::default();
+            let (last, before) = requests.split_last().unwrap();
+            let answers = vec![Ok(outcome); MOST];
+            note(&keys, before, &answers);
+            assert_eq!(keys.keys().len(), MOST);
+            note(&keys, std::slice::from_ref(last), &answers[..1]);
+            assert!(keys.contains(&last.key));
+            assert!(keys.keys().len() <= MOST);
+        }
     }
 }

@@ -20,7 +20,8 @@ use tokio::time::{Instant, timeout};
 
 use super::error::{StoreError, StoreErrorKind};
 
-/// No store opens more connections than this.
+/// No store opens more connections than this, whatever for.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) const MAX_CONNECTIONS: usize = 4;
 
 /// How long opening a connection may take: less than the engine waits for an acquire, so that a server that
@@ -46,24 +47,28 @@ impl<C: sqlx::Connection> Alive for C {
 
 type Opening<C> = Pin<Box<dyn Future<Output = Result<C, StoreError>> + Send>>;
 
-/// At most [`MAX_CONNECTIONS`] connections, opened when needed.
+/// A store's connections, opened when needed. Who has a permit may have one.
 pub(crate) struct Connections<C> {
     open: Box<dyn Fn() -> Opening<C> + Send + Sync>,
     /// Each with the time of its last use.
     idle: Mutex<Vec<(Instant, C)>>,
-    permits: Semaphore,
+    shared: Semaphore,
+    /// For extends alone.
+    reserved: Semaphore,
 }
 
 impl<C> Connections<C> {
-    /// `open` opens one connection and makes its session settings.
-    pub(crate) fn new<F>(most: usize, open: impl Fn() -> F + Send + Sync + 'static) -> Self
+    /// `open` opens one connection and makes its session settings. There are at most `shared` ones for any use, and
+    /// `reserved` ones more for [`take_reserved`](Self::take_reserved).
+    pub(crate) fn new<F>(shared: usize, reserved: usize, open: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<C, StoreError>> + Send + 'static,
     {
         Self {
             open: Box::new(move || Box::pin(open())),
             idle: Mutex::new(Vec::new()),
-            permits: Semaphore::new(most.min(MAX_CONNECTIONS)),
+            shared: Semaphore::new(shared),
+            reserved: Semaphore::new(reserved),
         }
     }
 
@@ -72,7 +77,22 @@ impl<C> Connections<C> {
     where
         C: Alive,
     {
-        let permit = self.permit().await?;
+        self.take_with(permit(&self.shared).await?).await
+    }
+
+    /// The same for an extend: it never waits until other work is done. The lease might end meanwhile.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) async fn take_reserved(&self) -> Result<Borrowed<'_, C>, StoreError>
+    where
+        C: Alive,
+    {
+        self.take_with(permit(&self.reserved).await?).await
+    }
+
+    async fn take_with<'a>(&'a self, permit: SemaphorePermit<'a>) -> Result<Borrowed<'a, C>, StoreError>
+    where
+        C: Alive,
+    {
         let idle = self.idle().pop();
         if let Some((since, mut connection)) = idle {
             let alive = since.elapsed() < IDLE
@@ -90,23 +110,18 @@ impl<C> Connections<C> {
     /// A new connection, for a statement that is not tried again.
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     pub(crate) async fn take_new(&self) -> Result<Borrowed<'_, C>, StoreError> {
-        let permit = self.permit().await?;
+        let permit = permit(&self.shared).await?;
         // An idle one makes room, so that there are never more than allowed.
         drop(self.idle().pop());
         Ok(self.lend(self.opened().await?, permit))
     }
 
     /// Room for one connection that the caller opens and keeps, until the permit is dropped.
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     pub(crate) async fn room(&self) -> Result<SemaphorePermit<'_>, StoreError> {
-        let permit = self.permit().await?;
+        let permit = permit(&self.shared).await?;
         drop(self.idle().pop());
         Ok(permit)
-    }
-
-    async fn permit(&self) -> Result<SemaphorePermit<'_>, StoreError> {
-        let closed = |_| StoreError::new(StoreErrorKind::Other, "the lock store is closed");
-        self.permits.acquire().await.map_err(closed)
     }
 
     async fn opened(&self) -> Result<C, StoreError> {
@@ -134,13 +149,19 @@ impl<C> Connections<C> {
 
     /// Takes no more work and closes the idle connections.
     pub(crate) fn close(&self) {
-        self.permits.close();
+        self.shared.close();
+        self.reserved.close();
         self.forget_idle();
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<(Instant, C)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+async fn permit(permits: &Semaphore) -> Result<SemaphorePermit<'_>, StoreError> {
+    let closed = |_| StoreError::new(StoreErrorKind::Other, "the lock store is closed");
+    permits.acquire().await.map_err(closed)
 }
 
 impl<C> fmt::Debug for Connections<C> {

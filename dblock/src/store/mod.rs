@@ -28,6 +28,8 @@ mod row;
 mod schema;
 #[cfg(feature = "sql")]
 mod sql_error;
+#[cfg(feature = "sql")]
+mod sql_row;
 pub(crate) mod table;
 
 pub mod memory;

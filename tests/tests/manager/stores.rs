@@ -3,8 +3,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use dblock::store::StoreErrorKind;
-use dblock::{LockError, LockManager, StoreSource};
+use dblock::conformance::open;
+use dblock::store::{Acquire, Action, Request, StoreErrorKind};
+use dblock::{Key, LockError, LockManager, StoreSource};
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, Kind, on_every_store};
 use sqlx::mysql::MySqlConnectOptions;
@@ -12,6 +13,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{MySqlPool, PgPool, SqlitePool};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::{LONG, RENEWED, long, patient};
 
@@ -277,4 +279,29 @@ async fn a_url_that_names_no_store_is_refused_without_its_password() {
         error.to_string().contains("redis") && error.to_string().contains("postgres"),
         "{error}"
     );
+}
+
+/// Beneath the manager: nothing listens there, and no such folder exists.
+#[tokio::test]
+async fn every_request_of_a_batch_is_told_the_cause() {
+    let file = SqliteConnectOptions::new().filename("no-such-folder/locks.db");
+    let stores = [
+        open::postgres::open("postgres://a@127.0.0.1:1/a".parse().unwrap(), "t"),
+        open::mysql::open("mysql://a@127.0.0.1:1/a".parse().unwrap(), "t"),
+        open::sqlite::open(file, "t"),
+    ];
+    let requests = ["a", "b"].map(|key| Request {
+        key: Key::new(None, key).unwrap(),
+        lease_id: Uuid::now_v7(),
+        action: Action::Acquire(Acquire::new(Uuid::now_v7(), LONG, "test")),
+    });
+    for store in stores {
+        let answers = store.unwrap().apply(&requests).await;
+        assert_eq!(answers.len(), 2);
+        for answer in answers {
+            let error = answer.unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Unreachable);
+            assert!(std::error::Error::source(&error).is_some(), "{error:?}");
+        }
+    }
 }

@@ -203,7 +203,7 @@ async fn a_row_that_somebody_has_locked_makes_nobody_next() {
     assert!(matches!(answer, Outcome::Busy(_)), "{answer:?}");
     assert_eq!(one(&store, release(&next)).await, Outcome::Skipped);
     run(&mut user, "COMMIT").await;
-    queued(&store, &next).await;
+    assert_eq!(one(&store, release(&next)).await, Outcome::Withdrawn);
 }
 
 #[tokio::test]

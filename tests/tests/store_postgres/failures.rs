@@ -171,9 +171,11 @@ async fn with_idle_connections(bench: &Bench) -> (Proxy, PostgresStore) {
         let batch: Vec<_> = (0..200).map(|i| acquire(format!("{name} {i}"))).collect();
         drop(store.apply(&batch).await);
     };
+    let renewal = extend(&acquire("d"), 1);
     // A machine that stalls may be too slow to open one in time.
     while proxy.ports().len() < 4 {
-        tokio::join!(work("a"), work("b"), work("c"), work("d"));
+        let (_, _, _, renewed) = tokio::join!(work("a"), work("b"), work("c"), one(&store, &renewal));
+        drop(renewed);
     }
     (proxy, store)
 }

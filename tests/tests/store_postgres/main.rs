@@ -10,6 +10,7 @@
 )]
 
 mod bench;
+mod connections;
 mod credentials;
 mod failures;
 mod names;

@@ -125,7 +125,7 @@ async fn a_release_passes_the_row_on_and_says_so() {
     assert_eq!(told.recv().await, Some(WakeUp::Released(key("last"))));
 }
 
-/// Who is next: the first one, until it has withdrawn, is dead, or one has waited for a second more.
+/// Who is next: the first one, until it has withdrawn, is dead, or one has waited for longer.
 #[tokio::test]
 async fn the_row_names_one_successor() {
     let Some(bench) = Bench::new("successor").await else {
@@ -167,7 +167,8 @@ async fn the_row_names_one_successor() {
     ask_of(&mut unqueued).wanted_for = None;
     queued(&ask(&store, &unqueued).await);
 
-    late("a", Duration::from_millis(1_900)).await;
+    // Longer by half of what it takes.
+    late("a", Duration::from_millis(1_050)).await;
     assert!(is_next(&first).await);
     let older = late("a", Duration::from_secs(9)).await;
     assert!(is_next(&older).await);

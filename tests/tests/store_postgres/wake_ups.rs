@@ -127,34 +127,6 @@ async fn a_release_of_a_wanted_key_is_told() {
     }
 }
 
-/// The listener is one of the store's four connections, and leaves room for the lanes.
-#[tokio::test]
-async fn a_listener_counts_as_a_connection() {
-    let Some(bench) = Bench::new("wake_ups_room").await else {
-        return;
-    };
-    let proxy = Proxy::start(bench.address());
-    let store = bench.store_at(proxy.address());
-    let work = async |name: &str| {
-        let batch: Vec<_> = (0..200).map(|i| acquire(format!("{name} {i}"))).collect();
-        for answer in store.apply(&batch).await {
-            answer.unwrap();
-        }
-    };
-    tokio::join!(work("a"), work("b"), work("c"), work("d"));
-    let (told, mut heard) = mpsc::unbounded_channel();
-    let tell = |wake_up| told.send(wake_up).unwrap();
-    let all = async {
-        assert_eq!(heard.recv().await, Some(WakeUp::Listening));
-        tokio::join!(work("e"), work("f"), work("g"), work("h"));
-    };
-    tokio::select! {
-        error = store.listen(&tell) => panic!("{error}"),
-        () = all => {}
-    }
-    assert_eq!(proxy.most_open(), 4);
-}
-
 /// Dropping the future closes the connection.
 #[tokio::test]
 async fn a_dropped_listener_leaves_nothing_behind() {

@@ -5,8 +5,8 @@
 
 use sqlx::AssertSqlSafe;
 
-use super::batch::Answer;
-use super::{MySqlStore, error, row, text};
+use super::apply::Answer;
+use super::{MySqlStore, row, sql};
 use crate::Key;
 use crate::store::rules::still_busy;
 use crate::store::{Action, LockRow, Request, StoreError, StoreErrorKind};
@@ -45,11 +45,11 @@ pub(super) async fn look(
 }
 
 async fn read(store: &MySqlStore, keys: impl Iterator<Item = &Key>) -> Result<Vec<LockRow>, StoreError> {
-    let sql = text::look(&store.table_sql, keys);
+    let sql = sql::look(&store.table_sql, keys);
     let mut connection = store.connections.take().await?;
     let rows = sqlx::raw_sql(AssertSqlSafe(sql))
         .fetch_all(&mut **connection)
         .await;
     let rows = rows.and_then(|rows| rows.iter().map(row::with_clock).collect());
-    connection.settle(rows.map_err(|error| error::of_statement(error, &store.table)))
+    connection.settle(rows.map_err(|error| store.failed(error)))
 }

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
 
-use super::{error, text};
+use super::{error, sql};
 use crate::Key;
 use crate::store::clock::until;
 use crate::store::{StoreError, StoreErrorKind};
@@ -33,8 +33,8 @@ pub(crate) async fn verify(
          SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table_sql} WHERE lock_key = {key} \
          LOCK IN SHARE MODE;\
          SELECT {clock}",
-        key = text::hex(key.as_str().as_bytes()),
-        clock = text::CLOCK,
+        key = sql::hex(key.as_str().as_bytes()),
+        clock = sql::CLOCK,
     );
     let rows = sqlx::raw_sql(AssertSqlSafe(read))
         .fetch_all(connection)

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
-use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{MySqlStore, error, session};
 use crate::store::schema::{self, SchemaVersion};
+use crate::store::sql_row::schema_version;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// What leads from one schema version to the next: the first script makes version 1.
@@ -18,37 +19,34 @@ const SCRIPTS: [&str; 2] = [
 /// How long a node waits for another one that migrates.
 const PATIENCE: Duration = Duration::from_mins(1);
 
+pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
+    let mut connection = store.connections.take_new().await?;
+    let found = version(store, &mut connection).await;
+    schema::check(connection.settle(found)?, &store.table)
+}
+
 /// What stands in the version table; `None` when it or the lock table is not there.
-pub(super) async fn found(
+async fn version(
     store: &MySqlStore,
     connection: &mut MySqlConnection,
 ) -> Result<Option<SchemaVersion>, StoreError> {
     let (lock, version) = (&store.table_sql, store.table.quoted_version('`'));
     let sql = format!("SELECT version, min_client FROM {version};SELECT lock_key FROM {lock} LIMIT 0");
     // All of the answer is read, because the error of the second statement comes last.
-    match sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await {
-        Ok(rows) => {
-            let Some(row) = rows.first() else { return Ok(None) };
-            let version = || -> Result<_, sqlx::Error> {
-                Ok(SchemaVersion {
-                    version: row.try_get(0)?,
-                    min_client: row.try_get(1)?,
-                })
-            };
-            version()
-                .map(Some)
-                .map_err(|error| error::of_statement(error, &store.table))
-        }
-        Err(error) if error::number(&error) == Some(error::NO_SUCH_TABLE) => Ok(None),
-        Err(error) => Err(error::of_statement(error, &store.table)),
-    }
+    let rows = match sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await {
+        Err(error) if error::number(&error) == Some(error::NO_SUCH_TABLE) => return Ok(None),
+        answer => answer.map_err(|error| store.failed(error))?,
+    };
+    let found = rows.first().map(schema_version).transpose();
+    found.map_err(|error| store.failed(error))
 }
 
 /// Creates or upgrades the tables, one node at a time.
 ///
 /// The named lock belongs to a connection of its own that is closed at the end, whatever happens: a lock
 /// that stayed behind on a connection would stop every later migration.
-pub(super) async fn run(store: &MySqlStore) -> Result<(), StoreError> {
+pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
+    let _room = store.connections.room().await?;
     let mut connection = session::open(&store.options, store.any_server).await?;
     let done = run_on(store, &mut connection).await;
     connection.close().await;
@@ -57,13 +55,13 @@ pub(super) async fn run(store: &MySqlStore) -> Result<(), StoreError> {
 
 async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
     // Looked at before the lock too: nothing to do then needs no rights but SELECT.
-    if let Some(found) = found(store, connection).await?
+    if let Some(found) = version(store, connection).await?
         && found.version >= schema::SCHEMA_VERSION
     {
         return schema::check(Some(found), &store.table);
     }
     take_turn(store, connection).await?;
-    let before = found(store, connection).await?;
+    let before = version(store, connection).await?;
     let done = before.map_or(0, |found| usize::try_from(found.version).unwrap_or(0));
     for script in SCRIPTS.iter().skip(done) {
         for statement in statements(script) {
@@ -75,11 +73,11 @@ async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<
                 // A former run was interrupted between this statement and the script's last one.
                 && error::number(&error) != Some(error::DUPLICATE_COLUMN)
             {
-                return Err(error::of_statement(error, &store.table));
+                return Err(store.failed(error));
             }
         }
     }
-    let after = found(store, connection).await?;
+    let after = version(store, connection).await?;
     schema::check(after, &store.table)
 }
 
@@ -100,7 +98,7 @@ async fn take_turn(store: &MySqlStore, connection: &mut MySqlConnection) -> Resu
         .bind(PATIENCE.as_secs())
         .fetch_one(connection)
         .await
-        .map_err(|error| error::of_statement(error, &store.table))?;
+        .map_err(|error| store.failed(error))?;
     if taken == Some(1) {
         return Ok(());
     }

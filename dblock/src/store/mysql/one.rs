@@ -9,7 +9,7 @@
 //! MySQL is a second, in which a transaction of the user's would hold up the leases of others. So with MySQL every
 //! request is a batch.
 //!
-//! What is not usual is left to [`batch`](super::batch): an expired row, a repeated acquire, a row that names a
+//! What is not usual is left to [`apply`](super::apply): an expired row, a repeated acquire, a row that names a
 //! successor or is to, a row that somebody has locked, and whatever the server refuses.
 
 use std::sync::Arc;
@@ -19,10 +19,11 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
 
-use super::text::{COLUMNS, LIVE_CLOCK};
-use super::{MySqlStore, error, row};
+use super::sql::LIVE_CLOCK;
+use super::{MySqlStore, row};
 use crate::store::clock::micros;
 use crate::store::rules::{occupant, still_busy};
+use crate::store::sql_row::COLUMNS;
 use crate::store::{Acquire, Action, Extend, Outcome, Request, StoreError, StoreErrorKind};
 
 /// A row that somebody has locked is an error at once.
@@ -88,7 +89,7 @@ impl Statements {
     }
 }
 
-/// Tries to carry `request` out. `None`: nothing has been done, and [`batch`](super::batch) has to find out.
+/// Tries to carry `request` out. `None`: nothing has been done, and [`apply`](super::apply) has to find out.
 pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Result<Outcome, StoreError>> {
     let mut connection = match store.connections.take().await {
         Ok(connection) => connection,
@@ -108,7 +109,7 @@ pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Resu
             connection.keep();
             return outcome.map(Ok);
         }
-        Err(error) => error::of_statement(error, &store.table),
+        Err(error) => store.failed(error),
     };
     if let StoreErrorKind::Interrupted | StoreErrorKind::Unreachable = error.kind() {
         // It may have been carried out, which the engine must know; or another server may do it.

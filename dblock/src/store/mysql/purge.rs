@@ -9,13 +9,13 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{MySqlStore, error, text};
+use super::{MySqlStore, sql};
 use crate::Key;
 use crate::store::clock::micros;
 use crate::store::{Purged, StoreError, StoreErrorKind};
 
 /// [`Store::purge`](crate::store::Store::purge).
-pub(super) async fn step(
+pub(super) async fn purge(
     store: &MySqlStore,
     idle: Duration,
     after: Option<&Key>,
@@ -56,7 +56,7 @@ impl Step<'_> {
             purged.next = seen.last().map(|(key, _)| key.clone());
         }
         let idle = seen.iter().filter(|(_, idle)| *idle).map(|(key, _)| key);
-        let mut keys = text::key_list(idle);
+        let mut keys = sql::key_list(idle);
         if keys.is_empty() {
             return Ok(purged);
         }
@@ -70,7 +70,7 @@ impl Step<'_> {
             .iter()
             .map(|row| key(row, self.store))
             .collect::<Result<Vec<_>, _>>()?;
-        keys = text::key_list(locked.iter());
+        keys = sql::key_list(locked.iter());
         if keys.is_empty() {
             self.fetch(connection, "COMMIT".into()).await?;
             return Ok(purged);
@@ -83,8 +83,8 @@ impl Step<'_> {
 
     /// The keys looked at, and whether each is idle; and since when it must have been.
     async fn look(&self, connection: &mut MySqlConnection) -> Result<(Vec<(Key, bool)>, i64), StoreError> {
-        let before = format!("{} - {}", text::CLOCK, micros(self.idle));
-        let from = text::hex(self.after.map_or(&[], |key| key.as_str().as_bytes()));
+        let before = format!("{} - {}", sql::CLOCK, micros(self.idle));
+        let from = sql::hex(self.after.map_or(&[], |key| key.as_str().as_bytes()));
         let look = format!(
             "SELECT lock_key, {}, {before} FROM {} FORCE INDEX (PRIMARY) WHERE lock_key > {from} ORDER BY lock_key \
              LIMIT {}",
@@ -93,7 +93,7 @@ impl Step<'_> {
             self.limit,
         );
         let rows = self.fetch(connection, look).await?;
-        let unreadable = |error| error::of_statement(error, &self.store.table);
+        let unreadable = |error| self.store.failed(error);
         let mut seen = Vec::with_capacity(rows.len());
         for row in &rows {
             let idle: i64 = row.try_get(1).map_err(unreadable)?;
@@ -112,7 +112,7 @@ impl Step<'_> {
         sql: String,
     ) -> Result<Vec<MySqlRow>, StoreError> {
         let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await;
-        rows.map_err(|error| error::of_statement(error, &self.store.table))
+        rows.map_err(|error| self.store.failed(error))
     }
 }
 
@@ -122,5 +122,5 @@ fn idle_since(before: &str) -> String {
 }
 
 fn key(row: &MySqlRow, store: &MySqlStore) -> Result<Key, StoreError> {
-    super::row::key(row).map_err(|error| error::of_statement(error, &store.table))
+    super::row::key(row).map_err(|error| store.failed(error))
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -11,19 +10,17 @@ use uuid::Uuid;
 use super::session::Session;
 use super::sql::Statements;
 use super::statement::Statement;
-use super::{PostgresStore, errors};
-use crate::store::clock::{micros, until};
-use crate::store::error::{StoreError, StoreErrorKind};
-use crate::store::row::Occupant;
-use crate::store::{Acquire, Action, Extend, HandedOver, Outcome, Request};
+use super::{PostgresStore, error, row};
+use crate::store::clock::micros;
+use crate::store::{Acquire, Action, Extend, HandedOver, Outcome, Request, StoreError, StoreErrorKind};
 
 type Answer = Result<Outcome, StoreError>;
 
 /// A request with its place in the batch.
-type Placed<'a> = (usize, &'a Request);
+pub(super) type Placed<'a> = (usize, &'a Request);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Extend,
     Release,
     Acquire,
@@ -32,6 +29,7 @@ enum Kind {
 /// The order of the statements: what keeps or frees a lease goes first, since only an acquire can be slow.
 const ORDER: [Kind; 3] = [Kind::Extend, Kind::Release, Kind::Acquire];
 
+/// [`Store::apply`](crate::store::Store::apply).
 pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<Answer> {
     let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
     // Once no connection can be had, the rest is not tried: each attempt may take seconds.
@@ -44,7 +42,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
             }
             let executed = match &unreachable {
                 None => execute(store, kind, &part, &mut answers).await,
-                Some(error) => Err(repeated(error)),
+                Some(error) => Err(StoreError::clone(error)),
             };
             let Err(error) = executed else { continue };
             // The error is not about what an earlier statement answered. That is committed: its answer stands,
@@ -54,10 +52,12 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
                 parts.extend(part.into_iter().rev().map(|request| vec![request]));
                 continue;
             }
-            if error.kind() == StoreErrorKind::Unreachable {
-                unreachable = Some(repeated(&error));
+            for (place, _) in part {
+                answers[place] = Some(Err(error.clone()));
             }
-            fill(&mut answers, &part, error);
+            if error.kind() == StoreErrorKind::Unreachable {
+                unreachable = Some(error);
+            }
         }
     }
     // What the statements leave out is a row that was locked, or that came, changed or went meanwhile.
@@ -89,20 +89,6 @@ fn may_be_one_row(kind: StoreErrorKind) -> bool {
     matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Other)
 }
 
-/// Gives every request of `part` the error, the first one with its cause.
-fn fill(answers: &mut [Option<Answer>], part: &[Placed<'_>], error: StoreError) {
-    for (place, _) in part.iter().skip(1) {
-        answers[*place] = Some(Err(repeated(&error)));
-    }
-    if let Some((place, _)) = part.first() {
-        answers[*place] = Some(Err(error));
-    }
-}
-
-fn repeated(error: &StoreError) -> StoreError {
-    StoreError::new(error.kind(), error.to_string())
-}
-
 /// Fills in the answers to `part`, which is sorted by key: with an error too, those known before it.
 async fn execute(
     store: &PostgresStore,
@@ -110,10 +96,13 @@ async fn execute(
     part: &[Placed<'_>],
     answers: &mut [Option<Answer>],
 ) -> Result<(), StoreError> {
-    let mut connection = store.connections.take().await?;
+    let mut connection = match kind {
+        Kind::Extend => store.connections.take_reserved().await?,
+        Kind::Release | Kind::Acquire => store.connections.take().await?,
+    };
     let began = Instant::now();
     let asked = ask(store, kind, part, answers, &mut connection).await;
-    let asked = asked.map_err(|error| errors::of_statement(error, &store.table));
+    let asked = asked.map_err(|error| store.failed(error));
     let executed = match asked {
         Ok(()) if kind == Kind::Acquire && began.elapsed() >= SLOW => {
             let confirmed = confirm(&mut connection).await;
@@ -167,7 +156,7 @@ async fn ask(
     if let Some(usual) = usual {
         match usual.fetch_all(connection).await {
             // Nothing was carried out. The general statement can do without telling.
-            Err(error) if errors::is_full_queue(&error) => {}
+            Err(error) if error::is_full_queue(&error) => {}
             rows => read(kind, &likely, &rows?, answers)?,
         }
     }
@@ -176,7 +165,7 @@ async fn ask(
     if !rest.is_empty() {
         let general = many(&statements.general, kind, &rest);
         let rows = match (general.fetch_all(connection).await, &statements.quiet) {
-            (Err(error), Some(quiet)) if errors::is_full_queue(&error) => {
+            (Err(error), Some(quiet)) if error::is_full_queue(&error) => {
                 many(quiet, kind, &rest).fetch_all(connection).await
             }
             (rows, _) => rows,
@@ -193,7 +182,7 @@ fn read(
     answers: &mut [Option<Answer>],
 ) -> Result<(), sqlx::Error> {
     for row in rows {
-        let (place, outcome) = answer(kind, part, row)?;
+        let (place, outcome) = row::answer(kind, part, row)?;
         answers[place] = Some(Ok(outcome));
     }
     Ok(())
@@ -312,55 +301,4 @@ fn new_holder(request: &Request) -> Option<&str> {
 
 fn new_token(request: &Request) -> Option<i64> {
     handed_over(request).map(|to| to.fence_token)
-}
-
-/// Reads one row of an answer: the request's place in the batch, and the outcome. [`super::sql`] lists the columns.
-fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcome), sqlx::Error> {
-    let key: &str = row.try_get(0)?;
-    let found = part
-        .binary_search_by(|(_, request)| request.key.as_str().cmp(key))
-        .map_err(|_| unexpected("a key that was not asked for"))?;
-    let (place, _) = part[found];
-    let outcome = match (kind, row.try_get(1)?) {
-        (Kind::Acquire, "busy") => Outcome::Busy(occupant(row, until(row.try_get(3)?, 0))?),
-        (Kind::Acquire, "queued") => Outcome::Queued {
-            occupant: occupant(row, until(row.try_get(3)?, 0))?,
-            next_ttl: until(row.try_get(8)?, 0),
-        },
-        (Kind::Acquire, word @ ("granted" | "taken over")) => Outcome::Granted {
-            fence_token: row.try_get(2)?,
-            remaining: until(row.try_get(3)?, 0),
-            taken_over: (word == "taken over")
-                .then(|| occupant(row, Duration::ZERO))
-                .transpose()?,
-            wanted: row.try_get(4)?,
-        },
-        (Kind::Extend, "extended") => Outcome::Extended {
-            remaining: until(row.try_get(2)?, 0),
-            revoked: row.try_get(3)?,
-            wanted: row.try_get(4)?,
-        },
-        (Kind::Release, word @ ("freed" | "passed on" | "free")) => Outcome::Released {
-            freed: word != "free",
-            passed_on: word == "passed on",
-            wanted: row.try_get(2)?,
-        },
-        (Kind::Release, "withdrawn") => Outcome::Withdrawn,
-        (_, "lost") => Outcome::Lost,
-        _ => return Err(unexpected("an unknown outcome")),
-    };
-    Ok((place, outcome))
-}
-
-fn occupant(row: &PgRow, remaining: Duration) -> Result<Occupant, sqlx::Error> {
-    Ok(Occupant {
-        owner: row.try_get(5)?,
-        holder: row.try_get(6)?,
-        fence_token: row.try_get(7)?,
-        remaining,
-    })
-}
-
-fn unexpected(what: &str) -> sqlx::Error {
-    sqlx::Error::Decode(format!("the database answered with {what}").into())
 }

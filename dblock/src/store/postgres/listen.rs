@@ -21,7 +21,7 @@ use uuid::fmt::Hyphenated;
 
 use super::session::Mark;
 use super::sql::{PASSED_ON, RELEASED};
-use super::{PostgresStore, errors};
+use super::{PostgresStore, error};
 use crate::key::Key;
 use crate::store::WakeUp;
 use crate::store::connections::CONNECT_TIMEOUT;
@@ -110,14 +110,12 @@ async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
         .idle_timeout(None)
         .max_lifetime(None)
         .connect_lazy_with(mark.on(store.options().await?));
-    let mut listener = PgListener::connect_with(&pool)
-        .await
-        .map_err(errors::of_connect)?;
+    let mut listener = PgListener::connect_with(&pool).await.map_err(error::of_connect)?;
     // A lost connection is the engine's business: it asks all waiters to look again.
     listener.eager_reconnect(false);
     let row = in_time(store, listener.fetch_one(Mark::READ)).await?;
     let is_ours = mark.is_in(&row);
-    if is_ours.map_err(|error| errors::of_statement(error, &store.table))? {
+    if is_ours.map_err(|error| store.failed(error))? {
         Ok(listener)
     } else {
         Err(behind_a_pooler())
@@ -128,8 +126,7 @@ async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
 async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<String, StoreError> {
     let text = AssertSqlSafe(Arc::clone(&store.sql.channel));
     let row = in_time(store, listener.fetch_one(text)).await?;
-    row.try_get(0)
-        .map_err(|error| errors::of_statement(error, &store.table))
+    row.try_get(0).map_err(|error| store.failed(error))
 }
 
 /// Sees a notification arrive that another connection has sent.
@@ -140,7 +137,7 @@ async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<(), S
     let sent = other
         .execute(AssertSqlSafe(format!("NOTIFY \"{channel}\"")))
         .await
-        .map_err(|error| errors::of_statement(error, &store.table));
+        .map_err(|error| store.failed(error));
     other.settle(sent)?;
     match timeout(PATIENCE, listener.try_recv()).await {
         Ok(answer) => drop(notification(store, answer)?),
@@ -160,14 +157,12 @@ fn notification(
     store: &PostgresStore,
     answer: Result<Option<PgNotification>, sqlx::Error>,
 ) -> Result<PgNotification, StoreError> {
-    answer
-        .map_err(|error| errors::of_statement(error, &store.table))?
-        .ok_or_else(|| {
-            StoreError::new(
-                StoreErrorKind::Interrupted,
-                "the connection that listens for releases was closed",
-            )
-        })
+    answer.map_err(|error| store.failed(error))?.ok_or_else(|| {
+        StoreError::new(
+            StoreErrorKind::Interrupted,
+            "the connection that listens for releases was closed",
+        )
+    })
 }
 
 async fn in_time<T>(
@@ -175,7 +170,7 @@ async fn in_time<T>(
     statement: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, StoreError> {
     match timeout(PATIENCE, statement).await {
-        Ok(answer) => answer.map_err(|error| errors::of_statement(error, &store.table)),
+        Ok(answer) => answer.map_err(|error| store.failed(error)),
         Err(_) => Err(StoreError::new(
             StoreErrorKind::Interrupted,
             format!("the server did not answer the connection that listens for releases within {PATIENCE:?}"),

@@ -7,8 +7,12 @@
 
 mod admin;
 mod apply;
-mod errors;
+mod error;
+mod fence;
 mod listen;
+mod migrate;
+mod purge;
+mod row;
 mod session;
 mod sql;
 mod statement;
@@ -16,31 +20,27 @@ mod statement;
 use std::fmt;
 use std::time::Duration;
 
+use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
+pub(crate) use self::fence::verify;
+
 use self::session::{Opener, Session};
-use self::statement::Statement;
 use super::busy_keys::BusyKeys;
 use super::connect_options::OptionsSource;
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::error::StoreError;
-use super::row::{InspectFilter, LockRow};
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, Outcome, Purged, Request, Store, StoreFuture, WakeUp, clock,
+    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
+    StoreFuture, WakeUp,
 };
 use crate::error::LockError;
 use crate::key::Key;
 
-/// Settings of a migration's session. It may wait for those of other nodes.
-const MIGRATION_SESSION: [(&str, &str); 4] = [
-    ("lock_timeout", "60s"),
-    ("statement_timeout", "120s"),
-    ("idle_in_transaction_session_timeout", "60s"),
-    ("client_min_messages", "warning"),
-];
+/// How many connections are kept for extends. The others are for the lanes of acquires and releases, the listener, which
+/// keeps its own as long as somebody waits, and operators.
+const RESERVED: usize = 1;
 
 /// A lock table in a PostgreSQL database.
 pub struct PostgresStore {
@@ -57,7 +57,7 @@ impl PostgresStore {
     /// Connects when it is first asked something.
     pub(crate) fn new(options: OptionsSource<PgConnectOptions>, table: TableName) -> Self {
         let opener = Opener::new(options.clone());
-        let connections = Connections::new(MAX_CONNECTIONS, move || {
+        let connections = Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, move || {
             let opener = opener.clone();
             async move { opener.open().await }
         });
@@ -97,6 +97,11 @@ impl PostgresStore {
         session::options(&self.options).await
     }
 
+    /// What an error of a statement on the lock table means.
+    fn failed(&self, error: sqlx::Error) -> StoreError {
+        error::of_statement(error, &self.table)
+    }
+
     /// [`verify`] for tests.
     ///
     /// # Errors
@@ -112,34 +117,6 @@ impl PostgresStore {
         let table = self.table.quoted('"');
         verify(connection, &table, key, lease_id, fence_token, self.idle_limit).await
     }
-}
-
-/// The fence check in a transaction of the user's: what is left of the lease, or `None` when it is gone.
-/// Until that transaction ends, nobody else can take the key over. The server ends it when it has idled for
-/// `idle_limit`: a host that has vanished would keep the key shut until TCP notices, which may take hours.
-///
-/// # Errors
-/// [`StoreErrorKind::Conflict`](super::StoreErrorKind::Conflict) under REPEATABLE READ or stricter when the
-/// row was written since the snapshot, such as by a renewal: the transaction can be tried again.
-pub(crate) async fn verify(
-    connection: &mut PgConnection,
-    table_sql: &str,
-    key: &Key,
-    lease_id: Uuid,
-    fence_token: i64,
-    idle_limit: Option<Duration>,
-) -> Result<Option<Duration>, StoreError> {
-    let idle_limit = idle_limit.map(|limit| i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
-    let answer = Statement::new(&sql::verify(table_sql).into())
-        .bind(key.as_str())
-        .bind(lease_id)
-        .bind(fence_token)
-        .bind(idle_limit)
-        .fetch_in(connection)
-        .await
-        .and_then(|rows| rows.first().map(|row| row.try_get(0)).transpose());
-    let remaining: Option<i64> = answer.map_err(errors::of_users_statement)?;
-    Ok(remaining.map(|micros| clock::until(micros, 0)))
 }
 
 impl fmt::Debug for PostgresStore {
@@ -166,11 +143,11 @@ impl Store for PostgresStore {
     }
 
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        Box::pin(admin::check_schema(self))
+        Box::pin(migrate::check_schema(self))
     }
 
     fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        Box::pin(admin::migrate(self))
+        Box::pin(migrate::migrate(self))
     }
 
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
@@ -195,7 +172,7 @@ impl Store for PostgresStore {
         after: Option<&'a Key>,
         limit: u32,
     ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        Box::pin(admin::purge(self, idle, after, limit))
+        Box::pin(purge::purge(self, idle, after, limit))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

@@ -13,7 +13,7 @@ use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
 use uuid::Uuid;
 
-use super::errors;
+use super::error;
 use crate::store::connect_options::OptionsSource;
 use crate::store::connections::Alive;
 use crate::store::error::StoreError;
@@ -173,11 +173,11 @@ impl Opener {
             match self.open_ours(options.clone()).await {
                 Ok(Some(session)) => return Ok(session),
                 Ok(None) => self.say_pooled(),
-                Err(error) if errors::is_refused_startup(&error) => self.say_pooled(),
-                Err(error) => return Err(errors::of_connect(error)),
+                Err(error) if error::is_refused_startup(&error) => self.say_pooled(),
+                Err(error) => return Err(error::of_connect(error)),
             }
         }
-        let connection = options.connect().await.map_err(errors::of_connect)?;
+        let connection = options.connect().await.map_err(error::of_connect)?;
         Ok(self.session(connection, None))
     }
 

@@ -2,8 +2,8 @@
 
 use sqlx::SqliteConnection;
 
-use super::answers::{get, lock_row, now, outcome};
-use super::statements::{BEGIN, COMMIT};
+use super::row::{get, lock_row, now, outcome};
+use super::sql::{BEGIN, COMMIT};
 use super::{SqliteStore, query};
 use crate::key::Key;
 use crate::store::clock::micros;
@@ -11,6 +11,13 @@ use crate::store::rules::still_busy;
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind, rules};
 
 type Answer = Result<Outcome, StoreError>;
+
+/// [`Store::apply`](crate::store::Store::apply).
+pub(super) async fn apply(store: &SqliteStore, requests: &[Request]) -> Vec<Answer> {
+    let answers = store.carry_out(requests).await;
+    store.busy.note(requests, &answers);
+    answers
+}
 
 impl SqliteStore {
     /// Carries out one request as a transaction of its own.
@@ -185,11 +192,11 @@ impl SqliteStore {
     }
 
     /// Carries out the requests, together if possible.
-    pub(super) async fn carry_out(&self, requests: &[Request]) -> Vec<Answer> {
+    async fn carry_out(&self, requests: &[Request]) -> Vec<Answer> {
         if requests.len() > 1 {
             match self.together(requests).await {
                 Ok(answers) => return answers,
-                Err(Undone { error, of_one: false }) => return for_each(&error, requests),
+                Err(Undone { error, of_one: false }) => return vec![Err(error); requests.len()],
                 // One request spoils the batch: find out which, and the others never notice.
                 Err(Undone { of_one: true, .. }) => {}
             }
@@ -216,11 +223,4 @@ impl Undone {
     fn one(error: StoreError) -> Self {
         Self { error, of_one: true }
     }
-}
-
-fn for_each(error: &StoreError, requests: &[Request]) -> Vec<Answer> {
-    requests
-        .iter()
-        .map(|_| Err(StoreError::new(error.kind(), error.to_string())))
-        .collect()
 }

@@ -1,15 +1,15 @@
 //! The tables: whether they fit, and how they are made.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use tokio::time::Instant;
 
-use super::answers::get;
-use super::statements::{BEGIN, COMMIT};
-use super::{SqliteStore, failure};
+use super::row::unexpected;
+use super::sql::{BEGIN, COMMIT};
+use super::{SqliteStore, statement};
 use crate::store::schema::{self, SchemaVersion};
+use crate::store::sql_row::schema_version;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// What leads from one schema version to the next: the first script makes version 1.
@@ -22,24 +22,25 @@ const SCRIPTS: [&str; 2] = [
 /// program starts, and perhaps by many processes together.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl SqliteStore {
-    pub(super) async fn check_version(&self) -> Result<(), StoreError> {
-        let mut connection = self.connections.take().await?;
-        let found = self.version(&mut connection).await;
-        schema::check(connection.settle(found)?, &self.table)
-    }
+pub(super) async fn check_schema(store: &SqliteStore) -> Result<(), StoreError> {
+    let mut connection = store.connections.take().await?;
+    let found = store.version(&mut connection).await;
+    schema::check(connection.settle(found)?, &store.table)
+}
 
-    pub(super) async fn create_or_upgrade(&self) -> Result<(), StoreError> {
-        let start = Instant::now();
-        loop {
-            match self.attempt().await {
-                Err(error) if error.kind() == StoreErrorKind::Conflict && start.elapsed() < PATIENCE => {}
-                Err(error) => return Err(error),
-                Ok(found) => return schema::check(found, &self.table),
-            }
+/// Creates or upgrades the tables.
+pub(super) async fn migrate(store: &SqliteStore) -> Result<(), StoreError> {
+    let start = Instant::now();
+    loop {
+        match store.attempt().await {
+            Err(error) if error.kind() == StoreErrorKind::Conflict && start.elapsed() < PATIENCE => {}
+            Err(error) => return Err(error),
+            Ok(found) => return schema::check(found, &store.table),
         }
     }
+}
 
+impl SqliteStore {
     async fn attempt(&self) -> Result<Option<SchemaVersion>, StoreError> {
         let mut connection = self.connections.take().await?;
         let answer = self.upgrade(&mut connection).await;
@@ -61,25 +62,19 @@ impl SqliteStore {
             sqlx::raw_sql(AssertSqlSafe(script))
                 .execute(&mut *connection)
                 .await
-                .map_err(|error| failure::of_statement(error, &self.table))?;
+                .map_err(|error| self.failed(error))?;
         }
         self.control(connection, COMMIT).await?;
         self.version(connection).await
     }
 
     async fn version(&self, connection: &mut SqliteConnection) -> Result<Option<SchemaVersion>, StoreError> {
-        let query = sqlx::query(AssertSqlSafe(Arc::clone(&self.statements.version)));
-        match self.rows(connection, query).await {
+        match self.rows(connection, statement(&self.statements.version)).await {
             Err(error) if error.kind() == StoreErrorKind::Schema => Ok(None),
             Err(error) => Err(error),
             Ok(rows) => rows
                 .first()
-                .map(|row| {
-                    Ok(SchemaVersion {
-                        version: get(row, 0)?,
-                        min_client: get(row, 1)?,
-                    })
-                })
+                .map(|row| schema_version(row).map_err(unexpected))
                 .transpose(),
         }
     }

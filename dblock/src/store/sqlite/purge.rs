@@ -1,19 +1,30 @@
 //! Deleting rows that nobody has used for long.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, SqliteConnection};
+use sqlx::SqliteConnection;
 
-use super::answers::{get, key};
-use super::{SqliteStore, failure};
+use super::row::{get, key};
+use super::{SqliteStore, statement};
 use crate::key::Key;
 use crate::store::clock::micros;
 use crate::store::{Purged, StoreError};
 
+/// [`Store::purge`](crate::store::Store::purge).
+pub(super) async fn purge(
+    store: &SqliteStore,
+    idle: Duration,
+    after: Option<&Key>,
+    limit: u32,
+) -> Result<Purged, StoreError> {
+    let mut connection = store.connections.take().await?;
+    let answer = store.purge_on(&mut connection, idle, after, limit).await;
+    connection.settle(answer)
+}
+
 impl SqliteStore {
     /// Reads first: a file without idle rows, which is the usual one, is never locked for writing.
-    pub(super) async fn purge_some(
+    async fn purge_on(
         &self,
         connection: &mut SqliteConnection,
         idle: Duration,
@@ -22,7 +33,7 @@ impl SqliteStore {
     ) -> Result<Purged, StoreError> {
         // Every key is longer than the empty one, so it stands behind it.
         let after = after.map_or("", Key::as_str);
-        let look = sqlx::query(AssertSqlSafe(Arc::clone(&self.statements.idle)))
+        let look = statement(&self.statements.idle)
             .bind(after)
             .bind(micros(idle))
             .bind(limit);
@@ -36,13 +47,13 @@ impl SqliteStore {
             return Ok(purged);
         };
         if get::<i64>(row, 2)? > 0 {
-            purged.rows = sqlx::query(AssertSqlSafe(Arc::clone(&self.statements.purge)))
+            purged.rows = statement(&self.statements.purge)
                 .bind(after)
                 .bind(micros(idle))
                 .bind(last)
                 .execute(connection)
                 .await
-                .map_err(|error| failure::of_statement(error, &self.table))?
+                .map_err(|error| self.failed(error))?
                 .rows_affected();
         }
         if looked_at >= limit {

@@ -120,8 +120,8 @@ impl<C> Machine<C> {
             }
             Ok(_) => self.asking.retry_arriving(Duration::ZERO, env),
             Err(error) => {
-                // It may have been carried out all the same.
-                self.asking.retry_arriving(*ttl, env);
+                // It may have been carried out all the same, or may still be until a ttl has passed, and lasts for one.
+                self.asking.retry_arriving(*ttl * 2, env);
                 self.refuse_hopeless(&error, out);
                 self.asking.answered(LastAnswer::Failed(error), env.now);
             }

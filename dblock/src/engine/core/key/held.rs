@@ -374,7 +374,7 @@ impl<C> Held<C> {
 
     /// Lets time pass. Returns whether the lease has surely ended in the store, and nothing can be done for it any
     /// more.
-    pub(super) fn pass_time(&mut self, now: Time, out: &mut Out<C>) -> bool {
+    pub(super) fn advance(&mut self, now: Time, out: &mut Out<C>) -> bool {
         if let State::Held { holds } = self.state {
             let (reason, first) = self.current.look(now);
             if first {

@@ -1,7 +1,7 @@
 //! One key: everything that a process knows and decides about it, as a machine without I/O.
 //!
 //! [`Machine::step`] takes an [`Event`] and says what it wants done. At most one request for a key is on its way. Whatever
-//! the event, the step lets time pass before and after it ([`Machine::settle`]): there a lease ends, and the next caller
+//! the event, the step lets time pass before and after it ([`Machine::advance`]): there a lease ends, and the next caller
 //! is let in.
 //!
 //! - [`held`] is the lease that this process has, a state machine drawn at the top of its file.
@@ -147,15 +147,15 @@ impl<C> Machine<C> {
         let mut out = Out::default();
         // Whether a lease has ended is decided before an answer moves its end.
         if !flawed(Flaw::LostLivesAgain) {
-            self.settle(env, &mut out);
+            self.advance(env, &mut out);
         }
         self.take(event, env, &mut out);
-        self.settle(env, &mut out);
+        self.advance(env, &mut out);
         self.plan_ahead(env, &mut out);
         out
     }
 
-    /// What the event itself changes. Who enters because of it is decided in [`settle`](Self::settle).
+    /// What the event itself changes. Who enters because of it is decided in [`advance`](Self::advance).
     fn take(&mut self, event: Event<C>, env: &mut Env<'_>, out: &mut Out<C>) {
         let now = env.now;
         match event {
@@ -253,11 +253,11 @@ impl<C> Machine<C> {
     // ── What time does ───────────────────────────────────────────────────────────────────────────────
 
     /// Lets time pass: ends and forgets a lease, lets the next caller in, and answers callers whose time is over.
-    fn settle(&mut self, env: &mut Env<'_>, out: &mut Out<C>) {
+    fn advance(&mut self, env: &mut Env<'_>, out: &mut Out<C>) {
         let now = env.now;
         self.refuse_overdue(now, out);
         if let Some(held) = &mut self.held {
-            if held.pass_time(now, out) {
+            if held.advance(now, out) {
                 self.forget(env, out);
             } else {
                 held.hand_over(&mut self.queue, &self.key, now, out);
@@ -353,7 +353,12 @@ impl<C> Machine<C> {
 
     /// A release must still be written to the row, or is on its way.
     pub(crate) fn has_release_pending(&self) -> bool {
-        let releases = |sent: &OnItsWay| matches!(sent.action, Action::Release);
+        // An acquire that nobody waits for any more is released when it is granted.
+        let releases = |sent: &OnItsWay| match sent.action {
+            Action::Release => true,
+            Action::Acquire(_) => self.queue.is_empty(),
+            Action::Extend(_) => false,
+        };
         !self.abandoned.is_empty()
             || self.held.as_ref().is_some_and(Held::is_left)
             || self.on_its_way.as_ref().is_some_and(releases)

@@ -1,14 +1,13 @@
 //! What operators, a purge and the fence check ask.
 
 use super::{NO_SUCCESSOR, NOW, tell_freed};
+use crate::store::sql_row::COLUMNS;
 
 /// Parameters: prefix, held only, limit.
 pub(super) fn inspect(table: &str) -> String {
     format!(
         "WITH clock AS MATERIALIZED (SELECT {NOW} AS now)
-SELECT t.lock_key, t.lock_owner, t.reentrant_count, t.expire_at, t.lease_id, t.fence_token, t.fence_ceiling,
-    t.wanted_until, t.acquired_at, t.holder, t.revoked, t.next_lease, t.next_owner, t.next_holder,
-    t.next_ttl, t.next_spare, t.next_since, t.next_until, clock.now
+SELECT {COLUMNS}, clock.now
 FROM {table} t, clock
 WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $1)
     AND (NOT $2 OR (t.reentrant_count > 0 AND t.expire_at > clock.now))
@@ -63,8 +62,12 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
     )
 }
 
-/// Parameters: key, lease, token, idle limit in ms or NULL. A row with what is left of the lease if it still holds. It may wait for
-/// the row, so the clock is read after that. The limit is the transaction's from then on, unless it has a lower one.
+/// Parameters: key, lease, token, idle limit in ms or NULL. A row with what is left of the lease if it still holds. It
+/// may wait for the row, so the clock is read after that. The limit is the transaction's from then on, unless it has a
+/// lower one.
+///
+/// A row with NULL if nothing can be said: there is no row of the key in the transaction's snapshot, and a newer one would
+/// not be seen. A row that has changed since the snapshot is a serialization error.
 pub(in super::super) fn verify(table: &str) -> String {
     let [eq, gt, minus, times] =
         ["=", ">", "-", "*"].map(|operator| format!("OPERATOR(pg_catalog.{operator})"));
@@ -80,6 +83,11 @@ pub(in super::super) fn verify(table: &str) -> String {
 )
 SELECT expire_at {minus} now, CASE WHEN {current} {eq} {zero} OR {current} {gt} {limit}
     THEN pg_catalog.set_config({name}, $4::pg_catalog.text, true) END FROM timed
-WHERE lease_id {eq} $2 AND fence_token {eq} $3 AND reentrant_count {gt} 0 AND expire_at {gt} now"
+WHERE lease_id {eq} $2 AND fence_token {eq} $3 AND reentrant_count {gt} 0 AND expire_at {gt} now
+UNION ALL
+SELECT NULL, NULL
+WHERE NOT EXISTS (SELECT FROM timed)
+    -- READ COMMITTED and READ UNCOMMITTED, which is the same, see what is there.
+    AND NOT pg_catalog.starts_with(pg_catalog.current_setting('transaction_isolation'), 'read')"
     )
 }

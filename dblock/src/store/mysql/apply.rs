@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 
-use super::{MySqlStore, busy, error, one, row, text};
+use super::{MySqlStore, busy, error, one, row, sql};
 use crate::store::rules::{absent, carry_out, occupant};
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
@@ -55,7 +55,7 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
     let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
     let held = match busy::look(store, requests, &mut answers).await {
         Ok(held) => held,
-        Err(error) => return requests.iter().map(|_| Err(again(&error))).collect(),
+        Err(error) => return vec![Err(error); requests.len()],
     };
     let unanswered = |place: &usize| answers[*place].is_none();
     let mut members: Vec<usize> = (0..requests.len()).filter(unanswered).collect();
@@ -99,7 +99,7 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
                         .extend(queue.drain(..).flat_map(|batch| batch.members));
                 }
                 for member in batch.members {
-                    answers[member] = Some(Err(again(&failure.error)));
+                    answers[member] = Some(Err(failure.error.clone()));
                 }
             }
         }
@@ -198,7 +198,7 @@ impl Run<'_> {
         } = self;
         let keys = members.iter().map(|member| &requests[*member].key);
         let (rows, _) = self
-            .read(connection, text::lock_rows(&store.table_sql, keys))
+            .read(connection, sql::lock_rows(&store.table_sql, keys))
             .await?;
 
         let mut seen = vec![false; members.len()];
@@ -222,7 +222,7 @@ impl Run<'_> {
 
         let mut sql = String::new();
         if !rewritten.is_empty() {
-            sql = text::rewrite(&store.table_sql, rewritten.iter());
+            sql = sql::rewrite(&store.table_sql, rewritten.iter());
             sql.push(';');
         }
         sql.push_str("COMMIT");
@@ -233,7 +233,7 @@ impl Run<'_> {
 
         if !inserts.is_empty() {
             let rows = inserts.iter().map(|(_, _, row)| row);
-            self.write(connection, text::insert(&store.table_sql, rows))
+            self.write(connection, sql::insert(&store.table_sql, rows))
                 .await?;
             for (member, outcome, _) in inserts {
                 answers[member] = Some(Ok(outcome));
@@ -256,7 +256,7 @@ impl Run<'_> {
         }
         let keys = missing.iter().map(|member| &self.requests[*member].key);
         let (locked, now) = self
-            .read(connection, text::read_rows(&self.store.table_sql, keys))
+            .read(connection, sql::read_rows(&self.store.table_sql, keys))
             .await?;
         for &member in missing {
             let request = &self.requests[member];
@@ -299,7 +299,7 @@ impl Run<'_> {
     fn failure(self, error: sqlx::Error, stage: Stage) -> Failure {
         let number = error::number(&error);
         Failure {
-            error: error::of_statement(error, &self.store.table),
+            error: self.store.failed(error),
             number,
             stage,
         }
@@ -315,9 +315,4 @@ fn judge_locked(request: &Request, row: &LockRow) -> Outcome {
     } else {
         Outcome::Skipped
     }
-}
-
-/// The same error for another request.
-fn again(error: &StoreError) -> StoreError {
-    StoreError::new(error.kind(), error.to_string())
 }

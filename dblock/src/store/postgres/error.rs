@@ -25,7 +25,7 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 }
 
 /// An error of the fence check, in a transaction of the user's.
-pub(super) fn of_users_statement(error: sqlx::Error) -> StoreError {
+pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
     let read_only = "a fence check locks the row: begin a transaction that may write, on the primary";
     sql_error::of_statement(error, |answer| match answer.code().as_deref() {
         Some(READ_ONLY) => Some((StoreErrorKind::Refused, read_only)),

@@ -6,7 +6,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteLockingMode, S
 use sqlx::{ConnectOptions, SqliteConnection};
 use tokio::time::Instant;
 
-use super::{SqliteStore, failure};
+use super::{SqliteStore, error};
 use crate::error::LockError;
 use crate::store::table::TableName;
 use crate::store::{StoreError, StoreErrorKind};
@@ -62,7 +62,7 @@ pub(super) async fn open(options: SqliteConnectOptions) -> Result<SqliteConnecti
     let start = Instant::now();
     loop {
         let opened = options.connect().await;
-        match opened.map_err(|error| failure::of_connect(error, options.get_filename())) {
+        match opened.map_err(|error| error::of_connect(error, options.get_filename())) {
             Err(error) if error.kind() == StoreErrorKind::Conflict && start.elapsed() < BUSY_TIMEOUT => {
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(2..20))).await;
             }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
-use super::answers::get;
-use super::{failure, statements};
+use super::row::get;
+use super::{error, sql};
 use crate::key::Key;
 use crate::store::StoreError;
 use crate::store::clock::until;
@@ -23,13 +23,13 @@ pub(crate) async fn verify(
     lease_id: Uuid,
     fence_token: i64,
 ) -> Result<Option<Duration>, StoreError> {
-    let rows = sqlx::query(AssertSqlSafe(statements::verify(table_sql)))
+    let rows = sqlx::query(AssertSqlSafe(sql::verify(table_sql)))
         .bind(key.as_str())
         .bind(lease_id)
         .bind(fence_token)
         .fetch_all(connection)
         .await
-        .map_err(failure::of_fence_check)?;
+        .map_err(error::of_fence_check)?;
     rows.first()
         .map(|row| get(row, 0).map(|left| until(left, 0)))
         .transpose()

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use crate::store::sql_row::{COLUMNS, WIDTH};
 use crate::store::table::TableName;
 
 /// µs since the Unix epoch. The clock has ms, which a floating-point number holds only nearly: rounded
@@ -19,11 +20,6 @@ const NOW: &str = "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)";
 
 pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
 pub(super) const COMMIT: &str = "COMMIT";
-
-/// The columns in the order in which rows are read and written.
-const COLUMNS: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling, \
-                       wanted_until, acquired_at, holder, revoked, next_lease, next_owner, next_holder, next_ttl, \
-                       next_spare, next_since, next_until";
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -115,9 +111,7 @@ fn read(table: &str) -> String {
 
 /// Writes a whole row: [`COLUMNS`] in their order.
 fn write(table: &str) -> String {
-    let values: Vec<_> = (1..=COLUMNS.split(", ").count())
-        .map(|n| format!("${n}"))
-        .collect();
+    let values: Vec<_> = (1..=WIDTH).map(|n| format!("${n}")).collect();
     format!(
         "INSERT OR REPLACE INTO {table} ({COLUMNS}) VALUES ({})",
         values.join(", ")

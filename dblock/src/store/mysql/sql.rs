@@ -9,14 +9,7 @@ use std::fmt::Write as _;
 
 use crate::Key;
 use crate::store::LockRow;
-
-/// The columns in the order in which rows are read.
-pub(super) const COLUMNS: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
-                                  fence_ceiling, wanted_until, acquired_at, holder, revoked, next_lease, next_owner, \
-                                  next_holder, next_ttl, next_spare, next_since, next_until";
-
-/// How many [`COLUMNS`] there are: the place of what is selected behind them.
-pub(super) const WIDTH: usize = 18;
+use crate::store::sql_row::COLUMNS;
 
 /// Assignments after which the row names no successor.
 pub(super) const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = NULL, next_ttl = NULL, \
@@ -136,11 +129,6 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_width_is_the_number_of_columns() {
-        assert_eq!(COLUMNS.split(", ").count(), WIDTH);
-    }
 
     #[test]
     fn values_become_digits_only() {

@@ -3,7 +3,8 @@
 //! Nothing here decides about waiting, and no statement runs on a connection of the user's except the
 //! fence check.
 
-mod batch;
+mod admin;
+mod apply;
 mod busy;
 mod error;
 mod fence;
@@ -12,34 +13,33 @@ mod one;
 mod purge;
 mod row;
 mod session;
-mod text;
+mod sql;
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use uuid::Uuid;
 
-pub(crate) use fence::verify;
+pub(crate) use self::fence::verify;
 
-use one::Statements;
-use session::Session;
-
+use self::one::Statements;
+use self::session::Session;
 use super::busy_keys::BusyKeys;
 use super::connect_options::OptionsSource;
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::table::TableName;
 use super::{
     Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
-    StoreFuture, schema,
+    StoreFuture,
 };
 use crate::error::LockError;
 use crate::key::Key;
 
-/// How many batches may be under way at once. One connection is left for the operator's calls.
+/// How many batches may be under way at once. One connection is left for the operator's calls, so that none has to be
+/// reserved: nobody waits for one.
 const CONCURRENT_BATCHES: usize = MAX_CONNECTIONS - 1;
 
 /// Locks in one table of MySQL or MariaDB.
@@ -65,7 +65,7 @@ impl MySqlStore {
         let for_opening = options.clone();
         let table_sql = table.quoted('`');
         Self {
-            connections: Connections::new(MAX_CONNECTIONS, move || {
+            connections: Connections::new(MAX_CONNECTIONS, 0, move || {
                 let options = for_opening.clone();
                 async move { session::open(&options, any_server).await }
             }),
@@ -102,6 +102,11 @@ impl MySqlStore {
         verify(connection, &self.qualified_table(), key, lease_id, fence_token).await
     }
 
+    /// What an error of a statement on the lock table means.
+    fn failed(&self, error: sqlx::Error) -> StoreError {
+        error::of_statement(error, &self.table)
+    }
+
     /// The lock table with its database: a session of the user's may have chosen another one.
     fn qualified_table(&self) -> String {
         // Whoever has a lease has had a connection.
@@ -111,45 +116,6 @@ impl MySqlStore {
             (None, Some(database)) => format!("`{}`.{}", database.replace('`', "``"), self.table_sql),
             _ => self.table_sql.clone(),
         }
-    }
-
-    /// Runs one statement for an operator; says how many rows it met.
-    async fn execute(&self, sql: String) -> Result<u64, StoreError> {
-        let mut connection = self.connections.take_new().await?;
-        let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut **connection).await;
-        let done = done.map_err(|error| error::of_statement(error, &self.table));
-        // sqlx asks for the rows met, not for those that changed.
-        connection.settle(done).map(|done| done.rows_affected())
-    }
-
-    async fn read(&self, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
-        let (table, columns, clock) = (&self.table_sql, text::COLUMNS, text::CLOCK);
-        let prefix = filter.key_prefix().as_bytes();
-        // Both columns and literals are bytes, so LEFT counts bytes and nothing is a wildcard. The range
-        // makes it start at the first such key.
-        let held = if filter.is_held_only() {
-            "AND reentrant_count > 0 AND expire_at > "
-        } else {
-            ""
-        };
-        let now = if filter.is_held_only() { clock } else { "" };
-        let sql = format!(
-            "SELECT {columns} FROM {table} WHERE lock_key >= {prefix_hex} AND LEFT(lock_key, {length}) = {prefix_hex} \
-             {held}{now} ORDER BY lock_key LIMIT {limit};SELECT {clock}",
-            prefix_hex = text::hex(prefix),
-            length = prefix.len(),
-            limit = filter.max_rows(),
-        );
-        let mut connection = self.connections.take_new().await?;
-        let rows = row::fetch(&mut connection, sql)
-            .await
-            .map_err(|error| error::of_statement(error, &self.table));
-        let (mut rows, _) = connection.settle(rows)?;
-        if filter.is_held_only() {
-            // The clock was read after the rows: one may have expired in between.
-            rows.retain(LockRow::is_held);
-        }
-        Ok(rows)
     }
 }
 
@@ -173,48 +139,27 @@ impl Store for MySqlStore {
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
-        Box::pin(batch::apply(self, requests))
+        Box::pin(apply::apply(self, requests))
     }
 
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        Box::pin(async move {
-            let mut connection = self.connections.take_new().await?;
-            let found = migrate::found(self, &mut connection).await;
-            schema::check(connection.settle(found)?, &self.table)
-        })
+        Box::pin(migrate::check_schema(self))
     }
 
     fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        Box::pin(migrate::run(self))
+        Box::pin(migrate::migrate(self))
     }
 
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
-        Box::pin(self.read(filter))
+        Box::pin(admin::inspect(self, filter))
     }
 
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        // The clock is up to a second old when the row was locked by somebody else. Then a lease that
-        // expired meanwhile is marked, which changes nothing: it is never extended and never revived.
-        let sql = format!(
-            "UPDATE {} SET revoked = TRUE WHERE lock_key = {} AND reentrant_count > 0 AND expire_at > {}",
-            self.table_sql,
-            text::hex(key.as_str().as_bytes()),
-            text::CLOCK,
-        );
-        Box::pin(async move { Ok(self.execute(sql).await? > 0) })
+        Box::pin(admin::revoke(self, key))
     }
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        let sql = format!(
-            "UPDATE {} SET reentrant_count = 0, lease_id = {}, {} WHERE lock_key = {} AND reentrant_count > 0 \
-             AND expire_at > {}",
-            self.table_sql,
-            text::hex(Uuid::now_v7().as_bytes()),
-            text::NO_SUCCESSOR,
-            text::hex(key.as_str().as_bytes()),
-            text::CLOCK,
-        );
-        Box::pin(async move { Ok(self.execute(sql).await? > 0) })
+        Box::pin(admin::force_release(self, key))
     }
 
     fn purge<'a>(
@@ -223,7 +168,7 @@ impl Store for MySqlStore {
         after: Option<&'a Key>,
         limit: u32,
     ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        Box::pin(purge::step(self, idle, after, limit))
+        Box::pin(purge::purge(self, idle, after, limit))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

@@ -2,34 +2,33 @@
 //!
 //! SQLite has one writer at a time, so one connection does everything and a batch is one transaction.
 
-mod answers;
+mod admin;
 mod apply;
-mod failure;
+mod error;
+mod fence;
 mod migrate;
-mod open;
 mod purge;
-mod statements;
-mod verify;
+mod row;
+mod session;
+mod sql;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow};
 use sqlx::{AssertSqlSafe, SqliteConnection};
-use uuid::Uuid;
 
-use self::answers::lock_row;
-use self::statements::Statements;
+pub(crate) use self::fence::verify;
+
+use self::sql::Statements;
 use super::busy_keys::BusyKeys;
-use super::connections::{Borrowed, Connections};
+use super::connections::Connections;
 use super::table::TableName;
 use super::{
     Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
     StoreFuture,
 };
 use crate::key::Key;
-
-pub(crate) use self::verify::verify;
 
 /// Rows in a SQLite file.
 #[derive(Debug)]
@@ -43,9 +42,9 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// A store in the file of `options`. Opens nothing yet.
     pub(crate) fn new(options: SqliteConnectOptions, table: TableName) -> Self {
-        let options = open::settings(options);
+        let options = session::settings(options);
         let statements = Statements::new(&table);
-        let connections = Connections::new(1, move || open::open(options.clone()));
+        let connections = Connections::new(1, 0, move || session::open(options.clone()));
         Self {
             connections,
             table,
@@ -62,18 +61,16 @@ impl SqliteStore {
         query
             .fetch_all(connection)
             .await
-            .map_err(|error| failure::of_statement(error, &self.table))
+            .map_err(|error| self.failed(error))
     }
 
     async fn control(&self, connection: &mut SqliteConnection, text: &'static str) -> Result<(), StoreError> {
         self.rows(connection, sqlx::query(text)).await.map(drop)
     }
 
-    /// For statements by hand: runs one on the own connection.
-    async fn ask(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
-        let mut connection: Borrowed<'_, _> = self.connections.take().await?;
-        let answer = self.rows(&mut connection, query).await;
-        connection.settle(answer)
+    /// What an error of a statement on the lock table means.
+    fn failed(&self, error: sqlx::Error) -> StoreError {
+        error::of_statement(error, &self.table)
     }
 }
 
@@ -86,45 +83,27 @@ impl Store for SqliteStore {
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
-        Box::pin(async move {
-            let outcomes = self.carry_out(requests).await;
-            self.busy.note(requests, &outcomes);
-            outcomes
-        })
+        Box::pin(apply::apply(self, requests))
     }
 
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        Box::pin(self.check_version())
+        Box::pin(migrate::check_schema(self))
     }
 
     fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        Box::pin(self.create_or_upgrade())
+        Box::pin(migrate::migrate(self))
     }
 
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
-        Box::pin(async move {
-            let query = sqlx::query(AssertSqlSafe(Arc::clone(&self.statements.inspect)))
-                .bind(filter.key_prefix())
-                .bind(filter.is_held_only())
-                .bind(filter.max_rows());
-            self.ask(query).await?.iter().map(lock_row).collect()
-        })
+        Box::pin(admin::inspect(self, filter))
     }
 
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        Box::pin(async move {
-            let rows = self.ask(query(&self.statements.revoke, key)).await?;
-            Ok(!rows.is_empty())
-        })
+        Box::pin(admin::revoke(self, key))
     }
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        Box::pin(async move {
-            let rows = self
-                .ask(query(&self.statements.force_release, key).bind(Uuid::now_v7()))
-                .await?;
-            Ok(!rows.is_empty())
-        })
+        Box::pin(admin::force_release(self, key))
     }
 
     fn purge<'a>(
@@ -133,11 +112,7 @@ impl Store for SqliteStore {
         after: Option<&'a Key>,
         limit: u32,
     ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        Box::pin(async move {
-            let mut connection = self.connections.take().await?;
-            let answer = self.purge_some(&mut connection, idle, after, limit).await;
-            connection.settle(answer)
-        })
+        Box::pin(purge::purge(self, idle, after, limit))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
@@ -155,7 +130,11 @@ impl Store for SqliteStore {
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, SqliteArguments>;
 
+fn statement<'q>(text: &Arc<str>) -> Query<'q> {
+    sqlx::query(AssertSqlSafe(Arc::clone(text)))
+}
+
 /// A statement about one row; further parameters follow the key.
 fn query<'q>(text: &Arc<str>, key: &'q Key) -> Query<'q> {
-    sqlx::query(AssertSqlSafe(Arc::clone(text))).bind(key.as_str())
+    statement(text).bind(key.as_str())
 }

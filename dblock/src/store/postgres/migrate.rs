@@ -1,0 +1,126 @@
+//! The tables: whether they fit, and how they are made.
+
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
+
+use super::statement::Statement;
+use super::{PostgresStore, error};
+use crate::store::StoreError;
+use crate::store::schema::{self, SchemaVersion};
+use crate::store::sql_row::schema_version;
+
+/// Settings of a migration's session. It may wait for those of other nodes.
+const SESSION: [(&str, &str); 4] = [
+    ("lock_timeout", "60s"),
+    ("statement_timeout", "120s"),
+    ("idle_in_transaction_session_timeout", "60s"),
+    ("client_min_messages", "warning"),
+];
+
+const SCRIPT: &str = include_str!("../../../migrations/postgres/0001_distributed_lock.sql");
+
+pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError> {
+    let mut connection = store.connections.take_new().await?;
+    let found = version(store, &mut connection)
+        .await
+        .map_err(|error| store.failed(error));
+    schema::check(connection.settle(found)?, &store.table)
+}
+
+/// What the version table says; `None` where a table or its row is missing.
+async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<SchemaVersion>, sqlx::Error> {
+    let rows = match Statement::new(&store.sql.version).fetch_in(on).await {
+        Err(error) if error::is_missing_table(&error) => return Ok(None),
+        answer => answer?,
+    };
+    rows.first().map(schema_version).transpose()
+}
+
+/// Does nothing, and needs no rights to create, when the schema is there already.
+pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
+    let _room = store.connections.room().await?;
+    let options = store.options().await?;
+    let with_settings = options.clone().options(SESSION);
+    let connected = match with_settings.connect().await {
+        Err(error) if error::is_refused_startup(&error) => options.connect().await,
+        answer => answer,
+    };
+    // Closed at the end, however it ends: nothing of it can come back into use.
+    let mut connection = connected.map_err(error::of_connect)?;
+    let failed = |error| store.failed(error);
+    let mut found = version(store, &mut connection).await.map_err(failed)?;
+    if found.is_none_or(|found| found.version < schema::SCHEMA_VERSION) {
+        run_script(store, &mut connection).await.map_err(failed)?;
+        found = version(store, &mut connection).await.map_err(failed)?;
+    }
+    // The work is done; how the session ends makes no difference.
+    drop(connection.close().await);
+    schema::check(found, &store.table)
+}
+
+/// The script in one transaction, one node after the other.
+async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    // Each statement must see what another node has committed while this one waited.
+    let mut transaction = connection
+        .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
+        .await?;
+    let one_at_a_time = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(
+        pg_catalog.concat('dblock migration of ', $1), 0))";
+    Statement::new(&one_at_a_time.into())
+        .bind(&*store.table.to_string())
+        .fetch_in(&mut transaction)
+        .await?;
+    let script = schema::script_for(SCRIPT, &store.table, '"');
+    let script = match store.table.schema() {
+        Some(name) => {
+            create_schema(name, &mut transaction).await?;
+            script
+        }
+        None => in_its_schema(&script, store, &mut transaction).await?,
+    };
+    let script = format!("SET LOCAL search_path = pg_catalog; {script}");
+    sqlx::raw_sql(AssertSqlSafe(script))
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await
+}
+
+async fn create_schema(name: &str, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let found = Statement::new(&"SELECT pg_catalog.to_regnamespace($1) IS NULL".into())
+        .bind(&*format!("\"{name}\""))
+        .fetch_in(connection)
+        .await?;
+    if found
+        .first()
+        .map(|row| row.try_get(0))
+        .transpose()?
+        .unwrap_or(true)
+    {
+        sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA \"{name}\"")))
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// The script with the schema before its tables: where the lock table is, else where new tables go. Types and operators
+/// are looked for in `pg_catalog` alone then.
+async fn in_its_schema(
+    script: &str,
+    store: &PostgresStore,
+    connection: &mut PgConnection,
+) -> Result<String, sqlx::Error> {
+    let (table, version) = (store.table.quoted('"'), store.table.quoted_version('"'));
+    let find = format!(
+        "SELECT coalesce(
+            (SELECT relnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_class
+                WHERE oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('{table}')),
+            pg_catalog.quote_ident(pg_catalog.current_schema()::pg_catalog.text))"
+    );
+    let row = sqlx::raw_sql(AssertSqlSafe(find)).fetch_one(connection).await?;
+    let schema: Option<&str> = row.try_get(0)?;
+    // Without one the server says what is the matter.
+    let schema = schema.unwrap_or("\"\"");
+    Ok(script
+        .replace(&table, &format!("{schema}.{table}"))
+        .replace(&version, &format!("{schema}.{version}")))
+}

@@ -1,0 +1,67 @@
+//! From result rows to outcomes and rows.
+
+use std::time::Duration;
+
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::apply::{Kind, Placed};
+use crate::store::clock::until;
+use crate::store::sql_row::{self, WIDTH, unreadable};
+use crate::store::{LockRow, Occupant, Outcome};
+
+/// A row of [`COLUMNS`](sql_row::COLUMNS) and the clock.
+pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
+    sql_row::lock_row(row, sql_row::key(row.try_get(0)?)?, row.try_get(WIDTH)?)
+}
+
+/// Reads one row of an answer: the request's place in the batch, and the outcome. [`super::sql`] lists the columns.
+pub(super) fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcome), sqlx::Error> {
+    let key: &str = row.try_get(0)?;
+    let found = part
+        .binary_search_by(|(_, request)| request.key.as_str().cmp(key))
+        .map_err(|_| unexpected("a key that was not asked for"))?;
+    let (place, _) = part[found];
+    let outcome = match (kind, row.try_get(1)?) {
+        (Kind::Acquire, "busy") => Outcome::Busy(occupant(row, until(row.try_get(3)?, 0))?),
+        (Kind::Acquire, "queued") => Outcome::Queued {
+            occupant: occupant(row, until(row.try_get(3)?, 0))?,
+            next_ttl: until(row.try_get(8)?, 0),
+        },
+        (Kind::Acquire, word @ ("granted" | "taken over")) => Outcome::Granted {
+            fence_token: row.try_get(2)?,
+            remaining: until(row.try_get(3)?, 0),
+            taken_over: (word == "taken over")
+                .then(|| occupant(row, Duration::ZERO))
+                .transpose()?,
+            wanted: row.try_get(4)?,
+        },
+        (Kind::Extend, "extended") => Outcome::Extended {
+            remaining: until(row.try_get(2)?, 0),
+            revoked: row.try_get(3)?,
+            wanted: row.try_get(4)?,
+        },
+        (Kind::Release, word @ ("freed" | "passed on" | "free")) => Outcome::Released {
+            freed: word != "free",
+            passed_on: word == "passed on",
+            wanted: row.try_get(2)?,
+        },
+        (Kind::Release, "withdrawn") => Outcome::Withdrawn,
+        (_, "lost") => Outcome::Lost,
+        _ => return Err(unexpected("an unknown outcome")),
+    };
+    Ok((place, outcome))
+}
+
+fn occupant(row: &PgRow, remaining: Duration) -> Result<Occupant, sqlx::Error> {
+    Ok(Occupant {
+        owner: row.try_get(5)?,
+        holder: row.try_get(6)?,
+        fence_token: row.try_get(7)?,
+        remaining,
+    })
+}
+
+fn unexpected(what: &str) -> sqlx::Error {
+    unreadable(format!("the database answered with {what}"))
+}

@@ -1,0 +1,89 @@
+//! Reading a row of the lock table: what is common to the databases.
+
+use sqlx::{ColumnIndex, Decode, Row, Type};
+use uuid::Uuid;
+
+use super::row::{LockRow, Successor};
+use super::schema::SchemaVersion;
+use crate::key::Key;
+
+/// The columns in the order in which rows are read.
+pub(crate) const COLUMNS: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
+                                  fence_ceiling, wanted_until, acquired_at, holder, revoked, next_lease, next_owner, \
+                                  next_holder, next_ttl, next_spare, next_since, next_until";
+
+/// How many [`COLUMNS`] there are: the place of what is selected behind them.
+pub(crate) const WIDTH: usize = 18;
+
+/// A row of [`COLUMNS`], which was read at `now`. Its key is read by those who know what type it has.
+pub(crate) fn lock_row<'r, R>(row: &'r R, key: Key, now: i64) -> Result<LockRow, sqlx::Error>
+where
+    R: Row,
+    usize: ColumnIndex<R>,
+    bool: Decode<'r, R::Database> + Type<R::Database>,
+    i32: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    Uuid: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let next = match row.try_get(11)? {
+        None => None,
+        Some(lease_id) => Some(Successor {
+            lease_id,
+            owner: row.try_get(12)?,
+            holder: row.try_get(13)?,
+            ttl: row.try_get(14)?,
+            spare_tokens: u32::try_from(row.try_get::<i64, _>(15)?).map_err(unreadable)?,
+            since: row.try_get(16)?,
+            until: row.try_get(17)?,
+        }),
+    };
+    Ok(LockRow {
+        key,
+        owner: row.try_get(1)?,
+        reentrant_count: u32::try_from(row.try_get::<i32, _>(2)?).map_err(unreadable)?,
+        expire_at: row.try_get(3)?,
+        lease_id: row.try_get(4)?,
+        fence_token: row.try_get(5)?,
+        fence_ceiling: row.try_get(6)?,
+        wanted_until: row.try_get(7)?,
+        acquired_at: row.try_get(8)?,
+        holder: row.try_get(9)?,
+        revoked: row.try_get(10)?,
+        next,
+        now,
+    })
+}
+
+/// The row of the version table.
+pub(crate) fn schema_version<'r, R>(row: &'r R) -> Result<SchemaVersion, sqlx::Error>
+where
+    R: Row,
+    usize: ColumnIndex<R>,
+    i32: Decode<'r, R::Database> + Type<R::Database>,
+{
+    Ok(SchemaVersion {
+        version: row.try_get(0)?,
+        min_client: row.try_get(1)?,
+    })
+}
+
+/// The key of a row.
+pub(crate) fn key(text: &str) -> Result<Key, sqlx::Error> {
+    Key::new(None, text).map_err(unreadable)
+}
+
+/// A value that is there and cannot be.
+pub(crate) fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
+    sqlx::Error::Decode(error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_width_is_the_number_of_columns() {
+        assert_eq!(COLUMNS.split(", ").count(), WIDTH);
+    }
+}

@@ -1,0 +1,34 @@
+//! What operators ask for.
+
+use sqlx::sqlite::SqliteRow;
+use uuid::Uuid;
+
+use super::row::lock_row;
+use super::{Query, SqliteStore, query, statement};
+use crate::key::Key;
+use crate::store::{InspectFilter, LockRow, StoreError};
+
+pub(super) async fn inspect(store: &SqliteStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
+    let query = statement(&store.statements.inspect)
+        .bind(filter.key_prefix())
+        .bind(filter.is_held_only())
+        .bind(filter.max_rows());
+    rows(store, query).await?.iter().map(lock_row).collect()
+}
+
+pub(super) async fn revoke(store: &SqliteStore, key: &Key) -> Result<bool, StoreError> {
+    let met = rows(store, query(&store.statements.revoke, key)).await?;
+    Ok(!met.is_empty())
+}
+
+pub(super) async fn force_release(store: &SqliteStore, key: &Key) -> Result<bool, StoreError> {
+    let free = query(&store.statements.force_release, key).bind(Uuid::now_v7());
+    Ok(!rows(store, free).await?.is_empty())
+}
+
+/// Executes one statement on the store's connection.
+async fn rows(store: &SqliteStore, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
+    let mut connection = store.connections.take().await?;
+    let rows = store.rows(&mut connection, query).await;
+    connection.settle(rows)
+}

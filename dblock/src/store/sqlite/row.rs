@@ -1,0 +1,56 @@
+//! From result rows to outcomes and rows.
+
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use crate::key::Key;
+use crate::store::clock::until;
+use crate::store::sql_row::{self, WIDTH};
+use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
+
+/// What the row of a usual statement says.
+pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, StoreError> {
+    Ok(match request.action {
+        Action::Acquire(_) => Outcome::Granted {
+            fence_token: get(row, 0)?,
+            remaining: until(get(row, 1)?, 0),
+            taken_over: None,
+            wanted: get(row, 2)?,
+        },
+        Action::Extend(_) => Outcome::Extended {
+            remaining: until(get(row, 0)?, 0),
+            revoked: get(row, 1)?,
+            wanted: get(row, 2)?,
+        },
+        Action::Release => Outcome::Released {
+            freed: true,
+            passed_on: false,
+            wanted: get(row, 0)?,
+        },
+    })
+}
+
+pub(super) fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
+    sql_row::lock_row(row, key(get(row, 0)?)?, now(row)?).map_err(unexpected)
+}
+
+/// The clock behind the columns of a row.
+pub(super) fn now(row: &SqliteRow) -> Result<i64, StoreError> {
+    get(row, WIDTH)
+}
+
+pub(super) fn key(text: &str) -> Result<Key, StoreError> {
+    sql_row::key(text).map_err(unexpected)
+}
+
+pub(super) fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T, StoreError>
+where
+    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+{
+    row.try_get(column).map_err(unexpected)
+}
+
+pub(super) fn unexpected(error: sqlx::Error) -> StoreError {
+    let message = format!("the lock table holds an unexpected value: {error}");
+    StoreError::new(StoreErrorKind::Other, message).with_source(error)
+}
