@@ -364,8 +364,6 @@ pub enum Outcome {
         freed: bool,
         /// The successor has the row now.
         passed_on: bool,
-        /// Somebody waits for the key: `wanted_until > now`.
-        wanted: bool,
     },
     /// `Release`: the lease was the successor, and is no longer.
     Withdrawn,

@@ -44,7 +44,6 @@ pub(super) fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(us
         (Kind::Release, word @ ("freed" | "passed on" | "free")) => Outcome::Released {
             freed: word != "free",
             passed_on: word == "passed on",
-            wanted: row.try_get(2)?,
         },
         (Kind::Release, "withdrawn") => Outcome::Withdrawn,
         (_, "lost") => Outcome::Lost,
