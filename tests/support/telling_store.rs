@@ -83,23 +83,22 @@ impl Store for TellingStore {
                 let Ok(Outcome::Released {
                     freed: true,
                     passed_on,
-                    wanted,
                 }) = answer
                 else {
                     continue;
                 };
                 let key = request.key.clone();
+                let filter = InspectFilter::new().prefix(key.as_str()).include_free();
+                let rows = at_once(self.rows.inspect(&filter)).expect("memory can be read");
+                let row = rows.iter().find(|row| row.key == key);
+                let row = row.expect("the row was released");
                 if *passed_on {
-                    let filter = InspectFilter::new().prefix(key.as_str());
-                    let rows = at_once(self.rows.inspect(&filter)).expect("memory can be read");
-                    let row = rows.iter().find(|row| row.key == key);
-                    let row = row.expect("the row was passed on");
                     let _ = self.wake_ups.send(Some(WakeUp::PassedOn {
                         key,
                         lease_id: row.lease_id,
                         fence_token: row.fence_token,
                     }));
-                } else if *wanted {
+                } else if row.wanted_until > row.now {
                     let _ = self.wake_ups.send(Some(WakeUp::Released(key)));
                 }
             }

@@ -210,7 +210,6 @@ async fn an_answer_to_another_question_is_a_store_error() {
     let released = Outcome::Released {
         passed_on: false,
         freed: false,
-        wanted: false,
     };
     store.always(Kind::Acquire, Fault::Answer(released.clone()));
     let answer = timeout(ms(2002), locks.acquire("k", options().wait(ms(2000)))).await;

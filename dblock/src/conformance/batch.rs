@@ -129,7 +129,6 @@ pub async fn batch_of_a_hundred_keys(fixture: &impl Fixture) {
             Outcome::Released {
                 freed: true,
                 passed_on: false,
-                wanted: false
             }
         );
     }

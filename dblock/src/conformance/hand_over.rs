@@ -128,7 +128,6 @@ pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
         Outcome::Released {
             freed: true,
             passed_on: false,
-            wanted: false
         },
         "the lease is the first one's, whoever has it now"
     );

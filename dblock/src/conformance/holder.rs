@@ -104,7 +104,6 @@ pub async fn release_frees_once(fixture: &impl Fixture) {
         Outcome::Released {
             freed: true,
             passed_on: false,
-            wanted: false
         }
     );
     let row = existing(&*store, &asker.key).await;
@@ -123,7 +122,6 @@ pub async fn release_frees_once(fixture: &impl Fixture) {
             Outcome::Released {
                 freed: false,
                 passed_on: false,
-                wanted: false
             }
         );
     }

@@ -54,7 +54,6 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
             Outcome::Released {
                 freed: true,
                 passed_on: false,
-                wanted: true
             }
         );
     }

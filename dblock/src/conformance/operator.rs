@@ -41,7 +41,6 @@ pub async fn revoked_lease_is_not_lengthened(fixture: &impl Fixture) {
         Outcome::Released {
             freed: true,
             passed_on: false,
-            wanted: false
         }
     );
 }

@@ -12,13 +12,11 @@ use crate::store::{LockRow, NEXT_TTL, Outcome, Store};
 const PASSED_ON: Outcome = Outcome::Released {
     freed: true,
     passed_on: true,
-    wanted: true,
 };
 
 const FREED: Outcome = Outcome::Released {
     freed: true,
     passed_on: false,
-    wanted: true,
 };
 
 /// A key that was passed on: who had it, and who has it now, for [`NEXT_TTL`].
@@ -220,7 +218,6 @@ pub async fn batches_pass_on_free_and_withdraw(fixture: &impl Fixture) {
     let repeated = Outcome::Released {
         freed: false,
         passed_on: false,
-        wanted: false,
     };
     let answers = batch(&*other, &releases).await;
     let expected = [

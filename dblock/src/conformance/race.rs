@@ -75,7 +75,6 @@ pub async fn one_owner_at_a_time(fixture: &impl Fixture) {
                     Outcome::Released {
                         freed: true,
                         passed_on: false,
-                        wanted: false
                     }
                 );
             }
@@ -142,7 +141,6 @@ pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
                             Outcome::Released {
                                 freed: true,
                                 passed_on: false,
-                                wanted: false
                             }
                         );
                     }

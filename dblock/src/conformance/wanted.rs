@@ -44,7 +44,7 @@ pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
     );
 }
 
-/// Every reply to the holder says whether somebody waits, and a grant leaves the others waiting.
+/// A reply to who holds the lock says whether somebody waits, and a grant leaves the others waiting.
 pub async fn wanted_is_reported_to_the_holder(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let holder = Asker::new("wanted");
@@ -65,7 +65,6 @@ pub async fn wanted_is_reported_to_the_holder(fixture: &impl Fixture) {
             Outcome::Released {
                 freed,
                 passed_on: false,
-                wanted: true
             }
         );
     }
@@ -103,7 +102,6 @@ pub async fn wanted_runs_out(fixture: &impl Fixture) {
         Outcome::Released {
             freed: true,
             passed_on: false,
-            wanted: false
         }
     );
 }

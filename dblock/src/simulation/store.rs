@@ -106,6 +106,12 @@ impl Database {
         }
     }
 
+    /// The committed row said that somebody waits when it was written.
+    fn is_wanted(&self, key: usize) -> bool {
+        let row = &self.rows[key].committed;
+        row.wanted_until > row.now
+    }
+
     /// The committed row, with the clock's time.
     pub(super) fn row(&mut self, key: usize, now: u64) -> &mut LockRow {
         let clock = self.clock(now);
@@ -124,11 +130,7 @@ impl World {
                 self.checks.passed_on(row.lease_id);
                 Some((row.lease_id, row.fence_token))
             }
-            Outcome::Released {
-                freed: true,
-                wanted: true,
-                ..
-            } => None,
+            Outcome::Released { freed: true, .. } if self.store.is_wanted(key) => None,
             _ => return,
         };
         self.wake_up(WakeUp { key, passed_on });

@@ -241,6 +241,24 @@ pub enum Action {
     Release,
 }
 
+/// The kinds of requests. Each has a lane of its own where the store takes that many calls at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Extend,
+    Release,
+    Acquire,
+}
+
+impl Kind {
+    pub(crate) fn of(action: &Action) -> Self {
+        match action {
+            Action::Extend(_) => Self::Extend,
+            Action::Release => Self::Release,
+            Action::Acquire(_) => Self::Acquire,
+        }
+    }
+}
+
 /// The payload of [`Action::Acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -364,8 +382,6 @@ pub enum Outcome {
         freed: bool,
         /// The successor has the row now.
         passed_on: bool,
-        /// Somebody waits for the key: `wanted_until > now`.
-        wanted: bool,
     },
     /// `Release`: the lease was the successor, and is no longer.
     Withdrawn,

@@ -96,7 +96,6 @@ fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {
     let released = Outcome::Released {
         freed: held,
         passed_on,
-        wanted: is_wanted(row),
     };
     (released, held)
 }

@@ -81,7 +81,6 @@ async fn a_waiter_gets_in_after_its_looks() {
     let freed = Outcome::Released {
         freed: true,
         passed_on: false,
-        wanted: true,
     };
     assert_eq!(released, freed);
     let granted = one(&store, waiter).await;

@@ -78,13 +78,11 @@ async fn a_release_passes_the_row_on_and_says_so() {
         let passed_on = Outcome::Released {
             freed: true,
             passed_on: true,
-            wanted: true,
         };
         assert_eq!(answers.next(), Some(passed_on));
         let freed = Outcome::Released {
             freed: true,
             passed_on: false,
-            wanted: false,
         };
         assert!(answers.all(|answer| answer == freed));
 

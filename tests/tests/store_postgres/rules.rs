@@ -73,7 +73,6 @@ async fn the_rules_hold_for_one_row_and_for_many() {
             Outcome::Released {
                 freed: true,
                 passed_on: false,
-                wanted: true
             }
         );
         assert_eq!(
@@ -81,7 +80,6 @@ async fn the_rules_hold_for_one_row_and_for_many() {
             Outcome::Released {
                 freed: false,
                 passed_on: false,
-                wanted: true
             }
         );
         assert_eq!(ask(&extend(&first, 1)).await, Outcome::Lost);
@@ -162,7 +160,6 @@ async fn the_last_token_is_given_once() {
     let freed = Outcome::Released {
         freed: true,
         passed_on: false,
-        wanted: true,
     };
     assert_eq!(ask(&store, &release(&last)).await, freed);
     let refused = |answer: Result<Outcome, StoreError>| {

@@ -41,7 +41,6 @@ async fn a_write_transaction_of_the_user_is_a_conflict_in_bounded_time() {
         Outcome::Released {
             freed: true,
             passed_on: false,
-            wanted: false
         }
     );
 }

@@ -48,7 +48,6 @@ async fn a_release_passes_the_row_on() {
         let passed_on = Outcome::Released {
             freed: true,
             passed_on: true,
-            wanted: true,
         };
         assert_eq!(released, passed_on);
         let passed = row(&*store, "k").await.unwrap();
@@ -63,7 +62,6 @@ async fn a_release_passes_the_row_on() {
         let freed = Outcome::Released {
             freed: true,
             passed_on: false,
-            wanted: true,
         };
         assert_eq!(answer(&*store, &release(&next), alone).await, freed);
     }

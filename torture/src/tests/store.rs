@@ -146,7 +146,6 @@ impl Shared {
         Ok(Outcome::Released {
             freed: true,
             passed_on: false,
-            wanted: false,
         })
     }
 

@@ -7,7 +7,9 @@ use super::key::{Machine, Waiter};
 use super::ownership::Ownership;
 use super::time::Time;
 use crate::error::LostReason;
-use crate::store::{Action, Occupant, Request, StoreError};
+use crate::store::{Occupant, Request, StoreError};
+
+pub(crate) use crate::store::Kind;
 
 /// What a step wants done. `C` is what a caller is answered with: a channel, or a number in a simulation.
 #[derive(Debug)]
@@ -88,24 +90,6 @@ pub(crate) enum LastAnswer {
     Busy(Option<Occupant>),
     RowLocked,
     Failed(StoreError),
-}
-
-/// The kinds of requests. Each has a lane of its own where the store takes that many calls at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    Extend,
-    Release,
-    Acquire,
-}
-
-impl Kind {
-    pub(crate) fn of(action: &Action) -> Self {
-        match action {
-            Action::Extend(_) => Self::Extend,
-            Action::Release => Self::Release,
-            Action::Acquire(_) => Self::Acquire,
-        }
-    }
 }
 
 /// For the log and for metrics.

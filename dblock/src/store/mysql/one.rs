@@ -70,7 +70,7 @@ impl Statements {
             )
         };
         let release = format!(
-            "{AT_ONCE} UPDATE {table} SET reentrant_count = 0 * LAST_INSERT_ID((reentrant_count > 0) * 2 + {wanted}) \
+            "{AT_ONCE} UPDATE {table} SET reentrant_count = 0 * LAST_INSERT_ID(reentrant_count > 0) \
              WHERE lock_key = ? AND lease_id = ? AND (reentrant_count = 0 OR expire_at > {clock}) AND next_lease IS NULL"
         );
         Self {
@@ -214,11 +214,9 @@ impl Single<'_> {
         if released.rows_affected() == 0 {
             return Ok(None);
         }
-        let reply = released.last_insert_id();
         Ok(Some(Outcome::Released {
-            freed: reply & 2 != 0,
+            freed: released.last_insert_id() == 1,
             passed_on: false,
-            wanted: reply & 1 != 0,
         }))
     }
 }

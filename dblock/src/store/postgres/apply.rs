@@ -12,19 +12,12 @@ use super::sql::Statements;
 use super::statement::Statement;
 use super::{PostgresStore, error, row};
 use crate::store::clock::micros;
-use crate::store::{Acquire, Action, Extend, HandedOver, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Acquire, Action, Extend, HandedOver, Kind, Outcome, Request, StoreError, StoreErrorKind};
 
 type Answer = Result<Outcome, StoreError>;
 
 /// A request with its place in the batch.
 pub(super) type Placed<'a> = (usize, &'a Request);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Extend,
-    Release,
-    Acquire,
-}
 
 /// The order of the statements: what keeps or frees a lease goes first, since only an acquire can be slow.
 const ORDER: [Kind; 3] = [Kind::Extend, Kind::Release, Kind::Acquire];
@@ -70,15 +63,10 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
 
 /// The requests of one kind in the order of their keys' bytes, in which rows are inserted.
 fn group(kind: Kind, requests: &[Request]) -> Vec<Placed<'_>> {
-    let kind_of = |request: &Request| match request.action {
-        Action::Acquire(_) => Kind::Acquire,
-        Action::Extend(_) => Kind::Extend,
-        Action::Release => Kind::Release,
-    };
     let mut group: Vec<_> = requests
         .iter()
         .enumerate()
-        .filter(|(_, request)| kind_of(request) == kind)
+        .filter(|(_, request)| Kind::of(&request.action) == kind)
         .collect();
     group.sort_unstable_by(|(_, a), (_, b)| a.key.cmp(&b.key));
     group

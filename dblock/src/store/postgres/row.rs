@@ -5,10 +5,10 @@ use std::time::Duration;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use super::apply::{Kind, Placed};
+use super::apply::Placed;
 use crate::store::clock::until;
 use crate::store::sql_row::{self, WIDTH, unreadable};
-use crate::store::{LockRow, Occupant, Outcome};
+use crate::store::{Kind, LockRow, Occupant, Outcome};
 
 /// A row of [`COLUMNS`](sql_row::COLUMNS) and the clock.
 pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
@@ -44,7 +44,6 @@ pub(super) fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(us
         (Kind::Release, word @ ("freed" | "passed on" | "free")) => Outcome::Released {
             freed: word != "free",
             passed_on: word == "passed on",
-            wanted: row.try_get(2)?,
         },
         (Kind::Release, "withdrawn") => Outcome::Withdrawn,
         (_, "lost") => Outcome::Lost,

@@ -87,7 +87,6 @@ fn freed(passed_on: bool) -> Outcome {
     Outcome::Released {
         freed: true,
         passed_on,
-        wanted: false,
     }
 }
 

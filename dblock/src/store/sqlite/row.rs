@@ -25,7 +25,6 @@ pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, Sto
         Action::Release => Outcome::Released {
             freed: true,
             passed_on: false,
-            wanted: get(row, 0)?,
         },
     })
 }

@@ -150,7 +150,6 @@ mod tests {
         let released = Ok(Outcome::Released {
             freed: true,
             passed_on: false,
-            wanted: false,
         });
         assert!(!Abandoned::queued(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
         assert!(Abandoned::queued(Uuid::now_v7(), ttl, now).release_answered(

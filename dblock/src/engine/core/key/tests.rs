@@ -179,7 +179,6 @@ fn released() -> Outcome {
     Outcome::Released {
         freed: true,
         passed_on: false,
-        wanted: false,
     }
 }
 

@@ -172,7 +172,7 @@ SELECT lock_key, 'lost', 0, false, false FROM found WHERE place IS NULL"
     )
 }
 
-/// Answers: key, outcome, wanted.
+/// Answers: key, outcome.
 ///
 /// A row with a live successor is passed on to it: held from then on, with nobody inside in between, and the commit
 /// of this statement is the whole hand-over. A key whose tokens are used up is only freed.
@@ -195,8 +195,7 @@ pub(super) fn release(table: &str) -> String {
         .map(|(column, then)| format!("{column} = CASE WHEN j.passes THEN {then} ELSE t.{column} END"))
         .collect();
     let passed_on = passed_on.join(",\n        ");
-    let wanted = "t.wanted_until > j.now";
-    let tell = tell(table, "j.passes", &format!("j.inside AND {wanted}"), wanted);
+    let tell = tell(table, "j.passes", "j.inside AND t.wanted_until > j.now");
     format!(
         "{judged}, written AS (
     UPDATE {table} t SET
@@ -211,9 +210,9 @@ pub(super) fn release(table: &str) -> String {
 )
 SELECT * FROM written
 UNION ALL
-SELECT lock_key, CASE WHEN mine AND reentrant_count = 0 THEN 'free' ELSE 'lost' END, wanted_until > now FROM judged
+SELECT lock_key, CASE WHEN mine AND reentrant_count = 0 THEN 'free' ELSE 'lost' END, NULL FROM judged
 WHERE NOT inside AND (mine OR next_lease IS DISTINCT FROM lease)
 UNION ALL
-SELECT lock_key, 'lost', false FROM found WHERE place IS NULL"
+SELECT lock_key, 'lost', NULL FROM found WHERE place IS NULL"
     )
 }

@@ -69,24 +69,23 @@ pub(super) const RELEASED: char = 'r';
 /// The same: the row was passed on, and then to which lease in 36 letters, its token, a space, and the key.
 pub(super) const PASSED_ON: char = 'p';
 
-/// Whether somebody waits for the row `t`, which has just been freed, who is then notified when the statement
-/// commits. Only then: notifications make commits wait for one another.
+/// A column that nobody reads: with the commit of the statement those are notified who wait for the row `t`, which has
+/// just been freed, if somebody does. Only then: notifications make commits wait for one another.
 fn tell_freed(table: &str, wanted: &str) -> String {
     let channel = channel(table);
     format!(
         "CASE WHEN {wanted}
-        THEN pg_catalog.pg_notify({channel}, pg_catalog.concat('{RELEASED}', t.lock_key)) IS NOT NULL
-        ELSE false END"
+        THEN pg_catalog.pg_notify({channel}, pg_catalog.concat('{RELEASED}', t.lock_key)) IS NOT NULL END"
     )
 }
 
 /// The same, and the successor is notified of the row `t`, which has just been passed on to it if `passed_on` says so.
-fn tell(table: &str, passed_on: &str, freed_and_wanted: &str, wanted: &str) -> String {
+fn tell(table: &str, passed_on: &str, freed_and_wanted: &str) -> String {
     let (channel, freed) = (channel(table), tell_freed(table, freed_and_wanted));
     format!(
         "CASE WHEN {passed_on}
         THEN pg_catalog.pg_notify({channel},
-            pg_catalog.concat('{PASSED_ON}', t.lease_id, t.fence_token, ' ', t.lock_key)) IS NOT NULL AND {wanted}
+            pg_catalog.concat('{PASSED_ON}', t.lease_id, t.fence_token, ' ', t.lock_key)) IS NOT NULL
         ELSE {freed} END"
     )
 }
