@@ -13,7 +13,7 @@ use crate::store::{LockRow, Outcome, Request, StoreError};
 pub(super) struct Database {
     pub(super) rows: Vec<Row>,
     /// How far the clock has jumped, in µs.
-    jumped: i64,
+    pub(super) jumped: i64,
 }
 
 #[derive(Debug)]

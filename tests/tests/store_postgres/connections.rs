@@ -22,14 +22,14 @@ async fn there_are_never_more_than_four() {
         }
     };
     let renewal = extend(&acquire("d"), 1);
-    let (_, _, _, renewed) = tokio::join!(work("a"), work("b"), work("c"), one(&store, &renewal));
+    let ((), (), (), renewed) = tokio::join!(work("a"), work("b"), work("c"), one(&store, &renewal));
     renewed.unwrap();
     let (told, mut heard) = mpsc::unbounded_channel();
     let tell = |wake_up| told.send(wake_up).unwrap();
     let all = async {
         assert_eq!(heard.recv().await, Some(WakeUp::Listening));
         let renewal = one(&store, &renewal);
-        let (_, _, _, renewed, migrated) =
+        let ((), (), (), renewed, migrated) =
             tokio::join!(work("e"), work("f"), work("g"), renewal, store.migrate());
         renewed.unwrap();
         migrated.unwrap();
