@@ -312,8 +312,8 @@ async fn a_panic_of_a_store_in_the_callers_thread_is_survived() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_ends_with_the_last_lock() {
     let locks = LockManager::builder(MemoryStore::new()).start().unwrap();
-    let days = LockOptions::new().ttl(Duration::from_secs(86_400));
-    let guard = locks.acquire("k", days).await.unwrap();
+    let day = LockOptions::new().ttl(Duration::from_hours(24));
+    let guard = locks.acquire("k", day).await.unwrap();
     let started = Instant::now();
     let release = async {
         sleep(ms(50)).await;

@@ -174,7 +174,7 @@ async fn with_idle_connections(bench: &Bench) -> (Proxy, PostgresStore) {
     let renewal = extend(&acquire("d"), 1);
     // A machine that stalls may be too slow to open one in time.
     while proxy.ports().len() < 4 {
-        let (_, _, _, renewed) = tokio::join!(work("a"), work("b"), work("c"), one(&store, &renewal));
+        let ((), (), (), renewed) = tokio::join!(work("a"), work("b"), work("c"), one(&store, &renewal));
         drop(renewed);
     }
     (proxy, store)
