@@ -13,6 +13,8 @@ const MOST_WAITED_FOR: usize = 64;
 /// batch waits a moment for them.
 pub(super) struct Resumption {
     callers: AtomicUsize,
+    /// How many they were.
+    all: AtomicUsize,
     /// A batch waits.
     waited_for: AtomicBool,
     shared: Arc<Shared>,
@@ -22,6 +24,7 @@ impl Resumption {
     pub(super) fn new(shared: &Arc<Shared>) -> Arc<Self> {
         Arc::new(Self {
             callers: AtomicUsize::new(0),
+            all: AtomicUsize::new(0),
             waited_for: AtomicBool::new(false),
             shared: Arc::clone(shared),
         })
@@ -30,7 +33,7 @@ impl Resumption {
     /// Whether to wait: some callers do not run yet. The last of them wakes the driver.
     pub(super) fn wait(&self) -> bool {
         self.waited_for.store(true, Ordering::SeqCst);
-        (1..=MOST_WAITED_FOR).contains(&self.callers.load(Ordering::SeqCst))
+        self.all.load(Ordering::Relaxed) <= MOST_WAITED_FOR && self.callers.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -40,6 +43,7 @@ pub(crate) struct Resuming(Arc<Resumption>);
 impl Resuming {
     pub(super) fn new(resumption: &Arc<Resumption>) -> Self {
         resumption.callers.fetch_add(1, Ordering::SeqCst);
+        resumption.all.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(resumption))
     }
 }
