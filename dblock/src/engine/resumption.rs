@@ -6,15 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::shared::Shared;
 
-/// More callers than that keep everyone busy: the next batch is carried out while those of the last one come to run.
-const MOST_WAITED_FOR: usize = 64;
-
 /// The callers that a batch has answered and that do not run yet. They are likely to ask for something at once: the next
 /// batch waits a moment for them.
 pub(super) struct Resumption {
     callers: AtomicUsize,
-    /// How many they were.
-    all: AtomicUsize,
     /// A batch waits.
     waited_for: AtomicBool,
     shared: Arc<Shared>,
@@ -24,7 +19,6 @@ impl Resumption {
     pub(super) fn new(shared: &Arc<Shared>) -> Arc<Self> {
         Arc::new(Self {
             callers: AtomicUsize::new(0),
-            all: AtomicUsize::new(0),
             waited_for: AtomicBool::new(false),
             shared: Arc::clone(shared),
         })
@@ -33,7 +27,7 @@ impl Resumption {
     /// Whether to wait: some callers do not run yet. The last of them wakes the driver.
     pub(super) fn wait(&self) -> bool {
         self.waited_for.store(true, Ordering::SeqCst);
-        self.all.load(Ordering::Relaxed) <= MOST_WAITED_FOR && self.callers.load(Ordering::SeqCst) > 0
+        self.callers.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -43,7 +37,6 @@ pub(crate) struct Resuming(Arc<Resumption>);
 impl Resuming {
     pub(super) fn new(resumption: &Arc<Resumption>) -> Self {
         resumption.callers.fetch_add(1, Ordering::SeqCst);
-        resumption.all.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(resumption))
     }
 }
