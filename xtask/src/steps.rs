@@ -56,6 +56,8 @@ pub(crate) enum Step {
     Stores,
     /// All tests of all crates, on all stores.
     Test,
+    /// What threads share in the engine, in every order of threads.
+    Loom,
     /// A short torture of each store, with the same faults every time.
     Torture,
     /// The documentation builds without a warning.
@@ -76,11 +78,12 @@ pub(crate) enum Outcome {
 }
 
 impl Step {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Fmt,
         Self::Clippy,
         Self::Stores,
         Self::Test,
+        Self::Loom,
         Self::Torture,
         Self::Doc,
         Self::Quickstart,
@@ -96,6 +99,11 @@ impl Step {
             }
             Self::Stores => stores().await?,
             Self::Test => return test(extra).await,
+            Self::Loom => {
+                let mut command = cargo(["test", "--profile", "loom", "-p", "dblock", "--lib"]);
+                command.args(["--no-default-features", "loom_tests"]);
+                run(command.env("RUSTFLAGS", "--cfg loom")).await?;
+            }
             Self::Torture => torture::briefly().await?,
             Self::Doc => {
                 let mut command = cargo(["doc", "--workspace", "--no-deps", "--features", FEATURES]);
@@ -138,6 +146,7 @@ impl fmt::Display for Step {
             Self::Clippy => "clippy",
             Self::Stores => "stores",
             Self::Test => "test",
+            Self::Loom => "loom",
             Self::Torture => "torture",
             Self::Doc => "doc",
             Self::Quickstart => "quickstart",

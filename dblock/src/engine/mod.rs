@@ -15,6 +15,7 @@ mod hold;
 mod report;
 mod resumption;
 mod shared;
+mod sync;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

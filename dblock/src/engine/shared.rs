@@ -8,12 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::clock::Clock;
@@ -25,12 +24,13 @@ use super::core::time::Time;
 use super::handle::{Alive, Ticket};
 use super::report;
 use super::resumption::{Resuming, Resumption};
+use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Notify};
 use crate::health::HealthBoard;
 use crate::key::Key;
 use crate::store::{FenceSource, Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// Keys are found in one of so many maps, so that none of them is locked for long.
-const SHARDS: usize = 64;
+const SHARDS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
 
 /// Everything that may be sent.
 const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];
@@ -519,6 +519,10 @@ impl Random for Chance {
         fastrand::f64()
     }
 }
+
+#[cfg(loom)]
+#[cfg(test)]
+mod loom_tests;
 
 #[cfg(test)]
 mod tests {

@@ -4,15 +4,11 @@
 //! and whoever finds the deadline past ends it for all: it never lives again, because a deadline is moved only
 //! from a deadline that is still ahead.
 
-#[cfg(not(loom))]
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
-
-#[cfg(loom)]
-use loom::sync::atomic::AtomicU64;
 
 use super::flaw::{Flaw, flawed};
 use super::time::Time;
+use crate::engine::sync::AtomicU64;
 use crate::error::LostReason;
 
 /// The reasons, by the number that stands for each in the word's upper four bits. 0 there means: not ended.
@@ -137,5 +133,131 @@ mod tests {
         end.move_to(at(40), at(9));
         assert!(!end.end(LostReason::Gone, at(26)));
         assert_eq!(end.read(), Ends::Ended(LostReason::Expired, at(20)));
+    }
+}
+
+#[cfg(loom)]
+#[cfg(test)]
+mod loom_tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use loom::thread;
+
+    use super::*;
+    use crate::engine::sync::{AtomicBool, in_every_order};
+
+    fn at(nanos: u64) -> Time {
+        Time::from_nanos(nanos)
+    }
+
+    /// Does both beside each other to an end at 10. Returns what they return, and what the word says then.
+    fn beside<A: 'static, B: 'static>(
+        one: impl FnOnce(&End) -> A + 'static,
+        other: impl FnOnce(&End) -> B + 'static,
+    ) -> (A, B, Ends) {
+        let end = Arc::new(End::at(at(10)));
+        let its = Arc::clone(&end);
+        let one = thread::spawn(move || one(&its));
+        let other = other(&end);
+        (one.join().unwrap(), other, end.read())
+    }
+
+    #[test]
+    fn a_deadline_moves_only_later() {
+        in_every_order(|| {
+            let ((), (), last) = beside(
+                |end| end.move_to(at(20), at(9)),
+                |end| {
+                    end.move_to(at(30), at(9));
+                    assert_eq!(end.read(), Ends::At(at(30)));
+                },
+            );
+            assert_eq!(last, Ends::At(at(30)));
+        });
+    }
+
+    #[test]
+    fn a_deadline_moves_or_ends() {
+        in_every_order(|| {
+            let ((), ended, last) = beside(
+                |end| end.move_to(at(20), at(9)),
+                |end| end.end_in_time(LostReason::Expired, at(15)),
+            );
+            let expected = if ended {
+                Ends::Ended(LostReason::Expired, at(10))
+            } else {
+                Ends::At(at(20))
+            };
+            assert_eq!(last, expected);
+        });
+    }
+
+    #[test]
+    fn what_has_ended_stays_so_for_every_reader() {
+        in_every_order(|| {
+            let end = Arc::new(End::at(at(10)));
+            let spawn = |does: fn(&End)| {
+                let its = Arc::clone(&end);
+                thread::spawn(move || does(&its))
+            };
+            let moves = spawn(|end| end.move_to(at(20), at(9)));
+            let ends = spawn(|end| assert!(end.end(LostReason::Gone, at(5))));
+            let seen = [end.read(), end.read(), end.read()];
+            moves.join().unwrap();
+            ends.join().unwrap();
+            // A reader may miss some of these, and goes back to none.
+            let order = [
+                Ends::At(at(10)),
+                Ends::At(at(20)),
+                Ends::Ended(LostReason::Gone, at(5)),
+            ];
+            let place = |seen: &Ends| order.iter().position(|ends| ends == seen).unwrap();
+            assert!(seen.is_sorted_by_key(place));
+            assert_eq!(end.read(), order[2]);
+        });
+    }
+
+    #[test]
+    fn one_ends_it_and_its_reason_stays() {
+        in_every_order(|| {
+            let (gone, expired, last) = beside(
+                |end| end.end(LostReason::Gone, at(9)),
+                |end| end.end_in_time(LostReason::Expired, at(11)),
+            );
+            assert_ne!(gone, expired);
+            let expected = if gone {
+                Ends::Ended(LostReason::Gone, at(9))
+            } else {
+                Ends::Ended(LostReason::Expired, at(10))
+            };
+            assert_eq!(last, expected);
+        });
+    }
+
+    #[test]
+    fn whoever_sees_a_change_sees_what_came_before_it() {
+        for change in [
+            |end: &End| _ = end.end(LostReason::Gone, at(9)),
+            |end: &End| end.move_to(at(20), at(9)),
+        ] {
+            for sees in [
+                |end: &End| end.read() != Ends::At(at(10)),
+                // It ended before, or its deadline was moved.
+                |end: &End| !end.end_in_time(LostReason::Expired, at(15)),
+            ] {
+                in_every_order(move || {
+                    let before = Arc::new(AtomicBool::new(false));
+                    let its = Arc::clone(&before);
+                    beside(
+                        move |end| {
+                            its.store(true, Relaxed);
+                            change(end);
+                        },
+                        move |end| assert!(!sees(end) || before.load(Relaxed)),
+                    );
+                });
+            }
+        }
     }
 }

@@ -1,15 +1,15 @@
 //! One owner's time in a lease: what stays the same for it, and its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::end::{End, Ends};
 use super::flaw::{Flaw, flawed};
 use super::time::Time;
+use crate::engine::sync::{AtomicBool, Notify};
 use crate::error::LostReason;
 use crate::key::Key;
 use crate::options::OnLost;
@@ -150,5 +150,113 @@ impl Ownership {
             }
             changed.await;
         }
+    }
+}
+
+#[cfg(loom)]
+#[cfg(test)]
+mod loom_tests {
+    use futures_util::FutureExt as _;
+    use loom::thread;
+
+    use super::*;
+    use crate::engine::sync::in_every_order;
+
+    fn at(nanos: u64) -> Time {
+        Time::from_nanos(nanos)
+    }
+
+    /// One that ends at 10.
+    fn ownership() -> Arc<Ownership> {
+        let call = Call {
+            owner: Uuid::nil(),
+            holder: "h".into(),
+            ttl: Duration::from_secs(9),
+            renew: true,
+            on_lost: OnLost::Cancel,
+            max_hold: None,
+            hold_min: None,
+            nested: false,
+        };
+        let key = Key::new(None, "k").unwrap();
+        let times = (at(0), at(0));
+        Arc::new(Ownership::new(key, call, (Uuid::nil(), 1), times, at(10)))
+    }
+
+    /// Does this on a thread of its own.
+    fn spawn<T: 'static>(
+        ownership: &Arc<Ownership>,
+        does: impl FnOnce(&Ownership) -> T + 'static,
+    ) -> thread::JoinHandle<T> {
+        let ownership = Arc::clone(ownership);
+        thread::spawn(move || does(&ownership))
+    }
+
+    #[test]
+    fn one_tells_of_a_loss_and_all_name_its_reason() {
+        in_every_order(|| {
+            let ownership = ownership();
+            let body = spawn(&ownership, |own| own.look(at(11)));
+            let other_body = spawn(&ownership, |own| own.look(at(12)));
+            let gone = ownership.end(LostReason::Gone, at(9));
+            let (reason, first) = body.join().unwrap();
+            let (other_reason, other_first) = other_body.join().unwrap();
+            assert_eq!([gone, first, other_first].map(u8::from).iter().sum::<u8>(), 1);
+            let expected = if gone {
+                LostReason::Gone
+            } else {
+                LostReason::Expired
+            };
+            assert_eq!([reason, other_reason, ownership.ended()], [Some(expected); 3]);
+        });
+    }
+
+    /// Whoever waits for `test` is woken when `does` makes it true.
+    fn wakes(does: fn(&Ownership), test: fn(&Ownership) -> bool) {
+        in_every_order(move || {
+            let ownership = ownership();
+            let teller = spawn(&ownership, does);
+            let mut waiters = [(); 2].map(|()| Box::pin(ownership.until(test)));
+            let early = waiters.each_mut().map(|waiter| waiter.now_or_never());
+            teller.join().unwrap();
+            for (waiter, early) in waiters.iter_mut().zip(early) {
+                assert!(early.or_else(|| waiter.now_or_never()).is_some());
+            }
+        });
+    }
+
+    #[test]
+    fn a_loss_wakes_everyone_who_waits_for_it() {
+        let loses = |own: &Ownership| {
+            if own.look(at(11)).1 {
+                own.tell();
+            }
+        };
+        wakes(loses, |own| own.deadline().is_none());
+    }
+
+    #[test]
+    fn a_revocation_wakes_everyone_who_waits_for_it() {
+        let revokes = |own: &Ownership| {
+            own.mark_revoked();
+            own.tell();
+        };
+        wakes(revokes, Ownership::is_revoked);
+    }
+
+    #[test]
+    fn whoever_sees_the_revocation_sees_the_deadline_that_came_with_it() {
+        in_every_order(|| {
+            let ownership = ownership();
+            let extended = spawn(&ownership, |own| {
+                own.move_deadline(at(20), at(9));
+                own.mark_revoked();
+            });
+            if ownership.is_revoked() {
+                assert_eq!(ownership.deadline(), Some(at(20)));
+            }
+            extended.join().unwrap();
+            assert_eq!(ownership.look(at(20)), (Some(LostReason::Revoked), true));
+        });
     }
 }
