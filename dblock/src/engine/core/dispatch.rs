@@ -1,13 +1,13 @@
 //! Which requests go together, and when.
 //!
-//! Group commit: while a batch is on its way, the next one gathers. A store that takes three calls at once gets a
+//! Group commit: while a batch is on its way, the next one collects. A store that takes three calls at once gets a
 //! lane for each kind of request, so that a renewal never waits behind acquires; one that takes fewer gets mixed
 //! batches on one lane.
 //!
 //! A batch costs a commit, however few requests are in it, and callers whose requests were answered together tend to
-//! come back together. So a batch of acquires waits, once and for a moment, for a batch of releases that is on its
-//! way and no smaller, and the other way round: its callers are about to want the same. It waits as well for callers
-//! that were answered just now, until they run.
+//! ask again together. So a batch of acquires waits, once and for a moment, for a batch of releases that is on its
+//! way and no smaller, and the other way round: its callers are about to want the same. It also waits for callers
+//! that the last batch has answered and that do not run yet.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -194,7 +194,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// However the engine ends, nobody goes on believing in a lease that is no longer renewed, or waits for an answer.
+    /// However the engine ends, no body goes on with a lease that is no longer renewed, and no caller waits for an answer.
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.stopped.store(true, Ordering::Release);

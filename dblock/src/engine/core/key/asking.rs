@@ -1,9 +1,9 @@
 //! Asking the store for a key that callers of this process want, and what its answers mean for them. Only the first
 //! caller's request goes to the store; the others learn from its answers.
 //!
-//! # A place in the queue
+//! # The place as successor
 //! An ask that finds the key held makes its lease the row's successor ([`Place`]). The holder's release passes the row
-//! on, and a wake-up says so. Rules on who may enter then, each of which closes a sequence of events that lets two in:
+//! on, and a wake-up says so. The rules for entering then; each closes a sequence of events that lets two owners enter:
 //!
 //! - *The wake-up's token is larger than the holder's token in the answer that gave the place.* The row may have been
 //!   passed on to this lease once before, have expired unheard, and have gone to others.
@@ -53,7 +53,7 @@ const MOST_SPARE: u32 = 1 << 20;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) lease_id: Uuid,
-    /// The holder's token when the place was given.
+    /// The largest token of a holder that an answer named since.
     behind: i64,
     pub(super) next_ttl: Duration,
     /// The lease will end in the store no sooner than this.
@@ -271,7 +271,7 @@ impl Asking {
         // One short turn says little of the next one.
         let spare = hand_overs.saturating_mul(16).max(self.spare_tokens / 2);
         self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
-        // Who comes later wants to know what the store says.
+        // A caller that comes later wants to know what the store says.
         self.last = Some((LastAnswer::Busy(Some(former)), now));
         self.ask_now();
     }

@@ -1,5 +1,5 @@
-//! Who enters: every lease that comes to this process goes through [`Machine::arrive`], and what nobody waits for any more
-//! is given back.
+//! How callers enter: every lease that comes to this process goes through [`Machine::arrive`]. A lease that nobody waits
+//! for is given back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::engine::core::out::{Out, Reply};
 use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
 
-/// What must be left at least of a lease that was passed on for a caller to enter at once: an extension follows.
+/// A caller enters a lease that was passed on at once only if at least so much of it is left; an extension follows.
 const ENOUGH_TO_ENTER: Duration = Duration::from_millis(100);
 
 /// What became of a lease that is offered to the callers of this process.

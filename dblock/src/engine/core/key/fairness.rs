@@ -1,5 +1,5 @@
-//! Fairness between processes: how long a process may hand the lock over in its own ranks while others want it,
-//! and which of those that wait asks for the next place first.
+//! Fairness between processes: how long a process may hand the lock over locally while others want it, and which
+//! waiting process asks for the next place first.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::time::Time;
 
-/// A process hands the lock over in its own ranks for at most so long while others want it.
+/// A turn: how long a process may hand the lock over locally.
 const LONGEST_TURN: Duration = Duration::from_millis(100);
 
-/// Where those that wait are woken up at once, turns are short.
+/// The turn of a process that hears wake-ups, while the key is wanted.
 const LONGEST_TURN_LISTENING: Duration = Duration::from_millis(10);
 
-/// Pause before the key is asked for that another process has just got: its successor's place is free again. A
+/// Pause before a process asks for a key that was passed on to another one: the successor's place is free again. A
 /// process that was passed over more often asks earlier.
 const AFTER_ANOTHER: Duration = Duration::from_millis(6);
 

@@ -3,23 +3,25 @@
 //! | state | what happens | next |
 //! |---|---|---|
 //! | – | granted by the store, or passed on by another process | `Held` |
-//! | `Held` | the deadline or `max_hold` passes, the row says `Lost`, a fence check finds it gone, shutdown | `Lost` |
-//! | `Held`, `Lost` | the last hold ends, `hold_min` is not over and the row may still be kept busy | `Lingering` |
+//! | `Held` | the deadline or `max_hold` passes, a fence check finds the lease gone, shutdown | `Lost` |
+//! | `Held`, `Lost` | the last hold ends while `hold_min` is not over, and nothing but time has ended the lease | `Lingering` |
 //! | `Held`, `Lost` | the last hold ends otherwise | `Left` |
 //! | `Lingering` | `hold_min` is over | `Left` |
 //! | `Left` | the next caller of this process enters in memory: local hand-over | `Held` |
 //! | `Left` | the release is sent | `Releasing` |
-//! | `Releasing` | its answer comes | – |
-//! | any but `Held` | the row has ended by itself | – |
+//! | `Releasing` | the answer is `Released` or `Lost` | – |
+//! | `Releasing` | the row was locked, or the outcome is unknown: the release is sent again | `Releasing` |
+//! | `Lingering` | shutdown, when the row is busy for long enough by itself | – |
+//! | any but `Held` | the latest possible end in the store has passed | – |
 //!
 //! - `Held`: somebody holds the lock. The only state in which a hold is added. The row is renewed, unless it is revoked:
 //!   then the lease stays `Held` until its deadline.
 //! - `Lost`: the lease has ended before its holds did. Bodies are being stopped; a lost lease never becomes `Held`.
-//! - `Lingering`: everyone has left, and `hold_min` keeps the row busy. The row is extended once if it must last longer.
+//! - `Lingering`: everyone has left, and `hold_min` keeps the row busy. The row is extended if it would expire too early.
 //! - `Left`: everyone has left, and the release is due. The next caller may still enter without the store.
 //! - `Releasing`: the release was sent, so nobody enters with this lease any more.
 //!
-//! A lease whose row says something else, or whose end has passed in the store, is forgotten from any state.
+//! When the store answers `Lost`, the lease is forgotten from any state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +70,7 @@ pub(super) struct Grant {
     pub(super) row_owner: Option<Uuid>,
     /// Since when its owner has it: when the request was sent that made it the owner, or that extended it.
     pub(super) since: Time,
-    /// Others want the key.
+    /// Somebody wants the key: another process, or an earlier ask of this one.
     pub(super) wanted: bool,
 }
 
@@ -306,7 +308,7 @@ impl<C> Held<C> {
         }
     }
 
-    /// Nobody is let in after `until` without the store.
+    /// After `until` no caller enters without the store.
     pub(super) fn hand_over_until(&mut self, until: Time) {
         if let Some(before) = &mut self.hand_over_until {
             *before = until;

@@ -2,12 +2,12 @@
 //!
 //! [`Machine::step`] takes an [`Event`] and says what it wants done. At most one request for a key is on its way. Whatever
 //! the event, the step lets time pass before and after it ([`Machine::advance`]): there a lease ends, and the next caller
-//! is let in.
+//! enters.
 //!
-//! - [`held`] is the lease that this process has, a state machine drawn at the top of its file.
-//! - [`asking`] says when to ask for one, and keeps this process's place in the queue between processes.
+//! - [`held`] is the lease that this process has, a state machine with its table at the top of its file.
+//! - [`asking`] says when to ask for one, and keeps this process's place as successor.
 //! - [`wait_queue`] are the callers of this process, [`fairness`] is between processes.
-//! - [`abandoned`] are leases that nobody takes any more.
+//! - [`abandoned`] are acquires whose answer nobody takes any more.
 //! - [`entering`] is how a lease that comes to this process becomes somebody's.
 //! - [`sending`] says which request goes next, [`answers`] what its answer means.
 //!
@@ -252,7 +252,7 @@ impl<C> Machine<C> {
 
     // ── What time does ───────────────────────────────────────────────────────────────────────────────
 
-    /// Lets time pass: ends and forgets a lease, lets the next caller in, and answers callers whose time is over.
+    /// Lets time pass: ends and forgets a lease, hands it over to the next caller, and answers callers whose time is over.
     fn advance(&mut self, env: &mut Env<'_>, out: &mut Out<C>) {
         let now = env.now;
         self.refuse_overdue(now, out);
