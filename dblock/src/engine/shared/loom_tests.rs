@@ -275,6 +275,18 @@ fn a_look_stands_while_an_earlier_one_goes() {
 }
 
 #[test]
+fn whoever_comes_while_the_engine_stops_is_refused() {
+    check(false, |engine| {
+        let beside = go_on_beside(engine.caller(5));
+        engine.shared.stopped.store(true, Ordering::Release);
+        engine.shared.each(|| Event::Stop);
+        let mut caller = beside.join().unwrap();
+        go_on(&mut caller);
+        assert!(matches!(answer(&mut caller), Err(LockError::Shutdown { .. })));
+    });
+}
+
+#[test]
 fn whoever_comes_while_the_engine_ends_is_refused() {
     check(false, |engine| {
         let driver = engine.driver();
@@ -306,6 +318,7 @@ fn the_last_one_to_leave_wakes_a_driver_that_stops() {
     check(true, |engine| {
         let hold = engine.handle.acquire(engine.call(5)).now_or_never();
         let hold = hold.unwrap().unwrap();
+        assert!(engine.is_woken());
         let beside = thread::spawn(move || drop(hold));
         engine.shared.stopping.store(true, Ordering::Release);
         engine.shared.each(|| Event::Refuse);
