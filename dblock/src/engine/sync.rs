@@ -1,4 +1,5 @@
-//! What threads share in the engine is made of these. In the tests that loom runs, they are loom's.
+//! What threads share in the engine is made of these. In the tests that loom runs, they are loom's. `resumption` uses the
+//! standard library's always: it relies on `SeqCst` loads and stores, which loom takes for weaker ones.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::{
