@@ -30,6 +30,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub(super) struct Driver {
     shared: Arc<Shared>,
     inbox: mpsc::UnboundedReceiver<Command>,
+    /// Nothing will come any more, and that was handled.
+    inbox_ended: bool,
     listener: Listener,
     /// At most one for each lane.
     batches: FuturesUnordered<BoxFuture<'static, Answered>>,
@@ -47,6 +49,7 @@ impl Driver {
             listener: Listener::new(&shared.store),
             shared,
             inbox,
+            inbox_ended: false,
             batches: FuturesUnordered::new(),
             resumption: None,
             admin_tasks: JoinSet::new(),
@@ -76,7 +79,7 @@ impl Driver {
             tokio::select! {
                 Some(answered) = self.batches.next() => self.answer(answered),
                 () = self.shared.wake.notified() => {}
-                command = self.inbox.recv(), if !self.inbox.is_closed() || !self.inbox.is_empty() => self.handle(command),
+                command = self.inbox.recv(), if !self.inbox_ended => self.handle(command),
                 heard = self.listener.next() => self.hear(heard),
                 Some(_) = self.admin_tasks.join_next() => {}
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
@@ -146,7 +149,7 @@ impl Driver {
             }
             None => {
                 // Every manager, guard and body is gone: what they held is being released.
-                self.inbox.close();
+                self.inbox_ended = true;
                 self.stop.begin(FAREWELL, None);
             }
         }
