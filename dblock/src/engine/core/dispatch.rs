@@ -74,8 +74,7 @@ impl<K> Dispatch<K> {
         }
     }
 
-    /// A lane whose next batch can go out now.
-    /// `resuming`: callers have been answered that do not run yet.
+    /// A lane whose next batch can go out now. `resuming`: callers have been answered that do not run yet.
     pub(crate) fn next_lane(&mut self, now: Time, resuming: bool) -> Option<usize> {
         self.held_back_until = None;
         (0..self.lanes.len()).find(|lane| self.may_send(*lane, now, resuming))
@@ -181,6 +180,23 @@ mod tests {
         assert!(dispatch.next_lane(now + HOLD_BACK, false).is_some());
         ready(&mut dispatch, Kind::Acquire, 3);
         assert!(dispatch.next_lane(now, false).is_some(), "it is larger now");
+    }
+
+    #[test]
+    fn a_batch_waits_for_callers_that_do_not_run_yet_but_a_renewal_does_not() {
+        let now = Time::from_nanos(1);
+        let mut dispatch = Dispatch::new(3);
+        ready(&mut dispatch, Kind::Release, 1);
+        assert_eq!(dispatch.next_lane(now, true), None);
+        assert_eq!(dispatch.held_back_until(), Some(now + HOLD_BACK));
+        ready(&mut dispatch, Kind::Extend, 1);
+        let renewals = dispatch.next_lane(now, true).unwrap();
+        assert_eq!(dispatch.take(renewals, now).1, [Kind::Extend]);
+        assert!(dispatch.next_lane(now, false).is_some(), "they all run");
+        assert!(
+            dispatch.next_lane(now + HOLD_BACK, true).is_some(),
+            "for a moment only"
+        );
     }
 
     #[test]

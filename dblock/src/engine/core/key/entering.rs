@@ -19,7 +19,7 @@ use crate::engine::core::time::Time;
 /// A caller enters a lease that was passed on at once only if at least so much of it is left; an extension follows.
 const ENOUGH_TO_ENTER: Duration = Duration::from_millis(100);
 
-/// What became of a lease that is offered to the callers of this process.
+/// The outcome of offering a lease to the callers of this process.
 enum Offered {
     Entered,
     /// Its time is nearly over, or nobody wants it.

@@ -155,7 +155,7 @@ impl<C> Machine<C> {
         out
     }
 
-    /// What the event itself changes. Who enters because of it is decided in [`advance`](Self::advance).
+    /// What the event itself changes. [`advance`](Self::advance) decides who enters because of it.
     fn take(&mut self, event: Event<C>, env: &mut Env<'_>, out: &mut Out<C>) {
         let now = env.now;
         match event {

@@ -13,7 +13,7 @@ use crate::engine::core::out::{Kind, Out};
 use crate::engine::core::time::Time;
 use crate::store::{Acquire, Action, Extend, HandedOver, Request};
 
-/// What to send next.
+/// The request to send next.
 enum Plan {
     Held(Action),
     Abandoned(Uuid),
