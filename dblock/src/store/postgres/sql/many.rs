@@ -4,7 +4,7 @@
 //! not changed; [`super::general`] is asked for the rest. Each row goes through the whole statement before
 //! the next one: nothing is stored in between, which is half of the general statement's price.
 
-use super::{ACQUIRE, NO_SUCCESSOR, NOW, RELEASE, ceiling, requests, tell_freed};
+use super::{ACQUIRE, NO_SUCCESSOR, NOW, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell_freed};
 
 /// Rows that are absent or free. Answers as [`super::general`]'s acquire, as far as that is about a grant.
 ///
@@ -51,7 +51,7 @@ WHERE t.ctid = ANY (ARRAY(
             AND t.next_until <= {NOW}
         FOR UPDATE SKIP LOCKED
     ) locked
-)) AND t.expire_at > {NOW}
+)) AND t.expire_at > {NOW} AND {WITHOUT_FLUSH}
 RETURNING t.lock_key, 'freed', {tell}"
     )
 }

@@ -3,7 +3,7 @@
 //! A statement that finds the row in another state, or locked, changes nothing and answers no row; the
 //! general one of [`super::general`] is asked then. What the module above says about locks holds here too.
 
-use super::{NO_SUCCESSOR, NOW, ceiling, tell_freed};
+use super::{NO_SUCCESSOR, NOW, WITHOUT_FLUSH, ceiling, tell_freed};
 
 /// A row that is absent or free. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as
 /// [`super::general`]'s acquire, as far as that is about a grant.
@@ -71,7 +71,7 @@ pub(super) fn release(table: &str) -> String {
     format!(
         "
 UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
-WHERE {is_held}
+WHERE {is_held} AND {WITHOUT_FLUSH}
 RETURNING t.lock_key, 'freed', {tell}"
     )
 }
