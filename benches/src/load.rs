@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::subject::{Client, PATIENCE, Subject};
+use crate::subject::{Client, TIMEOUT, Subject};
 
 /// What the tasks do.
 #[derive(Debug, Clone, Copy)]
@@ -52,9 +52,9 @@ impl Load<'_> {
     /// Runs the tasks to the end.
     ///
     /// # Errors
-    /// When one of them fails, or cannot get in long after the time is over.
+    /// When one of them fails, or cannot enter long after the time is over.
     pub(crate) async fn run(self, subject: &dyn Subject) -> anyhow::Result<Seen> {
-        let most = self.warm + self.time + 2 * PATIENCE;
+        let most = self.warm + self.time + 2 * TIMEOUT;
         let seen = tokio::time::timeout(most, self.run_tasks(subject)).await;
         seen.with_context(|| format!("not done after {most:?}"))?
     }

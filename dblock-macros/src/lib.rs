@@ -67,7 +67,7 @@ use proc_macro::TokenStream;
 /// | argument | value | default | meaning |
 /// |---|---|---|---|
 /// | `key` | template or text | required | The name of what is locked: 1 to 255 bytes |
-/// | `ttl` | duration, 1 s to 30 days | `"30s"` | Length of the lease: how soon others get in after this process died |
+/// | `ttl` | duration, 1 s to 30 days | `"30s"` | Length of the lease: how soon others enter after this process died |
 /// | `wait` | duration up to 30 days, or `"forever"` | do not wait | How long taking the lock may last in all |
 /// | `manager` | expression | see below | The `LockManager`, or what derefs to it: a reference, an `Arc` |
 /// | `renew` | `bool` | `true` | Whether the lease is renewed while the body runs |

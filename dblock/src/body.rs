@@ -113,7 +113,7 @@ where
     }
 }
 
-/// Puts `body` inside of the lock: in the call chain, in a span, stopped on loss, its panic caught.
+/// Puts `body` under the lock: in the call chain, in a span, stopped on loss, its panic caught.
 fn inside<F: Future>(hold: &Hold, body: F) -> Supervised<Caught<F>> {
     let lease = hold.lease();
     let span = tracing::debug_span!("distributed_lock", key = %lease.key(), owner = %lease.owner(),

@@ -45,7 +45,7 @@ impl Link {
         Self(Arc::new(node))
     }
 
-    /// Runs `body` inside of this lock.
+    /// Runs `body` under this lock.
     pub(crate) fn scope<F: Future>(self, body: F) -> Linked<F> {
         CHAIN.scope(self, body)
     }

@@ -23,7 +23,7 @@ use crate::error::LockError;
 /// assert!(current().is_none());
 /// let token = locks
 ///     .with("order:42", LockOptions::new(), async {
-///         let lock = current().expect("inside of a lock");
+///         let lock = current().expect("under a lock");
 ///         assert_eq!(lock.key(), "order:42");
 ///         lock.fence_token()
 ///     })
@@ -45,7 +45,7 @@ pub fn current() -> Option<CurrentLock> {
 /// # async fn next_step() {}
 /// let locks = LockManager::connect("memory:").await?;
 /// let body = async {
-///     let lock = current().expect("inside of a lock");
+///     let lock = current().expect("under a lock");
 ///     tokio::select! {
 ///         error = lock.lost() => return Err(error),
 ///         () = lock.revoked() => println!("somebody wants {} back", lock.key()),
@@ -138,7 +138,7 @@ impl CurrentLock {
     /// # #[cfg(feature = "postgres")]
     /// # async fn body(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
     /// // In the body of a lock that is kept in the database of `pool`:
-    /// let lock = dblock::current().expect("inside of a lock");
+    /// let lock = dblock::current().expect("under a lock");
     /// let mut tx = pool.begin().await?;
     /// lock.verify_in(&mut tx).await?;
     /// sqlx::query("UPDATE orders SET settled = true WHERE id = 42").execute(&mut *tx).await?;

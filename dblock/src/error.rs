@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::key::Key;
-use crate::store::{Occupant, StoreError};
+use crate::store::{Holder, StoreError};
 
 /// Why an acquire, a body under a lock, or a call on a guard failed.
 ///
@@ -38,24 +38,24 @@ use crate::store::{Occupant, StoreError};
 #[non_exhaustive]
 pub enum LockError {
     /// Someone else holds the lock, and the caller did not want to wait.
-    #[error("lock {key:?} is busy{}", held_by(occupant.as_ref()))]
+    #[error("lock {key:?} is busy{}", held_by(holder.as_ref()))]
     #[non_exhaustive]
     Busy {
         /// The key that was asked for.
         key: Key,
         /// Who holds it, where known.
-        occupant: Option<Occupant>,
+        holder: Option<Holder>,
         /// How long the answer took.
         waited: Duration,
     },
     /// Someone else held the lock until the caller's wait was over.
-    #[error("{}", timed_out(key, *waited, *cause, occupant.as_ref()))]
+    #[error("{}", timed_out(key, *waited, *cause, holder.as_ref()))]
     #[non_exhaustive]
     Timeout {
         /// The key that was asked for.
         key: Key,
         /// Who held it when last seen, where known.
-        occupant: Option<Occupant>,
+        holder: Option<Holder>,
         /// How long the caller waited.
         waited: Duration,
         /// What the caller knows of why.
@@ -206,26 +206,20 @@ impl LockError {
     }
 }
 
-fn held_by(occupant: Option<&Occupant>) -> String {
-    let Some(Occupant {
-        holder, remaining, ..
-    }) = occupant
-    else {
+fn held_by(holder: Option<&Holder>) -> String {
+    let Some(Holder { name, remaining, .. }) = holder else {
         return String::new();
     };
     match rounded(*remaining) {
-        Duration::ZERO => format!(", held by {holder}"),
-        remaining => format!(", held by {holder}: its lease runs {remaining:?} more and may be renewed"),
+        Duration::ZERO => format!(", held by {name}"),
+        remaining => format!(", held by {name}: its lease runs {remaining:?} more and may be renewed"),
     }
 }
 
-fn timed_out(key: &Key, waited: Duration, cause: TimeoutCause, occupant: Option<&Occupant>) -> String {
+fn timed_out(key: &Key, waited: Duration, cause: TimeoutCause, holder: Option<&Holder>) -> String {
     let waited = rounded(waited);
     match cause {
-        TimeoutCause::Held => format!(
-            "lock {key:?} was still busy after {waited:?}{}",
-            held_by(occupant)
-        ),
+        TimeoutCause::Held => format!("lock {key:?} was still busy after {waited:?}{}", held_by(holder)),
         TimeoutCause::RowLocked => format!(
             "lock {key:?} could not be had within {waited:?}: a transaction that is still open keeps its row locked; \
              did one that called `verify_in` neither commit nor roll back?"
@@ -268,10 +262,10 @@ mod tests {
     use super::*;
     use crate::store::StoreErrorKind;
 
-    fn occupant(remaining: Duration) -> Occupant {
-        Occupant {
+    fn holder(remaining: Duration) -> Holder {
+        Holder {
             owner: Uuid::nil(),
-            holder: "host/7".into(),
+            name: "host/7".into(),
             fence_token: 1,
             remaining,
         }
@@ -281,25 +275,25 @@ mod tests {
     fn messages_say_no_more_than_is_known() {
         let key = Key::new(None, "a").unwrap();
         let waited = Duration::from_nanos(2_001_789_864);
-        let busy = |occupant| LockError::Busy {
+        let busy = |holder| LockError::Busy {
             key: key.clone(),
-            occupant,
+            holder,
             waited,
         };
         let errors = [
             (
-                busy(Some(occupant(Duration::from_micros(1_899_600)))),
+                busy(Some(holder(Duration::from_micros(1_899_600)))),
                 "lock \"a\" is busy, held by host/7: its lease runs 1.9s more and may be renewed",
             ),
             (
-                busy(Some(occupant(Duration::ZERO))),
+                busy(Some(holder(Duration::ZERO))),
                 "lock \"a\" is busy, held by host/7",
             ),
             (busy(None), "lock \"a\" is busy"),
             (
                 LockError::Timeout {
                     key: key.clone(),
-                    occupant: None,
+                    holder: None,
                     waited,
                     cause: TimeoutCause::Held,
                 },

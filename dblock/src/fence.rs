@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::store::{Database, FenceSource, InspectFilter, Store, StoreError, StoreErrorKind, StoreFuture};
 
 /// How long the manager's own look at a row may take.
-const READ_PATIENCE: Duration = Duration::from_secs(2);
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection or transaction of sqlx on which a fence check can run. Implemented for
 /// [`sqlx::Transaction`] and the connections of the compiled-in databases; nobody else can implement it.
@@ -158,7 +158,7 @@ async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle) -> bool {
     let filter = InspectFilter::new().prefix(lease.key().as_str()).limit(1);
     let read = |store: Arc<dyn Store>| async move { store.inspect(&filter).await };
     // A store that cannot be asked does not contradict the transaction.
-    let rows = engine.run(READ_PATIENCE, read).await.unwrap_or_default();
+    let rows = engine.run(READ_TIMEOUT, read).await.unwrap_or_default();
     rows.iter()
         .any(|row| row.key == *lease.key() && row.lease_id == lease.id())
 }

@@ -85,7 +85,7 @@ impl LockGuard {
         self.hold.lease().revoked().await;
     }
 
-    /// Runs `body` inside of the lock: nested calls with the same key re-enter, [`current`](crate::current)
+    /// Runs `body` under the lock: nested calls with the same key re-enter, [`current`](crate::current)
     /// finds the lock, and the body is stopped when the lease is lost.
     ///
     /// # Errors

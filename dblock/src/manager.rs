@@ -211,7 +211,7 @@ impl LockManager {
         }
         if options.wait == Wait::Forever && chain.is_some() {
             return Err(LockError::invalid(format!(
-                "waiting forever for {key:?} is refused inside of another lock: two call chains could wait for \
+                "waiting forever for {key:?} is refused under another lock: two call chains could wait for \
                  each other for good; give a wait"
             )));
         }

@@ -70,7 +70,7 @@ impl LockOptions {
         }
     }
 
-    /// Length of the lease: how soon others get in after this process died. 1 second to 30 days. Default: 30
+    /// Length of the lease: how soon others enter after this process died. 1 second to 30 days. Default: 30
     /// seconds.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;

@@ -46,17 +46,17 @@ impl Database {
     /// When the URL cannot be read or the database not be reached.
     pub async fn connect(url: &str) -> Result<Self, sqlx::Error> {
         // Not the default of 30 seconds: a client should hear soon that the database is down.
-        let patience = Duration::from_secs(3);
+        let timeout = Duration::from_secs(3);
         if url.starts_with("sqlite:") {
             let options: SqliteConnectOptions = url.parse()?;
             let options = options
                 .create_if_missing(true)
                 .journal_mode(SqliteJournalMode::Wal)
                 .busy_timeout(Duration::from_secs(5));
-            let pool = SqlitePoolOptions::new().acquire_timeout(patience);
+            let pool = SqlitePoolOptions::new().acquire_timeout(timeout);
             return Ok(Self::Sqlite(pool.connect_with(options).await?));
         }
-        let pool = PgPoolOptions::new().acquire_timeout(patience);
+        let pool = PgPoolOptions::new().acquire_timeout(timeout);
         Ok(Self::Postgres(pool.connect(url).await?))
     }
 

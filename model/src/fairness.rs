@@ -14,14 +14,14 @@ use crate::store::{Action, LeaseId, Outcome, Process, Request, Row, Store, Time,
 /// Length of a lease.
 const TTL: Time = 3;
 /// The turn of a process: for so long it hands the lock over, or takes it again.
-const STREAK: Time = 1;
+const TURN_LASTS: Time = 1;
 /// Only where nobody queues, which the engine's processes do on every store. In the tick in which it backs off the waiter
 /// may have asked already, so this covers one whole tick.
 const BACK_OFF: Time = 2;
 const LAST_TICK: Time = 8;
 
 /// What a waiter is promised.
-pub const TURN: &str = "who waits gets in soon";
+pub const WAITERS_ENTER: &str = "who waits enters soon";
 
 /// The model.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ struct Busy {
     /// A body is inside, since then.
     inside: Option<Time>,
     /// When the turn ends.
-    streak: Option<Time>,
+    turn: Option<Time>,
     back_off_until: Time,
 }
 
@@ -112,7 +112,7 @@ impl Fairness {
     }
 
     fn may_go_on(&self, busy: &Busy, now: Time) -> bool {
-        !self.guards.has(Guard::StreakIsBounded) || busy.streak.is_none_or(|end| now < end)
+        !self.guards.has(Guard::TurnIsBounded) || busy.turn.is_none_or(|end| now < end)
     }
 
     fn ask(&self, state: &mut State, process: Process) {
@@ -145,8 +145,8 @@ impl Fairness {
         self.apply(state, lease, Action::Release { change: -1 });
         let busy = &mut state.busy[process.index()];
         busy.renew();
-        if busy.streak.is_some_and(|end| now >= end) {
-            busy.streak = None;
+        if busy.turn.is_some_and(|end| now >= end) {
+            busy.turn = None;
             if !self.wake_ups {
                 let enough = self.guards.has(Guard::BacksOffForAPause);
                 busy.back_off_until = now + if enough { BACK_OFF } else { BACK_OFF - 1 };
@@ -173,7 +173,7 @@ impl Busy {
     fn enter(&mut self, now: Time) {
         self.waits = None;
         self.inside = Some(now);
-        self.streak = self.streak.or(Some(now + STREAK));
+        self.turn = self.turn.or(Some(now + TURN_LASTS));
     }
 
     /// The lease is over.
@@ -207,7 +207,7 @@ impl Model for Fairness {
             lease: LeaseId { process, number: 1 },
             waits: None,
             inside: None,
-            streak: None,
+            turn: None,
             back_off_until: 0,
         };
         vec![State {
@@ -276,13 +276,13 @@ impl Model for Fairness {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(TURN, |model: &Self, state: &State| {
+            Property::always(WAITERS_ENTER, |model: &Self, state: &State| {
                 state.waited() <= model.longest_wait
             }),
             Property::sometimes("it has to wait as long as that", |model: &Self, state: &State| {
                 state.waited() == model.longest_wait
             }),
-            Property::sometimes("it gets in", |_, state: &State| state.waiter == Waiter::Gone),
+            Property::sometimes("it enters", |_, state: &State| state.waiter == Waiter::Gone),
         ]
     }
 }

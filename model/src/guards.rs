@@ -93,7 +93,7 @@ guards! {
     DeadlineOfNextTtl,
     /// `Queued` is answered from a locked row only. Without it: also from one that was read while another transaction
     /// changed it.
-    SnapshotIsNotNext,
+    SnapshotIsNotQueued,
     /// A wake-up for a lease that nobody waits with is answered by its release.
     UnwantedPassOnIsReleased,
 
@@ -109,7 +109,7 @@ guards! {
 
     // Fairness.
     /// The turn of a process ends: it hands the lock over for a short time only, then releases it.
-    StreakIsBounded,
+    TurnIsBounded,
     /// In the run where nobody queues, it then backs off for longer than the pause between two asks of another process.
     /// Without it: for less. The engine has no such rule, because its processes queue on every store.
     BacksOffForAPause,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use dblock_model::check::{breaks, broken, holds};
-use dblock_model::fairness::{Fairness, TURN};
+use dblock_model::fairness::{Fairness, WAITERS_ENTER};
 use dblock_model::guards::{Guard, Guards};
 use dblock_model::protocol::bounds::{
     Bounds, CLOCK, COUNTS, CRASH, FORCE, HAND_OVER, PASS_ON_CLOCK, PASS_ON_CRASH, PASS_ON_LATE, PASS_ON_SLOW,
@@ -66,7 +66,7 @@ const PASS_ON_NEEDS: &[Need] = &[
     (Guard::DeadlineFromSend, PASS_ON_CRASH, EXCLUSION),
     (Guard::DeadlineOfNextTtl, PASS_ON_CRASH, EXCLUSION),
     (Guard::Margin, PASS_ON_CLOCK, EXCLUSION),
-    (Guard::SnapshotIsNotNext, PASS_ON_SLOW, EXCLUSION),
+    (Guard::SnapshotIsNotQueued, PASS_ON_SLOW, EXCLUSION),
     (Guard::UnwantedPassOnIsReleased, PASS_ON_LATE, RELEASE),
     (Guard::EntryEndsAsking, PASS_ON_LATE, KEPT),
     (Guard::WithdrawalEndsAsking, PASS_ON_LATE, KEPT),
@@ -181,9 +181,9 @@ const LISTENING: Fairness = Fairness {
 };
 
 const FAIRNESS_NEEDS: &[(Guard, Fairness)] = &[
-    (Guard::StreakIsBounded, POLLING),
+    (Guard::TurnIsBounded, POLLING),
     (Guard::BacksOffForAPause, POLLING),
-    (Guard::StreakIsBounded, LISTENING),
+    (Guard::TurnIsBounded, LISTENING),
     (Guard::PollerQueues, LISTENING),
     (Guard::ElderGoesFirst, LISTENING),
 ];
@@ -205,7 +205,7 @@ fn fairness_needs_each_guard() {
                 guards,
                 ..model.clone()
             },
-            TURN,
+            WAITERS_ENTER,
         );
     }
 }

@@ -60,13 +60,13 @@ impl Worker {
             if !may_happen {
                 return Err(error);
             }
-            self.log.write(&Event::Trouble(format!("{error:#}")));
+            self.log.write(&Event::Fault(format!("{error:#}")));
         }
     }
 
     #[distributed_lock(key = "hot", ttl = TTL, wait = "30s", manager = self.locks)]
     async fn add(&self, asked: Instant) -> anyhow::Result<()> {
-        let lock = dblock::current().context("inside of the lock")?;
+        let lock = dblock::current().context("under the lock")?;
         let _visit = Visit::begin(&self.log, lock.fence_token(), asked);
         self.account.add(fastrand::i64(1..1000), &lock).await
     }

@@ -180,7 +180,7 @@ pub enum Event {
         fence_token: i64,
     },
     /// A call failed in a way that leaves the worker going.
-    Trouble(String),
+    Fault(String),
 }
 
 /// The log of one process. A line that was written stays, however the process ends.
@@ -210,7 +210,7 @@ impl Log {
                 waited_us,
             } => format!("enter {at_ns} {fence_token} {waited_us}\n"),
             Event::Leave { at_ns, fence_token } => format!("leave {at_ns} {fence_token}\n"),
-            Event::Trouble(text) => format!("trouble {}\n", text.replace('\n', " ")),
+            Event::Fault(text) => format!("fault {}\n", text.replace('\n', " ")),
         };
         (&self.0)
             .write_all(line.as_bytes())
@@ -236,8 +236,8 @@ impl Log {
 impl Event {
     fn parse(line: &str) -> anyhow::Result<Self> {
         let (kind, rest) = line.split_once(' ').context("one word")?;
-        if kind == "trouble" {
-            return Ok(Self::Trouble(rest.to_owned()));
+        if kind == "fault" {
+            return Ok(Self::Fault(rest.to_owned()));
         }
         let numbers: Vec<i64> = rest.split(' ').map(str::parse).collect::<Result<_, _>>()?;
         match (kind, numbers[..].as_ref()) {

@@ -286,9 +286,9 @@ impl Shared {
 /// Throws the server's reply away. Its end shows in the server's silence.
 async fn drain(from_server: &mut OwnedReadHalf) {
     let mut bytes = [0; 4096];
-    let mut patience = Duration::from_secs(5);
-    while let Ok(Ok(1..)) = timeout(patience, from_server.read(&mut bytes)).await {
-        patience = QUIET;
+    let mut quiet = Duration::from_secs(5);
+    while let Ok(Ok(1..)) = timeout(quiet, from_server.read(&mut bytes)).await {
+        quiet = QUIET;
     }
 }
 

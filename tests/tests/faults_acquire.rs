@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 const TTL: Duration = Duration::from_secs(30);
 
 /// What the store's patience allows a caller without `wait`.
-const STORE_PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -370,7 +370,7 @@ async fn a_store_that_is_down_is_neither_busy_nor_acquired() {
         let locks = store.manager();
         store.down(&fault);
         let tries = [
-            (no_wait(), STORE_PATIENCE, at_once),
+            (no_wait(), ANSWER_TIMEOUT, at_once),
             (wait(ms(3000)), ms(3000), !worth_waiting),
         ];
         for (options, end, at_once) in tries {
@@ -429,12 +429,12 @@ async fn the_store_going_down_under_a_waiter_ends_as_a_store_error() {
     let locks = store.manager();
     let other = store.other_process();
     let held = other.acquire("k", no_wait()).await.unwrap();
-    let trouble = async {
+    let fault = async {
         sleep(ms(1000)).await;
         store.down(&Fault::Fail(StoreErrorKind::Unreachable));
     };
     let started = Instant::now();
-    let (result, ()) = tokio::join!(acquire(&locks, wait(ms(3000)), ms(3002)), trouble);
+    let (result, ()) = tokio::join!(acquire(&locks, wait(ms(3000)), ms(3002)), fault);
     let error = result.unwrap_err();
     assert!(error.is_store() && started.elapsed() >= ms(3000), "{error:?}");
     held.release().await.unwrap();

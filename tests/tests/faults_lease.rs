@@ -326,7 +326,7 @@ async fn a_reentry_into_a_store_that_is_down_is_an_error_in_bounded_time() {
         store.always(Kind::Extend, Fault::Never);
         let started = Instant::now();
         let nested = locks.with("k", options().wait(ms(700)), async {
-            panic!("it must not get in")
+            panic!("it must not enter")
         });
         let error: LockError = timeout(ms(702), nested)
             .await
@@ -340,7 +340,7 @@ async fn a_reentry_into_a_store_that_is_down_is_an_error_in_bounded_time() {
         assert_eq!(
             count(&store).await,
             1,
-            "the hold that did not get in is not counted"
+            "the hold that did not enter is not counted"
         );
     };
     locks.with("k", options(), body).await.unwrap();

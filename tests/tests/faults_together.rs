@@ -40,14 +40,14 @@ async fn a_release_does_not_wait_for_another_keys_renewal_that_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_does_not_wait_for_an_orphan_behind_a_release_that_hangs() {
+async fn a_renewal_does_not_wait_for_an_abandoned_acquire_behind_a_release_that_hangs() {
     let store = FaultyStore::memory();
     let locks = store.manager();
     let hangs = locks.acquire("hangs", ttl(60_000)).await.unwrap();
     store.always_for("hangs", Kind::Release, Fault::Never);
     store.next(Kind::Acquire, Fault::Fail(StoreErrorKind::Interrupted));
     let guard = locks.acquire("k", ttl(6000).wait(ms(1000))).await.unwrap();
-    // The orphan of the first try is asked for again and again; from here on it waits for its lane.
+    // The abandoned acquire of the first try is asked for again and again; from here on it waits for its lane.
     drop(hangs);
     sleep(ms(2100)).await;
     assert!(

@@ -48,7 +48,7 @@ async fn a_wake_up_is_not_forgotten_when_an_acquire_is_on_its_way() {
 
 /// A caller that does not wait asks again and again, while its process is to let others in.
 #[tokio::test(start_paused = true)]
-async fn impatient_callers_do_not_keep_another_process_out() {
+async fn non_blocking_callers_do_not_keep_another_process_out() {
     let store = FaultyStore::memory();
     let (ours, theirs) = (store.manager(), store.other_process());
     for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! Waiting between processes: who gets in, how soon, and what waiting leaves behind. On the memory store, with and
+//! Waiting between processes: who enters, how soon, and what waiting leaves behind. On the memory store, with and
 //! without wake-ups, in paused time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -1,4 +1,4 @@
-//! A bank of accounts in the tortured database, where an update would be lost if two were inside of a lock.
+//! A bank of accounts in the tortured database, where an update would be lost if two were under a lock.
 //!
 //! A transfer reads both balances, computes, and writes the sums and two lines in the ledger in one
 //! transaction with the fence check. Nothing but the locks keeps two transfers apart.
@@ -57,31 +57,31 @@ fn sql(text: String) -> AssertSqlSafe<String> {
 }
 
 impl Bank {
-    /// A bank at a URL. Connects when it has to, and waits for that as long as its `patience` lasts.
-    pub(crate) fn at(url: &str, patience: Duration) -> anyhow::Result<Self> {
+    /// A bank at a URL. Connects when it has to, and waits for that as long as its `timeout` lasts.
+    pub(crate) fn at(url: &str, timeout: Duration) -> anyhow::Result<Self> {
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         Ok(match scheme {
             "postgres" => Self::Postgres(
                 PgPoolOptions::new()
                     .max_connections(CONNECTIONS)
-                    .acquire_timeout(patience)
+                    .acquire_timeout(timeout)
                     .connect_lazy(url)?,
             ),
             "mysql" => Self::MySql(
                 MySqlPoolOptions::new()
                     .max_connections(CONNECTIONS)
-                    .acquire_timeout(patience)
+                    .acquire_timeout(timeout)
                     .connect_lazy(url)?,
             ),
             "sqlite" => {
                 let file = SqliteConnectOptions::from_str(url)?
                     .create_if_missing(true)
                     .journal_mode(SqliteJournalMode::Wal)
-                    .busy_timeout(patience);
+                    .busy_timeout(timeout);
                 Self::Sqlite(
                     SqlitePoolOptions::new()
                         .max_connections(CONNECTIONS)
-                        .acquire_timeout(patience)
+                        .acquire_timeout(timeout)
                         .connect_lazy_with(file),
                 )
             }

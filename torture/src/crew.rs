@@ -25,7 +25,7 @@ const FAKETIME: &str = "/usr/lib/*/faketime/libfaketime.so.1";
 
 /// What every process is given.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms<'a> {
+pub(crate) struct Setup<'a> {
     pub(crate) target: &'a Target,
     pub(crate) folder: &'a Path,
     pub(crate) resource: SocketAddr,
@@ -41,7 +41,7 @@ pub(crate) struct Terms<'a> {
 /// The seats and who has them.
 #[derive(Debug)]
 pub(crate) struct Crew<'a> {
-    terms: Terms<'a>,
+    setup: Setup<'a>,
     seats: Vec<Mutex<Member>>,
 }
 
@@ -56,13 +56,13 @@ pub(crate) struct Member {
 }
 
 impl<'a> Crew<'a> {
-    pub(crate) fn start(terms: Terms<'a>, seats: usize) -> anyhow::Result<Self> {
+    pub(crate) fn start(setup: Setup<'a>, seats: usize) -> anyhow::Result<Self> {
         let members = (0..seats).map(|seat| {
-            set_clock(terms.folder, seat, 0)?;
-            hire(terms, Life { seat, life: 0 }).map(Mutex::new)
+            set_clock(setup.folder, seat, 0)?;
+            hire(setup, Life { seat, life: 0 }).map(Mutex::new)
         });
         Ok(Self {
-            terms,
+            setup,
             seats: members.collect::<anyhow::Result<_>>()?,
         })
     }
@@ -77,8 +77,8 @@ impl<'a> Crew<'a> {
         let life = member.life;
         match member.process.try_wait().context("looking at a worker")? {
             // Before it dies: it may go on until then.
-            None => self.terms.journal.write(Event::Killed { life }),
-            Some(status) => self.terms.journal.write(Event::Ended {
+            None => self.setup.journal.write(Event::Killed { life }),
+            Some(status) => self.setup.journal.write(Event::Ended {
                 life,
                 code: status.code(),
             }),
@@ -89,13 +89,13 @@ impl<'a> Crew<'a> {
             life: member.life.life + 1,
             ..member.life
         };
-        *member = hire(self.terms, next)?;
+        *member = hire(self.setup, next)?;
         Ok(())
     }
 
     /// Stops a process for so long.
     pub(crate) async fn pause(&self, member: &mut Member, length: Duration) -> anyhow::Result<()> {
-        let journal = self.terms.journal;
+        let journal = self.setup.journal;
         journal.write(Event::Paused { life: member.life });
         member.signal(Signal::STOP)?;
         tokio::time::sleep(length).await;
@@ -113,19 +113,19 @@ impl<'a> Crew<'a> {
             let mut member = seat.lock().await;
             let life = member.life;
             let Ok(status) = timeout(FAREWELL, member.process.wait()).await else {
-                self.terms.journal.write(Event::Stuck { life });
+                self.setup.journal.write(Event::Stuck { life });
                 member.process.kill().await.context("killing a worker")?;
                 continue;
             };
             let code = status.context("waiting for a worker")?.code();
-            self.terms.journal.write(Event::Ended { life, code });
+            self.setup.journal.write(Event::Ended { life, code });
         }
         Ok(())
     }
 
     /// Sets the wall clock of a seat, to so many seconds from the true time.
     pub(crate) fn set_clock(&self, seat: usize, to_s: i32) -> anyhow::Result<()> {
-        set_clock(self.terms.folder, seat, to_s)
+        set_clock(self.setup.folder, seat, to_s)
     }
 }
 
@@ -160,32 +160,32 @@ impl Drop for Member {
     }
 }
 
-fn hire(terms: Terms<'_>, life: Life) -> anyhow::Result<Member> {
+fn hire(setup: Setup<'_>, life: Life) -> anyhow::Result<Member> {
     let program = std::env::current_exe().context("the path of this program")?;
     let mut command = Command::new(program);
-    let settings = Settings::of_seat(life.seat, terms.target.store, terms.hand_over);
+    let settings = Settings::of_seat(life.seat, setup.target.store, setup.hand_over);
     command
         .arg("worker")
-        .args(["--url", &terms.target.url_of(life.seat)?])
+        .args(["--url", &setup.target.url_of(life.seat)?])
         .arg("--folder")
-        .arg(terms.folder)
-        .args(["--resource", &terms.resource.to_string()])
+        .arg(setup.folder)
+        .args(["--resource", &setup.resource.to_string()])
         .args(["--seat", &life.seat.to_string(), "--life", &life.life.to_string()])
         .args([
             "--tasks",
-            &terms.tasks.to_string(),
+            &setup.tasks.to_string(),
             "--seed",
-            &terms.seed.to_string(),
+            &setup.seed.to_string(),
         ])
         .args(["--hand-over", &settings.hand_over.to_string()])
         .stdin(Stdio::piped())
         // A terminal's Ctrl-C is for the runner, which ends the others.
         .process_group(0)
         .kill_on_drop(true);
-    if let Some(faketime) = terms.faketime {
+    if let Some(faketime) = setup.faketime {
         command
             .env("LD_PRELOAD", faketime)
-            .env("FAKETIME_TIMESTAMP_FILE", clock_file(terms.folder, life.seat))
+            .env("FAKETIME_TIMESTAMP_FILE", clock_file(setup.folder, life.seat))
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .env("FAKETIME_CACHE_DURATION", "1");
     }
@@ -193,7 +193,7 @@ fn hire(terms: Terms<'_>, life: Life) -> anyhow::Result<Member> {
     let pid = process
         .id()
         .context("a process that was just started has an id")?;
-    terms.journal.write(Event::Started { life, pid, settings });
+    setup.journal.write(Event::Started { life, pid, settings });
     Ok(Member {
         life,
         pid,

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::bank::Bank;
 use crate::check;
-use crate::crew::{self, Crew, Terms};
+use crate::crew::{self, Crew, Setup};
 use crate::history::{Event, History, Journal, RESOURCE, RUNNER, Row, now};
 use crate::inject::Injector;
 use crate::report::{self, Progress};
@@ -29,7 +29,7 @@ const CALM: Duration = Duration::from_secs(22);
 const SLOW_COMMITS: Duration = Duration::from_secs(14);
 
 /// How long the run itself waits for a connection: without one it has no verdict.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long after the last process has gone a lease may still stand: its ttl, and a statement that arrived
 /// late.
@@ -143,7 +143,7 @@ fn keep_in(folder: &Path, keep: &Path) -> anyhow::Result<PathBuf> {
 async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow::Result<()> {
     let seats = usize::try_from(arguments.processes)?;
     let target = Target::start(arguments.store, seats, folder).await?;
-    let bank = Bank::at(target.url(), PATIENCE)?;
+    let bank = Bank::at(target.url(), TIMEOUT)?;
     let locks = LockManager::builder(bank.source())
         .namespace("torture")
         .auto_migrate(true)
@@ -171,7 +171,7 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
         end,
     });
     let crew = Crew::start(
-        Terms {
+        Setup {
             target: &target,
             folder,
             resource: resource.address()?,

@@ -8,7 +8,7 @@ use dblock::{LockError, LockManager, distributed_lock};
 use super::Context;
 use crate::load::nanos;
 use crate::measure::Figures;
-use crate::subject::{Kind, PATIENCE};
+use crate::subject::{Kind, TIMEOUT};
 
 pub(super) const SUBJECTS: &[Kind] = &[Kind::DblockMemory];
 
@@ -59,7 +59,7 @@ async fn calls(count: u64) -> anyhow::Result<Figures> {
             }
         }
     }
-    service.locks.shutdown(PATIENCE).await;
+    service.locks.shutdown(TIMEOUT).await;
     let total: u64 = times.iter().sum();
     Ok(Figures::of(count as f64 / (total as f64 / 1e9), times))
 }

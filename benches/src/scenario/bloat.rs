@@ -8,7 +8,7 @@ use sqlx::{Connection as _, PgConnection, Row as _};
 use super::Context;
 use crate::measure::Figures;
 use crate::servers::Place;
-use crate::subject::{Kind, PATIENCE, TTL, table_of};
+use crate::subject::{Kind, TIMEOUT, TTL, table_of};
 
 pub(super) const SUBJECTS: &[Kind] = &[Kind::DblockPostgres];
 
@@ -35,7 +35,7 @@ pub(super) async fn round(context: &mut Context<'_>, _: Kind) -> anyhow::Result<
     let row = sqlx::query(text).bind(TABLE).fetch_one(&mut connection).await?;
     let (table, index): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     connection.close().await?;
-    locks.shutdown(PATIENCE).await;
+    locks.shutdown(TIMEOUT).await;
     let figures = Figures {
         per_s: Some(f64::from(pairs) / time),
         ..Figures::default()

@@ -10,7 +10,7 @@ use super::Context;
 use crate::cpu;
 use crate::measure::Figures;
 use crate::servers::Place;
-use crate::subject::{Kind, PATIENCE, TTL, manager};
+use crate::subject::{Kind, TIMEOUT, TTL, manager};
 
 pub(super) const SUBJECTS: &[Kind] = &[Kind::DblockPostgres];
 
@@ -41,7 +41,7 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
 
     let released = join_all(guards.into_iter().map(LockGuard::release)).await;
     let failed = released.iter().filter(|outcome| outcome.is_err()).count();
-    locks.shutdown(PATIENCE).await;
+    locks.shutdown(TIMEOUT).await;
     context.servers.count_statements(place, false).await?;
     let mut figures = Figures {
         connections: Some(connections as f64),

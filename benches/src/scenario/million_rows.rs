@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use super::{Context, keys};
 use crate::measure::Figures;
 use crate::servers::Place;
-use crate::subject::{Kind, MILLION_TABLE, PATIENCE, table_of};
+use crate::subject::{Kind, MILLION_TABLE, TIMEOUT, table_of};
 
 pub(super) const SUBJECTS: &[Kind] = &[Kind::DblockEmpty, Kind::DblockMillion];
 
@@ -22,7 +22,7 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
 /// Rows as releases leave them, too young to be purged.
 async fn fill(url: &str) -> anyhow::Result<()> {
     eprintln!("  filling a table with a million rows");
-    table_of(url, MILLION_TABLE).await?.shutdown(PATIENCE).await;
+    table_of(url, MILLION_TABLE).await?.shutdown(TIMEOUT).await;
     let mut connection = PgConnection::connect(url).await?;
     let insert = format!(
         "INSERT INTO {MILLION_TABLE} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,

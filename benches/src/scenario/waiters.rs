@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::Context;
 use crate::measure::Figures;
-use crate::subject::{Kind, PATIENCE, manager};
+use crate::subject::{Kind, TIMEOUT, manager};
 
 pub(super) const SUBJECTS: &[Kind] = &[Kind::DblockPostgres, Kind::DblockMysql];
 
@@ -62,8 +62,8 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
     }
 
     guard.release().await?;
-    locks.shutdown(PATIENCE).await;
-    holder.shutdown(PATIENCE).await;
+    locks.shutdown(TIMEOUT).await;
+    holder.shutdown(TIMEOUT).await;
     context.servers.count_statements(place, false).await?;
     Ok(Figures {
         connections: Some(connections as f64),

@@ -8,7 +8,7 @@ use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockGuard, PgPool, PgPoolOptions};
 
-use super::{Client, PATIENCE, Step, Subject, Use};
+use super::{Client, TIMEOUT, Step, Subject, Use};
 
 pub(super) const SETTINGS: &str = "a connection for each task, taken from an sqlx pool once and kept; `acquire` and `release_now`; the statement prepared";
 
@@ -27,7 +27,7 @@ struct Task {
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Advisory> {
     let pool = PgPoolOptions::new()
         .max_connections(u32::try_from(plan.tasks)?)
-        .acquire_timeout(PATIENCE)
+        .acquire_timeout(TIMEOUT)
         .idle_timeout(None::<Duration>)
         .max_lifetime(None::<Duration>)
         .test_before_acquire(false)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use async_redis_lock::{Lock, Locker, Options};
 
-use super::{Client, PATIENCE, Step, Subject, TTL, Use};
+use super::{Client, TIMEOUT, Step, Subject, TTL, Use};
 
 pub(super) const SETTINGS: &str = "one shared connection (it has no other way); `acquire_with_options` and `release`; under contention it \
      retries after 2 ms instead of 100 ms";
@@ -23,7 +23,7 @@ struct Task {
 }
 
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<AsyncRedis> {
-    let mut options = Options::new().timeout(Some(PATIENCE)).ttl(TTL).extend(TTL / 3);
+    let mut options = Options::new().timeout(Some(TIMEOUT)).ttl(TTL).extend(TTL / 3);
     if plan.contended {
         options = options.retry(Duration::from_millis(2));
     }

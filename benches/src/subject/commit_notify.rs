@@ -1,11 +1,11 @@
 //! The floor of a durable hand-over from process to process: one statement and one commit pass a row on, and a
 //! notification tells the waiter. There are no leases, tokens or time limits: if the waiter is gone, nobody ever
-//! gets in.
+//! enters.
 
 use anyhow::{Context as _, ensure};
 use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
 
-use super::{Client, PATIENCE, Step, Subject};
+use super::{Client, TIMEOUT, Step, Subject};
 
 pub(super) const SETTINGS: &str = "one UPDATE with pg_notify and its commit; the waiter listens; prepared";
 
@@ -31,7 +31,7 @@ struct Row {
 pub(super) async fn open(url: &str) -> anyhow::Result<Rows> {
     let pool = PgPoolOptions::new()
         .max_connections(2)
-        .acquire_timeout(PATIENCE)
+        .acquire_timeout(TIMEOUT)
         .test_before_acquire(false)
         .connect(url)
         .await?;

@@ -9,7 +9,7 @@ use ::dblock::store::{
 use ::dblock::{LockGuard, LockManager, LockOptions, forward_to_inner};
 use anyhow::Context as _;
 
-use super::{Client, PATIENCE, Step, Subject, TTL};
+use super::{Client, TIMEOUT, Step, Subject, TTL};
 
 pub(super) const SETTINGS: &str = "defaults; at most four connections of its own; `acquire` and `release`";
 
@@ -36,7 +36,7 @@ struct Task {
 pub(super) async fn open(url: &str, table: &str) -> anyhow::Result<Dblock> {
     Ok(Dblock {
         locks: table_of(url, table).await?,
-        options: LockOptions::new().ttl(TTL).wait(PATIENCE),
+        options: LockOptions::new().ttl(TTL).wait(TIMEOUT),
     })
 }
 
@@ -47,7 +47,7 @@ pub(super) fn open_deaf(url: &str, table: &str) -> anyhow::Result<Dblock> {
     };
     Ok(Dblock {
         locks: LockManager::builder(Arc::new(store) as Arc<dyn Store>).start()?,
-        options: LockOptions::new().ttl(TTL).wait(PATIENCE),
+        options: LockOptions::new().ttl(TTL).wait(TIMEOUT),
     })
 }
 
@@ -95,7 +95,7 @@ impl Subject for Dblock {
 
     fn close(&self) -> Step<'_> {
         Box::pin(async {
-            self.locks.shutdown(PATIENCE).await;
+            self.locks.shutdown(TIMEOUT).await;
             Ok(())
         })
     }

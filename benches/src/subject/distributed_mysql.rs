@@ -8,7 +8,7 @@ use distributed_lock_mysql::lock::MySqlDistributedLock;
 use distributed_lock_mysql::{MySqlLockHandle, MySqlLockProvider};
 use sqlx_of_peers::mysql::{MySqlPool, MySqlPoolOptions};
 
-use super::{Client, PATIENCE, Step, Subject, Use};
+use super::{Client, TIMEOUT, Step, Subject, Use};
 
 pub(super) const SETTINGS: &str = "a pool of the size that is fastest here, with `test_before_acquire(false)`, no \
      keep-alive; `acquire` and `release`";
@@ -26,7 +26,7 @@ struct Task {
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
     let pool = MySqlPoolOptions::new()
         .max_connections(plan.session_connections()?)
-        .acquire_timeout(PATIENCE)
+        .acquire_timeout(TIMEOUT)
         .idle_timeout(None::<Duration>)
         .max_lifetime(None::<Duration>)
         .test_before_acquire(false)
@@ -55,7 +55,7 @@ impl Subject for Distributed {
 impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
-            self.handle = Some(self.lock.acquire(Some(PATIENCE)).await?);
+            self.handle = Some(self.lock.acquire(Some(TIMEOUT)).await?);
             Ok(())
         })
     }

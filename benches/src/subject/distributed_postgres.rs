@@ -9,7 +9,7 @@ use distributed_lock_postgres::handle::PostgresLockHandle;
 use distributed_lock_postgres::lock::PostgresDistributedLock;
 use sqlx_of_peers::postgres::{PgPool, PgPoolOptions};
 
-use super::{Client, PATIENCE, Step, Subject, Use};
+use super::{Client, TIMEOUT, Step, Subject, Use};
 
 pub(super) const SETTINGS: &str = "a pool of the size that is fastest here (with contention a connection for each task), with \
      `test_before_acquire(false)`; `acquire` with a wait, as its documentation begins, and `release`";
@@ -34,7 +34,7 @@ pub(super) async fn open(url: &str, plan: Use, waits: bool) -> anyhow::Result<Di
     // use: slower. A waiter under contention needs a connection of its own.
     let pool = PgPoolOptions::new()
         .max_connections(plan.session_connections()?)
-        .acquire_timeout(PATIENCE)
+        .acquire_timeout(TIMEOUT)
         .idle_timeout(None::<Duration>)
         .max_lifetime(None::<Duration>)
         .test_before_acquire(false)
@@ -69,7 +69,7 @@ impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
             self.handle = if self.waits {
-                Some(self.lock.acquire(Some(PATIENCE)).await?)
+                Some(self.lock.acquire(Some(TIMEOUT)).await?)
             } else {
                 self.lock.try_acquire().await?
             };

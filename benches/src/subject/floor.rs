@@ -12,7 +12,7 @@ use sqlx::sqlite::{
 use sqlx::{Database, MySql, Pool, Postgres, Sqlite};
 use uuid::Uuid;
 
-use super::{Client, PATIENCE, Step, Subject, Use};
+use super::{Client, TIMEOUT, Step, Subject, Use};
 
 pub(super) const SETTINGS: &str =
     "INSERT, then DELETE of one row, each through an sqlx pool with `test_before_acquire(false)`; prepared";
@@ -119,7 +119,7 @@ fn settings<DB: Database>(plan: Use) -> PoolOptions<DB> {
     let connections = u32::try_from(plan.tasks.clamp(4, 16)).unwrap_or(16);
     PoolOptions::new()
         .max_connections(connections)
-        .acquire_timeout(PATIENCE)
+        .acquire_timeout(TIMEOUT)
         .idle_timeout(None::<Duration>)
         .max_lifetime(None::<Duration>)
         .test_before_acquire(false)

@@ -24,7 +24,7 @@ pub(crate) use dblock::{MILLION_TABLE, manager, table_of};
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 /// Longer than any wait of a scenario that goes well.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The size of a pool that was not tried out.
 pub(crate) const POOL: usize = 16;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Fixture;
-use super::scene::{
+use super::context::{
     Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, left, one, revoke, row,
     until_not_held,
 };
@@ -69,18 +69,18 @@ pub async fn free_row_is_granted(fixture: &impl Fixture) {
     );
 }
 
-/// Acquire of a row that another lease holds: busy, with its occupant; the row stays.
+/// Acquire of a row that another lease holds: busy, with its holder; the row stays.
 pub async fn row_held_by_another_is_busy(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let holder = Asker::with_holder("held", "the holder");
     let grant = granted(&*store, holder.acquire(LONG)).await;
     let outcome = changes_nothing(&*other, Asker::new("held").acquire(SHORT)).await;
-    let Outcome::Busy(occupant) = outcome else {
+    let Outcome::Busy(named) = outcome else {
         panic!("{outcome:?} instead of Busy")
     };
-    assert!(holder.is(&occupant), "{occupant:?} instead of {holder:?}");
-    assert_eq!(occupant.fence_token, grant.fence_token);
-    assert_about(occupant.remaining, LONG);
+    assert!(holder.is(&named), "{named:?} instead of {holder:?}");
+    assert_eq!(named.fence_token, grant.fence_token);
+    assert_about(named.remaining, LONG);
 }
 
 /// Acquire of an expired row: it becomes held, and the former holder is named.
@@ -92,10 +92,10 @@ pub async fn expired_row_is_taken_over(fixture: &impl Fixture) {
 
     let next = Asker::with_holder("expired", "the next holder");
     let grant = granted(&*other, next.acquire(LONG)).await;
-    let occupant = grant.taken_over.expect("the former holder is named");
-    assert!(former.is(&occupant), "{occupant:?} instead of {former:?}");
-    assert_eq!(occupant.fence_token, lost.fence_token);
-    assert_eq!(occupant.remaining, Duration::ZERO);
+    let holder = grant.taken_over.expect("the former holder is named");
+    assert!(former.is(&holder), "{holder:?} instead of {former:?}");
+    assert_eq!(holder.fence_token, lost.fence_token);
+    assert_eq!(holder.remaining, Duration::ZERO);
     assert!(grant.fence_token > lost.fence_token);
     assert_granted_row(
         &existing(&*store, &next.key).await,

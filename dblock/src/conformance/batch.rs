@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::Fixture;
-use super::scene::{Asker, Grant, LONG, SHORT, batch, existing, granted, row};
+use super::context::{Asker, Grant, LONG, SHORT, batch, existing, granted, row};
 use crate::store::{InspectFilter, Outcome};
 
 /// No requests, no answers.
@@ -48,11 +48,11 @@ pub async fn batch_of_mixed_actions_answers_in_order(fixture: &impl Fixture) {
     for ((request, outcome), expected) in requests.iter().zip(outcomes).zip(expected) {
         let is = match &outcome {
             Outcome::Granted { .. } => "granted",
-            Outcome::Busy(occupant) => {
+            Outcome::Busy(holder) => {
                 assert_eq!(
-                    occupant.holder,
+                    holder.name,
                     format!("holder {}", request.key),
-                    "someone else's occupant"
+                    "someone else's holder"
                 );
                 "busy"
             }
@@ -104,7 +104,7 @@ pub async fn batch_of_a_hundred_keys(fixture: &impl Fixture) {
         .collect();
     for (asker, outcome) in askers.iter().zip(batch(&*other, &others).await) {
         assert!(
-            matches!(&outcome, Outcome::Busy(occupant) if asker.is(occupant)),
+            matches!(&outcome, Outcome::Busy(holder) if asker.is(holder)),
             "{outcome:?} for {asker:?}"
         );
     }

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use self::random::Random;
 use super::Fixture;
-use super::scene::{Asker, force_release, granted, insist, key, revoke, within};
+use super::context::{Asker, force_release, granted, insist, key, revoke, within};
 use crate::Key;
 use crate::store::clock::micros;
 use crate::store::rules::{absent, carry_out};
-use crate::store::{Action, InspectFilter, LockRow, Occupant, Outcome, Request, Store, StoreError};
+use crate::store::{Action, Holder, InspectFilter, LockRow, Outcome, Request, Store, StoreError};
 
 /// A run takes at least so many steps, and goes on for as long as [`SOME_TIME`].
 const STEPS: usize = 200;
@@ -241,8 +241,8 @@ fn is_explained(
     let changed = matches!(expected, Ok((_, true)));
     let expected = match (expected, answer) {
         // A successor may be told so too, where nothing is written.
-        (Ok((Outcome::Queued { occupant, .. }, false)), Ok(Outcome::Busy(_))) => {
-            Ok((Outcome::Busy(occupant), false))
+        (Ok((Outcome::Queued { holder, .. }, false)), Ok(Outcome::Busy(_))) => {
+            Ok((Outcome::Busy(holder), false))
         }
         (expected, _) => expected,
     };
@@ -265,9 +265,9 @@ fn remaining(outcome: &Outcome) -> Duration {
     match outcome {
         Outcome::Granted { remaining, .. }
         | Outcome::Extended { remaining, .. }
-        | Outcome::Busy(Occupant { remaining, .. })
+        | Outcome::Busy(Holder { remaining, .. })
         | Outcome::Queued {
-            occupant: Occupant { remaining, .. },
+            holder: Holder { remaining, .. },
             ..
         } => *remaining,
         _ => Duration::ZERO,
@@ -279,9 +279,9 @@ fn timeless(mut outcome: Outcome) -> Outcome {
     match &mut outcome {
         Outcome::Granted { remaining, .. }
         | Outcome::Extended { remaining, .. }
-        | Outcome::Busy(Occupant { remaining, .. })
+        | Outcome::Busy(Holder { remaining, .. })
         | Outcome::Queued {
-            occupant: Occupant { remaining, .. },
+            holder: Holder { remaining, .. },
             ..
         } => *remaining = Duration::ZERO,
         _ => {}

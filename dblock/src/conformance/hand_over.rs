@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Fixture;
-use super::scene::{
+use super::context::{
     Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, changes_nothing, existing, force_release, granted, left,
     one, revoke, until_not_held,
 };
@@ -116,11 +116,11 @@ pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
     );
 
     let busy = one(&*other, Asker::new("hand-over").acquire(LONG)).await;
-    let Outcome::Busy(occupant) = busy else {
+    let Outcome::Busy(holder) = busy else {
         panic!("{busy:?}")
     };
     assert_eq!(
-        (occupant.owner, occupant.holder, occupant.fence_token),
+        (holder.owner, holder.name, holder.fence_token),
         (last.owner, last.holder, last.fence_token)
     );
     assert_eq!(

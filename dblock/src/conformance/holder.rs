@@ -1,7 +1,7 @@
 //! Extend and Release, by the holder and by everybody else.
 
 use super::Fixture;
-use super::scene::{
+use super::context::{
     Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, left, one, row, until_not_held,
 };
 use crate::store::{LockRow, Outcome, Store};
@@ -177,7 +177,7 @@ pub async fn former_holder_changes_nothing_after_a_takeover(fixture: &impl Fixtu
     assert_powerless(&*store, &former).await;
     let late = changes_nothing(&*store, former.acquire(LONG)).await;
     assert!(
-        matches!(&late, Outcome::Busy(occupant) if next.is(occupant)),
+        matches!(&late, Outcome::Busy(holder) if next.is(holder)),
         "{late:?}"
     );
 }

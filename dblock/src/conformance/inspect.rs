@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::Fixture;
-use super::scene::{Asker, LONG, SHORT, batch, existing, granted, one, until, until_not_held};
+use super::context::{Asker, LONG, SHORT, batch, existing, granted, one, until, until_not_held};
 use crate::store::{InspectFilter, Store};
 
 async fn hold(store: &dyn Store, keys: &[&str]) {

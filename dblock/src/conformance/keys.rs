@@ -1,7 +1,7 @@
 //! Keys and holders are texts of their own: nothing in them is folded, cut, padded or read as SQL.
 
 use super::Fixture;
-use super::scene::{Asker, Grant, LONG, batch, existing, one, row};
+use super::context::{Asker, Grant, LONG, batch, existing, one, row};
 use crate::store::Outcome;
 
 /// Keys that some database, collation or driver takes for one another.
@@ -119,7 +119,7 @@ pub async fn keys_are_compared_byte_by_byte(fixture: &impl Fixture) {
         );
         let outcome = one(&*store, Asker::new(asker.key.as_str()).acquire(LONG)).await;
         assert!(
-            matches!(&outcome, Outcome::Busy(occupant) if asker.is(occupant)),
+            matches!(&outcome, Outcome::Busy(holder) if asker.is(holder)),
             "{outcome:?} for {asker:?}"
         );
     }
@@ -157,13 +157,13 @@ pub async fn holders_are_kept_as_they_are(fixture: &impl Fixture) {
         " a ",
         &longest,
     ];
-    for (n, holder) in holders.into_iter().enumerate() {
-        let asker = Asker::with_holder(&format!("holder {n}"), holder);
+    for (n, name) in holders.into_iter().enumerate() {
+        let asker = Asker::with_holder(&format!("holder {n}"), name);
         one(&*store, asker.acquire(LONG)).await;
-        assert_eq!(existing(&*store, &asker.key).await.holder, holder);
+        assert_eq!(existing(&*store, &asker.key).await.holder, name);
         let outcome = one(&*store, Asker::new(asker.key.as_str()).acquire(LONG)).await;
         assert!(
-            matches!(&outcome, Outcome::Busy(occupant) if occupant.holder == holder),
+            matches!(&outcome, Outcome::Busy(holder) if holder.name == name),
             "{outcome:?}"
         );
     }

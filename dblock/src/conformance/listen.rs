@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::Fixture;
+use super::context::{Asker, LONG, batch, existing, granted, one, within};
 use super::keys::look_alikes;
-use super::scene::{Asker, LONG, batch, existing, granted, one, within};
 use super::successor::{lapsed, queued};
 use crate::store::{Outcome, Store, StoreError, StoreErrorKind, WakeUp};
 

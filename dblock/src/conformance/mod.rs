@@ -24,7 +24,7 @@
 //! ```
 //!
 //! A check fails by panicking. Each has rows of its own, in a fresh fixture, and waits for nothing longer than
-//! [`PATIENCE`]. Its name says what it shows; the text of its function says how. The list of
+//! [`TIMEOUT`]. Its name says what it shows; the text of its function says how. The list of
 //! [`store_conformance!`](crate::store_conformance) is in two halves:
 //!
 //! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an operator
@@ -45,6 +45,7 @@
 
 mod acquire;
 mod batch;
+mod context;
 mod differential;
 mod forward;
 mod hand_over;
@@ -58,7 +59,6 @@ mod pass_on;
 pub mod poll;
 mod purge;
 mod race;
-mod scene;
 mod successor;
 mod through_manager;
 mod token;
@@ -69,6 +69,7 @@ use std::sync::Arc;
 
 pub use self::acquire::*;
 pub use self::batch::*;
+pub use self::context::TIMEOUT;
 pub use self::differential::*;
 pub use self::hand_over::*;
 pub use self::holder::*;
@@ -79,7 +80,6 @@ pub use self::operator::*;
 pub use self::pass_on::*;
 pub use self::purge::*;
 pub use self::race::*;
-pub use self::scene::PATIENCE;
 pub use self::successor::*;
 pub use self::through_manager::*;
 pub use self::token::*;

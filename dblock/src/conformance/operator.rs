@@ -1,7 +1,7 @@
 //! Revoke and force-release: what an operator may do.
 
 use super::Fixture;
-use super::scene::{
+use super::context::{
     Asker, LONG, SHORT, assert_about, changes_nothing, existing, force_release, granted, key, one, revoke,
     row, until_not_held,
 };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Fixture;
-use super::scene::{
+use super::context::{
     Asker, LONG, ROUNDS, SPARE, assert_about, batch, changes_nothing, existing, granted, one, revoke,
 };
 use super::successor::{lapsed, queued, queued_behind};
@@ -110,7 +110,7 @@ pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fix
             assert_about(remaining, LONG);
             let third = one(&*store, Asker::new("asks").acquire(LONG)).await;
             assert!(
-                matches!(&third, Outcome::Busy(occupant) if next.is(occupant)),
+                matches!(&third, Outcome::Busy(holder) if next.is(holder)),
                 "{third:?}"
             );
             return;
@@ -193,9 +193,9 @@ pub async fn batches_pass_on_free_and_withdraw(fixture: &impl Fixture) {
             &answers[..],
             [
                 Outcome::Granted { .. },
-                Outcome::Queued { occupant: second, .. },
+                Outcome::Queued { holder: second, .. },
                 Outcome::Busy(third),
-                Outcome::Queued { occupant: fourth, .. },
+                Outcome::Queued { holder: fourth, .. },
                 Outcome::Busy(fifth),
                 Outcome::Lost,
             ] if stays.is(second) && passes.is(third) && again.is(fourth) && waited_for.is(fifth)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Fixture;
-use super::scene::{Asker, BRIEF, LONG, ROUNDS, SHORT, existing, granted, key, one, row, until};
+use super::context::{Asker, BRIEF, LONG, ROUNDS, SHORT, existing, granted, key, one, row, until};
 use crate::Key;
 use crate::store::{InspectFilter, Outcome, Store};
 

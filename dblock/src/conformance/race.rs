@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::Fixture;
-use super::scene::{Asker, Grant, LONG, batch, granted, one, within};
+use super::context::{Asker, Grant, LONG, batch, granted, one, within};
 use crate::store::{Outcome, Store};
 
 /// Who is inside one key, and the tokens in the order of their grants.

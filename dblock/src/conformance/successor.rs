@@ -3,37 +3,43 @@
 use std::time::Duration;
 
 use super::Fixture;
-use super::scene::{
+use super::context::{
     Asker, BRIEF, LONG, ROUNDS, SHORT, SPARE, assert_about, changes_nothing, existing, force_release,
     granted, one, revoke, until, until_not_held,
 };
-use crate::store::{HandedOver, LockRow, NEXT_TTL, Occupant, Outcome, QUEUE_AHEAD, Store, Successor};
+use crate::store::{HandedOver, Holder, LockRow, NEXT_TTL, Outcome, QUEUE_AHEAD, Store, Successor};
 
 /// What an answer says that makes its lease the successor.
 #[track_caller]
-pub(super) fn queued_behind(outcome: Outcome) -> (Occupant, Duration) {
+pub(super) fn queued_behind(outcome: Outcome) -> (Holder, Duration) {
     match outcome {
-        Outcome::Queued { occupant, next_ttl } => (occupant, next_ttl),
+        Outcome::Queued {
+            holder: named,
+            next_ttl,
+        } => (named, next_ttl),
         other => panic!("{other:?} instead of Queued"),
     }
 }
 
 /// The holder, as told to the successor that asks again: where nothing is written, `Busy` will do.
 #[track_caller]
-fn still_behind(outcome: Outcome) -> Occupant {
+fn still_behind(outcome: Outcome) -> Holder {
     match outcome {
-        Outcome::Queued { occupant, next_ttl } => {
+        Outcome::Queued {
+            holder: named,
+            next_ttl,
+        } => {
             assert_eq!(next_ttl, NEXT_TTL);
-            occupant
+            named
         }
         other => busy_behind(other),
     }
 }
 
 #[track_caller]
-fn busy_behind(outcome: Outcome) -> Occupant {
+fn busy_behind(outcome: Outcome) -> Holder {
     match outcome {
-        Outcome::Busy(occupant) => occupant,
+        Outcome::Busy(named) => named,
         other => panic!("{other:?} instead of Busy"),
     }
 }
@@ -100,10 +106,10 @@ pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
             ask.queue = Some(waited);
             ask.spare_tokens = SPARE;
         });
-        let (occupant, next_ttl) = queued_behind(one(&*other, ask).await);
-        assert!(holder.is(&occupant), "{occupant:?} instead of {holder:?}");
-        assert_eq!(occupant.fence_token, before.fence_token);
-        assert_about(occupant.remaining, LONG);
+        let (named, next_ttl) = queued_behind(one(&*other, ask).await);
+        assert!(holder.is(&named), "{named:?} instead of {holder:?}");
+        assert_eq!(named.fence_token, before.fence_token);
+        assert_about(named.remaining, LONG);
         assert_eq!(next_ttl, ttl.min(NEXT_TTL));
 
         let after = existing(&*store, &holder.key).await;
@@ -156,8 +162,8 @@ pub async fn successor_that_asks_again_keeps_its_place(fixture: &impl Fixture) {
         next.acquire_wanting(LONG),
         next.acquire(LONG),
     ] {
-        let occupant = still_behind(one(&*other, request).await);
-        assert!(holder.is(&occupant), "{occupant:?}");
+        let named = still_behind(one(&*other, request).await);
+        assert!(holder.is(&named), "{named:?}");
         let after = existing(&*store, &holder.key).await;
         let (was, is) = (next_of(&before), next_of(&after));
         assert_eq!((is.lease_id, is.owner), (next.lease_id, next.owner));
@@ -180,8 +186,8 @@ pub async fn successor_stays_before_who_came_at_about_the_same_time(fixture: &im
     let before = existing(&*store, &holder.key).await;
     for waited in [Duration::ZERO, LONG, LONG + QUEUE_AHEAD / 2] {
         let third = Asker::new("fair");
-        let occupant = busy_behind(one(&*other, third.queue(waited)).await);
-        assert!(holder.is(&occupant), "{occupant:?}");
+        let named = busy_behind(one(&*other, third.queue(waited)).await);
+        assert!(holder.is(&named), "{named:?}");
         assert_eq!(existing(&*store, &holder.key).await.next, before.next);
     }
 }
@@ -191,8 +197,8 @@ pub async fn successor_that_came_later_is_replaced(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (holder, late) = queued(&*store, "fair").await;
     let early = Asker::new("fair");
-    let (occupant, _) = queued_behind(one(&*other, early.queue(QUEUE_AHEAD + LONG)).await);
-    assert!(holder.is(&occupant), "{occupant:?}");
+    let (named, _) = queued_behind(one(&*other, early.queue(QUEUE_AHEAD + LONG)).await);
+    assert!(holder.is(&named), "{named:?}");
     let replaced = existing(&*store, &holder.key).await;
     assert_eq!(next_of(&replaced).lease_id, early.lease_id);
     for request in [late.queue(Duration::ZERO), late.acquire(LONG)] {
@@ -271,8 +277,8 @@ pub async fn extend_and_revoke_leave_the_successor(fixture: &impl Fixture) {
     assert!(revoke(&*other, &holder.key).await);
     assert_eq!(existing(&*store, &holder.key).await.next, before.next);
     // A local hand-over changes whom the successor waits for.
-    let occupant = still_behind(one(&*other, next.acquire(LONG)).await);
-    assert_eq!((occupant.owner, occupant.fence_token), (to.owner, to.fence_token));
+    let named = still_behind(one(&*other, next.acquire(LONG)).await);
+    assert_eq!((named.owner, named.fence_token), (to.owner, to.fence_token));
 }
 
 /// An expired row is anybody's, and who takes it has no successor.

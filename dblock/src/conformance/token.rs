@@ -1,7 +1,7 @@
 //! Fence tokens only grow.
 
 use super::Fixture;
-use super::scene::{Asker, LONG, SHORT, existing, force_release, granted, one, until_not_held};
+use super::context::{Asker, LONG, SHORT, existing, force_release, granted, one, until_not_held};
 
 /// However the lease before ended, the next token is larger.
 pub async fn tokens_grow_over_every_change_of_owner(fixture: &impl Fixture) {

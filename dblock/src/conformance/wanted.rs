@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Fixture;
-use super::scene::{Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, one, until};
+use super::context::{Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, one, until};
 use crate::store::{LockRow, Outcome};
 
 /// A busy acquire writes that it waits, only ever further into the future, and nothing else.
@@ -16,7 +16,7 @@ pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
     let waiter = Asker::new("wanted");
     let outcome = one(&*other, waiter.acquire_wanting(LONG)).await;
     assert!(
-        matches!(&outcome, Outcome::Busy(occupant) if holder.is(occupant)),
+        matches!(&outcome, Outcome::Busy(named) if holder.is(named)),
         "{outcome:?}"
     );
     let first = existing(&*store, &holder.key).await;

@@ -60,7 +60,7 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
     let key = cell.key().clone();
     let owner = caller.call.owner;
     let waited = shared.clock.now().since(caller.since);
-    let (occupant, cause) = match refusal {
+    let (holder, cause) = match refusal {
         Refusal::Shutdown => return LockError::Shutdown { key: Some(key) },
         Refusal::Store(source) => {
             tracing::warn!(%key, %owner, ?waited, error = %source, "lock store failed");
@@ -70,21 +70,17 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
                 source,
             };
         }
-        Refusal::Held(occupant) => (occupant, TimeoutCause::Held),
+        Refusal::Held(holder) => (holder, TimeoutCause::Held),
         Refusal::RowLocked => (None, TimeoutCause::RowLocked),
         Refusal::NoAnswer => (None, TimeoutCause::NoAnswer),
     };
-    tracing::debug!(%key, %owner, ?waited, holder = occupant.as_ref().map(|o| o.holder.as_str()), ?cause, "lock busy");
+    tracing::debug!(%key, %owner, ?waited, holder = holder.as_ref().map(|o| o.name.as_str()), ?cause, "lock busy");
     if caller.non_blocking {
-        LockError::Busy {
-            key,
-            occupant,
-            waited,
-        }
+        LockError::Busy { key, holder, waited }
     } else {
         LockError::Timeout {
             key,
-            occupant,
+            holder,
             waited,
             cause,
         }
@@ -96,7 +92,7 @@ pub(super) fn note(shared: &Shared, note: Note) {
     match note {
         Note::TakenOver(ownership, former) => {
             tracing::warn!(key = %ownership.key, fence_token = ownership.fence_token, former_owner = %former.owner,
-                former_holder = former.holder, "lock taken over from an expired lease");
+                former_holder = former.name, "lock taken over from an expired lease");
         }
         Note::Lost(ownership, reason) => lost(&ownership, reason, now),
         Note::Revoked(ownership, remaining) => {

@@ -71,7 +71,9 @@ impl World {
 
     /// Nobody may want a key in vain that nobody has.
     fn check_blocked(&mut self, key: usize, wanted: bool) {
-        let Some(limit) = self.patience() else { return };
+        let Some(limit) = self.answer_timeout() else {
+            return;
+        };
         let now = self.now;
         let locked = matches!(self.store.rows[key].lock, Lock::Transaction(_));
         let row = self.store.row(key, now);
@@ -90,7 +92,7 @@ impl World {
     }
 
     /// For how long at most a key may be wanted that nobody has.
-    fn patience(&self) -> Option<u64> {
+    fn answer_timeout(&self) -> Option<u64> {
         let plan = &self.plan;
         if plan.healthy {
             let all_hear = plan.wake_ups && self.processes.iter().all(|process| process.can_listen);

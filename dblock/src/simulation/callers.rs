@@ -201,7 +201,7 @@ impl World {
         self.live.retain(|live| *live != number);
     }
 
-    /// A caller after everything: it must get in.
+    /// A caller after everything: it must enter.
     pub(super) fn probe(&mut self, key: usize) {
         let alive: Vec<usize> = (0..self.processes.len())
             .filter(|at| self.processes[*at].alive)

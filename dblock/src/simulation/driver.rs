@@ -113,7 +113,7 @@ impl World {
     }
 
     /// Its listener broke.
-    pub(super) fn deafen(&mut self, at: usize, incarnation: u32) {
+    pub(super) fn lose_wake_ups(&mut self, at: usize, incarnation: u32) {
         let process = &mut self.processes[at];
         if !process.alive || process.incarnation != incarnation || process.subscribed {
             return;

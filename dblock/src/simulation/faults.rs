@@ -11,7 +11,7 @@ enum Kind {
     Cut,
     Die,
     ShutDown,
-    Deafen,
+    LoseWakeUps,
     Operate,
     ClockBack,
     ClockAhead,
@@ -34,7 +34,7 @@ impl World {
             (faults.cuts, Kind::Cut),
             (faults.deaths, Kind::Die),
             (faults.deaths / 2, Kind::ShutDown),
-            (faults.deafness, Kind::Deafen),
+            (faults.deafness, Kind::LoseWakeUps),
             (faults.operators, Kind::Operate),
             (faults.clock_back, Kind::ClockBack),
             (faults.clock_ahead, Kind::ClockAhead),
@@ -93,7 +93,7 @@ impl World {
                     self.after(grace, What::Stop { process, incarnation });
                 }
             }
-            Kind::Deafen => self.lose_subscription(process),
+            Kind::LoseWakeUps => self.lose_subscription(process),
         }
         self.plan_fault();
     }

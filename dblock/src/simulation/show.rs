@@ -73,10 +73,10 @@ pub(super) fn answer(answer: &Result<Outcome, StoreError>) -> String {
             format!("granted, token {fence_token}, {remaining:?} left, wanted {wanted}{over}")
         }
         Ok(Outcome::Busy(by)) => format!("busy, token {}, {:?} left", by.fence_token, by.remaining),
-        Ok(Outcome::Queued { occupant, next_ttl }) => {
+        Ok(Outcome::Queued { holder, next_ttl }) => {
             format!(
                 "queued behind token {}, {:?} left, next ttl {next_ttl:?}",
-                occupant.fence_token, occupant.remaining
+                holder.fence_token, holder.remaining
             )
         }
         Ok(other) => format!("{other:?}"),

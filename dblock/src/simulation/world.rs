@@ -262,7 +262,7 @@ impl World {
             What::Break(batch) => self.break_off(batch),
             What::WakeUp { process, wake_up } => self.hear(process, wake_up),
             What::Listening { process, incarnation } => self.listening(process, incarnation),
-            What::Deaf { process, incarnation } => self.deafen(process, incarnation),
+            What::Deaf { process, incarnation } => self.lose_wake_ups(process, incarnation),
             What::Verify(caller) => self.verify(caller),
             What::EndTransaction { key, number } => self.end_transaction(key, number),
             What::Fault => self.fault(),

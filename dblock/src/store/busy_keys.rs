@@ -69,7 +69,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::store::{Acquire, Occupant};
+    use crate::store::{Acquire, Holder};
 
     fn acquires(count: usize) -> Vec<Request> {
         let acquire = |number| Request {
@@ -81,9 +81,9 @@ mod tests {
     }
 
     fn busy() -> Outcome {
-        Outcome::Busy(Occupant {
+        Outcome::Busy(Holder {
             owner: Uuid::nil(),
-            holder: String::new(),
+            name: String::new(),
             fence_token: 1,
             remaining: Duration::ZERO,
         })

@@ -193,7 +193,7 @@ impl<C> Borrowed<'_, C> {
 
     /// Keeps the connection when the answer shows that it works; otherwise closes it, and the idle ones
     /// too when the server is gone.
-    pub(crate) fn settle<T>(mut self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+    pub(crate) fn finish<T>(mut self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
         match &answer {
             Ok(_) => self.keep(),
             Err(error) => match error.kind() {

@@ -51,7 +51,7 @@ use uuid::Uuid;
 
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
-pub use row::{InspectFilter, LockRow, Occupant, Successor};
+pub use row::{Holder, InspectFilter, LockRow, Successor};
 
 use crate::key::Key;
 
@@ -222,7 +222,7 @@ pub struct Request {
     pub action: Action,
 }
 
-/// A lease that has waited for so much longer than the successor takes its place. Short, so that processes get in about
+/// A lease that has waited for so much longer than the successor takes its place. Short, so that processes enter about
 /// in the order in which they came, however often each of them asks; not zero, so that they do not write in turns.
 pub const QUEUE_AHEAD: Duration = Duration::from_millis(100);
 
@@ -363,7 +363,7 @@ pub enum Outcome {
         /// `expire_at - now`.
         remaining: Duration,
         /// Who held the lease that had expired, if one had.
-        taken_over: Option<Occupant>,
+        taken_over: Option<Holder>,
         /// Somebody waits for the key: `wanted_until > now`.
         wanted: bool,
     },
@@ -386,11 +386,11 @@ pub enum Outcome {
     /// `Release`: the lease was the successor, and is no longer.
     Withdrawn,
     /// `Acquire`: somebody else holds the lock.
-    Busy(Occupant),
+    Busy(Holder),
     /// `Acquire`: somebody else holds the lock, and the request's lease is its live successor.
     Queued {
         /// The holder. Its token tells this place in the queue from earlier ones of the same lease.
-        occupant: Occupant,
+        holder: Holder,
         /// How long the lease will run from the release on.
         next_ttl: Duration,
     },

@@ -8,11 +8,11 @@ use crate::key::Key;
 
 /// Who holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Occupant {
+pub struct Holder {
     /// The call chain that holds it.
     pub owner: Uuid,
-    /// Host, process and function.
-    pub holder: String,
+    /// Its host, process and function.
+    pub name: String,
     /// Its token.
     pub fence_token: i64,
     /// What is left of its lease unless it is renewed: no upper bound on how long the lock stays busy. Zero when

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::clock::{micros, until};
 use super::{
-    Acquire, Action, Extend, LockRow, NEXT_TTL, Occupant, Outcome, QUEUE_AHEAD, Request, StoreError,
+    Acquire, Action, Extend, Holder, LockRow, NEXT_TTL, Outcome, QUEUE_AHEAD, Request, StoreError,
     StoreErrorKind, Successor,
 };
 use crate::key::Key;
@@ -46,7 +46,7 @@ fn acquire(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> Result<(Outcome,
     let Some(fence_token) = next_token(row) else {
         return Err(used_up(&row.key));
     };
-    let former = (row.reentrant_count > 0).then(|| occupant(row));
+    let former = (row.reentrant_count > 0).then(|| holder(row));
     row.owner = ask.owner;
     ask.holder.as_ref().clone_into(&mut row.holder);
     hold(row, lease_id, fence_token, ask.spare_tokens, micros(ask.ttl));
@@ -164,13 +164,13 @@ fn queue(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> bool {
 
 /// The answer to an acquire of `lease_id` that finds the row held.
 fn busy(lease_id: Uuid, row: &LockRow) -> Outcome {
-    let occupant = occupant(row);
+    let holder = holder(row);
     match &row.next {
         Some(next) if next.until > row.now && next.lease_id == lease_id => Outcome::Queued {
-            occupant,
+            holder,
             next_ttl: until(next.ttl, 0),
         },
-        _ => Outcome::Busy(occupant),
+        _ => Outcome::Busy(holder),
     }
 }
 
@@ -179,9 +179,7 @@ fn busy(lease_id: Uuid, row: &LockRow) -> Outcome {
 /// time.
 pub fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
     match carry_out(request, &mut row.clone()) {
-        Ok((Outcome::Busy(occupant) | Outcome::Queued { occupant, .. }, false)) => {
-            Some(Outcome::Busy(occupant))
-        }
+        Ok((Outcome::Busy(holder) | Outcome::Queued { holder, .. }, false)) => Some(Outcome::Busy(holder)),
         _ => None,
     }
 }
@@ -207,10 +205,10 @@ pub fn absent(key: Key, now: i64) -> LockRow {
 }
 
 /// Who is, or was, inside.
-pub fn occupant(row: &LockRow) -> Occupant {
-    Occupant {
+pub fn holder(row: &LockRow) -> Holder {
+    Holder {
         owner: row.owner,
-        holder: row.holder.clone(),
+        name: row.holder.clone(),
         fence_token: row.fence_token,
         remaining: until(row.expire_at, row.now),
     }
@@ -234,7 +232,7 @@ fn is_wanted(row: &LockRow) -> bool {
     row.wanted_until > row.now
 }
 
-fn granted(row: &LockRow, taken_over: Option<Occupant>) -> Outcome {
+fn granted(row: &LockRow, taken_over: Option<Holder>) -> Outcome {
     Outcome::Granted {
         fence_token: row.fence_token,
         remaining: until(row.expire_at, row.now),

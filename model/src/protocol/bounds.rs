@@ -19,7 +19,7 @@ pub struct Bounds {
     pub spare: u8,
     /// How many requests that nobody waits for are kept at a time; further ones are lost.
     pub late: usize,
-    /// Only P has trouble: the requests of the others are carried out and answered at once.
+    /// Only P has fault: the requests of the others are carried out and answered at once.
     pub calm: bool,
     /// So are all acquires and releases.
     pub prompt: bool,

@@ -28,7 +28,7 @@ impl Protocol {
             .row
             .and_then(|row| row.successor(state.store_now()).zip(Some(row.token)));
         match next.filter(|(next, _)| next.lease == lease) {
-            Some((next, token)) if !self.has(Guard::SnapshotIsNotNext) => Outcome::Queued(token, next.ttl),
+            Some((next, token)) if !self.has(Guard::SnapshotIsNotQueued) => Outcome::Queued(token, next.ttl),
             _ => Outcome::Busy,
         }
     }

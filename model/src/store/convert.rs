@@ -81,8 +81,8 @@ impl From<store::Outcome> for Outcome {
             store::Outcome::Released { .. } => Self::Released,
             store::Outcome::Withdrawn => Self::Withdrawn,
             store::Outcome::Busy(_) | store::Outcome::Skipped => Self::Busy,
-            store::Outcome::Queued { occupant, next_ttl } => {
-                Self::Queued(Token(occupant.fence_token), ticks(next_ttl))
+            store::Outcome::Queued { holder, next_ttl } => {
+                Self::Queued(Token(holder.fence_token), ticks(next_ttl))
             }
             store::Outcome::Lost => Self::Lost,
         }

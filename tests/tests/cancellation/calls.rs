@@ -22,7 +22,7 @@ pub(crate) enum Call {
     /// A guard: acquired with a wait, entered, released.
     Guard,
     /// A guard without a wait.
-    Impatient,
+    NonBlocking,
     /// A child that shares its parent's lock, and outlives the parent's body.
     Inherit,
 }
@@ -32,7 +32,7 @@ pub(crate) const CALLS: [Call; 5] = [
     Call::Attribute,
     Call::With,
     Call::Guard,
-    Call::Impatient,
+    Call::NonBlocking,
     Call::Inherit,
 ];
 
@@ -75,8 +75,8 @@ impl Call {
         inside: Duration,
     ) -> BoxFuture<'static, Result<(), LockError>> {
         let locks = locks.clone();
-        let impatient = LockOptions::new().ttl(ttl);
-        let options = impatient.clone().wait(Duration::from_mins(1));
+        let non_blocking = LockOptions::new().ttl(ttl);
+        let options = non_blocking.clone().wait(Duration::from_mins(1));
         match self {
             Self::Attribute => {
                 let service = Service { locks, ttl, inside };
@@ -93,7 +93,7 @@ impl Call {
             }
             .boxed(),
             Self::Guard => by_hand(locks, options, inside).boxed(),
-            Self::Impatient => by_hand(locks, impatient, inside).boxed(),
+            Self::NonBlocking => by_hand(locks, non_blocking, inside).boxed(),
             Self::Inherit => async move {
                 let parent = locks.with(KEY, options, async {
                     yield_now().await;

@@ -117,14 +117,14 @@ impl Case {
     /// For how long the row may stay held after the drop: the rule.
     fn held_for_at_most(&self) -> Duration {
         // How long the engine waits for an answer before it gives the connection up.
-        let patience = Duration::from_millis(2500);
+        let answer_timeout = Duration::from_millis(2500);
         match (self.answer, self.kind, self.lasting) {
             (Answer::Ok, ..) => AT_ONCE,
             (Answer::Slow, ..) => SLOW + AT_ONCE,
             // No release gets through: the lease runs out.
             (Answer::Busy | Answer::Error | Answer::Never, Kind::Release, Lasting::Always) => TTL,
-            (Answer::Never | Answer::Mute, _, Lasting::Once) => patience + FIRST_RETRY,
-            (Answer::Never | Answer::Mute, _, Lasting::Always) => patience + LONGEST_RETRY,
+            (Answer::Never | Answer::Mute, _, Lasting::Once) => answer_timeout + FIRST_RETRY,
+            (Answer::Never | Answer::Mute, _, Lasting::Always) => answer_timeout + LONGEST_RETRY,
             (Answer::Busy | Answer::Error | Answer::ReplyLost, _, Lasting::Once) => FIRST_RETRY,
             (Answer::Busy | Answer::Error | Answer::ReplyLost, _, Lasting::Always) => LONGEST_RETRY,
         }
@@ -212,7 +212,7 @@ impl Case {
             assert_eq!(
                 (row.fence_token, row.is_held()),
                 (token, false),
-                "{self:?}: it got in although it is gone"
+                "{self:?}: it entered although it is gone"
             );
         }
         let limit = self.held_for_at_most();

@@ -39,7 +39,7 @@ const AT_ONCE: usize = 9;
 
 /// What goes wrong on the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum Obstacle {
     /// Nothing.
     None,
     /// Another process holds the key.
@@ -55,7 +55,7 @@ enum Trouble {
 #[derive(Debug, Clone, Copy)]
 struct Case {
     call: Call,
-    trouble: Trouble,
+    obstacle: Obstacle,
     when: DropWhen,
     polls: usize,
 }
@@ -70,22 +70,22 @@ const MOMENTS: [DropWhen; 3] = [
 /// Acquire, re-entry, end of the nested hold, release.
 const WRITES: std::ops::RangeInclusive<usize> = 1..=4;
 
-/// Every trouble with the moments that it is tried at. One that costs seconds is tried at one of them: the
-/// future's own awaits are the same as without trouble.
-fn sweeps() -> Vec<(Call, Trouble, DropWhen)> {
+/// Every obstacle with the moments that it is tried at. One that costs seconds is tried at one of them: the
+/// future's own awaits are the same as without obstacle.
+fn sweeps() -> Vec<(Call, Obstacle, DropWhen)> {
     let mut sweeps = Vec::new();
     for when in MOMENTS {
-        for trouble in [Trouble::None, Trouble::Busy, Trouble::Slow, Trouble::Cut] {
-            sweeps.extend([Call::Attribute, Call::Guard].map(|call| (call, trouble, when)));
+        for obstacle in [Obstacle::None, Obstacle::Busy, Obstacle::Slow, Obstacle::Cut] {
+            sweeps.extend([Call::Attribute, Call::Guard].map(|call| (call, obstacle, when)));
         }
     }
     for nth in WRITES {
         for when in [MOMENTS[1], MOMENTS[2]] {
-            sweeps.push((Call::Attribute, Trouble::Trick(Trick::LoseReply, nth), when));
-            sweeps.push((Call::Attribute, Trouble::Trick(Trick::LoseRequest, nth), when));
+            sweeps.push((Call::Attribute, Obstacle::Trick(Trick::LoseReply, nth), when));
+            sweeps.push((Call::Attribute, Obstacle::Trick(Trick::LoseRequest, nth), when));
         }
         for trick in [Trick::Silence, Trick::Swallow] {
-            sweeps.push((Call::Attribute, Trouble::Trick(trick, nth), MOMENTS[2]));
+            sweeps.push((Call::Attribute, Obstacle::Trick(trick, nth), MOMENTS[2]));
         }
     }
     sweeps
@@ -98,12 +98,12 @@ async fn on_the_line(database: Database) {
     let alone = &Mutex::new(());
     let quick = &AtomicUsize::new(0);
     let played: Vec<(usize, usize)> = iter(sweeps())
-        .map(|(call, trouble, when)| async move {
+        .map(|(call, obstacle, when)| async move {
             let (mut cases, mut played) = (0, 0);
             for polls in 0.. {
                 let case = Case {
                     call,
-                    trouble,
+                    obstacle,
                     when,
                     polls,
                 };
@@ -118,10 +118,10 @@ async fn on_the_line(database: Database) {
                     break;
                 }
             }
-            let tricky = matches!(trouble, Trouble::Trick(..));
+            let tricky = matches!(obstacle, Obstacle::Trick(..));
             assert!(
                 !tricky || played > 0,
-                "{trouble:?} was never met by {call:?}, {when:?}"
+                "{obstacle:?} was never met by {call:?}, {when:?}"
             );
             (cases, played)
         })
@@ -142,9 +142,9 @@ async fn play(case: Case, line: &Line, alone: &Mutex<()>, quick: &AtomicUsize) -
     let locks = line.manager().await;
     let connections = line.proxy.ports();
     let mut holder = None;
-    match case.trouble {
-        Trouble::None => {}
-        Trouble::Busy => {
+    match case.obstacle {
+        Obstacle::None => {}
+        Obstacle::Busy => {
             let other = line.other_process();
             holder = Some(
                 other
@@ -153,9 +153,9 @@ async fn play(case: Case, line: &Line, alone: &Mutex<()>, quick: &AtomicUsize) -
                     .unwrap(),
             );
         }
-        Trouble::Slow => line.proxy.set(Traffic::Slow(Duration::from_millis(30))),
-        Trouble::Cut => line.proxy.set(Traffic::Refused),
-        Trouble::Trick(trick, nth) => line.look_out_for(KEY, nth, trick),
+        Obstacle::Slow => line.proxy.set(Traffic::Slow(Duration::from_millis(30))),
+        Obstacle::Cut => line.proxy.set(Traffic::Refused),
+        Obstacle::Trick(trick, nth) => line.look_out_for(KEY, nth, trick),
     }
     let call = case.call.start(&locks, TTL, Duration::ZERO);
     // What waits for the other process is given up at some time too.
@@ -169,8 +169,8 @@ async fn play(case: Case, line: &Line, alone: &Mutex<()>, quick: &AtomicUsize) -
         is_released(holder, case).await;
         // A try that was on its way may be granted now, and is released at once.
     }
-    let limit = match case.trouble {
-        Trouble::Trick(Trick::Silence | Trick::Swallow, _) => AFTER_SILENCE,
+    let limit = match case.obstacle {
+        Obstacle::Trick(Trick::Silence | Trick::Swallow, _) => AFTER_SILENCE,
         _ => SOON,
     };
     line.until_free(KEY, limit).await;
@@ -188,7 +188,7 @@ async fn play(case: Case, line: &Line, alone: &Mutex<()>, quick: &AtomicUsize) -
     line.proxy.look_away();
     is_good(&locks, limit, case).await;
     let is_quick = began.elapsed() <= QUICK;
-    if ended || matches!(case.trouble, Trouble::Trick(..)) {
+    if ended || matches!(case.obstacle, Obstacle::Trick(..)) {
         let _turn = alone.lock().await;
         no_transaction_is_left_open(line, case).await;
     }
@@ -199,11 +199,11 @@ async fn play(case: Case, line: &Line, alone: &Mutex<()>, quick: &AtomicUsize) -
         line.proxy.most_open()
     );
     let given_up = connections.iter().filter(|port| !after.contains(port)).count();
-    match (case.trouble, line.database) {
-        (Trouble::Cut | Trouble::Trick(..), _) => {}
+    match (case.obstacle, line.database) {
+        (Obstacle::Cut | Obstacle::Trick(..), _) => {}
         _ if !is_quick => {}
         // An idle connection makes room for the one that listens.
-        (Trouble::Busy, Database::Postgres) => assert!(given_up <= 1, "{case:?}: {given_up} given up"),
+        (Obstacle::Busy, Database::Postgres) => assert!(given_up <= 1, "{case:?}: {given_up} given up"),
         _ => {
             quick.fetch_add(1, Ordering::Relaxed);
             assert_eq!(given_up, 0, "{case:?}: connections were given up");
@@ -266,11 +266,11 @@ async fn on_sqlite() {
         sweeps.push((kind, Some(Fault::Mute), MOMENTS[2]));
     }
     let cases: Vec<usize> = iter(sweeps)
-        .map(|(kind, fault, when)| async move {
+        .map(|(kind, obstacle, when)| async move {
             for polls in 0.. {
-                let about = format!("{kind:?} {fault:?} {when:?} {polls}");
+                let about = format!("{kind:?} {obstacle:?} {when:?} {polls}");
                 assert!(polls < 60, "{about}: it never ends");
-                if on_a_file(kind, fault.clone(), when, polls, &about).await {
+                if on_a_file(kind, obstacle.clone(), when, polls, &about).await {
                     return polls + 1;
                 }
             }
@@ -284,7 +284,7 @@ async fn on_sqlite() {
 }
 
 /// Runs the case in a file of its own. Whether the call came to its end.
-async fn on_a_file(kind: Kind, fault: Option<Fault>, when: DropWhen, polls: usize, about: &str) -> bool {
+async fn on_a_file(kind: Kind, obstacle: Option<Fault>, when: DropWhen, polls: usize, about: &str) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let handle = || {
         let options = SqliteConnectOptions::new()
@@ -295,8 +295,8 @@ async fn on_a_file(kind: Kind, fault: Option<Fault>, when: DropWhen, polls: usiz
     let store = FaultyStore::over(handle());
     let other = LockManager::builder(handle()).auto_migrate(true);
     let (locks, other) = (store.manager(), other.build().await.unwrap());
-    if let Some(fault) = fault {
-        store.next(kind, fault);
+    if let Some(obstacle) = obstacle {
+        store.next(kind, obstacle);
     }
     let call = Call::Attribute.start(&locks, TTL, Duration::ZERO);
     let ended = drop_after(call, polls, when).await.is_some();

@@ -1,4 +1,4 @@
-//! A process that dies inside of a lock.
+//! A process that dies under a lock.
 
 use dblock::LockError;
 use dblock_tests::child::Holder;

@@ -145,14 +145,13 @@ async fn another_process_is_told_who_has_the_lock(backend: Backend) {
             row.until("key", LONG, |row| row.lock_owner == lock.owner()).await;
             let busy = other.acquire("key", LockOptions::new()).await.unwrap_err();
             let LockError::Busy {
-                occupant: Some(occupant),
-                ..
+                holder: Some(holder), ..
             } = busy
             else {
                 panic!("{busy:?}");
             };
             assert_eq!(
-                (occupant.owner, occupant.fence_token),
+                (holder.owner, holder.fence_token),
                 (lock.owner(), lock.fence_token())
             );
         }

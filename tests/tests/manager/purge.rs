@@ -398,7 +398,7 @@ async fn a_pass_that_failed_goes_on_where_it_was() {
         let pause = steps[failed + 1].0 - steps[failed].0;
         assert!(pause > HOUR / 2 && pause < HOUR * 3 / 2, "{pause:?}");
     }
-    // Locks and other errands went on.
+    // Locks and other admin tasks went on.
     locks.with("key 0", long(), async {}).await.unwrap();
     assert_eq!(locks.inspect(InspectFilter::new()).await.unwrap(), []);
 }

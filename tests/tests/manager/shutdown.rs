@@ -45,7 +45,7 @@ async fn shutdown_lets_what_is_inside_finish(backend: Backend) {
     let (enter, entered) = oneshot::channel();
     let held = locks.with("key", long(), async {
         enter.send(()).unwrap();
-        // A task that is inside of no lock is refused, sooner or later: then the shutdown has begun.
+        // A task that is under no lock is refused, sooner or later: then the shutdown has begun.
         let outsider = locks.clone();
         let refused = tokio::spawn(async move {
             loop {
@@ -155,7 +155,7 @@ async fn shutdown_ends_a_guard_but_frees_its_row_only_when_it_is_dropped(backend
         LockError::Lost { reason, .. } => assert_eq!(reason, LostReason::Shutdown),
         other => panic!("{other:?}"),
     }
-    // Nothing can stop the code that has the guard, so nobody else may come in yet.
+    // Nothing can stop the code that has the guard, so nobody else may enter yet.
     assert!(other.acquire("key", long()).await.unwrap_err().is_busy());
     drop(guard);
     shutdown.await.unwrap();

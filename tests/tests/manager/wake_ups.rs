@@ -17,7 +17,7 @@ on_every_store!(postgres:
     a_connection_that_hears_nothing_any_more_only_slows_things,
 );
 
-struct Scene {
+struct Context {
     telling: TellingStore,
     /// Counts what the waiting process asks.
     counting: Arc<FaultyStore>,
@@ -25,7 +25,7 @@ struct Scene {
     holding: LockManager,
 }
 
-impl Scene {
+impl Context {
     fn new() -> Self {
         let telling = TellingStore::new();
         let inner: Arc<dyn Store> = Arc::new(telling.clone());
@@ -64,26 +64,26 @@ impl Scene {
 
 #[tokio::test(start_paused = true)]
 async fn who_is_told_asks_about_once_a_second() {
-    let scene = Scene::new();
-    let asked = scene.asked_in_ten_seconds().await;
+    let context = Context::new();
+    let asked = context.asked_in_ten_seconds().await;
     assert!((10..=14).contains(&asked), "{asked}");
-    assert_eq!(scene.telling.listeners(), 1, "one a process, not one a caller");
+    assert_eq!(context.telling.listeners(), 1, "one a process, not one a caller");
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_hears_nothing_polls() {
-    let scene = Scene::new();
-    scene.telling.go_deaf();
-    let asked = scene.asked_in_ten_seconds().await;
+    let context = Context::new();
+    context.telling.go_deaf();
+    let asked = context.asked_in_ten_seconds().await;
     assert!((80..=140).contains(&asked), "{asked}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_release_wakes_at_once() {
-    let scene = Scene::new();
-    let guard = scene.holding.acquire("key", long()).await.unwrap();
+    let context = Context::new();
+    let guard = context.holding.acquire("key", long()).await.unwrap();
     let waiter = tokio::spawn({
-        let locks = scene.waiting.clone();
+        let locks = context.waiting.clone();
         async move {
             let guard = locks.acquire("key", patient()).await.unwrap();
             (guard, Instant::now())
@@ -103,27 +103,27 @@ async fn a_release_wakes_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_that_nobody_was_told_of_is_found_within_a_second() {
-    let scene = Scene::new();
-    let guard = scene
+    let context = Context::new();
+    let guard = context
         .holding
         .acquire("key", long().ttl(Duration::from_secs(5)).renew(false))
         .await;
     // It expires: nobody tells of that, but the reply said when.
     let since = Instant::now();
-    let next = scene.waiting.acquire("key", patient()).await.unwrap();
+    let next = context.waiting.acquire("key", patient()).await.unwrap();
     let after = since.elapsed();
     assert!((5_000..=5_100).contains(&after.as_millis()), "{after:?}");
     next.release().await.unwrap();
     drop(guard);
     // An operator frees it; this store tells nobody.
-    let guard = scene.holding.acquire("key", long()).await.unwrap();
+    let guard = context.holding.acquire("key", long()).await.unwrap();
     let waiter = tokio::spawn({
-        let locks = scene.waiting.clone();
+        let locks = context.waiting.clone();
         async move { locks.acquire("key", patient()).await }
     });
     sleep(Duration::from_secs(3)).await;
     let since = Instant::now();
-    scene.holding.force_release("key").await.unwrap();
+    context.holding.force_release("key").await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
     assert!(
         since.elapsed() <= Duration::from_millis(1_001),
@@ -135,18 +135,18 @@ async fn a_release_that_nobody_was_told_of_is_found_within_a_second() {
 
 #[tokio::test(start_paused = true)]
 async fn going_deaf_in_the_middle_is_noticed() {
-    let scene = Scene::new();
-    let guard = scene.holding.acquire("key", long()).await.unwrap();
+    let context = Context::new();
+    let guard = context.holding.acquire("key", long()).await.unwrap();
     let waiter = tokio::spawn({
-        let locks = scene.waiting.clone();
+        let locks = context.waiting.clone();
         async move { locks.acquire("key", patient()).await }
     });
     sleep(Duration::from_secs(3)).await;
-    assert_eq!(scene.telling.listeners(), 1);
-    scene.telling.go_deaf();
-    let before = scene.acquires();
+    assert_eq!(context.telling.listeners(), 1);
+    context.telling.go_deaf();
+    let before = context.acquires();
     sleep(Duration::from_secs(2)).await;
-    let asked = scene.acquires() - before;
+    let asked = context.acquires() - before;
     assert!(asked >= 10, "back to polling: {asked}");
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
@@ -154,15 +154,15 @@ async fn going_deaf_in_the_middle_is_noticed() {
 
 #[tokio::test(start_paused = true)]
 async fn listening_ends_when_nobody_has_waited_for_a_minute() {
-    let scene = Scene::new();
-    scene.asked_in_ten_seconds().await;
-    assert_eq!(scene.telling.listeners(), 1);
+    let context = Context::new();
+    context.asked_in_ten_seconds().await;
+    assert_eq!(context.telling.listeners(), 1);
     sleep(Duration::from_secs(30)).await;
-    assert_eq!(scene.telling.listeners(), 1);
+    assert_eq!(context.telling.listeners(), 1);
     sleep(Duration::from_secs(40)).await;
-    assert_eq!(scene.telling.listeners(), 0);
-    scene.asked_in_ten_seconds().await;
-    assert_eq!(scene.telling.listeners(), 1, "and begins again");
+    assert_eq!(context.telling.listeners(), 0);
+    context.asked_in_ten_seconds().await;
+    assert_eq!(context.telling.listeners(), 1, "and begins again");
 }
 
 /// Waits for the session that listens on the table's channel, and ends it.
@@ -176,7 +176,7 @@ const END_LISTENING: &str = "DO $$ BEGIN
     RAISE EXCEPTION 'nobody listens';
 END $$";
 
-/// The server ends the listening connection, and the lock goes round all the same.
+/// The server ends the listening connection, and the lock changes hands all the same.
 async fn a_connection_that_hears_nothing_any_more_only_slows_things(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     for _ in 0..3 {

@@ -36,10 +36,7 @@ impl Member {
     /// Its last body has begun and not ended. Only a process that [`stop`] stopped stays that way.
     fn is_inside(&self) -> bool {
         let log = Log::read(&self.log).unwrap();
-        let mut visits = log
-            .iter()
-            .rev()
-            .filter(|event| !matches!(event, Event::Trouble(_)));
+        let mut visits = log.iter().rev().filter(|event| !matches!(event, Event::Fault(_)));
         matches!(visits.next(), Some(Event::Enter { .. }))
     }
 }
@@ -82,7 +79,7 @@ impl<'a> Crew<'a> {
         });
     }
 
-    /// Kills a process that is inside of the lock, and starts another in its place. The one that the row
+    /// Kills a process that holds the lock, and starts another in its place. The one that the row
     /// names is stopped first and killed only if its log says that it is inside: the lock changes hands all
     /// the time.
     pub(crate) async fn kill_the_holder(&mut self, locks: &LockManager) {

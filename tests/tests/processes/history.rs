@@ -7,7 +7,7 @@ use dblock_tests::hot_account::{Event, Log, TTL};
 use super::crew::Former;
 use super::{FULL_LENGTH, PROCESSES};
 
-/// A stay inside of the lock.
+/// A stay under the lock.
 #[derive(Debug, Clone)]
 struct Stay {
     seat: usize,
@@ -24,7 +24,7 @@ pub(crate) struct History {
     /// In the order of their entries.
     stays: Vec<Stay>,
     kills: usize,
-    trouble: Vec<String>,
+    fault: Vec<String>,
 }
 
 impl History {
@@ -32,7 +32,7 @@ impl History {
         let mut history = Self {
             stays: Vec::new(),
             kills: former.iter().filter(|former| former.killed_ns.is_some()).count(),
-            trouble: Vec::new(),
+            fault: Vec::new(),
         };
         for former in former {
             history.add(former, Log::read(&former.log).unwrap());
@@ -63,7 +63,7 @@ impl History {
                     stay.end_ns = at_ns;
                     self.stays.push(stay);
                 }
-                Event::Trouble(text) => self.trouble.push(text),
+                Event::Fault(text) => self.fault.push(text),
             }
         }
         self.stays.extend(open.into_iter().map(|stay| {
@@ -99,7 +99,7 @@ impl History {
             );
         }
         let cut = self.stays.iter().filter(|stay| stay.cut).count();
-        assert!(cut > 0, "no process was killed inside of the lock");
+        assert!(cut > 0, "no process was killed under the lock");
         assert_eq!(
             self.takeovers().count(),
             cut,
@@ -109,7 +109,7 @@ impl History {
         for seat in (0..PROCESSES).filter(|_| length >= FULL_LENGTH) {
             assert!(
                 self.stays.iter().any(|stay| stay.seat == seat),
-                "process {seat} never got in"
+                "process {seat} never entered"
             );
         }
     }
@@ -170,8 +170,8 @@ impl History {
                 times.iter().sum::<Duration>().as_millis(),
             );
         }
-        eprintln!("  calls that failed and were repeated: {}", self.trouble.len());
-        for text in self.trouble.iter().take(5) {
+        eprintln!("  calls that failed and were repeated: {}", self.fault.len());
+        for text in self.fault.iter().take(5) {
             eprintln!("    {text}");
         }
     }

@@ -43,10 +43,10 @@ async fn a_row_locked_by_a_users_transaction_stalls_nobody_else() {
             }
         }
         assert_eq!(one(&store, release(locked)).await, Outcome::Skipped);
-        let Outcome::Busy(occupant) = one(&store, acquire("k7")).await else {
+        let Outcome::Busy(holder) = one(&store, acquire("k7")).await else {
             panic!("a held key is busy")
         };
-        assert_eq!(occupant.fence_token, fence_token);
+        assert_eq!(holder.fence_token, fence_token);
         fastest = fastest.min(started.elapsed());
     }
     // To wait for the lock would take a second in each round.

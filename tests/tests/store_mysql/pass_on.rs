@@ -31,11 +31,11 @@ async fn answer(store: &MySqlStore, request: &Request, alone: bool) -> Outcome {
 
 async fn queued(store: &MySqlStore, request: &Request) -> i64 {
     let answer = one(store, request.clone()).await;
-    let Outcome::Queued { occupant, next_ttl } = answer else {
+    let Outcome::Queued { holder, next_ttl } = answer else {
         panic!("{answer:?}")
     };
     assert_eq!(next_ttl, NEXT_TTL);
-    occupant.fence_token
+    holder.fence_token
 }
 
 fn passed_on(outcome: &Outcome) -> bool {

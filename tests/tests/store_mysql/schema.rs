@@ -142,7 +142,7 @@ async fn a_migration_that_was_interrupted_anywhere_is_finished_and_keeps_the_row
             assert_eq!((old.fence_token, old.fence_ceiling, old.next), (7, 8, None));
             let taken = one(&stores[0], acquire("old")).await;
             assert!(
-                matches!(&taken, Outcome::Granted { taken_over: Some(former), .. } if former.holder == "me")
+                matches!(&taken, Outcome::Granted { taken_over: Some(former), .. } if former.name == "me")
             );
         }
         hand.end().await;

@@ -27,7 +27,7 @@ async fn row(store: &PostgresStore, name: &str) -> LockRow {
 
 fn queued(outcome: &Outcome) -> (i64, Duration) {
     match outcome {
-        Outcome::Queued { occupant, next_ttl } => (occupant.fence_token, *next_ttl),
+        Outcome::Queued { holder, next_ttl } => (holder.fence_token, *next_ttl),
         other => panic!("not queued: {other:?}"),
     }
 }
@@ -262,11 +262,11 @@ impl Racer {
                     self.seen.granted.fetch_add(1, SeqCst);
                     return self.inside(request, fence_token).await;
                 }
-                Outcome::Queued { occupant, .. } => {
+                Outcome::Queued { holder, .. } => {
                     if round.is_multiple_of(7) {
                         return self.give_up(request).await;
                     }
-                    if let Some(fence_token) = self.passed_on(request, occupant.fence_token).await {
+                    if let Some(fence_token) = self.passed_on(request, holder.fence_token).await {
                         self.seen.woken.fetch_add(1, SeqCst);
                         return self.inside(request, fence_token).await;
                     }
@@ -362,7 +362,7 @@ async fn racing_successors_enter_one_at_a_time() {
     };
     timeout(Duration::from_secs(90), all)
         .await
-        .expect("nobody gets in any more");
+        .expect("nobody enters any more");
     let (granted, woken, withdrawn) = (&seen.granted, &seen.woken, &seen.withdrawn);
     eprintln!("granted: {granted:?}, woken: {woken:?}, withdrawn: {withdrawn:?}");
     assert!(woken.load(SeqCst) > 20 && granted.load(SeqCst) > 0 && withdrawn.load(SeqCst) > 0);

@@ -55,13 +55,13 @@ async fn the_rules_hold_for_one_row_and_for_many() {
 
         let second = waiting(round, Duration::from_secs(10));
         let busy = ask(&second).await;
-        let Outcome::Busy(occupant) = &busy else {
+        let Outcome::Busy(holder) = &busy else {
             panic!("{busy:?}")
         };
-        assert_eq!((occupant.fence_token, &*occupant.holder), (fence, "host/1 test"));
+        assert_eq!((holder.fence_token, &*holder.name), (fence, "host/1 test"));
         assert!(
-            occupant.remaining > TTL / 2 && occupant.remaining <= TTL,
-            "{occupant:?}"
+            holder.remaining > TTL / 2 && holder.remaining <= TTL,
+            "{holder:?}"
         );
         assert!(matches!(
             ask(&extend(&first, 1)).await,

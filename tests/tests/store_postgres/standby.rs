@@ -9,7 +9,7 @@ use dblock_tests::own_server::{Commits, OwnServer};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::time::{sleep, timeout};
 
-use crate::bench::{acquire, one, token};
+use crate::bench::{acquire, one, release, token};
 
 /// How many standbys there are whose answer a commit waits for. None of them ever answers.
 async fn standbys(admin: &mut PgConnection, names: &str) {
@@ -80,7 +80,40 @@ async fn a_commit_that_no_standby_has_is_no_grant() {
     // An operator gives up on the standby.
     standbys(&mut admin, "").await;
     let (store, _) = grant.await.unwrap();
-    assert_eq!(waiting(&mut admin).await, []);
+    assert!(waiting(&mut admin).await.is_empty());
     let busy = one(&store, &acquire("cancelled")).await.unwrap();
     assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+}
+
+/// A crash that forgets such a release leaves a lease that ends by itself.
+#[tokio::test]
+async fn a_release_that_passes_nothing_on_waits_for_no_standby() {
+    let Some(server) = OwnServer::start(Database::Postgres, Commits::ToMemory).await else {
+        return;
+    };
+    let store = PostgresStore::open(&server.url(), "locks").unwrap();
+    store.migrate().await.unwrap();
+    let leases = ["alone", "first", "second"].map(acquire);
+    for lease in &leases {
+        token(&one(&store, lease).await.unwrap());
+    }
+    let mut admin = PgConnection::connect(&server.url()).await.unwrap();
+    standbys(&mut admin, "nobody").await;
+    // The servers' processes read that one by one; a commit that waits shows that the store's has.
+    while timeout(Duration::from_millis(300), one(&store, &acquire("other")))
+        .await
+        .is_ok()
+    {}
+    let releases = leases.map(|lease| release(&lease));
+    let (alone, together) = releases.split_at(1);
+    for batch in [alone, together] {
+        let answers = timeout(Duration::from_secs(30), store.apply(batch)).await;
+        for answer in answers.expect("a release does not wait") {
+            assert!(
+                matches!(answer, Ok(Outcome::Released { freed: true, .. })),
+                "{answer:?}"
+            );
+        }
+    }
+    standbys(&mut admin, "").await;
 }

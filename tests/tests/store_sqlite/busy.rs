@@ -33,10 +33,10 @@ async fn a_busy_poll_only_reads() {
     let requests = ask();
     for batch in [&requests[..], &requests[..1]] {
         for answer in other.apply(batch).await {
-            let Ok(Outcome::Busy(occupant)) = answer else {
+            let Ok(Outcome::Busy(holder)) = answer else {
                 panic!("{answer:?}")
             };
-            assert!(occupant.remaining > TTL / 2, "{occupant:?}");
+            assert!(holder.remaining > TTL / 2, "{holder:?}");
         }
     }
     assert_eq!(row(&*store, "a").await.unwrap().wanted_until, wanted_until);

@@ -116,7 +116,7 @@ async fn a_table_of_version_1_is_upgraded_by_many_at_once_and_keeps_its_rows() {
     assert_eq!((old.fence_token, old.fence_ceiling, old.next), (7, 8, None));
     let taken = one(&*store, &acquire("old", TTL)).await.unwrap();
     assert!(
-        matches!(&taken, Outcome::Granted { taken_over: Some(former), .. } if former.holder == "me"),
+        matches!(&taken, Outcome::Granted { taken_over: Some(former), .. } if former.name == "me"),
         "{taken:?}"
     );
 }

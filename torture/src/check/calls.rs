@@ -14,7 +14,7 @@ pub(crate) struct Call {
     pub(crate) key: String,
     pub(crate) way: Way,
     pub(crate) wait: i64,
-    pub(crate) terms: Terms,
+    pub(crate) parameters: Parameters,
     pub(crate) spawned: bool,
     within: Option<u64>,
     /// The outermost call of its chain.
@@ -34,7 +34,7 @@ pub(crate) struct Call {
 
 /// How the lease was asked for: by the root, whatever is asked inside of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct Parameters {
     pub(crate) ttl: i64,
     pub(crate) renew: bool,
     pub(crate) hold_min: Option<i64>,
@@ -162,7 +162,7 @@ impl Calls {
                 spawned_by,
             } => {
                 let ns = |ms: u32| i64::from(ms) * MS;
-                let own = Terms {
+                let own = Parameters {
                     ttl: ns(*ttl_ms),
                     renew: *renew,
                     hold_min: hold_min_ms.map(ns),
@@ -182,7 +182,7 @@ impl Calls {
                     key: key.clone(),
                     way: *way,
                     wait: ns(*wait_ms),
-                    terms: root.map_or(own, |root| root.terms),
+                    parameters: root.map_or(own, |root| root.parameters),
                     spawned: spawned_by.is_some(),
                     within: *within,
                     chain,

@@ -62,7 +62,7 @@ pub(super) fn cause(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> Caus
         excused.push((Span { from, to: to + GRACE }, Cause::Blocked));
     }
     if let Some(left) = stay.left
-        && left.at - left.last_step >= margin(call.terms.ttl)
+        && left.at - left.last_step >= margin(call.parameters.ttl)
     {
         let unpolled = Span {
             from: left.last_step,

@@ -15,7 +15,7 @@ use crate::worker::LONGEST_TTL;
 pub(crate) const RECOVERY: i64 = (LONGEST_TTL.as_secs().cast_signed() * 1_000 + 4_000) * MS;
 
 /// A store that is well answers within this time.
-const PATIENCE: i64 = 2_500 * MS;
+const TIMEOUT: i64 = 2_500 * MS;
 
 pub(super) fn check(history: &History, calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     let mut quiet = false;
@@ -74,9 +74,9 @@ fn must_live(call: &Call, calls: &Calls, facts: &Facts) -> bool {
         facts.still_within(call.life, span) > 0
     });
     let long_enough = |call: &Call| {
-        call.terms.renew
-            && call.terms.max_hold.is_none()
-            && Duration::from_nanos(call.terms.ttl.unsigned_abs()) >= LONGEST_TTL
+        call.parameters.renew
+            && call.parameters.max_hold.is_none()
+            && Duration::from_nanos(call.parameters.ttl.unsigned_abs()) >= LONGEST_TTL
             && call.stay.as_ref().is_none_or(|stay| stay.blocks.is_empty())
     };
     !stood_still && calls.outwards(call).all(long_enough)
@@ -107,7 +107,7 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
             });
         }
         // A busy machine may need longer than the shortest waits.
-        let hurried = call.wait > 0 && call.wait < PATIENCE || facts.still_within(call.life, span) > 0;
+        let hurried = call.wait > 0 && call.wait < TIMEOUT || facts.still_within(call.life, span) > 0;
         let slow = facts.only_slow.is_some_and(|slow| slow < answer.at);
         let expected = answer.end == End::Store && (call.asked < since || hurried || slow);
         if matches!(answer.end, End::Store | End::Other) && !expected {

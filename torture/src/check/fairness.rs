@@ -1,4 +1,4 @@
-//! Who waits gets in. Looked at in the time in which nothing is wrong: before that, a process that is cut off waits for
+//! A waiter enters. Looked at in the time in which nothing is wrong: before that, a process that is cut off waits for
 //! good reasons.
 
 use std::collections::HashMap;
@@ -8,12 +8,12 @@ use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, MS};
 
-/// How long a waiter may be passed over, if at least so many others come in who asked after him. (A wait queue may be
+/// How long a waiter may be passed over, if at least so many others enter who asked after him. (A wait queue may be
 /// long.)
 const BOUND: i64 = 5_000 * MS;
 const OVERTAKERS: usize = 20;
 
-/// A key whose next owner comes in later than this does not go round: somebody stays for long, or a lease runs out.
+/// A key whose next owner enters later than this changes hands no more: somebody stays for long, or a lease runs out.
 const ROUND: i64 = 1_000 * MS;
 
 /// How long a key may be busy because of a lease that nobody is inside of: one that was given up is released, and

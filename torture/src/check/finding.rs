@@ -87,7 +87,7 @@ pub(crate) enum Finding {
         call: u64,
         /// How long the key went round without him.
         passed_over: i64,
-        /// How many came in who asked later.
+        /// How many entered who asked later.
         overtakers: usize,
         at: i64,
     },

@@ -40,7 +40,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
 /// Until when a call that has returned keeps its key. The grant came no sooner than it was asked for, and no sooner
 /// than the one before had gone.
 fn keeps_until(call: &Call, left_before: i64, facts: &Facts) -> Option<i64> {
-    let hold_min = call.terms.hold_min.filter(|_| call.is_root())?;
+    let hold_min = call.parameters.hold_min.filter(|_| call.is_root())?;
     let (left, answer) = (call.stay.as_ref()?.left?, call.answer.as_ref()?);
     let in_order = answer.end == End::Done && answer.at - left.at < LEFT_AT_ONCE;
     let granted = if left_before <= left.at {
@@ -61,7 +61,7 @@ fn held_too_long(calls: &Calls, call: &Call, stay: &Stay, facts: &Facts, finding
     let root = calls
         .get(call.life, call.root)
         .and_then(|root| root.stay.as_ref());
-    let Some((root, max_hold)) = root.zip(call.terms.max_hold) else {
+    let Some((root, max_hold)) = root.zip(call.parameters.max_hold) else {
         return;
     };
     let span = Span {

@@ -121,8 +121,8 @@ fn count(history: &History, calls: &Calls, facts: &Facts) -> Counts {
         counts.sections += 1;
         counts.reentries += usize::from(!call.is_root() && call.way != Way::Inherit);
         counts.spawned += usize::from(call.spawned);
-        counts.kept.0 += usize::from(call.is_root() && call.terms.hold_min.is_some());
-        counts.kept.1 += usize::from(call.is_root() && call.terms.max_hold.is_some());
+        counts.kept.0 += usize::from(call.is_root() && call.parameters.hold_min.is_some());
+        counts.kept.1 += usize::from(call.is_root() && call.parameters.max_hold.is_some());
         if let Some(settings) = facts.settings.get(&call.life) {
             *counts.by_settings.entry(settings.name()).or_default() += 1;
         }

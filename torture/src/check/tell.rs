@@ -89,7 +89,7 @@ impl Finding {
                 let ms = passed_over / MS;
                 write!(
                     f,
-                    "process {life} call {call} waited for {key} while {overtakers} who asked later came in, in {ms} ms"
+                    "process {life} call {call} waited for {key} while {overtakers} who asked later entered, in {ms} ms"
                 )
             }
             Self::HeldByNobody {

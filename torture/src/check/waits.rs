@@ -13,10 +13,10 @@ use crate::history::{End, MS};
 pub(crate) const SLACK: i64 = 1_000 * MS;
 
 /// What a call without a wait may take: the store's time.
-const STORE_PATIENCE: i64 = 5_000 * MS;
+const ANSWER_TIMEOUT: i64 = 5_000 * MS;
 
 /// How long a call awaits its release at most.
-const RELEASE_PATIENCE: i64 = 3_000 * MS;
+const RELEASE_TIMEOUT: i64 = 3_000 * MS;
 
 /// For how long after a release a caller may hear that its lease was in the way: a process takes the store's word
 /// for a second, and the row may lag behind local hand-overs.
@@ -28,14 +28,14 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     for call in calls.iter() {
         let waited = awake(call, call.asked, call.decided(), facts);
         longest.0 = longest.0.max(waited);
-        let limit = if call.wait == 0 { STORE_PATIENCE } else { call.wait };
+        let limit = if call.wait == 0 { ANSWER_TIMEOUT } else { call.wait };
         latest = latest.max(waited - limit);
-        judge(call, "to get in or give up", waited, limit, verdict);
+        judge(call, "to enter or give up", waited, limit, verdict);
         let left = call.stay.as_ref().and_then(|stay| stay.left);
         if let (Some(left), Some(answer)) = (left, &call.answer) {
             let leaving = awake(call, left.at, answer.at, facts);
             longest.1 = longest.1.max(leaving);
-            judge(call, "to leave", leaving, RELEASE_PATIENCE, verdict);
+            judge(call, "to leave", leaving, RELEASE_TIMEOUT, verdict);
         }
     }
     let span = |ns: i64| Duration::from_nanos(ns.unsigned_abs());
@@ -69,7 +69,7 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
     for call in calls.iter() {
         let Some(stay) = &call.stay else { continue };
         let (at, last) = released.entry((&call.key, stay.token)).or_insert((i64::MAX, 0));
-        let kept = stay.entered + call.terms.hold_min.unwrap_or(0);
+        let kept = stay.entered + call.parameters.hold_min.unwrap_or(0);
         *at = call.released.map_or(*at, |released| released.max(kept).min(*at));
         // Holds of the same lease, such as a child's, may outlive the guard.
         *last = call

@@ -9,7 +9,7 @@ use super::{Injector, millis};
 use crate::fault::Fault;
 
 /// How long a trick waits for a statement to be played on.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Injector<'_> {
     pub(super) async fn on_network(&self, fault: &Fault) -> bool {
@@ -59,7 +59,7 @@ async fn play(proxy: &Proxy, trick: Trick) -> bool {
         trick,
         Box::new(|bytes| bytes.windows(8).any(|window| window == b"torture:")),
     );
-    let give_up = tokio::time::Instant::now() + PATIENCE;
+    let give_up = tokio::time::Instant::now() + TIMEOUT;
     while tokio::time::Instant::now() < give_up {
         if proxy.played() > before {
             return true;

@@ -10,7 +10,7 @@ use crate::history::Event;
 use crate::worker::key_names;
 
 /// How long an operator waits for somebody to hold the key.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Injector<'_> {
     /// Frees a key by force. Whether it was held, as far as the operator was told.
@@ -36,7 +36,7 @@ impl Injector<'_> {
 
     /// Waits until somebody holds the key.
     async fn is_held(&self, key: &str) -> bool {
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + TIMEOUT;
         while Instant::now() < give_up {
             let rows = self.locks.inspect(InspectFilter::new().prefix(key)).await;
             if rows.is_ok_and(|rows| !rows.is_empty()) {

@@ -10,7 +10,7 @@ use crate::fault::Fault;
 use crate::target::StoreKind;
 
 /// How long a connection or a statement of the administrator may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// More connections than the server takes.
 const TOO_MANY: usize = 200;
@@ -35,7 +35,7 @@ impl Injector<'_> {
             }
             Fault::SlowCommits { ms } => self.hold_commits(millis(ms)).await?,
             Fault::Terminate { all } => {
-                let done = timeout(PATIENCE, self.terminate(all)).await;
+                let done = timeout(TIMEOUT, self.terminate(all)).await;
                 return Ok(matches!(done, Ok(Ok(1..))));
             }
             Fault::ExhaustServer { ms } => return Ok(self.exhaust_server(millis(ms)).await),
@@ -147,7 +147,7 @@ async fn stage_backup(admin: &mut MySqlConnection, stage: &str) -> sqlx::Result<
 async fn exhaust<C: sqlx::Connection>(url: &str, length: Duration) -> bool {
     let mut taken = Vec::new();
     while taken.len() < TOO_MANY {
-        match timeout(PATIENCE, C::connect(url)).await {
+        match timeout(TIMEOUT, C::connect(url)).await {
             Ok(Ok(connection)) => taken.push(connection),
             _ => break,
         }
@@ -156,7 +156,7 @@ async fn exhaust<C: sqlx::Connection>(url: &str, length: Duration) -> bool {
     sleep(length).await;
     for connection in taken {
         // A connection that broke meanwhile is as good as closed.
-        let _ = timeout(PATIENCE, connection.close()).await;
+        let _ = timeout(TIMEOUT, connection.close()).await;
     }
     exhausted
 }

@@ -20,7 +20,7 @@ fn inside(sketch: &mut Sketch, ask: Ask, named: (&str, i64)) {
 fn two_roots_with_the_owner_and_token_of_one_are_two() {
     let mut sketch = Sketch::default().section(B, 1, 10, 50, 150);
     sketch.ask(A, 1, 0, None);
-    // The library gives the second what the first has, as if it had come in again.
+    // The library gives the second what the first has, as if it had enter again.
     sketch.enter(A, 1, 0, ("10", 10));
     sketch.leave(A, 1, 100, 100);
     sketch.answer(A, 1, 100, End::Done, None);

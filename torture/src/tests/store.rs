@@ -186,7 +186,7 @@ impl Shared {
             }
             Flaw::ForgetsWaiters if seat == 0 && ask.wanted_for.is_some() => {
                 if let Some(row) = self.row(&request.key).await? {
-                    return Ok(Outcome::Busy(rules::occupant(&row)));
+                    return Ok(Outcome::Busy(rules::holder(&row)));
                 }
             }
             _ => {}
@@ -205,10 +205,10 @@ impl Shared {
                 self.inner.force_release(&request.key).await?;
                 answer = self.honest(request.clone()).await?;
             }
-            (Outcome::Busy(occupant), Flaw::PassesOnTwice) if waits => {
+            (Outcome::Busy(holder), Flaw::PassesOnTwice) if waits => {
                 *self.twin.lock().unwrap() = Some((request.key.clone(), request.lease_id));
                 answer = Outcome::Queued {
-                    occupant: occupant.clone(),
+                    holder: holder.clone(),
                     next_ttl: said.min(NEXT_TTL),
                 };
             }

@@ -69,8 +69,8 @@ impl<'a> Asked<'a> {
     fn answer(mut self, result: &Result<(), LockError>) {
         let (end, by) = match result {
             Ok(()) => (End::Done, None),
-            Err(LockError::Busy { occupant, .. }) => (End::Busy, occupant.as_ref()),
-            Err(LockError::Timeout { occupant, .. }) => (End::Timeout, occupant.as_ref()),
+            Err(LockError::Busy { holder, .. }) => (End::Busy, holder.as_ref()),
+            Err(LockError::Timeout { holder, .. }) => (End::Timeout, holder.as_ref()),
             Err(LockError::Lost { .. }) => (End::Lost, None),
             Err(LockError::Store { .. }) => (End::Store, None),
             Err(LockError::Shutdown { .. }) => (End::Shutdown, None),
@@ -82,7 +82,7 @@ impl<'a> Asked<'a> {
             .filter(|_| matches!(end, End::Store | End::Other));
         self.write_end(
             end,
-            by.map(|occupant| occupant.fence_token),
+            by.map(|holder| holder.fence_token),
             text.map(ToString::to_string),
         );
     }

@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     pub(super) dropped_after: Option<Duration>,
 }
 
-/// What happens inside of the lock.
+/// What happens under the lock.
 #[derive(Debug, Clone)]
 pub(super) struct Section {
     pub(super) length: Duration,

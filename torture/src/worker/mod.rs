@@ -2,7 +2,7 @@
 //! stopped in every way there is.
 //!
 //! - [`keys`] says what is fought for; [`mix`] decides what a call does; [`call`] makes it and writes down that it is made and how it ended.
-//! - [`section`] is what happens inside of the lock.
+//! - [`section`] is what happens under the lock.
 
 mod call;
 mod keys;

@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const STALL: Duration = Duration::from_millis(150);
 
 /// How long a process waits for a connection of its own.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a worker is started.
 #[derive(Debug, clap::Args)]
@@ -78,7 +78,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         seat: arguments.seat,
         life: arguments.life,
     };
-    let bank = Bank::at(&arguments.url, PATIENCE)?;
+    let bank = Bank::at(&arguments.url, TIMEOUT)?;
     // The server may be down at this moment.
     let locks = LockManager::builder(bank.source())
         .namespace("torture")
@@ -97,7 +97,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
     watch_for_stalls(Arc::clone(&worker));
     let stop = CancellationToken::new();
     let mut orders = orders();
-    let obey = async {
+    let commands = async {
         while let Some(order) = orders.recv().await {
             let Order::Exhaust(length) = order;
             tokio::spawn({
@@ -109,7 +109,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let work = Arc::clone(&worker);
     let seed = arguments.seed.wrapping_mul(1_000_003) ^ (life.life * 100 + life.seat) as u64;
-    tokio::join!(obey, work.work(seed, arguments.tasks, stop.clone()));
+    tokio::join!(commands, work.work(seed, arguments.tasks, stop.clone()));
     locks.shutdown(Duration::from_secs(1)).await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What happens inside of a lock.
+//! What happens under a lock.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -22,12 +22,12 @@ use crate::resource::Write;
 const STEP: Duration = Duration::from_millis(5);
 
 /// How long a section waits for the database or the resource.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The payload of a panic that is part of the plan.
 pub(crate) struct Planned;
 
-/// A stay inside of a lock. Writes down when it begins and, however it ends, when it does.
+/// A stay under a lock. Writes down when it begins and, however it ends, when it does.
 struct Visit<'a> {
     worker: &'a Worker,
     call: u64,
@@ -95,7 +95,7 @@ impl<'a> Visit<'a> {
             token: self.token,
             sent: now(),
         };
-        let accepted = timeout(PATIENCE, self.worker.resource.write(&write)).await;
+        let accepted = timeout(TIMEOUT, self.worker.resource.write(&write)).await;
         accepted.is_ok_and(|accepted| accepted.unwrap_or(false))
     }
 }
@@ -119,7 +119,7 @@ impl Drop for Visit<'_> {
 impl Worker {
     /// The body of a call that puts the lock into the chain.
     pub(super) async fn section(self: &Arc<Self>, call: u64, plan: &Plan, outer: Option<CurrentLock>) {
-        let lock = dblock::current().expect("a section is inside of its lock");
+        let lock = dblock::current().expect("a section holds its lock");
         let mut visit = Visit::begin(self, call, &plan.key, lock.owner(), lock.fence_token());
         // Nobody stops these bodies: a child shares the lease of a parent that may only want to be told.
         let told_only = matches!(plan.way, Way::Signal | Way::Inherit);
@@ -206,7 +206,7 @@ impl Worker {
         } else {
             &[]
         };
-        if let Ok(Ok(())) = timeout(PATIENCE, Box::pin(bank.transfer(transfer, fence))).await {
+        if let Ok(Ok(())) = timeout(TIMEOUT, Box::pin(bank.transfer(transfer, fence))).await {
             self.journal.write(Event::Transferred { id: transfer.id });
         }
     }

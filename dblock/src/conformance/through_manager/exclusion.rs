@@ -70,7 +70,7 @@ pub async fn tasks_of_two_managers_never_overlap(fixture: &impl Fixture) {
     }
 }
 
-/// Eight callers queue in one process: they get in in the order in which they came.
+/// Eight callers queue in one process: they enter in the order in which they came.
 pub async fn callers_of_one_process_get_in_first_come_first_served(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
@@ -108,19 +108,16 @@ pub async fn other_keys_do_not_wait(fixture: &impl Fixture) {
     assert!(second.acquire("key", long()).await.unwrap_err().is_busy());
 }
 
-/// A process died inside: others are busy until its lease ends, and get in soon after with a larger token.
+/// A process died inside: others are busy until its lease ends, and enter soon after with a larger token.
 pub async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
     // Long enough to be asked for inside of it on a busy machine.
     let dead = site.die_inside("key", SHORT * 5).await;
     match locks.acquire("key", long()).await {
-        Err(LockError::Busy { occupant, .. }) => {
-            let occupant = occupant.unwrap();
-            assert_eq!(
-                (occupant.owner, occupant.holder.as_str()),
-                (dead.owner, "host/dead")
-            );
+        Err(LockError::Busy { holder, .. }) => {
+            let holder = holder.unwrap();
+            assert_eq!((holder.owner, holder.name.as_str()), (dead.owner, "host/dead"));
         }
         other => panic!("{other:?}"),
     }

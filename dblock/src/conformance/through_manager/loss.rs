@@ -251,7 +251,7 @@ pub async fn an_expired_guard_releases_nothing(fixture: &impl Fixture) {
     let dropped = locks.clone();
     let successor = other.acquire("key", patient()).await.unwrap();
     assert!(successor.fence_token() > former.fence_token());
-    assert!(former.is_lost(), "it knew before anybody could get in");
+    assert!(former.is_lost(), "it knew before anybody could enter");
     let row = site.the_row("key").await;
     let lost = former.release().await.unwrap_err();
     assert_eq!(reason(&lost), LostReason::Expired);

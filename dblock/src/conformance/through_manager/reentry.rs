@@ -134,7 +134,7 @@ pub async fn a_spawned_task_is_a_new_owner(fixture: &impl Fixture) {
         (spawned.await.unwrap(), current().unwrap().owner())
     });
     match outer.await.unwrap() {
-        (Err(LockError::Busy { occupant, .. }), owner) => assert_eq!(occupant.unwrap().owner, owner),
+        (Err(LockError::Busy { holder, .. }), owner) => assert_eq!(holder.unwrap().owner, owner),
         other => panic!("{other:?}"),
     }
 }
@@ -224,7 +224,7 @@ pub async fn nested_calls_with_other_keys_share_the_owner(fixture: &impl Fixture
     }
 }
 
-/// Waiting forever inside of another lock is refused; a bounded wait and re-entry are not.
+/// Waiting forever under another lock is refused; a bounded wait and re-entry are not.
 pub async fn waiting_forever_inside_of_another_lock_is_refused(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;

@@ -148,7 +148,7 @@ pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &impl
     assert!(site.is_free("key").await);
 }
 
-/// A waiter that was dropped does not get in before the next one.
+/// A waiter that was dropped does not enter before the next one.
 pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
@@ -167,7 +167,7 @@ pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &i
     let _ = waiting.await;
     let token = guard.fence_token();
     guard.release().await.unwrap();
-    // Were the caller still in the queue, it would come in before this one.
+    // Were the caller still in the queue, it would enter before this one.
     let next = locks.acquire("key", long().wait(LONG)).await.unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::conformance::Fixture;
-use crate::conformance::scene::{self, Asker, PATIENCE, key};
+use crate::conformance::context::{self, Asker, TIMEOUT, key};
 use crate::store::{LockRow, Store};
 use crate::{LockManager, LockOptions};
 
@@ -65,7 +65,7 @@ impl<'f, F: Fixture> Site<'f, F> {
 
     /// The row of a key that has one.
     pub(super) async fn the_row(&self, name: &str) -> LockRow {
-        scene::existing(&*self.look, &key(name)).await
+        context::existing(&*self.look, &key(name)).await
     }
 
     /// Whether the row of a key has no holds.
@@ -75,7 +75,7 @@ impl<'f, F: Fixture> Site<'f, F> {
 
     /// Reads the row until it is as `wished`. The row.
     pub(super) async fn until(&self, name: &str, wished: impl Fn(&LockRow) -> bool) -> LockRow {
-        scene::until(&*self.look, &key(name), "the row to change", wished).await
+        context::until(&*self.look, &key(name), "the row to change", wished).await
     }
 
     /// Waits until the row is free, which must be long before a ttl of 30 seconds.
@@ -87,7 +87,7 @@ impl<'f, F: Fixture> Site<'f, F> {
     /// Leaves a lease of `ttl` behind, as a process does that dies while it is inside.
     pub(super) async fn die_inside(&self, name: &str, ttl: Duration) -> LockRow {
         let dead = Asker::with_holder(name, "host/dead");
-        scene::granted(&*self.look, dead.acquire(ttl)).await;
+        context::granted(&*self.look, dead.acquire(ttl)).await;
         self.the_row(name).await
     }
 }
@@ -101,7 +101,7 @@ pub(super) fn is_free(row: &LockRow) -> bool {
 pub(super) async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let since = Instant::now();
     while !done() {
-        assert!(since.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        assert!(since.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -8,7 +8,7 @@ use super::site::{LONG, Site, is_free, long, patient};
 use crate::conformance::Fixture;
 use crate::{InspectFilter, LockError, LockManager};
 
-/// A caller that waits writes so into the row and changes nothing else; when it is dropped it does not get in.
+/// A caller that waits writes so into the row and changes nothing else; when it is dropped it does not enter.
 pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (holder, other) = (site.manager().await, site.manager().await);
@@ -76,26 +76,23 @@ pub async fn busy_says_who_and_how_long(fixture: &impl Fixture) {
         assert!(error.to_string().contains("shop::settle"), "{error}");
         match error {
             LockError::Busy {
-                key,
-                occupant,
-                waited,
-                ..
+                key, holder, waited, ..
             } => {
                 assert_eq!(key.as_str(), "key");
                 assert!(waited < Duration::from_secs(10), "{waited:?}");
-                let occupant = occupant.unwrap();
+                let holder = holder.unwrap();
                 assert_eq!(
-                    (occupant.owner, occupant.fence_token),
+                    (holder.owner, holder.fence_token),
                     (guard.owner(), guard.fence_token())
                 );
-                assert!(occupant.remaining > LONG / 2 && occupant.remaining <= LONG);
+                assert!(holder.remaining > LONG / 2 && holder.remaining <= LONG);
             }
             other => panic!("{other:?}"),
         }
     }
 }
 
-async fn expect_timeout(locks: &LockManager, wait: Duration) -> crate::store::Occupant {
+async fn expect_timeout(locks: &LockManager, wait: Duration) -> crate::store::Holder {
     let since = Instant::now();
     let error = locks.acquire("key", long().wait(wait)).await.unwrap_err();
     let took = since.elapsed();
@@ -103,14 +100,11 @@ async fn expect_timeout(locks: &LockManager, wait: Duration) -> crate::store::Oc
     assert!(error.is_busy() && error.is_retryable(), "{error:?}");
     match error {
         LockError::Timeout {
-            key,
-            occupant,
-            waited,
-            ..
+            key, holder, waited, ..
         } => {
             assert_eq!(key.as_str(), "key");
             assert!(waited >= wait && waited <= took, "{waited:?} of {took:?}");
-            occupant.unwrap()
+            holder.unwrap()
         }
         other => panic!("{other:?}"),
     }
@@ -123,9 +117,9 @@ pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
     let guard = locks.acquire("key", long()).await.unwrap();
     let wait = Duration::from_secs(5);
     let occupants = tokio::join!(expect_timeout(&locks, wait), expect_timeout(&other, wait));
-    for occupant in [occupants.0, occupants.1] {
+    for holder in [occupants.0, occupants.1] {
         assert_eq!(
-            (occupant.owner, occupant.fence_token),
+            (holder.owner, holder.fence_token),
             (guard.owner(), guard.fence_token())
         );
     }
@@ -144,7 +138,7 @@ pub async fn a_wait_counts_the_whole_queue(fixture: &impl Fixture) {
     assert!(matches!(first, Err(LockError::Timeout { .. })), "{first:?}");
 }
 
-/// A waiter that is told nothing gets in soon after the lock is free: it looks at least every second.
+/// A waiter that is told nothing enters soon after the lock is free: it looks at least every second.
 pub async fn a_waiter_gets_in_soon_after_the_release(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);

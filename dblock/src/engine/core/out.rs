@@ -7,7 +7,7 @@ use super::key::{Machine, Waiter};
 use super::ownership::Ownership;
 use super::time::Time;
 use crate::error::LostReason;
-use crate::store::{Occupant, Request, StoreError};
+use crate::store::{Holder, Request, StoreError};
 
 pub(crate) use crate::store::Kind;
 
@@ -75,7 +75,7 @@ pub(crate) enum Reply<C> {
 #[derive(Debug, Clone)]
 pub(crate) enum Refusal {
     /// Somebody holds it.
-    Held(Option<Occupant>),
+    Held(Option<Holder>),
     /// Its row is locked by somebody's transaction.
     RowLocked,
     /// The store has not said anything yet.
@@ -87,7 +87,7 @@ pub(crate) enum Refusal {
 /// What the store said last of a key.
 #[derive(Debug)]
 pub(crate) enum LastAnswer {
-    Busy(Option<Occupant>),
+    Busy(Option<Holder>),
     RowLocked,
     Failed(StoreError),
 }
@@ -95,7 +95,7 @@ pub(crate) enum LastAnswer {
 /// For the log and for metrics.
 #[derive(Debug)]
 pub(crate) enum Note {
-    TakenOver(Arc<Ownership>, Occupant),
+    TakenOver(Arc<Ownership>, Holder),
     Lost(Arc<Ownership>, LostReason),
     Revoked(Arc<Ownership>, Duration),
     Released(Arc<Ownership>),

@@ -25,7 +25,7 @@ struct Engine {
     shared: Arc<Shared>,
     handle: EngineHandle,
     key: Key,
-    /// Somebody is inside of the lock.
+    /// Somebody holds the lock.
     inside: Arc<AtomicBool>,
 }
 

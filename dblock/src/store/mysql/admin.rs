@@ -29,7 +29,7 @@ pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Resul
     let rows = row::fetch(&mut connection, text)
         .await
         .map_err(|error| store.failed(error));
-    let (mut rows, _) = connection.settle(rows)?;
+    let (mut rows, _) = connection.finish(rows)?;
     if filter.is_held_only() {
         // The clock was read after the rows: one may have expired in between.
         rows.retain(LockRow::is_held);
@@ -61,7 +61,7 @@ async fn change_held(store: &MySqlStore, key: &Key, assignments: &str) -> Result
     let done = sqlx::raw_sql(AssertSqlSafe(text))
         .execute(&mut **connection)
         .await;
-    let done = connection.settle(done.map_err(|error| store.failed(error)))?;
+    let done = connection.finish(done.map_err(|error| store.failed(error)))?;
     // sqlx asks for the rows met, not for those that changed.
     Ok(done.rows_affected() > 0)
 }

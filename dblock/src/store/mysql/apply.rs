@@ -13,7 +13,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 
 use super::{MySqlStore, busy, error, one, row, sql};
-use crate::store::rules::{absent, carry_out, occupant};
+use crate::store::rules::{absent, carry_out, holder};
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// How often a batch that collided with others is tried as a whole before it is split.
@@ -171,7 +171,7 @@ async fn attempt(
                 return Err(Failure { error, number, stage });
             }
             connection
-                .settle(Err(error))
+                .finish(Err(error))
                 .map_err(|error| Failure { error, number, stage })
         }
     }
@@ -311,7 +311,7 @@ impl Run<'_> {
 fn judge_locked(request: &Request, row: &LockRow) -> Outcome {
     let acquire = matches!(request.action, Action::Acquire(_));
     if acquire && row.is_held() && row.lease_id != request.lease_id {
-        Outcome::Busy(occupant(row))
+        Outcome::Busy(holder(row))
     } else {
         Outcome::Skipped
     }

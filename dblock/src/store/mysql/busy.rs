@@ -51,5 +51,5 @@ async fn read(store: &MySqlStore, keys: impl Iterator<Item = &Key>) -> Result<Ve
         .fetch_all(&mut **connection)
         .await;
     let rows = rows.and_then(|rows| rows.iter().map(row::with_clock).collect());
-    connection.settle(rows.map_err(|error| store.failed(error)))
+    connection.finish(rows.map_err(|error| store.failed(error)))
 }

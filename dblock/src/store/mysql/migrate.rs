@@ -17,12 +17,12 @@ const SCRIPTS: [&str; 2] = [
 ];
 
 /// How long a node waits for another one that migrates.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
     let mut connection = store.connections.take_new().await?;
     let found = version(store, &mut connection).await;
-    schema::check(connection.settle(found)?, &store.table)
+    schema::check(connection.finish(found)?, &store.table)
 }
 
 /// What stands in the version table; `None` when it or the lock table is not there.
@@ -95,7 +95,7 @@ async fn take_turn(store: &MySqlStore, connection: &mut MySqlConnection) -> Resu
     let taken: Option<i64> = sqlx::query_scalar(sql)
         .bind(store.table.schema())
         .bind(store.table.name())
-        .bind(PATIENCE.as_secs())
+        .bind(TIMEOUT.as_secs())
         .fetch_one(connection)
         .await
         .map_err(|error| store.failed(error))?;
@@ -105,7 +105,7 @@ async fn take_turn(store: &MySqlStore, connection: &mut MySqlConnection) -> Resu
     Err(StoreError::new(
         StoreErrorKind::Conflict,
         format!(
-            "another node has been creating the lock table {} for {PATIENCE:?}; try again",
+            "another node has been creating the lock table {} for {TIMEOUT:?}; try again",
             store.table
         ),
     ))

@@ -22,7 +22,7 @@ use sqlx::query::Query;
 use super::sql::LIVE_CLOCK;
 use super::{MySqlStore, row};
 use crate::store::clock::micros;
-use crate::store::rules::{occupant, still_busy};
+use crate::store::rules::{holder, still_busy};
 use crate::store::sql_row::COLUMNS;
 use crate::store::{Acquire, Action, Extend, Outcome, Request, StoreError, StoreErrorKind};
 
@@ -113,7 +113,7 @@ pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Resu
     };
     if let StoreErrorKind::Interrupted | StoreErrorKind::Unreachable = error.kind() {
         // It may have been carried out, which the engine must know; or another server may do it.
-        return Some(connection.settle(Err(error)));
+        return Some(connection.finish(Err(error)));
     }
     // It was refused, and it was a transaction of its own.
     connection.keep();
@@ -174,7 +174,7 @@ impl Single<'_> {
             .bind(self.key())
             .bind(row.lease_id);
         let noted = want.execute(&mut *self.connection).await?;
-        Ok((noted.rows_affected() > 0).then(|| Outcome::Busy(occupant(&row))))
+        Ok((noted.rows_affected() > 0).then(|| Outcome::Busy(holder(&row))))
     }
 
     async fn extend(self, ask: &Extend) -> Result<Outcome, sqlx::Error> {

@@ -29,12 +29,12 @@ pub(super) async fn purge(
     };
     let mut connection = store.connections.take().await?;
     let done = step.on(&mut connection).await;
-    match connection.settle(done) {
+    match connection.finish(done) {
         // The server closes idle connections after a while, which shows at the next use.
         Err(error) if error.kind() == StoreErrorKind::Interrupted => {
             let mut connection = store.connections.take_new().await?;
             let done = step.on(&mut connection).await;
-            connection.settle(done)
+            connection.finish(done)
         }
         done => done,
     }

@@ -54,7 +54,7 @@ async fn rows<'q>(
         .fetch_all(&mut connection)
         .await
         .map_err(|error| store.failed(error));
-    connection.settle(rows)
+    connection.finish(rows)
 }
 
 /// The flag of the only row; no row means that the key was free.

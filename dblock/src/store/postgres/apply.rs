@@ -103,7 +103,7 @@ async fn execute(
         }
         asked => asked,
     };
-    connection.settle(executed)
+    connection.finish(executed)
 }
 
 /// A grant whose commit took so long may have been answered although no synchronous standby has it: the server says so

@@ -31,7 +31,7 @@ use crate::store::error::{StoreError, StoreErrorKind};
 const QUIET: Duration = Duration::from_secs(30);
 
 /// How long a statement on this connection, or the first notification, may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) async fn listen(store: &PostgresStore, tell: &(dyn Fn(WakeUp) + Send + Sync)) -> StoreError {
     match until_lost(store, tell).await {
@@ -138,8 +138,8 @@ async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<(), S
         .execute(AssertSqlSafe(format!("NOTIFY \"{channel}\"")))
         .await
         .map_err(|error| store.failed(error));
-    other.settle(sent)?;
-    match timeout(PATIENCE, listener.try_recv()).await {
+    other.finish(sent)?;
+    match timeout(TIMEOUT, listener.try_recv()).await {
         Ok(answer) => drop(notification(store, answer)?),
         Err(_) => return Err(behind_a_pooler()),
     }
@@ -169,11 +169,11 @@ async fn in_time<T>(
     store: &PostgresStore,
     statement: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, StoreError> {
-    match timeout(PATIENCE, statement).await {
+    match timeout(TIMEOUT, statement).await {
         Ok(answer) => answer.map_err(|error| store.failed(error)),
         Err(_) => Err(StoreError::new(
             StoreErrorKind::Interrupted,
-            format!("the server did not answer the connection that listens for releases within {PATIENCE:?}"),
+            format!("the server did not answer the connection that listens for releases within {TIMEOUT:?}"),
         )),
     }
 }

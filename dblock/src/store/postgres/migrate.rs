@@ -23,7 +23,7 @@ pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError
     let found = version(store, &mut connection)
         .await
         .map_err(|error| store.failed(error));
-    schema::check(connection.settle(found)?, &store.table)
+    schema::check(connection.finish(found)?, &store.table)
 }
 
 /// What the version table says; `None` where a table or its row is missing.

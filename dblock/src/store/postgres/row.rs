@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 use super::apply::Placed;
 use crate::store::clock::until;
 use crate::store::sql_row::{self, WIDTH, unreadable};
-use crate::store::{Kind, LockRow, Occupant, Outcome};
+use crate::store::{Holder, Kind, LockRow, Outcome};
 
 /// A row of [`COLUMNS`](sql_row::COLUMNS) and the clock.
 pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
@@ -23,16 +23,16 @@ pub(super) fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(us
         .map_err(|_| unexpected("a key that was not asked for"))?;
     let (place, _) = part[found];
     let outcome = match (kind, row.try_get(1)?) {
-        (Kind::Acquire, "busy") => Outcome::Busy(occupant(row, until(row.try_get(3)?, 0))?),
+        (Kind::Acquire, "busy") => Outcome::Busy(holder(row, until(row.try_get(3)?, 0))?),
         (Kind::Acquire, "queued") => Outcome::Queued {
-            occupant: occupant(row, until(row.try_get(3)?, 0))?,
+            holder: holder(row, until(row.try_get(3)?, 0))?,
             next_ttl: until(row.try_get(8)?, 0),
         },
         (Kind::Acquire, word @ ("granted" | "taken over")) => Outcome::Granted {
             fence_token: row.try_get(2)?,
             remaining: until(row.try_get(3)?, 0),
             taken_over: (word == "taken over")
-                .then(|| occupant(row, Duration::ZERO))
+                .then(|| holder(row, Duration::ZERO))
                 .transpose()?,
             wanted: row.try_get(4)?,
         },
@@ -52,10 +52,10 @@ pub(super) fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(us
     Ok((place, outcome))
 }
 
-fn occupant(row: &PgRow, remaining: Duration) -> Result<Occupant, sqlx::Error> {
-    Ok(Occupant {
+fn holder(row: &PgRow, remaining: Duration) -> Result<Holder, sqlx::Error> {
+    Ok(Holder {
         owner: row.try_get(5)?,
-        holder: row.try_get(6)?,
+        name: row.try_get(6)?,
         fence_token: row.try_get(7)?,
         remaining,
     })

@@ -30,5 +30,5 @@ pub(super) async fn force_release(store: &SqliteStore, key: &Key) -> Result<bool
 async fn rows(store: &SqliteStore, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
     let mut connection = store.connections.take().await?;
     let rows = store.rows(&mut connection, query).await;
-    connection.settle(rows)
+    connection.finish(rows)
 }

@@ -24,7 +24,7 @@ impl SqliteStore {
     async fn alone(&self, request: &Request) -> Answer {
         let mut connection = self.connections.take().await?;
         let answer = self.alone_on(&mut connection, request).await;
-        connection.settle(answer)
+        connection.finish(answer)
     }
 
     async fn alone_on(&self, connection: &mut SqliteConnection, request: &Request) -> Answer {

@@ -20,12 +20,12 @@ const SCRIPTS: [&str; 2] = [
 
 /// How long a migration waits for others in all. Longer than a single statement: it is done once, when the
 /// program starts, and perhaps by many processes together.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) async fn check_schema(store: &SqliteStore) -> Result<(), StoreError> {
     let mut connection = store.connections.take().await?;
     let found = store.version(&mut connection).await;
-    schema::check(connection.settle(found)?, &store.table)
+    schema::check(connection.finish(found)?, &store.table)
 }
 
 /// Creates or upgrades the tables.
@@ -33,7 +33,7 @@ pub(super) async fn migrate(store: &SqliteStore) -> Result<(), StoreError> {
     let start = Instant::now();
     loop {
         match store.attempt().await {
-            Err(error) if error.kind() == StoreErrorKind::Conflict && start.elapsed() < PATIENCE => {}
+            Err(error) if error.kind() == StoreErrorKind::Conflict && start.elapsed() < TIMEOUT => {}
             Err(error) => return Err(error),
             Ok(found) => return schema::check(found, &store.table),
         }
@@ -44,7 +44,7 @@ impl SqliteStore {
     async fn attempt(&self) -> Result<Option<SchemaVersion>, StoreError> {
         let mut connection = self.connections.take().await?;
         let answer = self.upgrade(&mut connection).await;
-        connection.settle(answer)
+        connection.finish(answer)
     }
 
     /// Runs the scripts that are missing, all or none. What is there afterwards.

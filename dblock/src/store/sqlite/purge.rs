@@ -19,7 +19,7 @@ pub(super) async fn purge(
 ) -> Result<Purged, StoreError> {
     let mut connection = store.connections.take().await?;
     let answer = store.purge_on(&mut connection, idle, after, limit).await;
-    connection.settle(answer)
+    connection.finish(answer)
 }
 
 impl SqliteStore {

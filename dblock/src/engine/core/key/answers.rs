@@ -12,7 +12,7 @@ use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{LastAnswer, Note, Out, Refusal, Reply};
 use crate::engine::core::time::Time;
-use crate::store::{Action, Extend, Occupant, Outcome, StoreError, StoreErrorKind};
+use crate::store::{Action, Extend, Holder, Outcome, StoreError, StoreErrorKind};
 
 /// How long a caller that does not wait puts up with a row that somebody has locked.
 const ROW_LOCKED_TIMEOUT: Duration = Duration::from_secs(1);
@@ -165,18 +165,18 @@ impl<C> Machine<C> {
                 self.arrive(grant, Some(number), env, out);
                 self.note_taken_over(taken_over, out);
             }
-            Ok(Outcome::Queued { occupant, next_ttl }) => {
+            Ok(Outcome::Queued { holder, next_ttl }) => {
                 self.asking.queued(
                     lease_id,
                     ask.spare_tokens,
-                    occupant.fence_token,
+                    holder.fence_token,
                     next_ttl,
                     sent.sent_at,
                 );
-                self.busy(occupant, env, out);
+                self.busy(holder, env, out);
             }
-            Ok(Outcome::Busy(occupant)) => {
-                self.busy(occupant, env, out);
+            Ok(Outcome::Busy(holder)) => {
+                self.busy(holder, env, out);
                 if ask.wanted_for.is_none() && !self.queue.is_empty() {
                     // Nobody waited when it was asked: the row must hear of those that do.
                     self.asking.ask_now();
@@ -202,16 +202,16 @@ impl<C> Machine<C> {
         }
     }
 
-    fn note_taken_over(&self, former: Option<Occupant>, out: &mut Out<C>) {
+    fn note_taken_over(&self, former: Option<Holder>, out: &mut Out<C>) {
         if let Some((held, former)) = self.held.as_ref().zip(former) {
             out.notes
                 .push(Note::TakenOver(Arc::clone(held.current()), former));
         }
     }
 
-    fn busy(&mut self, occupant: Occupant, env: &mut Env<'_>, out: &mut Out<C>) {
-        self.refuse_non_blocking(Time::MAX, &Refusal::Held(Some(occupant.clone())), out);
-        self.asking.busy(occupant, env);
+    fn busy(&mut self, holder: Holder, env: &mut Env<'_>, out: &mut Out<C>) {
+        self.refuse_non_blocking(Time::MAX, &Refusal::Held(Some(holder.clone())), out);
+        self.asking.busy(holder, env);
     }
 
     fn acquire_failed(

@@ -20,7 +20,7 @@ use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{LastAnswer, Refusal};
 use crate::engine::core::time::Time;
-use crate::store::{NEXT_TTL, Occupant, StoreError};
+use crate::store::{Holder, NEXT_TTL, StoreError};
 
 /// Pause before a busy key is asked for again, where nothing wakes us up: starts at the first, grows to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -178,13 +178,13 @@ impl Asking {
     }
 
     /// Somebody else holds the lock.
-    pub(super) fn busy(&mut self, occupant: Occupant, env: &mut Env<'_>) {
+    pub(super) fn busy(&mut self, holder: Holder, env: &mut Env<'_>) {
         if let Some(place) = &mut self.place {
             // A row that was passed on to this lease before that has gone to others since.
-            place.behind = place.behind.max(occupant.fence_token);
+            place.behind = place.behind.max(holder.fence_token);
         }
         self.keep_place(Flaw::BusyCounts, env.now);
-        let expiry = occupant.remaining + Duration::from_millis(1);
+        let expiry = holder.remaining + Duration::from_millis(1);
         let pause = if self.woken {
             Duration::ZERO
         } else if env.listening && flawed(Flaw::ListenersDoNotPoll) {
@@ -200,7 +200,7 @@ impl Asking {
             pause
         };
         self.ask_after(pause.min(expiry), env.now);
-        self.answered(LastAnswer::Busy(Some(occupant)), env.now);
+        self.answered(LastAnswer::Busy(Some(holder)), env.now);
     }
 
     /// The row was locked by somebody's statement or transaction.
@@ -254,8 +254,8 @@ impl Asking {
     }
 
     /// Callers whose time is over must not hear that the key is busy when it is the store that keeps it so.
-    pub(super) fn note_trouble(&mut self, trouble: Option<LastAnswer>, now: Time) {
-        self.last = trouble.map(|trouble| (trouble, now + ANSWER_LASTS));
+    pub(super) fn note_last_error(&mut self, last_error: Option<LastAnswer>, now: Time) {
+        self.last = last_error.map(|last_error| (last_error, now + ANSWER_LASTS));
     }
 
     /// The lock came to this process: who waits from here on waits for this process.
@@ -267,7 +267,7 @@ impl Asking {
     }
 
     /// The lease of this process is over.
-    pub(super) fn released(&mut self, former: Occupant, hand_overs: u32, now: Time) {
+    pub(super) fn released(&mut self, former: Holder, hand_overs: u32, now: Time) {
         // One short turn says little of the next one.
         let spare = hand_overs.saturating_mul(16).max(self.spare_tokens / 2);
         self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
@@ -281,7 +281,7 @@ impl Asking {
         // An answer from long before the caller came says nothing about its time.
         let news = self.last.as_ref().filter(|(_, until)| since <= *until);
         match news {
-            Some((LastAnswer::Busy(occupant), _)) => Refusal::Held(occupant.clone()),
+            Some((LastAnswer::Busy(holder), _)) => Refusal::Held(holder.clone()),
             Some((LastAnswer::RowLocked, _)) => Refusal::RowLocked,
             Some((LastAnswer::Failed(error), _)) => Refusal::Store(error.clone()),
             None if non_blocking => Refusal::Store(no_answer()),

@@ -36,7 +36,7 @@ use crate::engine::core::time::Time;
 use crate::error::LostReason;
 use crate::key::Key;
 use crate::options;
-use crate::store::{Action, Extend, HandedOver, Occupant, Outcome, StoreError, StoreErrorKind};
+use crate::store::{Action, Extend, HandedOver, Holder, Outcome, StoreError, StoreErrorKind};
 
 /// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
@@ -211,10 +211,10 @@ impl<C> Held<C> {
         matches!(self.state, State::Lingering { until } if self.covers(until) || self.current.is_revoked())
     }
 
-    pub(super) fn occupant(&self, now: Time) -> Occupant {
-        Occupant {
+    pub(super) fn holder(&self, now: Time) -> Holder {
+        Holder {
             owner: self.current.call.owner,
-            holder: self.current.call.holder.to_string(),
+            name: self.current.call.holder.to_string(),
             fence_token: self.current.fence_token,
             remaining: self.grant.store_end.since(now),
         }
@@ -226,7 +226,7 @@ impl<C> Held<C> {
     }
 
     /// What keeps the row from being written, if the last request showed something.
-    pub(super) fn trouble(&self) -> Option<LastAnswer> {
+    pub(super) fn last_error(&self) -> Option<LastAnswer> {
         match &self.failure {
             Some((_, error)) => Some(LastAnswer::Failed(error.clone())),
             None => self.row_locked.then_some(LastAnswer::RowLocked),

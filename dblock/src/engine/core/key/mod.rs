@@ -293,9 +293,9 @@ impl<C> Machine<C> {
 
     /// The lease of this process is over.
     fn after(&mut self, held: &Held<C>, now: Time) {
-        self.asking.released(held.occupant(now), held.hand_overs(), now);
-        if let Some(trouble) = held.trouble() {
-            self.asking.answered(trouble, now);
+        self.asking.released(held.holder(now), held.hand_overs(), now);
+        if let Some(last_error) = held.last_error() {
+            self.asking.answered(last_error, now);
         }
     }
 
@@ -304,22 +304,22 @@ impl<C> Machine<C> {
         {
             return;
         }
-        let mut occupant = None;
+        let mut holder = None;
         if let Some(held) = &self.held {
             if held.is_occupied() {
-                occupant = Some(held.occupant(now));
-                self.refuse_non_blocking(Time::MAX, &Refusal::Held(occupant.clone()), out);
+                holder = Some(held.holder(now));
+                self.refuse_non_blocking(Time::MAX, &Refusal::Held(holder.clone()), out);
             } else {
                 // Nobody holds it while the last release is on its way: callers wait for its answer.
-                self.asking.note_trouble(held.trouble(), now);
+                self.asking.note_last_error(held.last_error(), now);
             }
         }
         if flawed(Flaw::TimeoutsAreForgotten) {
             return;
         }
         while let Some(waiter) = self.queue.pop_overdue(now) {
-            let refusal = match &occupant {
-                Some(_) => Refusal::Held(occupant.clone()),
+            let refusal = match &holder {
+                Some(_) => Refusal::Held(holder.clone()),
                 None => self.asking.refusal(waiter.since, waiter.non_blocking),
             };
             out.replies.push(Reply::Refused(waiter, refusal));

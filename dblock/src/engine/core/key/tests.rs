@@ -4,7 +4,7 @@ use super::super::ownership::Call;
 use std::time::Duration;
 
 use super::*;
-use crate::store::{Occupant, Request, StoreErrorKind};
+use crate::store::{Holder, Request, StoreErrorKind};
 
 const TTL: Duration = Duration::from_secs(9);
 const SECOND: Duration = Duration::from_secs(1);
@@ -182,10 +182,10 @@ fn released() -> Outcome {
     }
 }
 
-fn holder(fence_token: i64) -> Occupant {
-    Occupant {
+fn holder(fence_token: i64) -> Holder {
+    Holder {
         owner: Uuid::nil(),
-        holder: "other".into(),
+        name: "other".into(),
         fence_token,
         remaining: 20 * SECOND,
     }
@@ -193,7 +193,7 @@ fn holder(fence_token: i64) -> Occupant {
 
 fn queued_behind(fence_token: i64) -> Outcome {
     Outcome::Queued {
-        occupant: holder(fence_token),
+        holder: holder(fence_token),
         next_ttl: 3 * SECOND,
     }
 }

@@ -18,7 +18,7 @@ fn a_busy_acquire_becomes_the_successor() {
         });
         let (outcome, row) = after(&request, &holder);
         let queued = Outcome::Queued {
-            occupant: occupant(&holder),
+            holder: crate::store::rules::holder(&holder),
             next_ttl: Duration::from_secs(next_ttl),
         };
         assert_eq!(outcome, queued);

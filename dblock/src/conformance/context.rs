@@ -7,12 +7,12 @@ use uuid::Uuid;
 
 use crate::Key;
 use crate::store::{
-    Acquire, Action, Extend, HandedOver, InspectFilter, LockRow, Occupant, Outcome, Request, Store,
-    StoreError, StoreFuture,
+    Acquire, Action, Extend, HandedOver, Holder, InspectFilter, LockRow, Outcome, Request, Store, StoreError,
+    StoreFuture,
 };
 
 /// No check waits longer than this for anything.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A ttl that does not end during a check.
 pub(super) const LONG: Duration = Duration::from_mins(5);
@@ -114,9 +114,9 @@ impl Asker {
         }
     }
 
-    /// Whether `occupant` is this asker.
-    pub(super) fn is(&self, occupant: &Occupant) -> bool {
-        occupant.owner == self.owner && occupant.holder == self.holder
+    /// Whether `holder` is this asker.
+    pub(super) fn is(&self, holder: &Holder) -> bool {
+        holder.owner == self.owner && holder.name == self.holder
     }
 }
 
@@ -159,7 +159,7 @@ pub(super) async fn granted(store: &dyn Store, request: Request) -> Grant {
 pub(super) struct Grant {
     pub(super) fence_token: i64,
     pub(super) remaining: Duration,
-    pub(super) taken_over: Option<Occupant>,
+    pub(super) taken_over: Option<Holder>,
     pub(super) wanted: bool,
 }
 
@@ -255,14 +255,14 @@ pub(super) async fn until(
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let in_time = tokio::time::timeout(PATIENCE, waiting).await;
-    in_time.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}; last seen: {last:?}"))
+    let in_time = tokio::time::timeout(TIMEOUT, waiting).await;
+    in_time.unwrap_or_else(|_| panic!("waited {TIMEOUT:?} for {what}; last seen: {last:?}"))
 }
 
 /// Bounds a wait.
 pub(super) async fn within<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    let ended = tokio::time::timeout(PATIENCE, wait).await;
-    ended.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
+    let ended = tokio::time::timeout(TIMEOUT, wait).await;
+    ended.unwrap_or_else(|_| panic!("waited {TIMEOUT:?} for {what}"))
 }
 
 /// Sees that a time left is `ttl`, less what the check has taken so far.
