@@ -30,7 +30,7 @@ pub(super) struct Checks {
     pub(super) revoked: Vec<Uuid>,
     /// Leases that may keep a key busy although nobody is inside, and until when.
     pub(super) excused: Vec<(Uuid, u64)>,
-    /// Leases that were passed on and not extended yet.
+    /// Leases that were passed on, and neither extended nor granted anew since.
     passed_on: Vec<Uuid>,
     pub(super) probes_left: usize,
     pub(super) keys: Vec<KeyChecks>,
@@ -78,8 +78,15 @@ impl Checks {
             (Ok(Outcome::Granted { .. } | Outcome::Queued { .. }), Some(until)) => {
                 self.excused.push((lease, until));
             }
-            (Ok(Outcome::Extended { .. }), _) => self.passed_on.retain(|passed_on| *passed_on != lease),
             _ => {}
+        }
+        let is_whole = match (answer, &request.action) {
+            (Ok(Outcome::Extended { .. }), _) => true,
+            (Ok(Outcome::Granted { remaining, .. }), Action::Acquire(ask)) => *remaining == ask.ttl,
+            _ => false,
+        };
+        if is_whole {
+            self.passed_on.retain(|passed_on| *passed_on != lease);
         }
     }
 
