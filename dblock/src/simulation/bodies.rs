@@ -246,7 +246,10 @@ impl World {
     }
 
     pub(super) fn end_transaction(&mut self, key: usize, number: u32) {
-        self.store.end(key, Lock::Transaction(number), true);
+        if self.store.rows[key].lock == Lock::Transaction(number) {
+            self.store.rows[key].lock = Lock::Nobody;
+            self.store.flush();
+        }
         let before = self.checks.transactions.len();
         self.checks
             .transactions

@@ -15,6 +15,7 @@ enum Kind {
     Operate,
     ClockBack,
     ClockAhead,
+    Crash,
 }
 
 impl World {
@@ -38,6 +39,7 @@ impl World {
             (faults.operators, Kind::Operate),
             (faults.clock_back, Kind::ClockBack),
             (faults.clock_ahead, Kind::ClockAhead),
+            (faults.crashes, Kind::Crash),
         ];
         all.into_iter()
             .filter(|(often, _)| *often > 0)
@@ -55,7 +57,10 @@ impl World {
         let alive = self.processes[process].alive;
         match kind {
             Kind::Operate => self.operate(),
+            // Together with a crash that has forgotten a pass-on it may give a token again.
+            Kind::ClockBack if self.crashed > 0 => {}
             Kind::ClockBack => {
+                self.store.flush();
                 // Leases last longer by all of it together.
                 let longest = if self.store.jumped < -20_000_000 {
                     1
@@ -68,6 +73,7 @@ impl World {
                 self.store.jump(-micros);
             }
             Kind::ClockAhead => self.jump_ahead(),
+            Kind::Crash => self.crash(),
             _ if !alive => {}
             Kind::Pause => {
                 let length = self.tape.pick(&[10, 300, 2000, 6000, 35_000]);
@@ -109,6 +115,25 @@ impl World {
         };
         tell!(self, "the store's clock jumps ahead by {micros} µs");
         self.store.jump(micros);
+    }
+
+    /// Sessions and listeners end, and with them transactions and statements that are not committed.
+    fn crash(&mut self) {
+        let forgets = self.tape.below(3) > 0;
+        tell!(
+            self,
+            "the server crashes{}",
+            if forgets { " and forgets" } else { "" }
+        );
+        let kept = self.store.crash(forgets);
+        self.checks
+            .excused
+            .extend(kept.into_iter().map(|lease| (lease, u64::MAX)));
+        self.checks.transactions.clear();
+        self.crashed = self.batches.len();
+        for process in 0..self.processes.len() {
+            self.lose_subscription(process);
+        }
     }
 
     /// Rows that will be busy for longer than anybody can know.

@@ -176,6 +176,9 @@ impl World {
 
     /// The next statement of the batch is executed.
     pub(super) fn arrive(&mut self, number: usize) {
+        if number < self.crashed {
+            return self.break_at(number, self.now);
+        }
         let batch = &mut self.batches[number];
         let kind = loop {
             let Some(kind) = KINDS.get(batch.next) else {
@@ -245,7 +248,7 @@ impl World {
     /// The statement that was executed last ends.
     pub(super) fn commit(&mut self, number: usize) {
         let batch = &self.batches[number];
-        let commits = batch.fate != Fate::RolledBack;
+        let commits = batch.fate != Fate::RolledBack && number >= self.crashed;
         let kind = KINDS[batch.next - 1];
         for index in 0..self.batches[number].requests.len() {
             let (key, request) = &self.batches[number].requests[index];
@@ -253,8 +256,14 @@ impl World {
             if Kind::of(&request.action) != kind || self.store.rows[key].lock != Lock::Batch(number) {
                 continue;
             }
-            self.store.end(key, Lock::Batch(number), commits);
-            if commits && let Some(Ok(outcome)) = self.batches[number].answers[index].clone() {
+            if !commits {
+                self.store.rows[key].lock = Lock::Nobody;
+                continue;
+            }
+            let answer = self.batches[number].answers[index].clone();
+            let outcome = answer.and_then(Result::ok);
+            self.store.commit(key, outcome.as_ref());
+            if let Some(outcome) = outcome {
                 self.tell_of(key, &outcome);
             }
         }

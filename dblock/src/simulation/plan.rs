@@ -50,6 +50,8 @@ pub(super) struct Faults {
     pub(super) operators: u32,
     pub(super) clock_back: u32,
     pub(super) clock_ahead: u32,
+    /// The server is killed, forgets what was not flushed, and starts again.
+    pub(super) crashes: u32,
     /// The store's clock jumps ahead by more than the margin: exclusion is not promised, fence checks are.
     pub(super) big_jumps: bool,
 }
@@ -131,6 +133,7 @@ impl Faults {
             operators: some(&[100, 300]),
             clock_back: some(&[100]),
             clock_ahead: some(&[100]),
+            crashes: some(&[100, 400]),
             big_jumps: false,
         }
     }

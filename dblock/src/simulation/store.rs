@@ -5,8 +5,9 @@ use uuid::Uuid;
 
 use super::show;
 use super::world::{MS, What, World, tell};
+use crate::engine::core::flaw::{Flaw, flawed};
 use crate::key::Key;
-use crate::store::rules::{absent, carry_out, still_busy};
+use crate::store::rules::{absent, carry_out, may_be_forgotten, still_busy};
 use crate::store::{LockRow, Outcome, Request, StoreError};
 
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(super) struct Row {
     pub(super) committed: LockRow,
     /// What a statement or transaction has made of it that is not committed yet.
     uncommitted: LockRow,
+    /// What a crash leaves of it.
+    durable: LockRow,
     pub(super) lock: Lock,
 }
 
@@ -55,6 +58,7 @@ impl Database {
         let row = |key: &Key| Row {
             committed: absent(key.clone(), 0),
             uncommitted: absent(key.clone(), 0),
+            durable: absent(key.clone(), 0),
             lock: Lock::Nobody,
         };
         Self {
@@ -95,15 +99,38 @@ impl Database {
         carry_out(request, &mut row.uncommitted).map(|(outcome, _)| outcome)
     }
 
-    /// The statement of a batch ends for this row.
-    pub(super) fn end(&mut self, key: usize, lock: Lock, commit: bool) {
+    /// The statement of a batch is committed for this row.
+    pub(super) fn commit(&mut self, key: usize, outcome: Option<&Outcome>) {
         let row = &mut self.rows[key];
-        if row.lock == lock {
+        row.lock = Lock::Nobody;
+        std::mem::swap(&mut row.committed, &mut row.uncommitted);
+        let before = &row.uncommitted;
+        let flushes = outcome.is_none_or(|outcome| !may_be_forgotten(before, outcome));
+        if flushes && !(flawed(Flaw::PassOnIsNotFlushed) && matches!(outcome, Some(Outcome::Released { .. })))
+        {
+            self.flush();
+        }
+    }
+
+    /// The log is on the disk, with everything that was committed.
+    pub(super) fn flush(&mut self) {
+        for row in &mut self.rows {
+            row.durable.clone_from(&row.committed);
+        }
+    }
+
+    /// The server starts again. `forgets`: what was not flushed. Gives the leases that may keep a key busy from then on.
+    pub(super) fn crash(&mut self, forgets: bool) -> Vec<Uuid> {
+        let mut kept = Vec::new();
+        for row in &mut self.rows {
             row.lock = Lock::Nobody;
-            if commit && matches!(lock, Lock::Batch(_)) {
-                std::mem::swap(&mut row.committed, &mut row.uncommitted);
+            if forgets && row.committed != row.durable {
+                row.committed.clone_from(&row.durable);
+                kept.extend(row.leases());
             }
         }
+        self.flush();
+        kept
     }
 
     /// The committed row said that somebody waits when it was written.
@@ -196,6 +223,7 @@ impl World {
             row.revoked = true;
             self.checks.revoked.push(lease);
         }
+        self.store.flush();
         let order = if force { "force_release" } else { "revoke" };
         tell!(
             self,

@@ -137,6 +137,8 @@ pub(super) struct World {
     /// Those that have not gone.
     pub(super) live: Vec<usize>,
     pub(super) batches: Vec<Batch>,
+    /// So many of them were sent before the server crashed last.
+    pub(super) crashed: usize,
     pub(super) last_id: u64,
     pub(super) checks: Checks,
     /// What happened, in words, if somebody reads it.
@@ -175,6 +177,7 @@ impl World {
             callers: Vec::with_capacity(64),
             live: Vec::with_capacity(16),
             batches: Vec::with_capacity(128),
+            crashed: 0,
             last_id: 0,
             checks: Checks::new(keys.len()),
             trace: traced.then(Vec::new),

@@ -98,7 +98,11 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             from: since,
             to: call.asked,
         };
-        if since.saturating_add(LAG) < call.asked && !facts.hears_late(call.life, span) {
+        let released = Span { from: at, to: since };
+        if since.saturating_add(LAG) < call.asked
+            && !facts.hears_late(call.life, span)
+            && !facts.may_have_forgotten(released)
+        {
             findings.push(Finding::BusyAfterRelease {
                 key: call.key.clone(),
                 token: by,

@@ -2,6 +2,7 @@
 
 use super::sketch::{A, B, Sketch, WAIT, paused};
 use crate::check::Finding;
+use crate::fault::Fault;
 use crate::history::{End, Event};
 
 #[test]
@@ -65,6 +66,28 @@ fn a_released_lock_is_not_busy() {
         matches!(found[..], [Finding::BusyAfterRelease { .. }]),
         "{found:?}"
     );
+}
+
+#[test]
+fn postgres_may_forget_a_release_when_it_crashes_right_after() {
+    let sketch = |store: &str, crash| {
+        let begin = Event::Begin {
+            store: store.to_owned(),
+            seed: 1,
+            end: 0,
+        };
+        let fault = Fault::KillServer;
+        let sketch = Sketch::default().runner(0, begin).section(A, 1, 10, 0, 100);
+        let mut sketch = sketch.runner(crash, Event::Fault { fault });
+        sketch.worker(A, 100, Event::Released { call: 1 });
+        sketch.ask(B, 1, 2_000, None);
+        sketch.answer(B, 1, 2_005, End::Busy, Some(10));
+        sketch.findings()
+    };
+    assert_eq!(sketch("postgres", 1_100), []);
+    assert_eq!(sketch("postgres", 99).len(), 1);
+    assert_eq!(sketch("postgres", 1_101).len(), 1);
+    assert_eq!(sketch("mysql", 1_000).len(), 1);
 }
 
 /// Seed 20 on MariaDB, 5.5 minutes in: a guard was released and the lease went to the next waiter of the process, which

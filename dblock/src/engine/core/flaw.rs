@@ -93,6 +93,8 @@ flaws! {
     UnknownReleaseIsDone,
     /// Requests go out while another one is on its way.
     RequestsOvertake,
+    /// The store flushes no release, not even one that passes the row on with a lease that ends first.
+    PassOnIsNotFlushed,
 }
 
 #[cfg(feature = "simulation")]

@@ -3,7 +3,7 @@
 //! Each statement looks its rows up by key once, in `found`. From there on a row is reached by its `ctid`:
 //! to lock it, and to write it in the version that was locked.
 
-use super::{ACQUIRE, LAST_TOKEN, NO_SUCCESSOR, NOW, RELEASE, ceiling, requests, tell};
+use super::{ACQUIRE, LAST_TOKEN, NO_SUCCESSOR, NOW, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell};
 use crate::store::clock::micros;
 use crate::store::{NEXT_TTL, QUEUE_AHEAD};
 
@@ -132,7 +132,7 @@ fn judged(table: &str, requests: &[(&str, &str)]) -> String {
     FROM (
         SELECT *, lease_id = lease AS mine, {NOW} AS now FROM (
             SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
-                t.fence_ceiling, t.next_lease, t.next_until
+                t.fence_ceiling, t.next_lease, t.next_ttl, t.next_until
             FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
         ) locked
     ) timed
@@ -196,15 +196,21 @@ pub(super) fn release(table: &str) -> String {
         .collect();
     let passed_on = passed_on.join(",\n        ");
     let tell = tell(table, "j.passes", "j.inside AND t.wanted_until > j.now");
+    // The rule is `rules::may_be_forgotten`.
+    let may_be_forgotten = "NOT passes OR (expire_at - now >= next_ttl AND fence_ceiling < now)";
     format!(
-        "{judged}, written AS (
+        "{judged}, passing AS MATERIALIZED (
+    SELECT *, {passes} AS passes FROM judged
+), commits AS MATERIALIZED (
+    SELECT CASE WHEN bool_and({may_be_forgotten}) THEN {WITHOUT_FLUSH} END FROM passing
+), written AS (
     UPDATE {table} t SET
         reentrant_count = CASE WHEN j.passes THEN 1 WHEN j.inside THEN 0 ELSE t.reentrant_count END,
         {passed_on},
         revoked = t.revoked AND NOT j.passes,
         {NO_SUCCESSOR}
-    FROM (SELECT *, {passes} AS passes FROM judged) j
-    WHERE t.ctid = j.locked_at AND (j.inside OR (NOT j.mine AND j.next_lease = j.lease))
+    FROM passing j
+    WHERE t.ctid = j.locked_at AND (SELECT true FROM commits) AND (j.inside OR (NOT j.mine AND j.next_lease = j.lease))
     RETURNING j.lock_key,
         CASE WHEN j.passes THEN 'passed on' WHEN j.inside THEN 'freed' ELSE 'withdrawn' END, {tell}
 )

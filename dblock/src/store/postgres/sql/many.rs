@@ -51,7 +51,7 @@ WHERE t.ctid = ANY (ARRAY(
             AND t.next_until <= {NOW}
         FOR UPDATE SKIP LOCKED
     ) locked
-)) AND t.expire_at > {NOW} AND {WITHOUT_FLUSH}
+)) AND t.expire_at > {NOW} AND (SELECT {WITHOUT_FLUSH})
 RETURNING t.lock_key, 'freed', {tell}"
     )
 }

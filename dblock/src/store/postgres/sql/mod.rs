@@ -53,12 +53,9 @@ const LAST_TOKEN: i64 = i64::MAX;
 const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = NULL, next_ttl = NULL, \
     next_spare = NULL, next_since = NULL, next_until = 0";
 
-/// True, and the commit of the statement does not wait for the disk, nor for a standby.
-///
-/// For a release that passes nothing on. A crash of the server may forget it, and then the key stays busy until the
-/// lease ends, as if the process had died. It cannot be forgotten once a later grant is durable: the log is written in
-/// order.
-const WITHOUT_FLUSH: &str = "(SELECT pg_catalog.set_config('synchronous_commit', 'off', true)) = 'off'";
+/// True, and the commit of the statement does not wait for the disk, nor for a standby: for a release that a crash of the
+/// server [may forget](crate::store::rules::may_be_forgotten).
+const WITHOUT_FLUSH: &str = "pg_catalog.set_config('synchronous_commit', 'off', true) = 'off'";
 
 /// The ceiling of a lease whose token is `token`.
 fn ceiling(token: &str, spare: &str) -> String {

@@ -71,7 +71,7 @@ pub(super) fn release(table: &str) -> String {
     format!(
         "
 UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
-WHERE {is_held} AND {WITHOUT_FLUSH}
+WHERE {is_held} AND (SELECT {WITHOUT_FLUSH})
 RETURNING t.lock_key, 'freed', {tell}"
     )
 }
