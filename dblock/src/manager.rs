@@ -363,10 +363,10 @@ impl LockManager {
 
     /// Stops the manager and all its clones.
     ///
-    /// New outermost locks are refused at once. Callers that hold a lock may go on for `grace`: they
-    /// re-enter, nest and release as usual. Then the leases that are left are ended: their bodies are
-    /// dropped, and the calls return [`LockError::Lost`]. The manager releases the rows, for at most 2
-    /// seconds more.
+    /// New outermost locks are refused at once, also to callers that wait already. Callers that hold a lock may
+    /// go on for at most `grace`: they re-enter, nest and release as usual. Then the leases that are left are
+    /// ended: their bodies are dropped, and the calls return [`LockError::Lost`]. The manager releases the rows,
+    /// for at most 2 seconds more.
     ///
     /// A guard taken by hand, and a body with [`OnLost::Signal`](crate::OnLost::Signal), cannot be stopped.
     /// Their leases are lost, but their rows stay busy until they release them or the ttl ends.

@@ -232,7 +232,7 @@ async fn who_has_gone_away_is_passed_over(backend: Backend) {
     backend.until_free("key").await;
 }
 
-/// The lease of the one behind a third in line that ended in `way`.
+/// After a waiter that panicked or was dropped, the next one has a lease of its own.
 async fn only_a_body_that_returned_hands_over(backend: Backend) {
     for way in ["panics", "is dropped"] {
         let (locks, other) = (backend.manager().await, backend.manager().await);

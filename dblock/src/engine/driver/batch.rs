@@ -79,7 +79,7 @@ async fn apply(
     requests: &[Request],
     limit: Duration,
 ) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
-    // The call is inside of the future too: a store may panic before it returns its future.
+    // The call is inside the future too: a store may panic before it returns its future.
     let work = async { timeout(limit, store.apply(requests)).await };
     let message = match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(answers)) if answers.len() == requests.len() => return Ok(answers),

@@ -99,7 +99,8 @@ impl Abandoned {
             return true;
         }
         let longest = if carried_out { LONGEST_RETRY } else { SOON };
-        // A row that was locked for a moment stays busy for nobody until the next release, so that one comes sooner.
+        // The row was locked for a moment. Until the next release it is busy although nobody uses it, so that comes
+        // sooner.
         let sooner = if matches!(answer, Ok(Outcome::Skipped)) {
             10
         } else {
