@@ -20,7 +20,7 @@ use crate::store::table::{DEFAULT_TABLE, TableName};
 /// use dblock::LockManager;
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// A URL such as postgres://app@db/app; `auto_migrate` creates its tables.
+/// // Such as postgres://app@db/app, where `auto_migrate` creates the tables.
 /// let url = "memory:";
 /// let locks = LockManager::builder_for_url(url)?
 ///     .namespace("billing")

@@ -19,7 +19,7 @@ use crate::store::{Holder, StoreError};
 ///         LockError::Busy { .. } | LockError::Timeout { .. } => 409,
 ///         LockError::Store { source, .. } if source.is_retryable() => 503,
 ///         LockError::Shutdown { .. } => 503,
-/// Lost, and variants that later versions add.
+///         // Lost, and variants that later versions add.
 ///         _ => 500,
 ///     }
 /// }
