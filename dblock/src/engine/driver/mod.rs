@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::batch::{Answered, Batch};
-use self::listener::{ListenerEvent, Listener};
+use self::listener::{Listener, ListenerEvent};
 use self::stop::Stop;
 use super::core::key::Event;
 use super::handle::Command;
