@@ -1,12 +1,12 @@
-//! Reads the value of each argument, and says what it should be where it is something else.
+//! Reads the value of each argument. For a wrong value it says what is expected.
 
 use syn::{Expr, ExprLit, Ident, Lit, LitStr, Path};
 
 use crate::args::{Key, Length, OnLost, Wait};
 use crate::{duration, suggest};
 
-/// The literal that an expression is, if it is one. Literals that pass through a `macro_rules!` macro
-/// arrive in an invisible group.
+/// The literal, if the expression is one. Literals that pass through a `macro_rules!` macro arrive in an
+/// invisible group.
 fn literal(value: &Expr) -> Option<&Lit> {
     match value {
         Expr::Lit(ExprLit { lit, .. }) => Some(lit),
@@ -22,7 +22,7 @@ fn text(value: &Expr) -> Option<&LitStr> {
     }
 }
 
-/// The single name that an expression is, if it is one.
+/// The single name, if the expression is one.
 fn word(value: &Expr) -> Option<&Ident> {
     match value {
         Expr::Path(path) => path.path.get_ident(),

@@ -21,7 +21,7 @@ pub const MAX_NAMESPACE_BYTES: usize = 100;
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// Checks `key` and puts it behind the namespace: `billing` and `order:42` give `billing:order:42`.
+    /// Checks `key` and puts the namespace before it: `billing` and `order:42` give `billing:order:42`.
     ///
     /// # Errors
     /// [`LockError::Invalid`] when the key is empty, has a NUL, or is longer than [`MAX_KEY_BYTES`] with

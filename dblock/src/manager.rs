@@ -19,16 +19,16 @@ use crate::key::{Key, MAX_KEY_BYTES};
 use crate::options::{LockOptions, Wait};
 use crate::store::{Capabilities, InspectFilter, LockRow, Store, StoreError};
 
-/// How long an operator's question or order may take.
+/// Time limit of an operator's call, such as `inspect` or `revoke`.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a migration may take, waiting for other nodes' included.
+/// Time limit of a migration. It includes waiting for the migrations of other nodes.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Takes locks in one store. One per process and store, cheap to clone.
 ///
-/// Two managers of one process over one store exclude each other as two processes do: a nested call does
-/// not re-enter the other's locks.
+/// Two managers of one process over one store exclude each other as two processes do: a nested call through
+/// one of them does not re-enter the locks of the other.
 #[derive(Clone)]
 pub struct LockManager {
     shared: Arc<Shared>,
@@ -47,21 +47,22 @@ impl LockManager {
     /// A manager for a database URL: `postgres://`, `mysql://`, `mariadb://`, `sqlite://`, or `memory:`
     /// for locks that live in this process only. [`builder`](Self::builder) has the settings.
     ///
-    /// For SQLite the file and the tables are created when they are missing. For the servers the tables must be
-    /// there: build once with [`builder_for_url`](Self::builder_for_url) and `auto_migrate(true)`, call
-    /// [`migrate`](Self::migrate), or run the script for the database by hand. It is in the folder `migrations/`
-    /// of this crate's source, and it names the default table: for another, write the names that
-    /// [`table`](LockManagerBuilder::table) has.
+    /// For SQLite the file and the tables are created when they are missing. On the servers the tables must
+    /// exist. To create them, build once with [`builder_for_url`](Self::builder_for_url) and
+    /// `auto_migrate(true)`, call [`migrate`](Self::migrate), or run the database's script by hand. The scripts
+    /// are in the folder `migrations/` of this crate's source. They use the default table name: for another one,
+    /// change the names as [`table`](LockManagerBuilder::table) describes.
     ///
-    /// Each manager of `memory:` has rows of its own. For two managers over the same rows, give a clone of one
+    /// Each manager of `memory:` has its own rows. To share rows between two managers, give a clone of one
     /// [`MemoryStore`](crate::store::MemoryStore) to each [`builder`](Self::builder).
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in,
-    /// [`LockError::Store`] when the database cannot be reached, refuses, or has no fitting table.
+    /// [`LockError::Store`] when the database cannot be reached, refuses, or has no table that fits this
+    /// version.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind, except that a migration may be carried out.
+    /// Dropping the future leaves nothing behind, except that a migration may still be carried out.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -83,14 +84,14 @@ impl LockManager {
     }
 
     /// Settings for a manager over the application's `PgPool`, `MySqlPool` or `SqlitePool`, a
-    /// [`MemoryStore`](crate::store::MemoryStore), or a store of your own. Of a pool only the
-    /// connection options are used: the manager opens at most four connections of its own, so that a full
-    /// pool cannot stop renewals.
+    /// [`MemoryStore`](crate::store::MemoryStore), or a store of your own. From a pool, only the connection
+    /// options are used: the manager opens at most four connections of its own, so that a full pool cannot
+    /// stop renewals.
     pub fn builder(source: impl Into<StoreSource>) -> LockManagerBuilder {
         LockManagerBuilder::new(source.into())
     }
 
-    /// Starts the engine. What is checked of the database is checked by the builder.
+    /// Starts the engine. The builder checks the database.
     pub(crate) fn start(
         store: Arc<dyn Store>,
         namespace: Option<String>,
@@ -113,31 +114,32 @@ impl LockManager {
         })
     }
 
-    /// Takes the lock on `key` by hand. With the macro, or [`with`](Self::with), the lock cannot outlive
-    /// the work and the work cannot outlive the lease: prefer those.
+    /// Takes the lock on `key` by hand. Prefer the macro, or [`with`](Self::with): there the lock cannot
+    /// outlive the work, and the work cannot outlive the lease.
     ///
     /// Inside a chain that holds `key` already, this re-enters. The guard itself starts no chain: a nested call
-    /// with the same key finds it busy, or waits for it, unless it runs inside of [`LockGuard::enter`].
+    /// with the same key finds the lock busy, or waits for it, unless it runs in [`LockGuard::enter`].
     ///
     /// # Errors
     /// - [`LockError::Invalid`] for a bad key or option, before anything is sent.
-    /// - [`LockError::Busy`] when somebody else holds it and no `wait` was given,
-    ///   [`LockError::Timeout`] when the wait is over.
-    /// - [`LockError::Store`] when the store could not be asked: at once if that is final or no `wait` was
-    ///   given, else when the wait is over. A store that does not answer is given 5 seconds without `wait`.
+    /// - [`LockError::Busy`] when another owner holds the lock and no `wait` was given,
+    ///   [`LockError::Timeout`] when the `wait` has run out.
+    /// - [`LockError::Store`] when the store failed: at once if the error is permanent or no `wait` was
+    ///   given, else when the `wait` has run out. Without `wait`, a store that does not answer fails after 5
+    ///   seconds.
     /// - [`LockError::Lost`] when it would re-enter a lease that has ended.
     /// - [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind: a grant that is on its way is released at once.
+    /// Dropping the future leaves nothing behind: a grant that arrives later is released at once.
     pub async fn acquire(&self, key: impl AsRef<str>, options: LockOptions) -> Result<LockGuard, LockError> {
         self.hold(key.as_ref(), &options).await.map(LockGuard::new)
     }
 
-    /// Takes the lock if nobody holds it: `None` when somebody does.
+    /// Takes the lock if it is free. Returns `None` when another owner holds it.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), but busy is no error, and options with a `wait` are refused with
+    /// As [`acquire`](Self::acquire), but busy is not an error, and options with a `wait` are refused with
     /// [`LockError::Invalid`].
     ///
     /// # Cancel safety
@@ -161,9 +163,9 @@ impl LockManager {
 
     /// Runs `body` under the lock on `key`. This is what the attribute expands to.
     ///
-    /// The body runs when the lock is taken. When it returns or panics, the lock is released and the
-    /// release awaited, for at most 3 seconds or what is left of the lease; then its value is returned or
-    /// its panic goes on. When the lease is lost, the body is dropped at its next await.
+    /// The body starts once the lock is taken. When it returns or panics, the lock is released, and the call
+    /// waits for the release for at most 3 seconds or what is left of the lease. Then the call returns the
+    /// body's value or resumes its panic. When the lease is lost, the body is dropped at its next await.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lease ended before the body did.
@@ -191,7 +193,7 @@ impl LockManager {
         body::run(async move { self.hold(key.as_ref(), &options).await }, body)
     }
 
-    /// Re-enters the lease that the call chain has on the key, or takes the lock.
+    /// Re-enters the lease that the call chain has on the key, or acquires the lock.
     pub(crate) async fn hold(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
         options.check()?;
         let key = self.key(key)?;
@@ -230,7 +232,7 @@ impl LockManager {
             .await
     }
 
-    /// The `holder` column: for people, and cut to what fits.
+    /// The text of the `holder` column: for people, and cut to fit.
     fn holder(&self, function: Option<&'static str>) -> Arc<str> {
         let Some(function) = function else {
             return Arc::clone(&self.shared.process);
@@ -244,8 +246,8 @@ impl LockManager {
         Key::new(self.shared.namespace.as_deref(), key)
     }
 
-    /// Creates or upgrades the tables. Idempotent, safe from many nodes at once, and without need for more
-    /// than read rights when there is nothing to do.
+    /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When nothing is to be
+    /// done, read rights suffice.
     ///
     /// # Errors
     /// [`LockError::Store`] when the database cannot be reached or refuses, [`LockError::Shutdown`] after
@@ -263,7 +265,7 @@ impl LockManager {
             .await
     }
 
-    /// The rows of the lock table, ordered by key. Only keys of this manager's namespace.
+    /// The rows of the lock table, ordered by key. Only keys of this manager's namespace are included.
     ///
     /// # Errors
     /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
@@ -292,26 +294,25 @@ impl LockManager {
             .await
     }
 
-    /// Asks for a lock back: its lease is no longer renewed, and its holder is told at the next renewal.
-    /// The key is free when the holder leaves or the lease ends. Returns whether it was held.
+    /// Revokes a lock: its lease is no longer renewed, and its holder is told at the next renewal. The key is
+    /// free once the holder releases it or the lease ends. Returns whether the key was held.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
     /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the order back.
+    /// Dropping the future does not undo the call: it may still be carried out.
     pub async fn revoke(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.key(key.as_ref())?;
         tracing::warn!(%key, "revoking a lock");
         self.admin(|store| async move { store.revoke(&key).await }).await
     }
 
-    /// Frees a lock, whoever holds it. Anyone may take it then, at once. Returns whether it was held.
+    /// Frees a lock at once, whoever holds it. Returns whether the key was held.
     ///
-    /// Two owners can hold the lock then: the former holder goes on until its
-    /// next renewal. Its fence token is smaller than its successor's, so a resource that checks tokens
-    /// refuses it.
+    /// **Two owners can then hold the lock**: the former holder goes on until its next renewal. Its fence
+    /// token is smaller than the new owner's, so a resource that checks tokens refuses it.
     ///
     /// # Errors
     /// As [`revoke`](Self::revoke).
@@ -325,14 +326,15 @@ impl LockManager {
             .await
     }
 
-    /// Deletes the rows that nobody has used for `idle`, of the whole table, whatever the namespace, and
-    /// returns how many they were. The manager does the same by itself, in the background:
-    /// [`purge_after`](LockManagerBuilder::purge_after) says what counts as used and why a purge is safe. It
-    /// goes in small steps that leave half of the time to others.
+    /// Deletes the rows that have been unused for `idle`, and returns how many. It covers the whole table,
+    /// whatever the namespace, in small steps that leave half of the time to others. The manager does the
+    /// same in the background: [`purge_after`](LockManagerBuilder::purge_after) says what counts as used and
+    /// why a purge is safe.
     ///
     /// # Errors
     /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could not be
-    /// asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). What was deleted until then is gone.
+    /// asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). Rows deleted before the error stay
+    /// deleted.
     ///
     /// # Cancel safety
     /// Dropping the future ends the purge after its current step.
@@ -349,24 +351,28 @@ impl LockManager {
         self.shared.engine.run(ADMIN_TIMEOUT, work).await
     }
 
-    /// How the manager is doing. Asks nobody; costs next to nothing.
+    /// The state of the manager, from memory: it asks the store nothing and costs next to nothing.
     pub fn health(&self) -> Health {
         self.shared.health.read()
     }
 
-    /// What the store can do.
+    /// The capabilities of the store.
     pub fn capabilities(&self) -> &Capabilities {
         &self.shared.capabilities
     }
 
-    /// Stops the manager and all its clones: refuses new outermost locks at once, lets what is inside go on,
-    /// re-enter, nest and release for `grace`, then ends the leases that are left (their bodies are dropped
-    /// and return [`LockError::Lost`]) and releases them, for at most 2 seconds more. A guard taken by hand
-    /// and a body that only wants a signal cannot be stopped: their leases are lost, but their rows stay busy
-    /// until they leave or the ttl is over.
+    /// Stops the manager and all its clones.
+    ///
+    /// New outermost locks are refused at once, also to callers that wait already. Callers that hold a lock may
+    /// go on for at most `grace`: they re-enter, nest and release as usual. Then the leases that are left are
+    /// ended: their bodies are dropped, and the calls return [`LockError::Lost`]. The manager releases the rows,
+    /// for at most 2 seconds more.
+    ///
+    /// A guard taken by hand, and a body with [`OnLost::Signal`](crate::OnLost::Signal), cannot be stopped.
+    /// Their leases are lost, but their rows stay busy until they release them or the ttl ends.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the order back.
+    /// Dropping the future does not undo the call: the manager still stops.
     pub async fn shutdown(&self, grace: Duration) {
         self.shared.engine.shutdown(grace).await;
     }
@@ -393,7 +399,7 @@ impl LockManager {
         SCOPE.scope(self.clone(), body).await
     }
 
-    /// The innermost [`scope`](Self::scope)'s manager, else the [`install`]ed one.
+    /// The manager of the innermost [`scope`](Self::scope), else the [`install`]ed one.
     pub(crate) fn default_manager() -> Result<Self, LockError> {
         SCOPE
             .try_with(Clone::clone)

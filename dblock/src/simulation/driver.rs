@@ -1,4 +1,4 @@
-//! The engine's thread: what is ready goes out, wake-ups are heard.
+//! The engine's thread: it sends requests and receives wake-ups.
 
 use std::mem;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// The engine's thread has just done something, and goes on.
+    /// The engine's thread has just done something, and continues.
     pub(super) fn drive_now(&mut self, at: usize) {
         let process = &mut self.processes[at];
         process.drive_at = Some(self.now);
@@ -43,7 +43,7 @@ impl World {
         self.drive(at, incarnation);
     }
 
-    /// Sends what is ready on every free lane.
+    /// Sends a batch on every free lane that has something to send.
     pub(super) fn drive(&mut self, at: usize, incarnation: u32) {
         let process = &mut self.processes[at];
         if !process.alive || process.incarnation != incarnation || process.drive_at.take().is_none() {
@@ -108,7 +108,7 @@ impl World {
             return;
         }
         process.listening = true;
-        tell!(self, "P{at} hears wake-ups");
+        tell!(self, "P{at} receives wake-ups");
         self.each(at, || Event::WokenUp);
     }
 
@@ -119,7 +119,7 @@ impl World {
             return;
         }
         if mem::take(&mut process.listening) {
-            tell!(self, "P{at} hears wake-ups no more");
+            tell!(self, "P{at} receives no more wake-ups");
             self.each(at, || Event::WakeUpsLost);
         }
     }
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    pub(super) fn hear(&mut self, at: usize, wake_up: usize) {
+    pub(super) fn deliver_wake_up(&mut self, at: usize, wake_up: usize) {
         let process = &self.processes[at];
         if !process.alive || !process.listening {
             return;
@@ -140,7 +140,7 @@ impl World {
             None => Event::WokenUp,
             Some((lease_id, token)) => Event::PassedOn(lease_id, token),
         };
-        tell!(self, "P{at} hears {}", show::wake_up(&wake_up));
+        tell!(self, "P{at} receives {}", show::wake_up(&wake_up));
         self.step(at, wake_up.key, event);
     }
 

@@ -1,5 +1,5 @@
-//! What lies between a process and its store: delays, broken connections, and statements that are carried out after
-//! whoever sent them has given up.
+//! The network between a process and its store: delays, broken connections, and statements that are carried out
+//! after their sender has given up.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) struct Batch {
     fate: Fate,
     times_out_at: u64,
     breaks: bool,
-    /// Whoever sent it knows what came of it, or that it does not, since then.
+    /// Since when the sender knows the outcome, or knows that it is unknown.
     answered_at: Option<u64>,
 }
 
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// The process hears no more of it from here on.
+    /// The process gets no answer to the batch from here on.
     fn break_at(&mut self, number: usize, at: u64) {
         let batch = &mut self.batches[number];
         if !batch.breaks {
@@ -221,7 +221,8 @@ impl World {
             }
             let (_, request) = &self.batches[number].requests[index];
             let late = (fate == Fate::Late).then(|| {
-                // Its release is repeated until the ttl has passed, and what is carried out after that runs out by itself.
+                // Its release is repeated until the ttl has passed. An acquire that is carried out after that expires
+                // by itself.
                 let Action::Acquire(ask) = &request.action else {
                     return 0;
                 };
@@ -274,7 +275,7 @@ impl World {
         }
     }
 
-    /// All statements are committed.
+    /// All statements of the batch are committed.
     fn carried_out(&mut self, number: usize) {
         let delay = self.delay();
         match self.batches[number].fate {
@@ -323,7 +324,7 @@ impl World {
             };
             tell!(
                 self,
-                "P{process} hears of {}: {}",
+                "P{process} receives the answer for {}: {}",
                 self.keys[key],
                 show::answer(&answer)
             );

@@ -20,7 +20,7 @@ pub(super) struct Database {
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) committed: LockRow,
-    /// What a statement or transaction has made of it that is not committed yet.
+    /// The row as a statement or transaction has changed it, not committed yet.
     uncommitted: LockRow,
     /// What a crash leaves of it.
     durable: LockRow,
@@ -28,7 +28,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Those that have it, or may have it soon.
+    /// The leases that have the row, or may have it soon.
     pub(super) fn leases(&self) -> impl Iterator<Item = Uuid> + use<> {
         let next = |row: &LockRow| row.next.as_ref().map_or(Uuid::nil(), |next| next.lease_id);
         let (now, then) = (&self.committed, &self.uncommitted);
@@ -36,7 +36,7 @@ impl Row {
     }
 }
 
-/// Who has a row locked.
+/// The owner of a row lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lock {
     Nobody,
@@ -44,7 +44,7 @@ pub(super) enum Lock {
     Transaction(u32),
 }
 
-/// What is told after a commit.
+/// A wake-up, sent after a commit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WakeUp {
     pub(super) key: usize,
@@ -76,9 +76,9 @@ impl Database {
         self.jumped += micros;
     }
 
-    /// Executes a request, whose row is locked by `batch` from here on unless somebody else has it locked.
-    /// `snapshot`: before that, the row is read without a lock as it was committed last, and an acquire that would
-    /// write nothing is answered from that.
+    /// Executes a request. From here on `batch` has the row locked, unless somebody else has it. `snapshot`: the
+    /// row is first read without a lock, as it was last committed, and an acquire that would write nothing is
+    /// answered from that.
     pub(super) fn execute(
         &mut self,
         (key, request): (usize, &Request),
@@ -133,7 +133,7 @@ impl Database {
         kept
     }
 
-    /// The committed row said that somebody waits when it was written.
+    /// Whether the committed row said, when it was written, that somebody waits.
     fn is_wanted(&self, key: usize) -> bool {
         let row = &self.rows[key].committed;
         row.wanted_until > row.now
@@ -149,7 +149,7 @@ impl Database {
 }
 
 impl World {
-    /// Tells of a release that is committed.
+    /// Sends the wake-ups of a committed release.
     pub(super) fn tell_of(&mut self, key: usize, outcome: &Outcome) {
         let passed_on = match outcome {
             Outcome::Released { passed_on: true, .. } => {
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// An operator's order: it waits for the row's lock.
+    /// An operator's call. It waits for the row's lock.
     pub(super) fn operate(&mut self) {
         let key = self.tape.below(u32::try_from(self.keys.len()).unwrap_or(1)) as usize;
         let force = self.tape.below(2) == 1;

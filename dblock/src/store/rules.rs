@@ -12,8 +12,8 @@ use super::{
 };
 use crate::key::Key;
 
-/// Does to `row` what `request` asks for. Nobody else can change the row meanwhile, and [`LockRow::now`] was
-/// read after that was so. Returns the answer, and whether the row has changed.
+/// Applies `request` to `row`. The caller must have the row locked, and [`LockRow::now`] must have been read
+/// after that. Returns the answer, and whether the row has changed.
 ///
 /// # Errors
 /// The tokens of the key are used up. The row has not changed.
@@ -28,12 +28,12 @@ pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<(Outcome, bool)
 fn acquire(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> Result<(Outcome, bool), StoreError> {
     let held = row.is_held();
     if row.lease_id == lease_id {
-        // A late request of a lease that is over: it must not come to life again.
+        // A late request for a lease that is over, which must not come to life again.
         if !held {
             return Ok((Outcome::Lost, false));
         }
-        // A repeated request, whose first answer was lost, or a row that was passed on. Whether it took over a
-        // lease is forgotten.
+        // A repeated request whose first answer was lost, or a row that was passed on. Whether the lease was a
+        // takeover is no longer known.
         let changed = row.reentrant_count != 1;
         row.reentrant_count = 1;
         return Ok((granted(row, None), changed));
@@ -121,7 +121,7 @@ fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {
     (released, held)
 }
 
-/// The row becomes its successor's, if it has one that is live.
+/// Passes the row on to its successor, if that is live.
 fn pass_on(row: &mut LockRow) -> bool {
     let Some((next, fence_token)) = row.next.take_if(|next| next.until > row.now).zip(next_token(row)) else {
         return false;
@@ -154,8 +154,8 @@ fn used_up(key: &Key) -> StoreError {
     StoreError::new(StoreErrorKind::Other, message)
 }
 
-/// Makes `lease_id` the successor of a held row, unless another one is before it. The write is spared as in
-/// [`must_want`].
+/// Makes `lease_id` the successor of a held row, unless another lease comes first. As in [`must_want`], it
+/// spares the write while half of the time is left.
 fn queue(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> bool {
     let Some((waited, length)) = ask.queue.zip(ask.wanted_for) else {
         return false;
@@ -195,9 +195,8 @@ fn busy(lease_id: Uuid, row: &LockRow) -> Outcome {
     }
 }
 
-/// The answer to an acquire that finds the key held by somebody else and that would change nothing: from a row that was
-/// read without a lock. A live successor is told `Busy` too, because a row that is not locked may be passed on at any
-/// time.
+/// The answer to an acquire that finds the key held by another lease and would change nothing. The row was read without
+/// a lock. A live successor is answered `Busy` too, because a row that is not locked may be passed on at any time.
 pub fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
     match carry_out(request, &mut row.clone()) {
         Ok((Outcome::Busy(holder) | Outcome::Queued { holder, .. }, false)) => Some(Outcome::Busy(holder)),
@@ -205,8 +204,8 @@ pub fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
     }
 }
 
-/// What stands for the row of a key that has none: free, the lease nobody's, and no token given yet. It is to
-/// be inserted if [`carry_out`] changes it.
+/// The row to use for a key that has none: free, with no lease, and no token given yet. It is to be inserted
+/// if [`carry_out`] changes it.
 pub fn absent(key: Key, now: i64) -> LockRow {
     LockRow {
         key,
@@ -225,7 +224,7 @@ pub fn absent(key: Key, now: i64) -> LockRow {
     }
 }
 
-/// Who is, or was, inside.
+/// The holder of the row, or the last one.
 pub fn holder(row: &LockRow) -> Holder {
     Holder {
         owner: row.owner,

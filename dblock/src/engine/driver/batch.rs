@@ -1,4 +1,4 @@
-//! Has the store carry out a batch, in bounded time and whatever the store does.
+//! Runs a batch on the store, in bounded time, whatever the store does.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::engine::core::dispatch::MAX_BATCH;
 use crate::engine::shared::Cell;
 use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
 
-/// How long a batch may take, connecting included, before its connection is given up and its outcome is unknown.
-/// Commits of two seconds must go through; a renewal that hangs must leave time to be sent again before its lease
-/// ends.
+/// Time limit of a batch, connecting included. After it the connection is given up and the outcome is unknown.
+/// Commits of two seconds must succeed, and a renewal that hangs must leave time to be sent again before its
+/// lease ends.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -25,12 +25,12 @@ pub(super) struct Batch {
     limit: Duration,
 }
 
-/// A batch that came back.
+/// A batch and its answers.
 pub(super) struct Answered {
     pub(super) lane: usize,
     pub(super) cells: Vec<Arc<Cell>>,
     pub(super) answers: Vec<Result<Outcome, StoreError>>,
-    /// How large the next batch with one of these keys may be.
+    /// The largest batch that these keys may be part of next.
     pub(super) most_together: usize,
 }
 
@@ -44,7 +44,7 @@ impl Batch {
         }
     }
 
-    /// `limit`: how long the store may take for the request, if that is less than usual.
+    /// `limit`: time limit of the store for the request, if shorter than usual.
     pub(super) fn push(&mut self, cell: Arc<Cell>, request: Request, limit: Option<Duration>) {
         let limit = limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT);
         self.limit = self.limit.min(limit);
@@ -56,7 +56,7 @@ impl Batch {
         self.requests.is_empty()
     }
 
-    /// Has `store` carry it out.
+    /// Runs the batch on `store`.
     pub(super) async fn run(self, store: Arc<dyn Store>) -> Answered {
         let count = self.requests.len();
         let (answers, most_together) = match apply(&*store, &self.requests, self.limit).await {
@@ -73,13 +73,13 @@ impl Batch {
 }
 
 /// # Errors
-/// The store gave no answers that can be told apart.
+/// The store did not give one answer to each request.
 async fn apply(
     store: &dyn Store,
     requests: &[Request],
     limit: Duration,
 ) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
-    // The call is inside the future too: a store may panic before it returns one.
+    // The call is inside the future too: a store may panic before it returns its future.
     let work = async { timeout(limit, store.apply(requests)).await };
     let message = match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(answers)) if answers.len() == requests.len() => return Ok(answers),
