@@ -25,6 +25,9 @@ const HOLD_BACK: Duration = Duration::from_millis(2);
 /// A batch with fewer requests is not waited for.
 const SMALLEST_TO_WAIT_FOR: usize = 3;
 
+/// A batch of so many does not wait: one more would hardly be cheaper, and meanwhile the store could work.
+const LARGE: usize = 64;
+
 /// One lane for everything, or one for each kind of request.
 const MIXED: [&[Kind]; 1] = [&[Kind::Extend, Kind::Release, Kind::Acquire]];
 const APART: [&[Kind]; 3] = [&[Kind::Extend], &[Kind::Release], &[Kind::Acquire]];
@@ -101,6 +104,9 @@ impl<K> Dispatch<K> {
             [Kind::Acquire] => Kind::Release,
             _ => return None,
         };
+        if self.lanes[at].ready.len() >= LARGE {
+            return None;
+        }
         if resuming {
             let since = *self.lanes[at].held_back_since.get_or_insert(now);
             return Some(since + HOLD_BACK);
@@ -198,6 +204,16 @@ mod tests {
             dispatch.next_lane(now + HOLD_BACK, true).is_some(),
             "for a moment only"
         );
+    }
+
+    #[test]
+    fn a_large_batch_does_not_wait() {
+        let now = Time::from_nanos(1);
+        let mut dispatch = Dispatch::new(3);
+        ready(&mut dispatch, Kind::Acquire, 63);
+        assert_eq!(dispatch.next_lane(now, true), None);
+        ready(&mut dispatch, Kind::Acquire, 1);
+        assert!(dispatch.next_lane(now, true).is_some());
     }
 
     #[test]
