@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::show;
 use super::world::{MS, Phase, US, What, World, tell};
+use crate::engine::core::dispatch::time_limit;
 use crate::engine::core::key::Event;
 use crate::engine::core::out::Kind;
 use crate::engine::core::time::Time;
@@ -67,11 +68,14 @@ impl World {
 
     fn send_batch(&mut self, at: usize, lane: usize, keys: &[(usize, u32)], kinds: &'static [Kind]) {
         let mut requests = Vec::with_capacity(keys.len());
+        let mut limit = time_limit(None);
         for (key, generation) in keys {
             if self.processes[at].cells[*key].generation != *generation {
                 continue;
             }
-            if let Some(request) = self.step(at, *key, Event::Send(kinds)).request {
+            let stepped = self.step(at, *key, Event::Send(kinds));
+            if let Some(request) = stepped.request {
+                limit = limit.min(time_limit(stepped.time_limit));
                 self.check_request(at, *key, &request);
                 requests.push((*key, request));
             }
@@ -79,7 +83,7 @@ impl World {
         if requests.is_empty() {
             self.processes[at].dispatch.answered(lane);
         } else {
-            self.send(at, lane, requests);
+            self.send(at, lane, requests, limit);
         }
     }
 

@@ -12,10 +12,6 @@ use crate::engine::core::key::Event;
 use crate::engine::core::out::Kind;
 use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
 
-/// As in the driver.
-const TIMEOUT: Duration = Duration::from_secs(5);
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
-
 /// Requests that were sent together.
 #[derive(Debug)]
 pub(super) struct Batch {
@@ -88,7 +84,13 @@ impl World {
         Fate::Goes
     }
 
-    pub(super) fn send(&mut self, process: usize, lane: usize, requests: Vec<(usize, Request)>) {
+    pub(super) fn send(
+        &mut self,
+        process: usize,
+        lane: usize,
+        requests: Vec<(usize, Request)>,
+        limit: Duration,
+    ) {
         let fate = self.fate(process);
         if self.trace.is_some() {
             for (key, request) in &requests {
@@ -100,11 +102,6 @@ impl World {
                 self.tell(&text);
             }
         }
-        let limit = requests
-            .iter()
-            .map(|(_, request)| limit(request))
-            .min()
-            .unwrap_or(TIMEOUT);
         let batch = Batch {
             process,
             incarnation: self.processes[process].incarnation,
@@ -334,13 +331,6 @@ impl World {
             self.step(process, key, Event::Answer(answer));
         }
         self.drive_now(process);
-    }
-}
-
-fn limit(request: &Request) -> Duration {
-    match &request.action {
-        Action::Extend(extend) => (extend.ttl / 2).clamp(SHORTEST_TIMEOUT, TIMEOUT),
-        Action::Acquire(_) | Action::Release => TIMEOUT,
     }
 }
 

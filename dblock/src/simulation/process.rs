@@ -1,5 +1,7 @@
 //! A process: the engine's shell around its machines, without threads.
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::plan::Plan;
@@ -92,6 +94,7 @@ pub(super) struct Stepped {
     pub(super) waiter: u64,
     pub(super) entered: bool,
     pub(super) request: Option<Request>,
+    pub(super) time_limit: Option<Duration>,
 }
 
 struct Chance<'a> {
@@ -231,6 +234,7 @@ impl World {
             waiter: out.waiter,
             entered: out.entered,
             request: out.request,
+            time_limit: out.time_limit,
         }
     }
 

@@ -19,6 +19,17 @@ use super::time::Time;
 /// The most requests in a batch.
 pub(crate) const MAX_BATCH: usize = 1024;
 
+/// Time limit of a batch, connecting included. After it the connection is given up and the outcome is unknown.
+/// Commits of two seconds must succeed, and a renewal that hangs must leave time to be sent again before its
+/// lease ends.
+const TIMEOUT: Duration = Duration::from_millis(2500);
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The time limit of a batch that has a request with this limit; `None`: the usual one.
+pub(crate) fn time_limit(limit: Option<Duration>) -> Duration {
+    limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT)
+}
+
 /// Longest time that a batch waits for another one: a commit takes less, unless something is wrong.
 const HOLD_BACK: Duration = Duration::from_millis(2);
 

@@ -7,15 +7,9 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
-use crate::engine::core::dispatch::MAX_BATCH;
+use crate::engine::core::dispatch::{MAX_BATCH, time_limit};
 use crate::engine::shared::Cell;
 use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
-
-/// Time limit of a batch, connecting included. After it the connection is given up and the outcome is unknown.
-/// Commits of two seconds must succeed, and a renewal that hangs must leave time to be sent again before its
-/// lease ends.
-const TIMEOUT: Duration = Duration::from_millis(2500);
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Requests that go together.
 pub(super) struct Batch {
@@ -40,14 +34,13 @@ impl Batch {
             lane,
             cells: Vec::new(),
             requests: Vec::new(),
-            limit: TIMEOUT,
+            limit: time_limit(None),
         }
     }
 
     /// `limit`: time limit of the store for the request, if shorter than usual.
     pub(super) fn push(&mut self, cell: Arc<Cell>, request: Request, limit: Option<Duration>) {
-        let limit = limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT);
-        self.limit = self.limit.min(limit);
+        self.limit = self.limit.min(time_limit(limit));
         self.cells.push(cell);
         self.requests.push(request);
     }
