@@ -105,7 +105,8 @@ impl<C> Machine<C> {
                     fence_token: arriving.fence_token,
                     spare_tokens: arriving.spare_tokens,
                     store_end: sent.sent_at + remaining,
-                    over_at: env.now + remaining,
+                    // An earlier extension of unknown outcome, for another caller, may still be carried out.
+                    over_at: arriving.until.max(env.now + remaining),
                     length: *ttl,
                     row_owner: Some(to.owner),
                     since: sent.sent_at,

@@ -328,6 +328,34 @@ fn a_caller_that_does_not_renew_enters_after_an_extension() {
     assert_eq!(deadline.since(a.now), 8550 * MS);
 }
 
+/// Found by the simulation: the first extension, for a caller with a longer ttl, was carried out behind the second one.
+#[test]
+fn a_release_is_repeated_for_as_long_as_an_extension_before_entering_may_last() {
+    let mut a = Process::new();
+    a.wants_with(
+        "a",
+        Some(9 * SECOND),
+        Call {
+            renew: false,
+            ..call(TTL)
+        },
+    );
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(queued_behind(7));
+    a.says(Event::PassedOn(lease, 8));
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    a.says(Event::Answer(Err(unknown())));
+    a.passes(SECOND);
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    assert_eq!(a.answered(extended()), ["a has 8"]);
+    a.leaves("left", true);
+    assert_eq!(a.sends().unwrap().action, Action::Release);
+    a.says(Event::Answer(Err(unknown())));
+    a.passes(TTL + SECOND);
+    let again = a.sends().unwrap();
+    assert_eq!((again.lease_id, again.action), (lease, Action::Release));
+}
+
 #[test]
 fn a_row_that_was_passed_on_unheard_is_granted_to_the_next_ask() {
     let (mut a, lease) = Process::queued();
