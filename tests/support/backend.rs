@@ -321,11 +321,7 @@ impl Backend {
             }
             Place::Memory(store) => {
                 let action = Action::Acquire(Acquire::new(owner, ttl, "host/dead"));
-                let request = Request {
-                    key: Key::new(None, key).unwrap(),
-                    lease_id: lease,
-                    action,
-                };
+                let request = Request::new(Key::new(None, key).unwrap(), lease, action);
                 for answer in store.apply(&[request]).await {
                     answer.unwrap();
                 }

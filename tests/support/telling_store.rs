@@ -80,11 +80,7 @@ impl Store for TellingStore {
             let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
             let answers = at_once(self.rows.apply(requests));
             for (request, answer) in requests.iter().zip(&answers) {
-                let Ok(Outcome::Released {
-                    freed: true,
-                    passed_on,
-                }) = answer
-                else {
+                let Ok(Outcome::released(true, passed_on)) = answer else {
                     continue;
                 };
                 let key = request.key.clone();
@@ -93,11 +89,9 @@ impl Store for TellingStore {
                 let row = rows.iter().find(|row| row.key == key);
                 let row = row.expect("the row was released");
                 if *passed_on {
-                    let _ = self.wake_ups.send(Some(WakeUp::PassedOn {
-                        key,
-                        lease_id: row.lease_id,
-                        fence_token: row.fence_token,
-                    }));
+                    let _ = self
+                        .wake_ups
+                        .send(Some(WakeUp::passed_on(key, row.lease_id, row.fence_token)));
                 } else if row.wanted_until > row.now {
                     let _ = self.wake_ups.send(Some(WakeUp::Released(key)));
                 }

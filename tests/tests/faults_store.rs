@@ -207,10 +207,7 @@ async fn a_store_that_always_says_lost_to_acquires_ends_with_the_callers_time() 
 async fn an_answer_to_another_question_is_a_store_error() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let released = Outcome::Released {
-        passed_on: false,
-        freed: false,
-    };
+    let released = Outcome::released(false, false);
     store.always(Kind::Acquire, Fault::Answer(released.clone()));
     let answer = timeout(ms(2002), locks.acquire("k", options().wait(ms(2000)))).await;
     assert!(answer.expect("bounded").unwrap_err().is_store());
@@ -220,11 +217,7 @@ async fn an_answer_to_another_question_is_a_store_error() {
         .acquire("k", LockOptions::new().ttl(ms(3000)))
         .await
         .unwrap();
-    let extended = Outcome::Extended {
-        remaining: TTL,
-        revoked: false,
-        wanted: false,
-    };
+    let extended = Outcome::extended(TTL, false, false);
     store.next(Kind::Release, Fault::Answer(extended));
     store.next(Kind::Extend, Fault::Answer(Outcome::Skipped));
     sleep(ms(6000)).await;

@@ -175,11 +175,7 @@ async fn hostile_owners_and_holders_change_nothing_outside_their_row(backend: Ba
     let store = backend.store().await;
     let ask = async |key: &str, lease_id, action| {
         let key = Key::new(None, key).unwrap();
-        let request = Request {
-            key,
-            lease_id,
-            action,
-        };
+        let request = Request::new(key, lease_id, action);
         let mut answers = store.apply(std::slice::from_ref(&request)).await;
         answers.remove(0).unwrap()
     };

@@ -47,11 +47,7 @@ const HOSTILE: [&str; 24] = [
 ];
 
 fn request(name: &str, lease_id: Uuid, action: Action) -> Request {
-    Request {
-        key: Key::new(None, name).unwrap(),
-        lease_id,
-        action,
-    }
+    Request::new(Key::new(None, name).unwrap(), lease_id, action)
 }
 
 fn acquire(queue: bool) -> Action {

@@ -213,6 +213,7 @@ impl Capabilities {
 
 /// One thing to do to one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Request {
     /// The row.
     pub key: Key,
@@ -222,6 +223,17 @@ pub struct Request {
     pub action: Action,
 }
 
+impl Request {
+    /// Does `action` to the row of `key` for `lease_id`.
+    pub fn new(key: Key, lease_id: Uuid, action: Action) -> Self {
+        Self {
+            key,
+            lease_id,
+            action,
+        }
+    }
+}
+
 /// A lease that has waited for so much longer than the successor takes its place. Short, so that processes enter about
 /// in the order in which they came, however often each of them asks; not zero, so that they do not write in turns.
 pub const QUEUE_AHEAD: Duration = Duration::from_millis(100);
@@ -229,8 +241,10 @@ pub const QUEUE_AHEAD: Duration = Duration::from_millis(100);
 /// The longest lease that a release passes on. The successor extends it to its whole ttl.
 pub const NEXT_TTL: Duration = Duration::from_secs(3);
 
-/// What a [`Request`] does. [`Store::apply`] has the rules.
+/// What a [`Request`] does. [`Store::apply`] has the rules. A store answers an action that it does not know with
+/// [`StoreErrorKind::Unsupported`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Action {
     /// Take the lock for a fresh `lease_id`.
     Acquire(Acquire),
@@ -316,6 +330,7 @@ impl Extend {
 
 /// Who has a lease after a local hand-over.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HandedOver {
     /// The call chain that has the lock now.
     pub owner: Uuid,
@@ -323,6 +338,17 @@ pub struct HandedOver {
     pub holder: Arc<str>,
     /// Its token: one of those that the acquire kept free.
     pub fence_token: i64,
+}
+
+impl HandedOver {
+    /// A local hand-over to `owner`, with a token that the acquire kept free.
+    pub fn new(owner: Uuid, holder: impl Into<Arc<str>>, fence_token: i64) -> Self {
+        Self {
+            owner,
+            holder: holder.into(),
+            fence_token,
+        }
+    }
 }
 
 /// What a store tells of the releases that it hears of.
@@ -334,6 +360,7 @@ pub enum WakeUp {
     /// The key has been freed while somebody wanted it.
     Released(Key),
     /// The key has been passed on.
+    #[non_exhaustive]
     PassedOn {
         /// The key.
         key: Key,
@@ -344,8 +371,20 @@ pub enum WakeUp {
     },
 }
 
+impl WakeUp {
+    /// [`PassedOn`](Self::PassedOn): `key` was passed on to `lease_id`.
+    pub fn passed_on(key: Key, lease_id: Uuid, fence_token: i64) -> Self {
+        Self::PassedOn {
+            key,
+            lease_id,
+            fence_token,
+        }
+    }
+}
+
 /// What one step of [`Store::purge`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Purged {
     /// How many rows were deleted.
     pub rows: u64,
@@ -353,10 +392,19 @@ pub struct Purged {
     pub next: Option<Key>,
 }
 
+impl Purged {
+    /// `rows` were deleted; the next step begins behind `next`, if there may be more.
+    pub fn new(rows: u64, next: Option<Key>) -> Self {
+        Self { rows, next }
+    }
+}
+
 /// The answer to a [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// `Acquire`: the lock is taken.
+    #[non_exhaustive]
     Granted {
         /// Larger than every token given for the key before.
         fence_token: i64,
@@ -368,6 +416,7 @@ pub enum Outcome {
         wanted: bool,
     },
     /// `Extend`: the count is written.
+    #[non_exhaustive]
     Extended {
         /// `expire_at - now`.
         remaining: Duration,
@@ -377,6 +426,7 @@ pub enum Outcome {
         wanted: bool,
     },
     /// `Release`: the lease is over.
+    #[non_exhaustive]
     Released {
         /// The row was held until this request.
         freed: bool,
@@ -388,6 +438,7 @@ pub enum Outcome {
     /// `Acquire`: somebody else holds the lock.
     Busy(Holder),
     /// `Acquire`: somebody else holds the lock, and the request's lease is its live successor.
+    #[non_exhaustive]
     Queued {
         /// The holder. Its token tells this place in the queue from earlier ones of the same lease.
         holder: Holder,
@@ -398,6 +449,38 @@ pub enum Outcome {
     Lost,
     /// The row is locked by somebody else's transaction. Ask again soon.
     Skipped,
+}
+
+/// For stores: the answers that have fields.
+impl Outcome {
+    /// [`Granted`](Self::Granted), with `taken_over` if a lease had expired.
+    pub fn granted(fence_token: i64, remaining: Duration, taken_over: Option<Holder>, wanted: bool) -> Self {
+        Self::Granted {
+            fence_token,
+            remaining,
+            taken_over,
+            wanted,
+        }
+    }
+
+    /// [`Extended`](Self::Extended).
+    pub fn extended(remaining: Duration, revoked: bool, wanted: bool) -> Self {
+        Self::Extended {
+            remaining,
+            revoked,
+            wanted,
+        }
+    }
+
+    /// [`Released`](Self::Released).
+    pub fn released(freed: bool, passed_on: bool) -> Self {
+        Self::Released { freed, passed_on }
+    }
+
+    /// [`Queued`](Self::Queued) behind `holder`.
+    pub fn queued(holder: Holder, next_ttl: Duration) -> Self {
+        Self::Queued { holder, next_ttl }
+    }
 }
 
 /// The database and table that a fence check reads.

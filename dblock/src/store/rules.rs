@@ -184,26 +184,6 @@ pub fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
     }
 }
 
-/// What stands for the row of a key that has none: free, the lease nobody's, and no token given yet. It is to
-/// be inserted if [`carry_out`] changes it.
-pub fn absent(key: Key, now: i64) -> LockRow {
-    LockRow {
-        key,
-        owner: Uuid::nil(),
-        reentrant_count: 0,
-        expire_at: 0,
-        lease_id: Uuid::nil(),
-        fence_token: 0,
-        fence_ceiling: 0,
-        wanted_until: 0,
-        acquired_at: 0,
-        holder: String::new(),
-        revoked: false,
-        next: None,
-        now,
-    }
-}
-
 /// Who is, or was, inside.
 pub fn holder(row: &LockRow) -> Holder {
     Holder {

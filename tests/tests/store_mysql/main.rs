@@ -47,11 +47,7 @@ fn ask() -> Acquire {
 }
 
 fn asking(name: impl AsRef<str>, ask: Acquire) -> Request {
-    Request {
-        key: key(name),
-        lease_id: Uuid::now_v7(),
-        action: Action::Acquire(ask),
-    }
+    Request::new(key(name), Uuid::now_v7(), Action::Acquire(ask))
 }
 
 fn acquire(name: impl AsRef<str>) -> Request {
@@ -59,17 +55,15 @@ fn acquire(name: impl AsRef<str>) -> Request {
 }
 
 fn extend(of: &Request, count: u32) -> Request {
-    Request {
-        action: Action::Extend(Extend::new(count, TTL)),
-        ..of.clone()
-    }
+    Request::new(
+        of.key.clone(),
+        of.lease_id,
+        Action::Extend(Extend::new(count, TTL)),
+    )
 }
 
 fn release(of: &Request) -> Request {
-    Request {
-        action: Action::Release,
-        ..of.clone()
-    }
+    Request::new(of.key.clone(), of.lease_id, Action::Release)
 }
 
 async fn one(store: &MySqlStore, request: Request) -> Outcome {

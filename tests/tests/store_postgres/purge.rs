@@ -36,10 +36,7 @@ async fn what_was_used_within_the_idle_time_stays() {
             ask(&store, &release(&request)).await;
         }
     }
-    assert_eq!(
-        store.purge(DAY, None, 10).await.unwrap(),
-        Purged { rows: 0, next: None }
-    );
+    assert_eq!(store.purge(DAY, None, 10).await.unwrap(), Purged::new(0, None));
     let two_days = 2 * 86_400_000_000_i64;
     bench
         .run(&format!(
@@ -50,10 +47,7 @@ async fn what_was_used_within_the_idle_time_stays() {
         ))
         .await;
     assert_eq!(store.purge(3 * DAY, None, 10).await.unwrap().rows, 0);
-    assert_eq!(
-        store.purge(DAY, None, 10).await.unwrap(),
-        Purged { rows: 2, next: None }
-    );
+    assert_eq!(store.purge(DAY, None, 10).await.unwrap(), Purged::new(2, None));
     assert_eq!(keys(&store).await, ["ceiling", "expiry", "wanted"]);
     // A purged key starts anew, and a late request of its former lease finds nothing.
     token(&ask(&store, &acquire("free")).await);
@@ -84,10 +78,7 @@ async fn steps_go_through_the_keys_in_order() {
             break;
         }
     }
-    let step = |rows, next: Option<&str>| Purged {
-        rows,
-        next: next.map(key),
-    };
+    let step = |rows, next: Option<&str>| Purged::new(rows, next.map(key));
     assert_eq!(
         steps,
         [

@@ -38,10 +38,7 @@ async fn a_write_transaction_of_the_user_is_a_conflict_in_bounded_time() {
     granted(&*store, &acquire("k", TTL)).await;
     assert_eq!(
         one(&*store, &release(&held)).await.unwrap(),
-        Outcome::Released {
-            freed: true,
-            passed_on: false,
-        }
+        Outcome::released(true, false)
     );
 }
 
