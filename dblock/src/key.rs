@@ -5,12 +5,6 @@ use std::sync::Arc;
 
 use crate::error::LockError;
 
-/// The longest key in bytes, namespace prefix included.
-pub const MAX_KEY_BYTES: usize = 255;
-
-/// The longest namespace in bytes. It leaves room for a key behind it.
-pub const MAX_NAMESPACE_BYTES: usize = 100;
-
 /// The name of a protected resource, as it stands in the `lock_key` column.
 ///
 /// A key is 1 to 255 bytes of UTF-8 without NUL, namespace prefix included. Keys are compared byte by
@@ -21,10 +15,16 @@ pub const MAX_NAMESPACE_BYTES: usize = 100;
 pub struct Key(Arc<str>);
 
 impl Key {
+    /// The longest key in bytes, namespace prefix included.
+    pub const MAX_BYTES: usize = 255;
+
+    /// The longest namespace in bytes. It leaves room for a key behind it.
+    pub const MAX_NAMESPACE_BYTES: usize = 100;
+
     /// Checks `key` and puts it behind the namespace: `billing` and `order:42` give `billing:order:42`.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] when the key is empty, has a NUL, or is longer than [`MAX_KEY_BYTES`] with
+    /// [`LockError::Invalid`] when the key is empty, has a NUL, or is longer than [`Self::MAX_BYTES`] with
     /// its prefix.
     pub fn new(namespace: Option<&str>, key: &str) -> Result<Self, LockError> {
         if key.is_empty() {
@@ -41,12 +41,13 @@ impl Key {
             Some(namespace) => format!("{namespace}:{key}").into(),
             None => key.into(),
         };
-        if full.len() > MAX_KEY_BYTES {
+        if full.len() > Self::MAX_BYTES {
             let start: String = full.chars().take(40).collect();
             return Err(LockError::invalid(format!(
-                "the lock key {start:?}… has {} bytes with its namespace; at most {MAX_KEY_BYTES} are allowed. \
+                "the lock key {start:?}… has {} bytes with its namespace; at most {} are allowed. \
                  Use a shorter key, or a digest of the long part",
-                full.len()
+                full.len(),
+                Self::MAX_BYTES
             )));
         }
         Ok(Self(full))
@@ -58,12 +59,12 @@ impl Key {
     }
 }
 
-/// Checks a namespace: not empty, at most [`MAX_NAMESPACE_BYTES`], no NUL, and no `:`, which ends it
+/// Checks a namespace: not empty, at most [`Key::MAX_NAMESPACE_BYTES`], no NUL, and no `:`, which ends it
 /// (otherwise two namespaces could share keys).
 pub(crate) fn check_namespace(namespace: &str) -> Result<(), LockError> {
     let problem = if namespace.is_empty() {
         "is empty; leave the namespace out instead"
-    } else if namespace.len() > MAX_NAMESPACE_BYTES {
+    } else if namespace.len() > Key::MAX_NAMESPACE_BYTES {
         "is longer than 100 bytes"
     } else if namespace.contains([':', '\0']) {
         "contains ':' or NUL; ':' separates the namespace from the key"

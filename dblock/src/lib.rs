@@ -58,14 +58,14 @@ mod chain;
 pub mod conformance;
 mod current;
 mod engine;
-pub mod error;
+mod error;
 #[cfg(feature = "sql")]
 mod fence;
 mod guard;
 mod health;
-pub mod key;
+mod key;
 mod manager;
-pub mod options;
+mod options;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
@@ -81,7 +81,7 @@ pub use health::Health;
 pub use key::Key;
 pub use manager::{LockManager, install};
 pub use options::{LockOptions, OnLost};
-pub use store::{InspectFilter, LockRow};
+pub use store::row::{InspectFilter, LockRow};
 
 #[cfg(feature = "macros")]
 pub use dblock_macros::distributed_lock;

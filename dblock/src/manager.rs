@@ -15,7 +15,7 @@ use crate::engine::{AcquireCall, EngineHandle, Hold, STORE_TIMEOUT, Settings};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::health::{Health, HealthBoard};
-use crate::key::{Key, MAX_KEY_BYTES};
+use crate::key::Key;
 use crate::options::{LockOptions, Wait};
 use crate::store::{Capabilities, InspectFilter, LockRow, Store, StoreError};
 
@@ -101,7 +101,7 @@ impl LockManager {
         let engine = crate::engine::start(store, settings, Arc::clone(&health))?;
         let host = gethostname::gethostname();
         let mut process = format!("{}/{}", host.to_string_lossy(), std::process::id());
-        process.truncate(process.floor_char_boundary(MAX_KEY_BYTES));
+        process.truncate(process.floor_char_boundary(Key::MAX_BYTES));
         Ok(Self {
             shared: Arc::new(Shared {
                 engine,
@@ -236,7 +236,7 @@ impl LockManager {
             return Arc::clone(&self.shared.process);
         };
         let mut text = format!("{} {function}", self.shared.process);
-        text.truncate(text.floor_char_boundary(MAX_KEY_BYTES));
+        text.truncate(text.floor_char_boundary(Key::MAX_BYTES));
         text.into()
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::{InspectFilter, LockRow, Outcome, Purged, Request, StoreError, Successor, rules};
+use dblock::store::{Outcome, Purged, Request, StoreError, Successor, rules};
+use dblock::{InspectFilter, Key, LockRow};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

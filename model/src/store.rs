@@ -6,7 +6,8 @@ mod weaken;
 
 use std::fmt;
 
-use dblock::store::{self, HandedOver, LockRow, rules};
+use dblock::LockRow;
+use dblock::store::{self, HandedOver, rules};
 use uuid::Uuid;
 
 use crate::guards::{Guard, Guards};

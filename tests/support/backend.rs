@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dblock::conformance::{Fixture, open};
-use dblock::store::memory::MemoryStore;
-use dblock::store::{Acquire, Action, LockRow, Request, Store};
-use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, StoreSource};
+use dblock::store::{Acquire, Action, MemoryStore, Request, Store};
+use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, LockRow, StoreSource};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};

@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::memory::MemoryStore;
 use dblock::store::{
-    Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreErrorKind,
-    StoreFuture, WakeUp,
+    Capabilities, MemoryStore, Outcome, Purged, Request, Store, StoreError, StoreErrorKind, StoreFuture,
+    WakeUp,
 };
+use dblock::{InspectFilter, Key, LockRow};
 use futures_util::FutureExt;
 use tokio::sync::broadcast;
 

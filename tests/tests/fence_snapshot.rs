@@ -6,10 +6,9 @@
 use std::time::Duration;
 
 use dblock::conformance::open::sqlite;
-use dblock::store::mysql::MySqlStore;
-use dblock::store::postgres::PostgresStore;
 use dblock::store::{
-    Acquire, Action, Extend, HandedOver, Outcome, Request, Store, StoreError, StoreErrorKind,
+    Acquire, Action, Extend, HandedOver, MySqlStore, Outcome, PostgresStore, Request, Store, StoreError,
+    StoreErrorKind,
 };
 use dblock::{Key, LockError, LockGuard, LockOptions};
 use dblock_tests::backend::Place;

@@ -6,7 +6,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use dblock::conformance::Fixture;
-//! use dblock::store::{Store, memory::MemoryStore};
+//! use dblock::store::{MemoryStore, Store};
 //!
 //! struct Memory(MemoryStore);
 //!

@@ -23,7 +23,7 @@ pub(crate) mod connect_options;
 #[cfg(feature = "sql")]
 mod connections;
 mod error;
-mod row;
+pub(crate) mod row;
 #[cfg(feature = "sql")]
 mod schema;
 #[cfg(feature = "sql")]
@@ -32,14 +32,14 @@ mod sql_error;
 mod sql_row;
 pub(crate) mod table;
 
-pub mod memory;
+pub(crate) mod memory;
 #[cfg(feature = "mysql")]
-pub mod mysql;
+pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
-pub mod postgres;
+pub(crate) mod postgres;
 pub mod rules;
 #[cfg(feature = "sqlite")]
-pub mod sqlite;
+pub(crate) mod sqlite;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -51,7 +51,14 @@ use uuid::Uuid;
 
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
-pub use row::{Holder, InspectFilter, LockRow, Successor};
+#[cfg(feature = "mysql")]
+#[doc(hidden)]
+pub use mysql::MySqlStore;
+#[cfg(feature = "postgres")]
+#[doc(hidden)]
+pub use postgres::PostgresStore;
+pub use row::{Holder, Successor};
+pub(crate) use row::{InspectFilter, LockRow};
 
 use crate::key::Key;
 

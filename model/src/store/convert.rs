@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::{self, LockRow, Successor};
+use dblock::store::{self, Successor};
+use dblock::{Key, LockRow};
 use uuid::Uuid;
 
 use super::{LeaseId, Next, Outcome, Process, Row, Time, Token};

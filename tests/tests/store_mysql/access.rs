@@ -1,7 +1,6 @@
 //! Who may connect and do what, and connections that end.
 
-use dblock::store::mysql::MySqlStore;
-use dblock::store::{Outcome, Store, StoreErrorKind};
+use dblock::store::{MySqlStore, Outcome, Store, StoreErrorKind};
 
 use crate::place::Place;
 use crate::{acquire, extend, kind, one, release, token};

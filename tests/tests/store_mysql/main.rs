@@ -19,11 +19,10 @@ mod single;
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::mysql::MySqlStore;
 use dblock::store::{
-    Acquire, Action, Extend, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreErrorKind,
+    Acquire, Action, Extend, MySqlStore, Outcome, Request, Store, StoreError, StoreErrorKind,
 };
+use dblock::{InspectFilter, Key, LockRow};
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 use uuid::Uuid;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::store::mysql::MySqlStore;
-use dblock::store::{Acquire, InspectFilter, LockRow, NEXT_TTL, Outcome, Request, Store};
+use dblock::store::{Acquire, MySqlStore, NEXT_TTL, Outcome, Request, Store};
+use dblock::{InspectFilter, LockRow};
 use uuid::Uuid;
 
 use crate::place::Place;

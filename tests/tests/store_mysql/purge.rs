@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::mysql::MySqlStore;
-use dblock::store::{InspectFilter, Purged, Store};
+use dblock::store::{MySqlStore, Purged, Store};
+use dblock::{InspectFilter, Key};
 
 use crate::place::Place;
 use crate::{acquire, key, one, release, run, token};

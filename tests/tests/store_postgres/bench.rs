@@ -5,8 +5,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use dblock::Key;
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{Acquire, Action, Extend, Outcome, Request, Store, StoreError, StoreErrorKind};
+use dblock::store::{
+    Acquire, Action, Extend, Outcome, PostgresStore, Request, Store, StoreError, StoreErrorKind,
+};
 use dblock_tests::postgres_url;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection};

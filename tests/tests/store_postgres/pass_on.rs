@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{InspectFilter, LockRow, NEXT_TTL, Outcome, Request, Store, Successor, WakeUp};
+use dblock::store::{NEXT_TTL, Outcome, PostgresStore, Request, Store, Successor, WakeUp};
+use dblock::{InspectFilter, LockRow};
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dblock::store::{InspectFilter, Outcome, Purged, Store};
+use dblock::InspectFilter;
+use dblock::store::{Outcome, Purged, Store};
 use sqlx::{AssertSqlSafe, Connection};
 
 use crate::bench::{Bench, acquire, ask, ask_of, key, release, token};

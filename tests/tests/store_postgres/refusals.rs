@@ -1,7 +1,6 @@
 //! What the database refuses, and the remedy in the message.
 
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{Outcome, Store, StoreErrorKind};
+use dblock::store::{Outcome, PostgresStore, Store, StoreErrorKind};
 use sqlx::Connection as _;
 
 use crate::bench::{Bench, acquire, ask, extend, one, release, token};

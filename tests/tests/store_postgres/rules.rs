@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::store::{
-    Action, Extend, HandedOver, InspectFilter, Outcome, Request, Store, StoreError, StoreErrorKind,
-};
+use dblock::InspectFilter;
+use dblock::store::{Action, Extend, HandedOver, Outcome, Request, Store, StoreError, StoreErrorKind};
 use uuid::Uuid;
 
 use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, key, one, queueing, release, token, waiting};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{Outcome, Store};
+use dblock::store::{Outcome, PostgresStore, Store};
 use dblock_tests::line::Database;
 use dblock_tests::own_server::{Commits, OwnServer};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dblock::store::{InspectFilter, Outcome, Request, StoreErrorKind};
+use dblock::InspectFilter;
+use dblock::store::{Outcome, Request, StoreErrorKind};
 
 use crate::{File, TTL, acquire, assert_error, execute, extend, granted, one, release};
 

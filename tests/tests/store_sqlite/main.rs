@@ -15,11 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::Key;
 use dblock::conformance::open::sqlite;
-use dblock::store::{
-    Acquire, Action, Extend, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreErrorKind,
-};
+use dblock::store::{Acquire, Action, Extend, Outcome, Request, Store, StoreError, StoreErrorKind};
+use dblock::{InspectFilter, Key, LockRow};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, SqliteConnection};
 use tempfile::TempDir;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::store::{InspectFilter, Purged, Request, StoreErrorKind};
+use dblock::InspectFilter;
+use dblock::store::{Purged, Request, StoreErrorKind};
 
 use crate::{File, TTL, acquire, assert_error, execute, granted, one, release};
 

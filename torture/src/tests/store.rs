@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::memory::MemoryStore;
 use dblock::store::{
-    Acquire, Action, Capabilities, Extend, InspectFilter, LockRow, NEXT_TTL, Outcome, Request, Store,
-    StoreError, StoreErrorKind, StoreFuture, WakeUp, rules,
+    Acquire, Action, Capabilities, Extend, MemoryStore, NEXT_TTL, Outcome, Request, Store, StoreError,
+    StoreErrorKind, StoreFuture, WakeUp, rules,
 };
+use dblock::{InspectFilter, Key, LockRow};
 use dblock_tests::telling_store::TellingStore;
 use tokio::sync::broadcast;
 use tokio::time::Instant;

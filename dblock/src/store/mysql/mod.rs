@@ -79,6 +79,7 @@ impl MySqlStore {
     }
 
     /// For tests: a store from a URL.
+    #[cfg(feature = "conformance")]
     #[doc(hidden)]
     pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
         let options = MySqlConnectOptions::from_str(url)
@@ -91,6 +92,7 @@ impl MySqlStore {
     }
 
     /// For tests: the fence check.
+    #[cfg(feature = "conformance")]
     #[doc(hidden)]
     pub async fn verify_on(
         &self,

@@ -83,6 +83,7 @@ impl PostgresStore {
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a URL or table name that cannot be read.
+    #[cfg(feature = "conformance")]
     #[doc(hidden)]
     pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
         // sqlx's error may quote a part of the URL, which may have a password in it.
@@ -106,6 +107,7 @@ impl PostgresStore {
     ///
     /// # Errors
     /// As [`verify`].
+    #[cfg(feature = "conformance")]
     #[doc(hidden)]
     pub async fn verify_in(
         &self,
