@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::key::Key;
+use crate::key::{InvalidKey, Key};
 use crate::store::{Holder, StoreError};
 
 /// Why an acquire, a body under a lock, or a call on a guard failed.
@@ -203,6 +203,12 @@ impl LockError {
             Self::Store { key, .. } | Self::Shutdown { key } => key.as_ref(),
             Self::NoManager | Self::Invalid { .. } => None,
         }
+    }
+}
+
+impl From<InvalidKey> for LockError {
+    fn from(error: InvalidKey) -> Self {
+        Self::invalid(error.to_string())
     }
 }
 

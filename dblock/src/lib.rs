@@ -78,7 +78,7 @@ pub use error::{LockError, LostReason, TimeoutCause};
 pub use fence::FenceConnection;
 pub use guard::LockGuard;
 pub use health::Health;
-pub use key::Key;
+pub use key::{InvalidKey, Key};
 pub use manager::{LockManager, install};
 pub use options::{LockOptions, OnLost};
 pub use store::row::{InspectFilter, LockRow};

@@ -241,7 +241,7 @@ impl LockManager {
     }
 
     fn key(&self, key: &str) -> Result<Key, LockError> {
-        Key::new(self.shared.namespace.as_deref(), key)
+        Ok(Key::new(self.shared.namespace.as_deref(), key)?)
     }
 
     /// Creates or upgrades the tables. Idempotent, safe from many nodes at once, and without need for more
