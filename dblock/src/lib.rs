@@ -79,7 +79,7 @@ pub use fence::FenceConnection;
 pub use guard::LockGuard;
 pub use health::Health;
 pub use key::{InvalidKey, Key};
-pub use manager::{LockManager, install};
+pub use manager::{AlreadyInstalled, LockManager, install};
 pub use options::{LockOptions, OnLost};
 pub use store::row::{InspectFilter, LockRow};
 

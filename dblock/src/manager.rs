@@ -421,7 +421,7 @@ static INSTALLED: OnceLock<LockManager> = OnceLock::new();
 /// Makes `manager` the default of every attribute without `manager = …`, for the life of the process.
 ///
 /// # Errors
-/// [`LockError::Invalid`] when one was installed before.
+/// [`AlreadyInstalled`] when one was installed before, which stays the default.
 ///
 /// ```
 /// # #[cfg(feature = "macros")] {
@@ -439,10 +439,20 @@ static INSTALLED: OnceLock<LockManager> = OnceLock::new();
 /// # Ok::<_, LockError>(()) }).unwrap();
 /// # }
 /// ```
-pub fn install(manager: LockManager) -> Result<(), LockError> {
-    INSTALLED.set(manager).map_err(|_| {
-        LockError::invalid(
-            "a lock manager is installed already; use `manager = …` or `LockManager::scope` for a second",
-        )
-    })
+pub fn install(manager: LockManager) -> Result<(), AlreadyInstalled> {
+    INSTALLED.set(manager).map_err(|_| AlreadyInstalled {})
+}
+
+/// A second [`install`]: a process has one default manager.
+///
+/// It becomes [`LockError::Invalid`] by `?`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a lock manager is installed already; use `manager = …` or `LockManager::scope` for a second")]
+#[non_exhaustive]
+pub struct AlreadyInstalled {}
+
+impl From<AlreadyInstalled> for LockError {
+    fn from(error: AlreadyInstalled) -> Self {
+        Self::invalid(error.to_string())
+    }
 }
