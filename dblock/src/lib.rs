@@ -72,7 +72,7 @@ pub mod simulation;
 pub mod store;
 
 pub use builder::{LockManagerBuilder, StoreSource};
-pub use current::{CurrentLock, current, inherit};
+pub use current::{CurrentLock, current, current_locks, inherit};
 pub use error::{LockError, LostReason, TimeoutCause};
 #[cfg(feature = "sql")]
 pub use fence::FenceConnection;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -12,7 +13,7 @@ use crate::body;
 use crate::builder::{LockManagerBuilder, StoreSource};
 use crate::chain::Link;
 use crate::engine::{AcquireCall, EngineHandle, Hold, STORE_TIMEOUT, Settings};
-use crate::error::LockError;
+use crate::error::{LockError, TimeoutCause};
 use crate::guard::LockGuard;
 use crate::health::{Health, HealthBoard};
 use crate::key::Key;
@@ -134,27 +135,36 @@ impl LockManager {
         self.hold(key.as_ref(), &options).await.map(LockGuard::new)
     }
 
-    /// Takes the lock if nobody holds it: `None` when somebody does.
+    /// Takes the lock if it is free, or gets free within the `wait` of `options`: `None` when somebody else holds it for
+    /// that long.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), but busy is no error, and options with a `wait` are refused with
-    /// [`LockError::Invalid`].
+    /// As [`acquire`](Self::acquire), but a busy lock is no error. [`LockError::Timeout`] is left where the database has
+    /// not answered in time ([`TimeoutCause::NoAnswer`]): nobody knows then whether the lock is busy.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::{LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.try_acquire("order:42", LockOptions::new()).await?.expect("free");
+    /// let soon = LockOptions::new().wait(Duration::from_millis(50));
+    /// assert!(locks.try_acquire("order:42", soon).await?.is_none());
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
     pub async fn try_acquire(
         &self,
         key: impl AsRef<str>,
         options: LockOptions,
     ) -> Result<Option<LockGuard>, LockError> {
-        if options.wait != Wait::No {
-            return Err(LockError::invalid(
-                "try_acquire does not wait: leave `wait` out, or call `acquire`",
-            ));
-        }
         match self.hold(key.as_ref(), &options).await {
             Ok(hold) => Ok(Some(LockGuard::new(hold))),
             Err(LockError::Busy { .. }) => Ok(None),
+            Err(LockError::Timeout { cause, .. }) if cause != TimeoutCause::NoAnswer => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -189,6 +199,57 @@ impl LockManager {
         body: F,
     ) -> impl Future<Output = Result<F::Output, LockError>> {
         body::run(async move { self.hold(key.as_ref(), &options).await }, body)
+    }
+
+    /// The same for a body that gives a `Result`, without one `Result` in another: the error of the lock becomes the
+    /// body's, by `From`.
+    ///
+    /// # Errors
+    /// Whatever the body fails with, and what [`with`](Self::with) does.
+    ///
+    /// # Cancel safety
+    /// As [`with`](Self::with).
+    ///
+    /// # Panics
+    /// Only if the body does.
+    ///
+    /// ```
+    /// use dblock::{LockError, LockManager, LockOptions};
+    ///
+    /// #[derive(Debug)]
+    /// enum OrderError {
+    ///     Lock(LockError),
+    ///     Unpaid,
+    /// }
+    ///
+    /// impl From<LockError> for OrderError {
+    ///     fn from(error: LockError) -> Self {
+    ///         Self::Lock(error)
+    ///     }
+    /// }
+    ///
+    /// async fn ship(locks: &LockManager, paid: bool) -> Result<&'static str, OrderError> {
+    ///     let body = async { if paid { Ok("shipped") } else { Err(OrderError::Unpaid) } };
+    ///     locks.with_result("order:42", LockOptions::new(), body).await
+    /// }
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let locks = LockManager::connect("memory:").await?;
+    /// assert_eq!(ship(&locks, true).await?, "shipped");
+    /// assert!(matches!(ship(&locks, false).await, Err(OrderError::Unpaid)));
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// assert!(matches!(ship(&locks, true).await, Err(OrderError::Lock(error)) if error.is_busy()));
+    /// # guard.release().await?;
+    /// # Ok::<_, OrderError>(()) }).unwrap();
+    /// ```
+    pub fn with_result<T, E: From<LockError>>(
+        &self,
+        key: impl AsRef<str>,
+        options: LockOptions,
+        body: impl Future<Output = Result<T, E>>,
+    ) -> impl Future<Output = Result<T, E>> {
+        self.with(key, options, body)
+            .map(|result| result.unwrap_or_else(|error| Err(error.into())))
     }
 
     /// Re-enters the lease that the call chain has on the key, or takes the lock.
@@ -290,6 +351,61 @@ impl LockManager {
         }
         self.admin(|store| async move { store.inspect(&filter).await })
             .await
+    }
+
+    /// The row of `key`; `None` where the key has none, because nobody has taken it yet or its row was purged. A row stays
+    /// after a release: [`LockRow::is_held`] says whether somebody holds the lock.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
+    /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// assert_eq!(locks.get("order:42").await?, None);
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// let row = locks.get("order:42").await?.expect("it was taken");
+    /// println!("held by {} for {} µs more", row.holder, row.expire_at - row.now);
+    /// # assert_eq!(row.fence_token, guard.fence_token());
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn get(&self, key: impl AsRef<str>) -> Result<Option<LockRow>, LockError> {
+        let key = self.key(key.as_ref())?;
+        // Keys that begin with it come after it.
+        let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
+        let found = self
+            .admin(|store| async move { store.inspect(&filter).await })
+            .await?;
+        Ok(found.into_iter().find(|row| row.key == key))
+    }
+
+    /// Whether somebody holds `key`: a look at the row, which locks nothing. By the time of the answer it may be otherwise;
+    /// code that must be alone takes the lock, such as by [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// assert!(locks.is_locked("order:42").await?);
+    /// guard.release().await?;
+    /// assert!(!locks.is_locked("order:42").await?);
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
+        Ok(self.get(key).await?.is_some_and(|row| row.is_held()))
     }
 
     /// Asks for a lock back: its lease is no longer renewed, and its holder is told at the next renewal.

@@ -74,6 +74,8 @@ async fn a_broken_store_is_a_store_error_in_bounded_time() {
         let locks = store.manager();
         store.down(&fault);
         for (options, limit) in [(options(), ms(5002)), (options().wait(ms(2000)), ms(2002))] {
+            let tried = timeout(limit, locks.try_acquire("k", options.clone())).await;
+            assert!(matches!(tried, Ok(Err(_))), "{fault:?}: busy is not known: {tried:?}");
             let answer = timeout(limit, locks.acquire("k", options)).await;
             let error = answer
                 .unwrap_or_else(|_| panic!("{fault:?}: the caller hangs"))
