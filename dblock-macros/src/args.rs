@@ -1,13 +1,12 @@
 //! Reads the arguments of the attribute. Knows nothing of the function below it.
 
-use std::time::Duration;
-
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Ident, LitStr, Path, Token, parse_quote};
 
 use crate::errors::Errors;
+use crate::values::{Key, Length, OnLost, Wait};
 use crate::{suggest, values};
 
 /// Every argument, in the order of the reference.
@@ -30,32 +29,6 @@ pub(crate) struct Args {
     pub(crate) on_busy: Option<Expr>,
     pub(crate) on_error: Option<Expr>,
     pub(crate) krate: Path,
-}
-
-/// How the key is given.
-pub(crate) enum Key {
-    Template(LitStr),
-    Expr(Expr),
-}
-
-/// A duration.
-pub(crate) enum Length {
-    /// A string, checked.
-    Known(Duration),
-    /// Any other expression; it must be a `Duration`.
-    Expr(Expr),
-}
-
-/// What `wait` says.
-pub(crate) enum Wait {
-    For(Length),
-    Forever,
-}
-
-/// What `on_lost` says.
-pub(crate) enum OnLost {
-    Cancel,
-    Signal,
 }
 
 /// One `name = value`.

@@ -1,9 +1,36 @@
 //! Reads the value of each argument, and says what it should be where it is something else.
 
+use std::time::Duration;
+
 use syn::{Expr, ExprLit, Ident, Lit, LitStr, Path};
 
-use crate::args::{Key, Length, OnLost, Wait};
 use crate::{duration, suggest};
+
+/// How the key is given.
+pub(crate) enum Key {
+    Template(LitStr),
+    Expr(Expr),
+}
+
+/// A duration.
+pub(crate) enum Length {
+    /// A string, checked.
+    Known(Duration),
+    /// Any other expression; it must be a `Duration`.
+    Expr(Expr),
+}
+
+/// What `wait` says.
+pub(crate) enum Wait {
+    For(Length),
+    Forever,
+}
+
+/// What `on_lost` says.
+pub(crate) enum OnLost {
+    Cancel,
+    Signal,
+}
 
 /// The literal that an expression is, if it is one. Literals that pass through a `macro_rules!` macro
 /// arrive in an invisible group.

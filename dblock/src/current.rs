@@ -244,7 +244,10 @@ mod tests {
         let options = LockOptions::new;
         let inner = async {
             assert!(tokio::spawn(async { keys().is_empty() }).await.unwrap());
-            assert_eq!(tokio::spawn(inherit(async { keys() })).await.unwrap().unwrap(), keys());
+            assert_eq!(
+                tokio::spawn(inherit(async { keys() })).await.unwrap().unwrap(),
+                keys()
+            );
             keys()
         };
         let again = one.with("a", options(), inner);

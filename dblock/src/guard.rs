@@ -235,7 +235,11 @@ mod tests {
         drop(guard);
 
         let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
-        assert_eq!((lock.hold_count(), guard.hold_count()), (0, 1), "of another owner");
+        assert_eq!(
+            (lock.hold_count(), guard.hold_count()),
+            (0, 1),
+            "of another owner"
+        );
     }
 
     #[tokio::test(start_paused = true)]

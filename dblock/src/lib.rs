@@ -56,6 +56,7 @@ mod builder;
 mod chain;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod connect;
 mod current;
 mod engine;
 mod error;

@@ -1,8 +1,11 @@
 //! The manager: one per process and store, cheap to clone.
 
+mod default;
+mod operators;
+
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -10,7 +13,6 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::body;
-use crate::builder::{LockManagerBuilder, StoreSource};
 use crate::chain::Link;
 use crate::engine::{AcquireCall, EngineHandle, Hold, STORE_TIMEOUT, Settings};
 use crate::error::{LockError, TimeoutCause};
@@ -18,13 +20,9 @@ use crate::guard::LockGuard;
 use crate::health::{Health, HealthBoard};
 use crate::key::Key;
 use crate::options::{LockOptions, Wait};
-use crate::store::{Capabilities, InspectFilter, LockRow, Store, StoreError};
+use crate::store::{Capabilities, Store};
 
-/// How long an operator's question or order may take.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long a migration may take, waiting for other nodes' included.
-const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
+pub use self::default::{AlreadyInstalled, install};
 
 /// Takes locks in one store. One per process and store, cheap to clone.
 ///
@@ -45,52 +43,6 @@ struct Shared {
 }
 
 impl LockManager {
-    /// A manager for a database URL: `postgres://`, `mysql://`, `mariadb://`, `sqlite://`, or `memory:`
-    /// for locks that live in this process only. [`builder`](Self::builder) has the settings.
-    ///
-    /// For SQLite the file and the tables are created when they are missing. For the servers the tables must be
-    /// there: build once with [`builder_for_url`](Self::builder_for_url) and `auto_migrate(true)`, call
-    /// [`migrate`](Self::migrate), or run the script for the database by hand. It is in the folder `migrations/`
-    /// of this crate's source, and it names the default table: for another, write the names that
-    /// [`table`](LockManagerBuilder::table) has.
-    ///
-    /// Each manager of `memory:` has rows of its own. For two managers over the same rows, give a clone of one
-    /// [`MemoryStore`](crate::store::MemoryStore) to each [`builder`](Self::builder).
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in,
-    /// [`LockError::Store`] when the database cannot be reached, refuses, or has no fitting table.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves nothing behind, except that a migration may be carried out.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// let locks = dblock::LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", dblock::LockOptions::new()).await?;
-    /// guard.release().await?;
-    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
-    /// ```
-    pub async fn connect(url: &str) -> Result<Self, LockError> {
-        Self::builder_for_url(url)?.build().await
-    }
-
-    /// Settings for a manager of a database URL, as for [`connect`](Self::connect).
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in.
-    pub fn builder_for_url(url: &str) -> Result<LockManagerBuilder, LockError> {
-        StoreSource::from_url(url).map(LockManagerBuilder::new)
-    }
-
-    /// Settings for a manager over the application's `PgPool`, `MySqlPool` or `SqlitePool`, a
-    /// [`MemoryStore`](crate::store::MemoryStore), or a store of your own. Of a pool only the
-    /// connection options are used: the manager opens at most four connections of its own, so that a full
-    /// pool cannot stop renewals.
-    pub fn builder(source: impl Into<StoreSource>) -> LockManagerBuilder {
-        LockManagerBuilder::new(source.into())
-    }
-
     /// Starts the engine. What is checked of the database is checked by the builder.
     pub(crate) fn start(
         store: Arc<dyn Store>,
@@ -305,166 +257,6 @@ impl LockManager {
         Ok(Key::new(self.shared.namespace.as_deref(), key)?)
     }
 
-    /// Creates or upgrades the tables. Idempotent, safe from many nodes at once, and without need for more
-    /// than read rights when there is nothing to do.
-    ///
-    /// # Errors
-    /// [`LockError::Store`] when the database cannot be reached or refuses, [`LockError::Shutdown`] after
-    /// [`shutdown`](Self::shutdown).
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the migration.
-    pub async fn migrate(&self) -> Result<(), LockError> {
-        let migrate = |store: Arc<dyn Store>| async move { store.migrate().await };
-        self.shared.engine.run(MIGRATION_TIMEOUT, migrate).await
-    }
-
-    pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
-        self.admin(|store| async move { store.check_schema().await })
-            .await
-    }
-
-    /// The rows of the lock table, ordered by key. Only keys of this manager's namespace.
-    ///
-    /// # Errors
-    /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
-    /// [`shutdown`](Self::shutdown).
-    ///
-    /// # Cancel safety
-    /// Reads only.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use dblock::{InspectFilter, LockManager, LockOptions};
-    /// let locks = LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
-    /// for row in locks.inspect(InspectFilter::new().prefix("order:")).await? {
-    ///     println!("{} is held by {}", row.key, row.holder);
-    ///     # assert_eq!(row.key.as_str(), "order:42");
-    /// }
-    /// # guard.release().await?;
-    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
-    /// ```
-    pub async fn inspect(&self, mut filter: InspectFilter) -> Result<Vec<LockRow>, LockError> {
-        if let Some(namespace) = &self.shared.namespace {
-            filter.prefix = format!("{namespace}:{}", filter.prefix);
-        }
-        self.admin(|store| async move { store.inspect(&filter).await })
-            .await
-    }
-
-    /// The row of `key`; `None` where the key has none, because nobody has taken it yet or its row was purged. A row stays
-    /// after a release: [`LockRow::is_held`] says whether somebody holds the lock.
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
-    /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
-    ///
-    /// # Cancel safety
-    /// Reads only.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use dblock::{LockManager, LockOptions};
-    /// let locks = LockManager::connect("memory:").await?;
-    /// assert_eq!(locks.get("order:42").await?, None);
-    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
-    /// let row = locks.get("order:42").await?.expect("it was taken");
-    /// println!("held by {} for {} µs more", row.holder, row.expire_at - row.now);
-    /// # assert_eq!(row.fence_token, guard.fence_token());
-    /// # guard.release().await?;
-    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
-    /// ```
-    pub async fn get(&self, key: impl AsRef<str>) -> Result<Option<LockRow>, LockError> {
-        let key = self.key(key.as_ref())?;
-        // Keys that begin with it come after it.
-        let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
-        let found = self
-            .admin(|store| async move { store.inspect(&filter).await })
-            .await?;
-        Ok(found.into_iter().find(|row| row.key == key))
-    }
-
-    /// Whether somebody holds `key`: a look at the row, which locks nothing. By the time of the answer it may be otherwise;
-    /// code that must be alone takes the lock, such as by [`try_acquire`](Self::try_acquire).
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
-    ///
-    /// # Cancel safety
-    /// Reads only.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use dblock::{LockManager, LockOptions};
-    /// let locks = LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
-    /// assert!(locks.is_locked("order:42").await?);
-    /// guard.release().await?;
-    /// assert!(!locks.is_locked("order:42").await?);
-    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
-    /// ```
-    pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
-        Ok(self.get(key).await?.is_some_and(|row| row.is_held()))
-    }
-
-    /// Asks for a lock back: its lease is no longer renewed, and its holder is told at the next renewal.
-    /// The key is free when the holder leaves or the lease ends. Returns whether it was held.
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
-    /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not take the order back.
-    pub async fn revoke(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
-        let key = self.key(key.as_ref())?;
-        tracing::warn!(%key, "revoking a lock");
-        self.admin(|store| async move { store.revoke(&key).await }).await
-    }
-
-    /// Frees a lock, whoever holds it. Anyone may take it then, at once. Returns whether it was held.
-    ///
-    /// Two owners can hold the lock then: the former holder goes on until its
-    /// next renewal. Its fence token is smaller than its successor's, so a resource that checks tokens
-    /// refuses it.
-    ///
-    /// # Errors
-    /// As [`revoke`](Self::revoke).
-    ///
-    /// # Cancel safety
-    /// As [`revoke`](Self::revoke).
-    pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
-        let key = self.key(key.as_ref())?;
-        tracing::warn!(%key, "freeing a lock by force");
-        self.admin(|store| async move { store.force_release(&key).await })
-            .await
-    }
-
-    /// Deletes the rows that nobody has used for `idle`, of the whole table, whatever the namespace, and
-    /// returns how many they were. The manager does the same by itself, in the background:
-    /// [`purge_after`](LockManagerBuilder::purge_after) says what counts as used and why a purge is safe. It
-    /// goes in small steps that leave half of the time to others.
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could not be
-    /// asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). What was deleted until then is gone.
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the purge after its current step.
-    pub async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
-        self.shared.engine.purge(idle).await
-    }
-
-    async fn admin<T, W, F>(&self, work: W) -> Result<T, LockError>
-    where
-        T: Send + 'static,
-        W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        self.shared.engine.run(ADMIN_TIMEOUT, work).await
-    }
-
     /// How the manager is doing. Asks nobody; costs next to nothing.
     pub fn health(&self) -> Health {
         self.shared.health.read()
@@ -486,37 +278,6 @@ impl LockManager {
     pub async fn shutdown(&self, grace: Duration) {
         self.shared.engine.shutdown(grace).await;
     }
-
-    /// Makes this manager the default of attributes without `manager = …` while `body` runs. Spawned tasks
-    /// do not see it.
-    ///
-    /// ```
-    /// # #[cfg(feature = "macros")] {
-    /// use dblock::{LockError, LockManager, distributed_lock};
-    ///
-    /// #[distributed_lock(key = "nightly-report")]
-    /// async fn report() -> Result<&'static str, LockError> {
-    ///     Ok("done")
-    /// }
-    ///
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// let locks = LockManager::connect("memory:").await?;
-    /// assert_eq!(locks.scope(report()).await?, "done");
-    /// # Ok::<_, LockError>(()) }).unwrap();
-    /// # }
-    /// ```
-    pub async fn scope<F: Future>(&self, body: F) -> F::Output {
-        SCOPE.scope(self.clone(), body).await
-    }
-
-    /// The innermost [`scope`](Self::scope)'s manager, else the [`install`]ed one.
-    pub(crate) fn default_manager() -> Result<Self, LockError> {
-        SCOPE
-            .try_with(Clone::clone)
-            .ok()
-            .or_else(|| INSTALLED.get().cloned())
-            .ok_or(LockError::NoManager)
-    }
 }
 
 impl fmt::Debug for LockManager {
@@ -525,50 +286,5 @@ impl fmt::Debug for LockManager {
             .field("store", &self.shared.capabilities.name)
             .field("namespace", &self.shared.namespace)
             .finish_non_exhaustive()
-    }
-}
-
-tokio::task_local! {
-    static SCOPE: LockManager;
-}
-
-static INSTALLED: OnceLock<LockManager> = OnceLock::new();
-
-/// Makes `manager` the default of every attribute without `manager = …`, for the life of the process.
-///
-/// # Errors
-/// [`AlreadyInstalled`] when one was installed before, which stays the default.
-///
-/// ```
-/// # #[cfg(feature = "macros")] {
-/// use dblock::{LockError, LockManager, distributed_lock};
-///
-/// #[distributed_lock(key = "nightly-report")]
-/// async fn report() -> Result<&'static str, LockError> {
-///     Ok("done")
-/// }
-///
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// // When the program starts:
-/// dblock::install(LockManager::connect("memory:").await?)?;
-/// assert_eq!(report().await?, "done");
-/// # Ok::<_, LockError>(()) }).unwrap();
-/// # }
-/// ```
-pub fn install(manager: LockManager) -> Result<(), AlreadyInstalled> {
-    INSTALLED.set(manager).map_err(|_| AlreadyInstalled {})
-}
-
-/// A second [`install`]: a process has one default manager.
-///
-/// It becomes [`LockError::Invalid`] by `?`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a lock manager is installed already; use `manager = …` or `LockManager::scope` for a second")]
-#[non_exhaustive]
-pub struct AlreadyInstalled {}
-
-impl From<AlreadyInstalled> for LockError {
-    fn from(error: AlreadyInstalled) -> Self {
-        Self::invalid(error.to_string())
     }
 }

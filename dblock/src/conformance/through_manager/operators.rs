@@ -42,12 +42,19 @@ pub async fn a_look_at_one_key_sees_that_key_alone(fixture: &impl Fixture) {
     let guard = locks.acquire("order:4", long()).await.unwrap();
     for guard in [&longer, &guard] {
         let row = locks.get(guard.key()).await.unwrap().unwrap();
-        assert_eq!((row.key.as_str(), row.fence_token), (guard.key(), guard.fence_token()));
+        assert_eq!(
+            (row.key.as_str(), row.fence_token),
+            (guard.key(), guard.fence_token())
+        );
         assert!(row.is_held());
         assert!(locks.is_locked(guard.key()).await.unwrap());
     }
     guard.release().await.unwrap();
-    let left = locks.get("order:4").await.unwrap().is_some_and(|row| row.is_held());
+    let left = locks
+        .get("order:4")
+        .await
+        .unwrap()
+        .is_some_and(|row| row.is_held());
     assert!(!left && !locks.is_locked("order:4").await.unwrap());
     assert!(locks.is_locked("order:42").await.unwrap());
     let refused = locks.get("").await;

@@ -35,7 +35,6 @@ use super::{
     Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
     StoreFuture, WakeUp,
 };
-use crate::error::LockError;
 use crate::key::Key;
 
 /// How many connections are kept for extends. The others are for the lanes of acquires and releases, the listener, which
@@ -82,14 +81,14 @@ impl PostgresStore {
     /// A store of its own, for tests of it. Programs use `LockManager`.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a URL or table name that cannot be read.
+    /// Why the URL or the table's name cannot be read.
     #[cfg(feature = "conformance")]
     #[doc(hidden)]
-    pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
+    pub fn open(url: &str, table: &str) -> Result<Self, String> {
         // sqlx's error may quote a part of the URL, which may have a password in it.
         let options = url
             .parse()
-            .map_err(|_: sqlx::Error| LockError::invalid("the database URL cannot be read"))?;
+            .map_err(|_: sqlx::Error| "the database URL cannot be read")?;
         Ok(Self::new(OptionsSource::fixed(options), TableName::parse(table)?))
     }
 

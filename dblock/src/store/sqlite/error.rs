@@ -35,7 +35,9 @@ pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
     let missing = "this transaction does not find the lock table: begin it on the file that keeps the lock";
     sql_error::of_statement(error, |answer| {
         let is_missing = answer.message().starts_with("no such table");
-        is_missing.then_some((StoreErrorKind::Schema, missing)).or_else(|| meaning(answer))
+        is_missing
+            .then_some((StoreErrorKind::Schema, missing))
+            .or_else(|| meaning(answer))
     })
 }
 
