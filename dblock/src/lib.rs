@@ -24,10 +24,12 @@
 //! # Which call
 //! - [`macro@distributed_lock`] on the method, or [`LockManager::with`] around a future: the lock cannot
 //!   outlive the work, and the work cannot outlive the lease.
+//!   [`LockManager::with_result`] is for a body that gives a `Result`.
 //! - [`LockManager::acquire`] for a [`LockGuard`] that your code passes around and releases;
 //!   [`LockManager::try_acquire`] when busy is an ordinary answer.
+//! - [`LockManager::is_locked`] and [`LockManager::get`] to look at a key without taking it.
 //! - [`current`] inside of a body: the fence token, what is left of the lease, the fence check in a
-//!   transaction of yours.
+//!   transaction of yours. [`current_locks`] lists all locks around it.
 //! - [`inherit`] around a future that is spawned and shares the lock.
 //!
 //! # What holds
