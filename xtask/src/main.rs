@@ -4,6 +4,7 @@
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
 
 mod bench;
+mod circles;
 mod compile_time;
 mod process;
 mod servers;

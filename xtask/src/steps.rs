@@ -12,7 +12,7 @@ use tokio::process::Command;
 
 use crate::process::{Process, Stop, Target, shown};
 use crate::servers::{Purpose, Servers};
-use crate::{stale, torture};
+use crate::{circles, stale, torture};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
@@ -52,6 +52,8 @@ pub(crate) enum Step {
     Fmt,
     /// Clippy has nothing to say.
     Clippy,
+    /// No two modules of a published crate need each other.
+    Circles,
     /// Each store builds alone without a warning, and brings no other store's driver.
     Stores,
     /// All tests of all crates, on all stores.
@@ -78,9 +80,10 @@ pub(crate) enum Outcome {
 }
 
 impl Step {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Fmt,
         Self::Clippy,
+        Self::Circles,
         Self::Stores,
         Self::Test,
         Self::Loom,
@@ -96,6 +99,11 @@ impl Step {
             Self::Clippy => {
                 let mut command = cargo(["clippy", "--workspace", "--all-targets", "--features", FEATURES]);
                 run(command.args(["--", "-D", "warnings"])).await?;
+            }
+            Self::Circles => {
+                for package in ["dblock", "dblock-macros"] {
+                    circles::check(&top().join(package).join("src"))?;
+                }
             }
             Self::Stores => stores().await?,
             Self::Test => return test(extra).await,
@@ -144,6 +152,7 @@ impl fmt::Display for Step {
         f.write_str(match self {
             Self::Fmt => "fmt",
             Self::Clippy => "clippy",
+            Self::Circles => "circles",
             Self::Stores => "stores",
             Self::Test => "test",
             Self::Loom => "loom",
@@ -268,11 +277,14 @@ fn cargo_home() -> anyhow::Result<PathBuf> {
 pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(arguments);
-    if let Some(top) = Path::new(env!("CARGO_MANIFEST_DIR")).parent() {
-        command.current_dir(top);
-    }
+    command.args(arguments).current_dir(top());
     command
+}
+
+/// The folder of the workspace.
+fn top() -> &'static Path {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
+    ours.parent().unwrap_or(ours)
 }
 
 /// Runs a command to its end with its output on ours.

@@ -15,7 +15,7 @@ use super::Fixture;
 use super::context::{Asker, force_release, granted, insist, key, revoke, within};
 use crate::Key;
 use crate::store::clock::micros;
-use crate::store::rules::{absent, carry_out};
+use crate::store::rules::carry_out;
 use crate::store::{Action, Holder, InspectFilter, LockRow, Outcome, Request, Store, StoreError};
 
 /// A run takes at least so many steps, and goes on for as long as [`SOME_TIME`].
@@ -118,7 +118,9 @@ impl<F: Fixture> Run<'_, F> {
             let after = all_after.remove(&request.key);
             let fits = |now: &i64| is_explained(*now, times, &request, row.as_ref(), &answer, after.as_ref());
             if !clocks(&request, times, after.as_ref()).iter().any(fits) {
-                let mut expected = row.clone().unwrap_or_else(|| absent(request.key.clone(), 0));
+                let mut expected = row
+                    .clone()
+                    .unwrap_or_else(|| LockRow::new(request.key.clone(), 0));
                 expected.now = times.1;
                 let answered = carry_out(&request, &mut expected);
                 panic!(
@@ -235,7 +237,7 @@ fn is_explained(
 ) -> bool {
     let mut row = before
         .cloned()
-        .unwrap_or_else(|| absent(request.key.clone(), now));
+        .unwrap_or_else(|| LockRow::new(request.key.clone(), now));
     row.now = now;
     let expected = carry_out(request, &mut row);
     let changed = matches!(expected, Ok((_, true)));

@@ -32,8 +32,8 @@ pub mod sqlite {
     /// # Errors
     /// [`LockError::Invalid`] for an in-memory database and for a table name that is not allowed.
     pub fn open(options: SqliteConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
-        let table = TableName::parse(table)?;
-        SqliteStore::check_options(&options, &table)?;
+        let table = TableName::parse(table).map_err(LockError::invalid)?;
+        SqliteStore::check_options(&options, &table).map_err(LockError::invalid)?;
         Ok(Arc::new(SqliteStore::new(options, table)))
     }
 
@@ -73,7 +73,7 @@ pub mod postgres {
     pub fn open(options: sqlx::postgres::PgConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
         Ok(Arc::new(PostgresStore::new(
             OptionsSource::fixed(options),
-            TableName::parse(table)?,
+            TableName::parse(table).map_err(LockError::invalid)?,
         )))
     }
 }
@@ -96,7 +96,7 @@ pub mod mysql {
     pub fn open(options: sqlx::mysql::MySqlConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
         Ok(Arc::new(MySqlStore::new(
             OptionsSource::fixed(options),
-            TableName::parse(table)?,
+            TableName::parse(table).map_err(LockError::invalid)?,
             false,
         )))
     }

@@ -1,7 +1,7 @@
 //! Rows in any state, written past dblock.
 
+use dblock::LockRow;
 use dblock::conformance::open;
-use dblock::store::LockRow;
 use sqlx::AssertSqlSafe;
 
 use super::{Backend, Place};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{NEXT_TTL, Outcome, Store};
+use dblock::store::{NEXT_TTL, Outcome, PostgresStore, Store};
 use dblock_tests::line::Database;
 use dblock_tests::own_server::{Commits, OwnServer};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -114,10 +113,7 @@ async fn a_release_waits_for_no_standby_unless_a_short_lease_is_passed_on() {
     for batch in [&releases[..1], &releases[1..3], &releases[3..]] {
         let answers = timeout(Duration::from_secs(30), store.apply(batch)).await;
         for answer in answers.expect("a release does not wait") {
-            let expected = Outcome::Released {
-                freed: true,
-                passed_on: batch[0].key == key("passed on"),
-            };
+            let expected = Outcome::released(true, batch[0].key == key("passed on"));
             assert_eq!(answer.unwrap(), expected);
         }
     }

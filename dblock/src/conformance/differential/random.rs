@@ -7,7 +7,6 @@ use uuid::Uuid;
 
 use crate::Key;
 use crate::store::clock::until;
-use crate::store::rules::absent;
 use crate::store::{Acquire, Action, Extend, HandedOver, LockRow, Request, Successor};
 
 const HOLDERS: [&str; 3] = ["host/1 one", "host/2 'two' \\\"", "h\u{f6}st/\u{1f512} drei"];
@@ -87,7 +86,7 @@ impl Random {
             holder: (*self.one_of(&HOLDERS)).to_owned(),
             revoked: self.one_in(3),
             next: (reentrant_count > 0 && !self.one_in(3)).then(|| self.successor(lease_id, now)),
-            ..absent(key.clone(), 0)
+            ..LockRow::new(key.clone(), 0)
         }
     }
 
