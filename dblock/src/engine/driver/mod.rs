@@ -189,7 +189,10 @@ impl Driver {
     async fn finish(mut self) {
         self.batches.clear();
         self.admin_tasks.shutdown().await;
-        if timeout(SHUTDOWN_TIMEOUT, self.shared.store.close()).await.is_err() {
+        if timeout(SHUTDOWN_TIMEOUT, self.shared.store.close())
+            .await
+            .is_err()
+        {
             tracing::warn!("the lock store did not close in time");
         }
         self.stop.finish();
