@@ -48,14 +48,13 @@
 //! that builds its manager, and follows its paused time.
 //!
 //! # Features
-//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, TLS for the drivers as `tls-…`, and
-//! `conformance`: the suite for stores of your own, without semver promises.
+//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, and TLS for the drivers as `tls-…`.
+//!
+//! The crate `dblock-conformance` has the suite for stores of your own.
 
 mod body;
 mod builder;
 mod chain;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 mod current;
 mod engine;
 pub mod error;

@@ -5,10 +5,11 @@ mod place;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dblock::conformance::{Fixture, open};
 use dblock::store::memory::MemoryStore;
+use dblock::store::open;
 use dblock::store::{Acquire, Action, LockRow, Request, Store};
 use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, StoreSource};
+use dblock_conformance::Fixture;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};

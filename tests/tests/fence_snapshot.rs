@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use dblock::conformance::open::sqlite;
 use dblock::store::mysql::MySqlStore;
+use dblock::store::open::sqlite;
 use dblock::store::postgres::PostgresStore;
 use dblock::store::{
     Acquire, Action, Extend, HandedOver, Outcome, Request, Store, StoreError, StoreErrorKind,
@@ -106,7 +106,7 @@ struct Bank {
 
 impl Bank {
     async fn new(backend: Backend) -> Self {
-        use dblock::conformance::Fixture;
+        use dblock_conformance::Fixture;
         let accounts = format!("{}_accounts", backend.table);
         backend
             .execute(&format!("CREATE TABLE {accounts} (balance BIGINT NOT NULL)"))

@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dblock::conformance::{Fixture, open};
 use dblock::store::memory::MemoryStore;
+use dblock::store::open;
 use dblock::store::{Acquire, Action, Extend, Outcome, Request};
 use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions};
+use dblock_conformance::Fixture;
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, Row, on_every_store};
 use proptest::prelude::*;

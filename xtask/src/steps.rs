@@ -16,8 +16,7 @@ use crate::{stale, torture};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
-const FEATURES: &str =
-    "dblock/conformance,dblock/macros,dblock/mysql,dblock/postgres,dblock/simulation,dblock/sqlite";
+const FEATURES: &str = "dblock/macros,dblock/mysql,dblock/postgres,dblock/simulation,dblock/sqlite";
 
 /// The stores that stand behind a feature, and the driver that each brings.
 const STORES: [(&str, &str); 3] = [

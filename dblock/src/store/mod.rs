@@ -17,7 +17,7 @@
 
 #[cfg(feature = "sql")]
 mod busy_keys;
-pub(crate) mod clock;
+pub mod clock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod connect_options;
 #[cfg(feature = "sql")]
@@ -35,6 +35,8 @@ pub(crate) mod table;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[doc(hidden)]
+pub mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod rules;
@@ -60,8 +62,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What keeps the rows: one table in one database, or memory.
 ///
-/// For a store of your own: `examples/custom_store` shows a small one and says what to mind, the module
-/// `conformance` (feature `conformance`) has the suite that it must pass, and
+/// For a store of your own: `examples/custom_store` shows a small one and says what to mind, the crate
+/// `dblock-conformance` has the suite that it must pass, and
 /// [`LockManager::builder`](crate::LockManager::builder) takes it as an `Arc<dyn Store>`.
 ///
 /// The engine calls every method on its own runtime and never drops a future of [`apply`](Self::apply)

@@ -1,7 +1,7 @@
 //! Rows in any state, written past dblock.
 
-use dblock::conformance::open;
 use dblock::store::LockRow;
+use dblock::store::open;
 use sqlx::AssertSqlSafe;
 
 use super::{Backend, Place};

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::Key;
-use dblock::conformance::open::sqlite;
+use dblock::store::open::sqlite;
 use dblock::store::{
     Acquire, Action, Extend, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreErrorKind,
 };

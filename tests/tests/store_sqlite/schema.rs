@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::conformance::open::sqlite;
+use dblock::store::open::sqlite;
 use dblock::store::{InspectFilter, Outcome, StoreErrorKind};
 
 use crate::{File, TTL, acquire, assert_error, execute, granted, one, row};
