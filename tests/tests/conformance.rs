@@ -49,10 +49,12 @@ mod postgres_through_pgbouncer {
 
     use dblock::store::{Store, open};
     use dblock_conformance::Fixture;
-    use dblock_tests::pgbouncer::{PgBouncer, Setup};
+    use dblock_servers::Server;
+    use dblock_servers::pgbouncer::Setup;
+    use dblock_tests::own_server::pgbouncer;
 
     struct Pooled {
-        bouncer: PgBouncer,
+        bouncer: Server,
         table: String,
     }
 
@@ -78,12 +80,14 @@ mod postgres_through_pgbouncer {
         }
     }
 
-    fn pooled() -> Option<Pooled> {
+    async fn pooled() -> Option<Pooled> {
         let table = format!("pooled_{}", uuid::Uuid::now_v7().simple());
-        PgBouncer::start(Setup::Refuses).map(|bouncer| Pooled { bouncer, table })
+        pgbouncer(Setup::Refuses)
+            .await
+            .map(|bouncer| Pooled { bouncer, table })
     }
 
-    dblock_conformance::store_conformance!(pooled());
+    dblock_conformance::store_conformance!(pooled().await);
 }
 
 /// A check that is not in the list of `store_conformance!` would never run.

@@ -5,8 +5,7 @@
 
 mod bench;
 mod compile_time;
-mod process;
-mod servers;
+mod serve;
 mod signals;
 mod simulate;
 mod stale;
@@ -83,7 +82,7 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Servers => tokio::select! {
-            outcome = servers::serve() => outcome,
+            outcome = serve::run() => outcome,
             // For this task a signal is the ordinary end.
             _ = signals.next() => Ok(ExitCode::SUCCESS),
         },

@@ -10,9 +10,9 @@ use anyhow::{Context as _, bail, ensure};
 use rustix::process::Signal;
 use tokio::process::Command;
 
-use crate::process::{Process, Stop, Target, shown};
-use crate::servers::{Purpose, Servers};
 use crate::{stale, torture};
+use dblock_servers::process::{Process, Stop, Target, shown};
+use dblock_servers::{Purpose, Servers};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::process::Command;
 
-use crate::process::{Process, Stop, Target, shown};
-use crate::servers::{self, Kind};
 use crate::steps;
+use dblock_servers::process::{Process, Stop, Target, shown};
+use dblock_servers::{self as servers, Kind};
 
 /// It ends its processes and its server itself.
 const STOP: Stop = Stop {

@@ -10,8 +10,8 @@ use anyhow::{Context as _, bail};
 use rustix::process::Signal;
 use tokio::process::Command;
 
-use super::programs;
 use crate::process::{Process, Stop, Target, shown};
+use crate::programs;
 
 /// Debian asks this program whether a package may start its service. 101 means no.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
@@ -94,7 +94,7 @@ impl Machine {
 ///
 /// # Errors
 /// When the packages are not ours to install, and when apt-get fails.
-pub(crate) async fn install(missing: &[&str], otherwise: &str) -> anyhow::Result<()> {
+pub async fn install(missing: &[&str], otherwise: &str) -> anyhow::Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let machine = Machine::look(Path::new("/etc/debian_version"), &programs::folders(&path));
     let text = missing.join(", ");

@@ -9,22 +9,25 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::{Child, Command};
 
 /// How often a stopping process is looked at. Dropping cannot await, so it has to look.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// No killed process takes this long to go, unless the system hangs.
+const KILLED: Duration = Duration::from_secs(5);
 
 /// How a process is asked to end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stop {
+pub struct Stop {
     /// The signal that asks.
-    pub(crate) signal: Signal,
+    pub signal: Signal,
     /// Who gets it.
-    pub(crate) to: Target,
+    pub to: Target,
     /// How long the process may take before it is killed.
-    pub(crate) grace: Duration,
+    pub grace: Duration,
 }
 
 /// Who gets the signal that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
     /// The process alone; it ends its own children.
     Process,
     /// Its whole process group.
@@ -36,14 +39,18 @@ pub(crate) enum Target {
 /// The group keeps a terminal's Ctrl-C away from the child: it reaches us first, and we end the child in
 /// its own way.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
     pid: Pid,
     stop: Stop,
 }
 
 impl Process {
-    pub(crate) fn start(command: &mut Command, stop: Stop) -> anyhow::Result<Self> {
+    /// Starts it, with nothing on its stdin.
+    ///
+    /// # Errors
+    /// The program cannot be run.
+    pub fn start(command: &mut Command, stop: Stop) -> anyhow::Result<Self> {
         let child = command
             .stdin(Stdio::null())
             .process_group(0)
@@ -58,13 +65,30 @@ impl Process {
     }
 
     /// Waits for the end of the process.
-    pub(crate) async fn wait(&mut self) -> anyhow::Result<ExitStatus> {
+    ///
+    /// # Errors
+    /// Of the system's.
+    pub async fn wait(&mut self) -> anyhow::Result<ExitStatus> {
         self.child.wait().await.context("cannot wait for a child process")
     }
 
     /// How the process ended, if it has.
-    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+    ///
+    /// # Errors
+    /// Of the system's.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         self.child.try_wait().context("cannot look at a child process")
+    }
+
+    /// `kill -9`: nothing is written any more, nobody is told.
+    pub fn kill(mut self) {
+        let _ = self.child.start_kill();
+        self.ends_within(KILLED);
+    }
+
+    /// Sends `signal`, then waits for the end for so long as dropping would.
+    pub fn stop_by(mut self, signal: Signal) {
+        self.stop.signal = signal;
     }
 
     fn ends_within(&mut self, time: Duration) -> bool {
@@ -97,13 +121,13 @@ impl Drop for Process {
             );
             let _ = kill_process_group(self.pid, Signal::KILL);
             let _ = self.child.start_kill();
-            self.ends_within(Duration::from_secs(5));
+            self.ends_within(KILLED);
         }
     }
 }
 
 /// A command as a person would type it, without its environment.
-pub(crate) fn shown(command: &Command) -> String {
+pub fn shown(command: &Command) -> String {
     let command = command.as_std();
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words

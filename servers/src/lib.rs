@@ -1,5 +1,5 @@
 //! Private, throw-away database servers: on the loopback, on free ports, in a temporary folder, with
-//! random passwords. They are gone when [`Servers`] is dropped.
+//! random passwords. They are gone when [`Servers`], or the [`Server`], is dropped.
 //!
 //! For benches their settings are the defaults, so commits are as durable as in production. For tests they do not
 //! wait for the disk: no test cuts the power, what a killed server has committed survives in the system's memory,
@@ -8,33 +8,30 @@
 mod account;
 mod launch;
 mod mariadb;
-pub(crate) mod packages;
+pub mod packages;
+pub mod pgbouncer;
 mod postgres;
+pub mod process;
 mod programs;
 mod redis;
+mod server;
 
 use std::env;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 use tempfile::TempDir;
 
-use crate::process::Process;
-
-/// Tests run side by side, and each opens connections of its own; the default of 100 to 151 is soon used up
-/// on a machine with many cores.
-const CONNECTIONS: u32 = 400;
-
-/// Tests start it themselves, before the PostgreSQL server. The name of the program is that of the package.
-const POOLER: &str = "pgbouncer";
+pub use self::server::Server;
 
 /// The kinds of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// PostgreSQL.
     Postgres,
+    /// MariaDB, or MySQL.
     MySql,
     /// For libraries that dblock is measured beside.
     Redis,
@@ -42,22 +39,29 @@ pub(crate) enum Kind {
 
 /// What the servers are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub enum Purpose {
+    /// Nothing waits for the disk.
     Tests,
     /// Also counts what a PostgreSQL server is asked, where it can.
     Benches,
-    /// The torture starts its server itself.
+    /// The server's own defaults. The torture starts its server itself.
     Torture,
 }
 
 impl Purpose {
     /// The servers that are started.
-    fn kinds(self) -> &'static [Kind] {
+    pub fn kinds(self) -> &'static [Kind] {
         match self {
             Self::Tests => &[Kind::Postgres, Kind::MySql],
             Self::Benches => &[Kind::Postgres, Kind::MySql, Kind::Redis],
             Self::Torture => &[],
         }
+    }
+
+    /// How many connections a server takes, where its default is not enough: tests run side by side, and each opens
+    /// connections of its own. The torture uses them up on purpose.
+    pub(crate) fn connections(self) -> Option<u32> {
+        (self != Self::Torture).then_some(400)
     }
 
     /// What can be done instead of installing.
@@ -72,7 +76,7 @@ impl Purpose {
 
 impl Kind {
     /// The environment variable that gives the tests or benches the server's URL.
-    pub(crate) fn variable(self) -> &'static str {
+    pub fn variable(self) -> &'static str {
         match self {
             Self::Postgres => "DBLOCK_TEST_POSTGRES_URL",
             Self::MySql => "DBLOCK_TEST_MYSQL_URL",
@@ -90,23 +94,10 @@ impl Kind {
     }
 }
 
-/// A running server.
-#[derive(Debug)]
-struct Server {
-    #[expect(dead_code, reason = "held for its drop, which stops the server")]
-    process: Process,
-    /// Product and version.
-    name: String,
-    url: String,
-}
-
 /// What tests and benches run against: servers of ours, and those that the environment names.
 #[derive(Debug)]
-pub(crate) struct Servers {
-    // Dropped in this order: the folder goes when nobody writes to it any more.
+pub struct Servers {
     running: Vec<(Kind, Server)>,
-    #[expect(dead_code, reason = "held for its drop, which removes the folder")]
-    folder: TempDir,
 }
 
 /// The programs of the servers that are wanted, and whether the pooler is there.
@@ -129,7 +120,7 @@ impl Programs {
                 .contains(&Kind::MySql)
                 .then(mariadb::Programs::find)
                 .flatten(),
-            pooler: programs::in_path(POOLER).is_some(),
+            pooler: pgbouncer::is_installed(),
             redis: wanted
                 .contains(&Kind::Redis)
                 .then(redis::Programs::find)
@@ -155,6 +146,18 @@ impl Programs {
         Ok(programs)
     }
 
+    /// A server whose programs were found. Its files are in a temporary folder of its own.
+    async fn start(&self, kind: Kind, purpose: Purpose, password: &str) -> anyhow::Result<Option<Server>> {
+        let top = temporary_folder()?;
+        let server = match (kind, &self.postgres, &self.mysql, &self.redis) {
+            (Kind::Postgres, Some(programs), ..) => programs.start(top, password, purpose).await?,
+            (Kind::MySql, _, Some(programs), _) => programs.start(top, password, purpose).await?,
+            (Kind::Redis, .., Some(programs)) => programs.start(top, password).await?,
+            _ => return Ok(None),
+        };
+        Ok(Some(server))
+    }
+
     /// The packages of what is wanted and was not found. The tests want the pooler whichever servers the
     /// environment names.
     fn missing(&self, wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
@@ -167,56 +170,37 @@ impl Programs {
             .iter()
             .filter(|kind| !found(kind))
             .map(|kind| kind.package())
-            .chain((purpose == Purpose::Tests && !self.pooler).then_some(POOLER))
+            .chain((purpose == Purpose::Tests && !self.pooler).then_some(pgbouncer::NAME))
             .collect()
     }
 }
 
 impl Servers {
     /// Starts the `wanted` servers, after installing what is missing where we may.
-    async fn start(wanted: &[Kind], purpose: Purpose) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// Something is missing that is not ours to install, or a server does not start.
+    pub async fn start(wanted: &[Kind], purpose: Purpose) -> anyhow::Result<Self> {
         let programs = Programs::find_or_install(wanted, purpose).await?;
-        let folder = tempfile::Builder::new()
-            .prefix("dblock-")
-            .tempdir()
-            .context("no temporary folder")?;
-        // A server that runs as another user has to get through to its own folder inside.
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711))?;
         let password = random_password()?;
-        let (postgres, mysql, redis) = tokio::try_join!(
-            async {
-                let Some(programs) = &programs.postgres else {
-                    return Ok(None);
-                };
-                programs.start(folder.path(), &password, purpose).await.map(Some)
-            },
-            async {
-                let Some(programs) = &programs.mysql else {
-                    return Ok(None);
-                };
-                programs.start(folder.path(), &password, purpose).await.map(Some)
-            },
-            async {
-                let Some(programs) = &programs.redis else {
-                    return anyhow::Ok(None);
-                };
-                programs.start(folder.path(), &password).await.map(Some)
-            },
-        )?;
-        let running = [
-            (Kind::Postgres, postgres),
-            (Kind::MySql, mysql),
-            (Kind::Redis, redis),
-        ];
-        let running = running
-            .into_iter()
-            .filter_map(|(kind, server)| Some((kind, server?)))
-            .collect();
-        Ok(Self { running, folder })
+        let start = async |kind| {
+            let server = Box::pin(programs.start(kind, purpose, &password)).await?;
+            anyhow::Ok((kind, server))
+        };
+        let (postgres, mysql, redis) =
+            tokio::try_join!(start(Kind::Postgres), start(Kind::MySql), start(Kind::Redis))?;
+        let started = [postgres, mysql, redis].into_iter();
+        let running = started.filter_map(|(kind, server)| Some((kind, server?)));
+        Ok(Self {
+            running: running.collect(),
+        })
     }
 
     /// Starts the servers that the environment does not name.
-    pub(crate) async fn start_missing(purpose: Purpose) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub async fn start_missing(purpose: Purpose) -> anyhow::Result<Self> {
         let given = |kind: &Kind| env::var_os(kind.variable()).is_some_and(|url| !url.is_empty());
         let (given, wanted): (Vec<Kind>, Vec<Kind>) = purpose.kinds().iter().copied().partition(given);
         for kind in given {
@@ -226,57 +210,58 @@ impl Servers {
     }
 
     /// The servers that we run, for people.
-    pub(crate) fn names(&self) -> Vec<&str> {
-        self.running
-            .iter()
-            .map(|(_, server)| server.name.as_str())
-            .collect()
+    pub fn names(&self) -> Vec<&str> {
+        self.running.iter().map(|(_, server)| server.name()).collect()
     }
 
     /// The variables that lead tests and benches to our servers, and their values.
-    pub(crate) fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.running
             .iter()
-            .map(|(kind, server)| (kind.variable(), server.url.as_str()))
+            .map(|(kind, server)| (kind.variable(), server.url()))
     }
 }
 
 /// Installs what is missing of a server's programs, where we may, for somebody who starts it himself.
-pub(crate) async fn install(kind: Kind) -> anyhow::Result<()> {
+///
+/// # Errors
+/// It is not ours to install.
+pub async fn install(kind: Kind) -> anyhow::Result<()> {
     Programs::find_or_install(&[kind], Purpose::Torture)
         .await
         .map(drop)
 }
 
+/// Whether the server's programs are there.
+pub fn is_installed(kind: Kind) -> bool {
+    Programs::find(&[kind])
+        .missing(&[kind], Purpose::Torture)
+        .is_empty()
+}
+
 /// Whether a process can be given a wall clock of its own.
-pub(crate) fn has_faketime() -> bool {
+pub fn has_faketime() -> bool {
     let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let library = |folder: fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
     folders.map(library).any(|library| library.is_file())
 }
 
 /// Installs a library that is of use but not needed; says why where we may not.
-pub(crate) async fn install_if_we_may(package: &str) {
+pub async fn install_if_we_may(package: &str) {
     if let Err(error) = packages::install(&[package], "").await {
         eprintln!("going on without {package}: {error:#}");
     }
 }
 
-/// `cargo xtask servers`: the servers for the tests, until a signal ends this future.
-pub(crate) async fn serve() -> anyhow::Result<ExitCode> {
-    let servers = Servers::start(Purpose::Tests.kinds(), Purpose::Tests).await?;
-    eprintln!(
-        "{} run until Ctrl-C. In another terminal:",
-        servers.names().join(" and ")
-    );
-    println!("{}", exports(servers.variables()));
-    std::future::pending().await
-}
-
-/// Lines for a shell. The URLs hold nothing that a shell would interpret inside single quotes.
-fn exports<'a>(variables: impl Iterator<Item = (&'static str, &'a str)>) -> String {
-    let lines = variables.map(|(name, url)| format!("export {name}='{url}'"));
-    lines.collect::<Vec<_>>().join("\n")
+/// A folder for the files of one server.
+fn temporary_folder() -> anyhow::Result<TempDir> {
+    let folder = tempfile::Builder::new()
+        .prefix("dblock-")
+        .tempdir()
+        .context("no temporary folder")?;
+    // A server that runs as another user has to get through to its own folder inside.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711))?;
+    Ok(folder)
 }
 
 /// 128 random bits in hexadecimal, which needs no quoting in a URL, in SQL or in a shell.
@@ -291,15 +276,6 @@ fn random_password() -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn exports_are_lines_for_a_shell() {
-        let variables = [("A_URL", "postgres://u:p@h:1/d"), ("B_URL", "mysql://u:p@h:2/d")];
-        assert_eq!(
-            exports(variables.into_iter()),
-            "export A_URL='postgres://u:p@h:1/d'\nexport B_URL='mysql://u:p@h:2/d'"
-        );
-    }
 
     #[test]
     fn passwords_are_fresh_and_need_no_quoting() {

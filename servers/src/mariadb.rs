@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use rustix::process::Signal;
+use tempfile::TempDir;
 
-use super::account::Account;
-use super::launch::{Launch, prepare};
-use super::programs::{self, Version};
-use super::{CONNECTIONS, Purpose, Server};
+use crate::account::Account;
+use crate::launch::{Launch, Probe, prepare};
+use crate::programs::{self, Version};
+use crate::{Purpose, Server};
 
 const DATABASE: &str = "dblock";
 
@@ -83,50 +84,55 @@ impl Programs {
         })
     }
 
-    /// Starts a server with its files in `parent`.
+    /// Starts a server with its files in `top`.
     pub(crate) async fn start(
         &self,
-        parent: &Path,
+        top: TempDir,
         password: &str,
         purpose: Purpose,
     ) -> anyhow::Result<Server> {
         let account = Account::for_server("mysql")?;
-        let folder = account.folder(parent, "mysql")?;
+        let folder = account.folder(top.path(), "mysql")?;
         let data = folder.join("data");
         self.make_files(account, &folder, &data).await?;
 
         let statements = folder.join("first.sql");
         account.write(&statements, &self.flavour.first_statements(password))?;
-        let name = format!("{} {}", self.flavour.name(), self.version);
+        let (server, flavour, first) = (self.server.clone(), self.flavour, statements.clone());
+        let (client, client_folder, secret) = (self.client.clone(), folder.clone(), password.to_owned());
         let launch = Launch {
-            name: &name,
-            log: &folder.join("log"),
+            name: format!("{} {}", flavour.name(), self.version),
+            log: folder.join("log"),
             stop: Signal::TERM,
-            server: &|port| {
-                let mut command = account.server(&self.server, &folder, "TERM");
+            server: Box::new(move |port| {
+                let mut command = account.server(&server, &folder, "TERM");
                 // First of all: the distribution's settings name its own folders and users.
                 command
                     .arg("--no-defaults")
                     .arg(option("datadir", &data))
                     .arg(option("tmpdir", &folder));
-                command.arg(option("init-file", &statements));
+                // Not there any more when it is started again.
+                if first.exists() {
+                    command.arg(option("init-file", &first));
+                }
                 command.args(["--bind-address=127.0.0.1", "--skip-name-resolve"]);
                 // Inside the data folder and named from there, so that its path cannot be too long.
                 command.args(["--socket=socket", "--pid-file=pid"]);
-                command
-                    .arg(format!("--port={port}"))
-                    .arg(format!("--max-connections={CONNECTIONS}"));
+                command.arg(format!("--port={port}"));
+                if let Some(connections) = purpose.connections() {
+                    command.arg(format!("--max-connections={connections}"));
+                }
                 if purpose == Purpose::Tests {
                     // Written at each commit, and synced once a second: 0 would lose commits with a kill.
                     command.args(["--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0"]);
                 }
-                if self.flavour == Flavour::MySql {
+                if flavour == Flavour::MySql {
                     command.args(["--loose-mysql-native-password=ON", "--loose-mysqlx=OFF"]);
                 }
                 command
-            },
-            probe: &|port| {
-                let mut command = account.command(&self.client, &folder);
+            }),
+            probe: Probe::Client(Box::new(move |port| {
+                let mut command = account.command(&client, &client_folder);
                 command.args([
                     "--no-defaults",
                     "--protocol=tcp",
@@ -138,14 +144,17 @@ impl Programs {
                     &format!("--port={port}"),
                     "--execute=SELECT 1",
                 ]);
-                command.arg(DATABASE).env("MYSQL_PWD", password);
+                command.arg(DATABASE).env("MYSQL_PWD", &secret);
                 command
-            },
+            })),
         };
-        let (process, port) = launch.run().await?;
+        // It has no end that does not wait for anybody, as PostgreSQL has.
+        let server = Server::start(launch, Signal::TERM, top, |port| {
+            format!("mysql://root:{password}@127.0.0.1:{port}/{DATABASE}")
+        })
+        .await?;
         fs::remove_file(&statements)?;
-        let url = format!("mysql://root:{password}@127.0.0.1:{port}/{DATABASE}");
-        Ok(Server { process, name, url })
+        Ok(server)
     }
 
     async fn make_files(&self, account: Account, folder: &Path, data: &Path) -> anyhow::Result<()> {

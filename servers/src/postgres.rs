@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
+use tempfile::TempDir;
 
-use super::account::Account;
-use super::launch::{Launch, prepare};
-use super::programs::{self, Version};
-use super::{CONNECTIONS, Purpose, Server};
+use crate::account::Account;
+use crate::launch::{Launch, Probe, prepare};
+use crate::programs::{self, Version};
+use crate::{Purpose, Server};
 
 /// The oldest version that dblock supports.
 const OLDEST: Version = Version { major: 13, minor: 0 };
@@ -48,15 +49,15 @@ impl Programs {
         library.is_file()
     }
 
-    /// Starts a server with its files in `parent`.
+    /// Starts a server with its files in `top`.
     pub(crate) async fn start(
         &self,
-        parent: &Path,
+        top: TempDir,
         password: &str,
         purpose: Purpose,
     ) -> anyhow::Result<Server> {
         let account = Account::for_server("postgres")?;
-        let folder = account.folder(parent, "postgres")?;
+        let folder = account.folder(top.path(), "postgres")?;
         let data = folder.join("data");
 
         let password_file = folder.join("password");
@@ -81,41 +82,48 @@ impl Programs {
         prepare(initdb).await?;
         fs::remove_file(&password_file)?;
 
-        let name = format!("PostgreSQL {}", self.version);
+        let (programs, counts) = (
+            self.folder.clone(),
+            purpose == Purpose::Benches && self.can_count(),
+        );
+        let (client, client_folder, secret) = (self.folder.join("psql"), folder.clone(), password.to_owned());
         let launch = Launch {
-            name: &name,
-            log: &folder.join("log"),
+            name: format!("PostgreSQL {}", self.version),
+            log: folder.join("log"),
             // Fast shutdown: SIGTERM would wait for clients to leave.
             stop: Signal::INT,
-            server: &|port| {
-                let mut command = account.server(&self.folder.join("postgres"), &folder, "INT");
+            server: Box::new(move |port| {
+                let mut command = account.server(&programs.join("postgres"), &folder, "INT");
                 command
                     .arg("-D")
                     .arg(&data)
                     .args(["-c", "listen_addresses=127.0.0.1"]);
                 // No Unix socket: the path of the folder may be too long for one.
                 command.args(["-c", "unix_socket_directories=", "-c", &format!("port={port}")]);
-                command.args(["-c", &format!("max_connections={CONNECTIONS}")]);
+                if let Some(connections) = purpose.connections() {
+                    command.args(["-c", &format!("max_connections={connections}")]);
+                }
                 if purpose == Purpose::Tests {
                     command.args(["-c", "fsync=off", "-c", "full_page_writes=off"]);
                 }
-                if purpose == Purpose::Benches && self.can_count() {
+                if counts {
                     command.args(["-c", "shared_preload_libraries=pg_stat_statements"]);
                     // Switched on where statements are counted, and off where time is measured.
                     command.args(["-c", "pg_stat_statements.track=none"]);
                 }
                 command
-            },
-            probe: &|port| {
-                let mut command = account.command(&self.folder.join("psql"), &folder);
+            }),
+            probe: Probe::Client(Box::new(move |port| {
+                let mut command = account.command(&client, &client_folder);
                 command.args(["-X", "-w", "-h", "127.0.0.1", "-U", USER, "-d", "postgres"]);
                 command.args(["-p", &port.to_string(), "-c", "SELECT 1"]);
-                command.env("PGPASSWORD", password).env("PGCONNECT_TIMEOUT", "5");
+                command.env("PGPASSWORD", &secret).env("PGCONNECT_TIMEOUT", "5");
                 command
-            },
+            })),
         };
-        let (process, port) = launch.run().await?;
-        let url = format!("postgres://{USER}:{password}@127.0.0.1:{port}/postgres");
-        Ok(Server { process, name, url })
+        Server::start(launch, Signal::QUIT, top, |port| {
+            format!("postgres://{USER}:{password}@127.0.0.1:{port}/postgres")
+        })
+        .await
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use tokio::process::Command;
 
-use super::programs;
+use crate::programs;
 
 /// The account of a server and of the programs that prepare its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,14 @@
 //! A throw-away Redis with its default settings, persistence included.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::process::Signal;
+use tempfile::TempDir;
 
-use super::Server;
-use super::account::Account;
-use super::launch::Launch;
-use super::programs::{self, Version};
+use crate::Server;
+use crate::account::Account;
+use crate::launch::{Launch, Probe};
+use crate::programs::{self, Version};
 
 /// The server's and the client's program.
 #[derive(Debug)]
@@ -29,37 +30,39 @@ impl Programs {
         })
     }
 
-    /// Starts a server with its files in `parent`.
-    pub(crate) async fn start(&self, parent: &Path, password: &str) -> anyhow::Result<Server> {
+    /// Starts a server with its files in `top`.
+    pub(crate) async fn start(&self, top: TempDir, password: &str) -> anyhow::Result<Server> {
         let account = Account::for_server("redis")?;
-        let folder = account.folder(parent, "redis")?;
+        let folder = account.folder(top.path(), "redis")?;
         let settings = folder.join("settings");
         // In a file, because the arguments of a process are for everyone to read.
         account.write(&settings, &format!("requirepass {password}\n"))?;
-        let name = format!("Redis {}", self.version);
+        let server = self.server.clone();
+        let (client, client_folder, secret) = (self.client.clone(), folder.clone(), password.to_owned());
         let launch = Launch {
-            name: &name,
-            log: &folder.join("log"),
+            name: format!("Redis {}", self.version),
+            log: folder.join("log"),
             stop: Signal::TERM,
-            server: &|port| {
-                let mut command = account.server(&self.server, &folder, "TERM");
+            server: Box::new(move |port| {
+                let mut command = account.server(&server, &folder, "TERM");
                 command
                     .arg(&settings)
                     .args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
                 command.arg("--dir").arg(&folder);
                 command
-            },
-            probe: &|port| {
-                let mut command = account.command(&self.client, &folder);
+            }),
+            probe: Probe::Client(Box::new(move |port| {
+                let mut command = account.command(&client, &client_folder);
                 // With -e an error, such as a wrong password, is a failure of the program.
                 command.args(["-e", "-h", "127.0.0.1", "-p", &port.to_string(), "PING"]);
-                command.env("REDISCLI_AUTH", password);
+                command.env("REDISCLI_AUTH", &secret);
                 command
-            },
+            })),
         };
-        let (process, port) = launch.run().await?;
-        let url = format!("redis://:{password}@127.0.0.1:{port}");
-        Ok(Server { process, name, url })
+        Server::start(launch, Signal::TERM, top, |port| {
+            format!("redis://:{password}@127.0.0.1:{port}")
+        })
+        .await
     }
 }
 
