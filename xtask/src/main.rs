@@ -4,11 +4,14 @@
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
 
 mod bench;
+mod command;
 mod compile_time;
+mod environment;
+mod package;
+mod programs;
 mod serve;
 mod signals;
 mod simulate;
-mod stale;
 mod steps;
 mod test;
 mod torture;

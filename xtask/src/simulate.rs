@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::steps::cargo;
+use crate::command::cargo;
 use dblock_servers::process::{Process, Stop, Target, shown};
 
 const STOP: Stop = Stop {
