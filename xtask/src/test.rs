@@ -6,6 +6,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+
 use crate::command::Way;
 use crate::steps::{On, Step};
 
@@ -43,38 +45,31 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn run_all(chosen: &[Step], extra: &[String]) -> Vec<Done> {
-    let Plan {
-        first,
-        waiting,
-        computing,
-    } = Plan::of(chosen, extra);
+    let plan = Plan::of(chosen, extra);
     let mut done = Vec::new();
-    for step in first {
-        done.push(run_one(step, Way::Shown, async { step.run(Way::Shown, extra).await }).await);
+    for step in plan.first {
+        done.push(run_one(step, step.run(Way::Shown, extra)).await);
     }
     let mut ready = Vec::new();
-    for step in waiting {
-        let begin = Instant::now();
+    for step in plan.waiting {
         title(step, "building");
+        let begin = Instant::now();
         ready.push((step, step.make_ready().await, begin.elapsed()));
     }
-    let alone = ready.len() + computing.len() == 1;
-    let way = if alone { Way::Shown } else { Way::Beside };
-    let tests = futures_util::future::join_all(ready.into_iter().map(async |(step, ready, building)| {
-        let run = async move { ready?.run().await };
-        let mut done = run_one(step, way, run).await;
+    let waiting = join_all(ready.into_iter().map(async |(step, ready, building)| {
+        let mut done = run_one(step, async { ready?.run().await }).await;
         done.time += building;
         done
     }));
-    let others = async {
+    let computing = async {
         let mut done = Vec::new();
-        for step in computing {
-            done.push(run_one(step, way, step.run(way, extra)).await);
+        for step in plan.computing {
+            done.push(run_one(step, step.run(Way::Beside, extra)).await);
         }
         done
     };
-    let (tested, computed) = tokio::join!(tests, others);
-    done.extend(tested);
+    let (waited, computed) = tokio::join!(waiting, computing);
+    done.extend(waited);
     done.extend(computed);
     done
 }
@@ -114,15 +109,8 @@ fn title(step: Step, what: &str) {
     anstream::eprintln!("\n\x1b[1m── {step}: {what}\x1b[0m");
 }
 
-async fn run_one(step: Step, way: Way, run: impl Future<Output = anyhow::Result<On>>) -> Done {
-    title(
-        step,
-        if way == Way::Beside {
-            "running beside others"
-        } else {
-            "running"
-        },
-    );
+async fn run_one(step: Step, run: impl Future<Output = anyhow::Result<On>>) -> Done {
+    title(step, "running");
     let begin = Instant::now();
     let outcome = run.await;
     let time = begin.elapsed();
