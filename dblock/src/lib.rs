@@ -52,14 +52,13 @@
 //! builds it, and follows that runtime's paused time.
 //!
 //! # Features
-//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, TLS for the drivers as `tls-…`, and
-//! `conformance`: the suite for stores of your own, without semver promises.
+//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, and TLS for the drivers as `tls-…`.
+//!
+//! The crate `dblock-conformance` has the suite for stores of your own.
 
 mod body;
 mod builder;
 mod chain;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 mod connect;
 mod current;
 mod engine;
@@ -70,6 +69,8 @@ mod guard;
 mod health;
 mod key;
 mod manager;
+#[doc(hidden)]
+pub mod open;
 mod options;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]

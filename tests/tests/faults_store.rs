@@ -9,7 +9,8 @@ use std::time::Duration;
 use dblock::store::{
     Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture,
 };
-use dblock::{LockError, LockManager, LockOptions, TimeoutCause, forward_to_inner};
+use dblock::{LockError, LockManager, LockOptions, TimeoutCause};
+use dblock_conformance::forward_to_inner;
 use dblock_tests::faulty_store::{ALL, Fault, FaultyStore, Kind};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};

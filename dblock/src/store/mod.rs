@@ -17,7 +17,7 @@
 
 #[cfg(feature = "sql")]
 mod busy_keys;
-pub(crate) mod clock;
+pub mod clock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod connect_options;
 #[cfg(feature = "sql")]
@@ -68,7 +68,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A store keeps the rows: in one table of one database, or in memory.
 ///
 /// To write a store of your own: `examples/custom_store` shows a small one and what to take care of. The
-/// module `conformance` (feature `conformance`) has the suite that it must pass.
+/// crate `dblock-conformance` has the suite that it must pass.
 /// [`LockManager::builder`](crate::LockManager::builder) takes it as an `Arc<dyn Store>`.
 ///
 /// The engine calls every method on its own runtime. It drops a future of [`apply`](Self::apply) only when a

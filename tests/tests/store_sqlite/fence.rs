@@ -1,7 +1,7 @@
 //! The fence check, in a transaction of the user's.
 
-use dblock::conformance::open::sqlite;
 use dblock::store::StoreErrorKind;
+use dblock::open::sqlite;
 use sqlx::Connection;
 use uuid::Uuid;
 
