@@ -1,13 +1,12 @@
 //! Reads the arguments of the attribute. It does not look at the function.
 
-use std::time::Duration;
-
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Ident, LitStr, Path, Token, parse_quote};
 
 use crate::errors::Errors;
+use crate::values::{Key, Length, OnLost, Wait};
 use crate::{suggest, values};
 
 /// The names of all arguments, in the order of the reference.
@@ -30,32 +29,6 @@ pub(crate) struct Args {
     pub(crate) on_busy: Option<Expr>,
     pub(crate) on_error: Option<Expr>,
     pub(crate) krate: Path,
-}
-
-/// How the key is given.
-pub(crate) enum Key {
-    Template(LitStr),
-    Expr(Expr),
-}
-
-/// A duration.
-pub(crate) enum Length {
-    /// A string, checked.
-    Known(Duration),
-    /// Any other expression. Its type must be `Duration`.
-    Expr(Expr),
-}
-
-/// The value of `wait`.
-pub(crate) enum Wait {
-    For(Length),
-    Forever,
-}
-
-/// The value of `on_lost`.
-pub(crate) enum OnLost {
-    Cancel,
-    Signal,
 }
 
 /// One `name = value`.

@@ -4,12 +4,13 @@ use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{Expr, LitStr, Path};
 
-use crate::args::{Args, Key};
+use crate::args::Args;
 use crate::errors::Errors;
 use crate::function::{Function, Scope, in_braces_of};
 use crate::options::options;
 use crate::output::{Output, ends};
 use crate::template;
+use crate::values::Key;
 
 /// A key in generated code.
 pub(crate) struct KeyCode {

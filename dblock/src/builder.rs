@@ -181,7 +181,7 @@ impl LockManagerBuilder {
                 "`transaction_idle_limit` must be at least a millisecond; `None` sets no limit",
             ));
         }
-        let table = TableName::parse(&self.table)?;
+        let table = TableName::parse(&self.table).map_err(LockError::invalid)?;
         LockManager::start(
             self.source.open(table, self.idle_limit, self.any_server)?,
             self.namespace,
@@ -307,7 +307,8 @@ impl StoreSource {
             }
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(options) => {
-                crate::store::sqlite::SqliteStore::check_options(&options, &table)?;
+                crate::store::sqlite::SqliteStore::check_options(&options, &table)
+                    .map_err(LockError::invalid)?;
                 Arc::new(crate::store::sqlite::SqliteStore::new(options, table))
             }
             Kind::Ready(store) => {

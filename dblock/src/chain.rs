@@ -50,6 +50,11 @@ impl Link {
         CHAIN.scope(self, body)
     }
 
+    /// The next lock outwards.
+    pub(crate) fn around(&self) -> Option<Self> {
+        self.0.around.clone()
+    }
+
     /// From the innermost lock outwards.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Lease, &EngineHandle)> {
         let links = std::iter::successors(Some(self), |link| link.0.around.as_ref());

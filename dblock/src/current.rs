@@ -35,6 +35,29 @@ pub fn current() -> Option<CurrentLock> {
     Link::current().map(|link| CurrentLock { link })
 }
 
+/// The locks that the running code runs under, from the innermost outwards. Empty if there are none.
+///
+/// A nested call whose chain already holds the key re-enters the lock. The list has one entry for each.
+///
+/// ```
+/// use dblock::{LockManager, LockOptions, current_locks};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = LockManager::connect("memory:").await?;
+/// let inner = locks.with("order:42", LockOptions::new(), async {
+///     let keys: Vec<String> = current_locks().iter().map(|lock| lock.key().to_owned()).collect();
+///     assert_eq!(keys, ["order:42", "customer:7"]);
+/// });
+/// locks.with("customer:7", LockOptions::new(), inner).await??;
+/// assert!(current_locks().is_empty());
+/// # Ok::<_, dblock::LockError>(()) }).unwrap();
+/// ```
+pub fn current_locks() -> Vec<CurrentLock> {
+    let innermost = Link::current();
+    let links = std::iter::successors(innermost, Link::around);
+    links.map(|link| CurrentLock { link }).collect()
+}
+
 /// A lock as seen from its body. It does not keep the lock: after the body it is only a record.
 ///
 /// ```
@@ -85,6 +108,12 @@ impl CurrentLock {
     /// Time left until the local deadline; zero once the lease is lost.
     pub fn remaining(&self) -> Duration {
         self.lease().remaining()
+    }
+
+    /// How many holds this owner has on the key: one for the outermost entry, and one for each re-entry that has not
+    /// ended. 0 once the lease is lost. Counted in memory, without asking the store.
+    pub fn hold_count(&self) -> u32 {
+        self.lease().hold_count()
     }
 
     /// Completes when the lease is lost. With `on_lost = "signal"` the body learns of the loss only by this.
@@ -196,5 +225,34 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
             let _ = body::leave(hold, in_order).await;
         }
         ended.in_time()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{LockManager, LockOptions, current_locks, inherit};
+
+    fn keys() -> Vec<String> {
+        current_locks().iter().map(|lock| lock.key().to_owned()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_locks_of_a_chain_are_listed_from_the_innermost_outwards() {
+        let (one, other) = (LockManager::connect("memory:"), LockManager::connect("memory:"));
+        let (one, other) = (one.await.unwrap(), other.await.unwrap());
+        let options = LockOptions::new;
+        let inner = async {
+            assert!(tokio::spawn(async { keys().is_empty() }).await.unwrap());
+            assert_eq!(
+                tokio::spawn(inherit(async { keys() })).await.unwrap().unwrap(),
+                keys()
+            );
+            keys()
+        };
+        let again = one.with("a", options(), inner);
+        let middle = other.with("b", options(), again);
+        let found = one.with("a", options(), middle).await.unwrap().unwrap().unwrap();
+        assert_eq!(found, ["a", "b", "a"]);
+        assert!(keys().is_empty());
     }
 }

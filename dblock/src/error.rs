@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::key::Key;
+use crate::key::{InvalidKey, Key};
 use crate::store::{Holder, StoreError};
 
 /// Why an acquire, a body under a lock, or a call on a guard failed.
@@ -75,7 +75,9 @@ pub enum LockError {
         held: Duration,
     },
     /// The store could not be asked or refused to answer. This says nothing about who holds the lock.
-    #[error("the lock store failed{}: {source}", about(key.as_ref(), *waited))]
+    ///
+    /// The store's message is in `source`, the cause of this error. To see it, print the chain, such as with anyhow's `{:#}`.
+    #[error("the lock store failed{}", about(key.as_ref(), *waited))]
     #[non_exhaustive]
     Store {
         /// The key, where one was involved.
@@ -206,6 +208,12 @@ impl LockError {
     }
 }
 
+impl From<InvalidKey> for LockError {
+    fn from(error: InvalidKey) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
 fn held_by(holder: Option<&Holder>) -> String {
     let Some(Holder { name, remaining, .. }) = holder else {
         return String::new();
@@ -314,7 +322,7 @@ mod tests {
                     waited,
                     source: StoreError::new(StoreErrorKind::Other, "why"),
                 },
-                "the lock store failed for \"a\" after 2.002s: why",
+                "the lock store failed for \"a\" after 2.002s",
             ),
             (
                 LockError::Shutdown {
@@ -327,6 +335,14 @@ mod tests {
         for (error, message) in errors {
             assert_eq!(error.to_string(), message);
         }
+    }
+
+    #[test]
+    fn what_the_store_said_is_told_once_as_the_cause() {
+        let error = LockError::store(StoreError::new(StoreErrorKind::Other, "why"));
+        assert_eq!(error.to_string(), "the lock store failed");
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        assert_eq!(source.as_deref(), Some("why"));
     }
 
     #[test]

@@ -64,6 +64,25 @@ impl LockGuard {
         self.hold.lease().remaining()
     }
 
+    /// How many holds this owner has on the key: one for the guard, and one for each re-entry under it that has not
+    /// ended. 0 once the lease is lost. Counted in memory, without asking the store.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{LockManager, LockOptions, current};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// assert_eq!(guard.hold_count(), 1);
+    /// let nested = locks.with("order:42", LockOptions::new(), async { current().map(|lock| lock.hold_count()) });
+    /// assert_eq!(guard.enter(nested).await??, Some(2));
+    /// assert_eq!(guard.hold_count(), 1);
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub fn hold_count(&self) -> u32 {
+        self.hold.lease().hold_count()
+    }
+
     /// Whether the lease has been lost.
     pub fn is_lost(&self) -> bool {
         self.hold.lease().lost_reason().is_some()
@@ -192,7 +211,36 @@ pub(crate) async fn lost(lease: &Lease) -> LockError {
 
 #[cfg(test)]
 mod tests {
-    use crate::{LockManager, LockOptions};
+    use crate::{LockManager, LockOptions, current};
+
+    #[tokio::test(start_paused = true)]
+    async fn holds_are_counted_until_the_lease_is_lost() {
+        let locks = LockManager::connect("memory:").await.unwrap();
+        let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+        assert_eq!(guard.hold_count(), 1);
+        let nested = async {
+            let lock = current().unwrap();
+            let child = crate::inherit(std::future::pending::<()>());
+            assert_eq!((lock.hold_count(), guard.hold_count()), (3, 3));
+            drop(child);
+            assert_eq!(lock.hold_count(), 2);
+            lock
+        };
+        let reenter = locks.with("a", LockOptions::new(), nested);
+        let lock = guard.enter(reenter).await.unwrap().unwrap();
+        assert_eq!((lock.hold_count(), guard.hold_count()), (1, 1));
+        locks.force_release("a").await.unwrap();
+        guard.lost().await;
+        assert_eq!((lock.hold_count(), guard.hold_count()), (0, 0));
+        drop(guard);
+
+        let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+        assert_eq!(
+            (lock.hold_count(), guard.hold_count()),
+            (0, 1),
+            "of another owner"
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn debug_shows_the_lock_and_nothing_of_the_engine() {

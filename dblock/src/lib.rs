@@ -24,10 +24,12 @@
 //! # Which call
 //! - [`macro@distributed_lock`] on the method, or [`LockManager::with`] around a future: the lock cannot
 //!   outlive the work, and the work cannot outlive the lease.
+//!   [`LockManager::with_result`] is for a body that returns a `Result`.
 //! - [`LockManager::acquire`] for a [`LockGuard`] that your code passes around and releases;
 //!   [`LockManager::try_acquire`] when busy is an ordinary answer.
+//! - [`LockManager::is_locked`] and [`LockManager::get`] to look at a key without taking it.
 //! - [`current`] in a body: the fence token, the time left of the lease, and the fence check in your
-//!   transaction.
+//!   transaction. [`current_locks`] lists all locks around it.
 //! - [`inherit`] around a spawned future that shares the lock.
 //!
 //! # What holds
@@ -50,40 +52,42 @@
 //! builds it, and follows that runtime's paused time.
 //!
 //! # Features
-//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, TLS for the drivers as `tls-…`, and
-//! `conformance`: the suite for stores of your own, without semver promises.
+//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, and TLS for the drivers as `tls-…`.
+//!
+//! The crate `dblock-conformance` has the suite for stores of your own.
 
 mod body;
 mod builder;
 mod chain;
-#[cfg(feature = "conformance")]
-pub mod conformance;
+mod connect;
 mod current;
 mod engine;
-pub mod error;
+mod error;
 #[cfg(feature = "sql")]
 mod fence;
 mod guard;
 mod health;
-pub mod key;
+mod key;
 mod manager;
-pub mod options;
+#[doc(hidden)]
+pub mod open;
+mod options;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
 pub mod store;
 
 pub use builder::{LockManagerBuilder, StoreSource};
-pub use current::{CurrentLock, current, inherit};
+pub use current::{CurrentLock, current, current_locks, inherit};
 pub use error::{LockError, LostReason, TimeoutCause};
 #[cfg(feature = "sql")]
 pub use fence::FenceConnection;
 pub use guard::LockGuard;
 pub use health::Health;
-pub use key::Key;
-pub use manager::{LockManager, install};
+pub use key::{InvalidKey, Key};
+pub use manager::{AlreadyInstalled, LockManager, install};
 pub use options::{LockOptions, OnLost};
-pub use store::{InspectFilter, LockRow};
+pub use store::row::{InspectFilter, LockRow};
 
 #[cfg(feature = "macros")]
 pub use dblock_macros::distributed_lock;

@@ -1,29 +1,28 @@
 //! The manager: one per process and store, cheap to clone.
 
+mod default;
+mod operators;
+
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::body;
-use crate::builder::{LockManagerBuilder, StoreSource};
 use crate::chain::Link;
 use crate::engine::{AcquireCall, EngineHandle, Hold, STORE_TIMEOUT, Settings};
-use crate::error::LockError;
+use crate::error::{LockError, TimeoutCause};
 use crate::guard::LockGuard;
 use crate::health::{Health, HealthBoard};
-use crate::key::{Key, MAX_KEY_BYTES};
+use crate::key::Key;
 use crate::options::{LockOptions, Wait};
-use crate::store::{Capabilities, InspectFilter, LockRow, Store, StoreError};
+use crate::store::{Capabilities, Store};
 
-/// Time limit of an operator's call, such as `inspect` or `revoke`.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Time limit of a migration. It includes waiting for the migrations of other nodes.
-const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
+pub use self::default::{AlreadyInstalled, install};
 
 /// Takes locks in one store. One per process and store, cheap to clone.
 ///
@@ -44,53 +43,6 @@ struct Shared {
 }
 
 impl LockManager {
-    /// A manager for a database URL: `postgres://`, `mysql://`, `mariadb://`, `sqlite://`, or `memory:`
-    /// for locks that live in this process only. [`builder`](Self::builder) has the settings.
-    ///
-    /// For SQLite the file and the tables are created when they are missing. On the servers the tables must
-    /// exist. To create them, build once with [`builder_for_url`](Self::builder_for_url) and
-    /// `auto_migrate(true)`, call [`migrate`](Self::migrate), or run the database's script by hand. The scripts
-    /// are in the folder `migrations/` of this crate's source. They use the default table name: for another one,
-    /// change the names as [`table`](LockManagerBuilder::table) describes.
-    ///
-    /// Each manager of `memory:` has its own rows. To share rows between two managers, give a clone of one
-    /// [`MemoryStore`](crate::store::MemoryStore) to each [`builder`](Self::builder).
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in,
-    /// [`LockError::Store`] when the database cannot be reached, refuses, or has no table that fits this
-    /// version.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves nothing behind, except that a migration may still be carried out.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// let locks = dblock::LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", dblock::LockOptions::new()).await?;
-    /// guard.release().await?;
-    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
-    /// ```
-    pub async fn connect(url: &str) -> Result<Self, LockError> {
-        Self::builder_for_url(url)?.build().await
-    }
-
-    /// Settings for a manager of a database URL, as for [`connect`](Self::connect).
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in.
-    pub fn builder_for_url(url: &str) -> Result<LockManagerBuilder, LockError> {
-        StoreSource::from_url(url).map(LockManagerBuilder::new)
-    }
-
-    /// Settings for a manager over the application's `PgPool`, `MySqlPool` or `SqlitePool`, a
-    /// [`MemoryStore`](crate::store::MemoryStore), or a store of your own. From a pool, only the connection
-    /// options are used: the manager opens at most four connections of its own, so that a full pool cannot
-    /// stop renewals.
-    pub fn builder(source: impl Into<StoreSource>) -> LockManagerBuilder {
-        LockManagerBuilder::new(source.into())
-    }
-
     /// Starts the engine. The builder checks the database.
     pub(crate) fn start(
         store: Arc<dyn Store>,
@@ -102,7 +54,7 @@ impl LockManager {
         let engine = crate::engine::start(store, settings, Arc::clone(&health))?;
         let host = gethostname::gethostname();
         let mut process = format!("{}/{}", host.to_string_lossy(), std::process::id());
-        process.truncate(process.floor_char_boundary(MAX_KEY_BYTES));
+        process.truncate(process.floor_char_boundary(Key::MAX_BYTES));
         Ok(Self {
             shared: Arc::new(Shared {
                 engine,
@@ -136,27 +88,36 @@ impl LockManager {
         self.hold(key.as_ref(), &options).await.map(LockGuard::new)
     }
 
-    /// Takes the lock if it is free. Returns `None` when another owner holds it.
+    /// Takes the lock if it is free, or becomes free within the `wait` of `options`. Returns `None` when another owner
+    /// holds it for that long.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), but busy is not an error, and options with a `wait` are refused with
-    /// [`LockError::Invalid`].
+    /// As [`acquire`](Self::acquire), but a busy lock is not an error. [`LockError::Timeout`] is left for a database that
+    /// did not answer in time ([`TimeoutCause::NoAnswer`]): then it is unknown whether the lock is busy.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::{LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.try_acquire("order:42", LockOptions::new()).await?.expect("free");
+    /// let soon = LockOptions::new().wait(Duration::from_millis(50));
+    /// assert!(locks.try_acquire("order:42", soon).await?.is_none());
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
     pub async fn try_acquire(
         &self,
         key: impl AsRef<str>,
         options: LockOptions,
     ) -> Result<Option<LockGuard>, LockError> {
-        if options.wait != Wait::No {
-            return Err(LockError::invalid(
-                "try_acquire does not wait: leave `wait` out, or call `acquire`",
-            ));
-        }
         match self.hold(key.as_ref(), &options).await {
             Ok(hold) => Ok(Some(LockGuard::new(hold))),
             Err(LockError::Busy { .. }) => Ok(None),
+            Err(LockError::Timeout { cause, .. }) if cause != TimeoutCause::NoAnswer => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -191,6 +152,57 @@ impl LockManager {
         body: F,
     ) -> impl Future<Output = Result<F::Output, LockError>> {
         body::run(async move { self.hold(key.as_ref(), &options).await }, body)
+    }
+
+    /// As [`with`](Self::with), for a body that returns a `Result`. An error of the lock becomes one of the body's error
+    /// type, by `From`, so that no `Result` is nested in another.
+    ///
+    /// # Errors
+    /// The errors of the body, and those of [`with`](Self::with).
+    ///
+    /// # Cancel safety
+    /// As [`with`](Self::with).
+    ///
+    /// # Panics
+    /// Only if the body does.
+    ///
+    /// ```
+    /// use dblock::{LockError, LockManager, LockOptions};
+    ///
+    /// #[derive(Debug)]
+    /// enum OrderError {
+    ///     Lock(LockError),
+    ///     Unpaid,
+    /// }
+    ///
+    /// impl From<LockError> for OrderError {
+    ///     fn from(error: LockError) -> Self {
+    ///         Self::Lock(error)
+    ///     }
+    /// }
+    ///
+    /// async fn ship(locks: &LockManager, paid: bool) -> Result<&'static str, OrderError> {
+    ///     let body = async { if paid { Ok("shipped") } else { Err(OrderError::Unpaid) } };
+    ///     locks.with_result("order:42", LockOptions::new(), body).await
+    /// }
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let locks = LockManager::connect("memory:").await?;
+    /// assert_eq!(ship(&locks, true).await?, "shipped");
+    /// assert!(matches!(ship(&locks, false).await, Err(OrderError::Unpaid)));
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// assert!(matches!(ship(&locks, true).await, Err(OrderError::Lock(error)) if error.is_busy()));
+    /// # guard.release().await?;
+    /// # Ok::<_, OrderError>(()) }).unwrap();
+    /// ```
+    pub fn with_result<T, E: From<LockError>>(
+        &self,
+        key: impl AsRef<str>,
+        options: LockOptions,
+        body: impl Future<Output = Result<T, E>>,
+    ) -> impl Future<Output = Result<T, E>> {
+        self.with(key, options, body)
+            .map(|result| result.unwrap_or_else(|error| Err(error.into())))
     }
 
     /// Re-enters the lease that the call chain has on the key, or acquires the lock.
@@ -238,117 +250,12 @@ impl LockManager {
             return Arc::clone(&self.shared.process);
         };
         let mut text = format!("{} {function}", self.shared.process);
-        text.truncate(text.floor_char_boundary(MAX_KEY_BYTES));
+        text.truncate(text.floor_char_boundary(Key::MAX_BYTES));
         text.into()
     }
 
     fn key(&self, key: &str) -> Result<Key, LockError> {
-        Key::new(self.shared.namespace.as_deref(), key)
-    }
-
-    /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When nothing is to be
-    /// done, read rights suffice.
-    ///
-    /// # Errors
-    /// [`LockError::Store`] when the database cannot be reached or refuses, [`LockError::Shutdown`] after
-    /// [`shutdown`](Self::shutdown).
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the migration.
-    pub async fn migrate(&self) -> Result<(), LockError> {
-        let migrate = |store: Arc<dyn Store>| async move { store.migrate().await };
-        self.shared.engine.run(MIGRATION_TIMEOUT, migrate).await
-    }
-
-    pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
-        self.admin(|store| async move { store.check_schema().await })
-            .await
-    }
-
-    /// The rows of the lock table, ordered by key. Only keys of this manager's namespace are included.
-    ///
-    /// # Errors
-    /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
-    /// [`shutdown`](Self::shutdown).
-    ///
-    /// # Cancel safety
-    /// Reads only.
-    ///
-    /// ```
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use dblock::{InspectFilter, LockManager, LockOptions};
-    /// let locks = LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
-    /// for row in locks.inspect(InspectFilter::new().prefix("order:")).await? {
-    ///     println!("{} is held by {}", row.key, row.holder);
-    ///     # assert_eq!(row.key.as_str(), "order:42");
-    /// }
-    /// # guard.release().await?;
-    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
-    /// ```
-    pub async fn inspect(&self, mut filter: InspectFilter) -> Result<Vec<LockRow>, LockError> {
-        if let Some(namespace) = &self.shared.namespace {
-            filter.prefix = format!("{namespace}:{}", filter.prefix);
-        }
-        self.admin(|store| async move { store.inspect(&filter).await })
-            .await
-    }
-
-    /// Revokes a lock: its lease is no longer renewed, and its holder is told at the next renewal. The key is
-    /// free once the holder releases it or the lease ends. Returns whether the key was held.
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
-    /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not undo the call: it may still be carried out.
-    pub async fn revoke(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
-        let key = self.key(key.as_ref())?;
-        tracing::warn!(%key, "revoking a lock");
-        self.admin(|store| async move { store.revoke(&key).await }).await
-    }
-
-    /// Frees a lock at once, whoever holds it. Returns whether the key was held.
-    ///
-    /// **Two owners can then hold the lock**: the former holder goes on until its next renewal. Its fence
-    /// token is smaller than the new owner's, so a resource that checks tokens refuses it.
-    ///
-    /// # Errors
-    /// As [`revoke`](Self::revoke).
-    ///
-    /// # Cancel safety
-    /// As [`revoke`](Self::revoke).
-    pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
-        let key = self.key(key.as_ref())?;
-        tracing::warn!(%key, "freeing a lock by force");
-        self.admin(|store| async move { store.force_release(&key).await })
-            .await
-    }
-
-    /// Deletes the rows that have been unused for `idle`, and returns how many. It covers the whole table,
-    /// whatever the namespace, in small steps that leave half of the time to others. The manager does the
-    /// same in the background: [`purge_after`](LockManagerBuilder::purge_after) says what counts as used and
-    /// why a purge is safe.
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could not be
-    /// asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). Rows deleted before the error stay
-    /// deleted.
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the purge after its current step.
-    pub async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
-        self.shared.engine.purge(idle).await
-    }
-
-    async fn admin<T, W, F>(&self, work: W) -> Result<T, LockError>
-    where
-        T: Send + 'static,
-        W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        self.shared.engine.run(ADMIN_TIMEOUT, work).await
+        Ok(Key::new(self.shared.namespace.as_deref(), key)?)
     }
 
     /// The state of the manager, from memory: it asks the store nothing and costs next to nothing.
@@ -376,37 +283,6 @@ impl LockManager {
     pub async fn shutdown(&self, grace: Duration) {
         self.shared.engine.shutdown(grace).await;
     }
-
-    /// Makes this manager the default of attributes without `manager = …` while `body` runs. Spawned tasks
-    /// do not see it.
-    ///
-    /// ```
-    /// # #[cfg(feature = "macros")] {
-    /// use dblock::{LockError, LockManager, distributed_lock};
-    ///
-    /// #[distributed_lock(key = "nightly-report")]
-    /// async fn report() -> Result<&'static str, LockError> {
-    ///     Ok("done")
-    /// }
-    ///
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// let locks = LockManager::connect("memory:").await?;
-    /// assert_eq!(locks.scope(report()).await?, "done");
-    /// # Ok::<_, LockError>(()) }).unwrap();
-    /// # }
-    /// ```
-    pub async fn scope<F: Future>(&self, body: F) -> F::Output {
-        SCOPE.scope(self.clone(), body).await
-    }
-
-    /// The manager of the innermost [`scope`](Self::scope), else the [`install`]ed one.
-    pub(crate) fn default_manager() -> Result<Self, LockError> {
-        SCOPE
-            .try_with(Clone::clone)
-            .ok()
-            .or_else(|| INSTALLED.get().cloned())
-            .ok_or(LockError::NoManager)
-    }
 }
 
 impl fmt::Debug for LockManager {
@@ -416,39 +292,4 @@ impl fmt::Debug for LockManager {
             .field("namespace", &self.shared.namespace)
             .finish_non_exhaustive()
     }
-}
-
-tokio::task_local! {
-    static SCOPE: LockManager;
-}
-
-static INSTALLED: OnceLock<LockManager> = OnceLock::new();
-
-/// Makes `manager` the default of every attribute without `manager = …`, for the life of the process.
-///
-/// # Errors
-/// [`LockError::Invalid`] when one was installed before.
-///
-/// ```
-/// # #[cfg(feature = "macros")] {
-/// use dblock::{LockError, LockManager, distributed_lock};
-///
-/// #[distributed_lock(key = "nightly-report")]
-/// async fn report() -> Result<&'static str, LockError> {
-///     Ok("done")
-/// }
-///
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// // When the program starts:
-/// dblock::install(LockManager::connect("memory:").await?)?;
-/// assert_eq!(report().await?, "done");
-/// # Ok::<_, LockError>(()) }).unwrap();
-/// # }
-/// ```
-pub fn install(manager: LockManager) -> Result<(), LockError> {
-    INSTALLED.set(manager).map_err(|_| {
-        LockError::invalid(
-            "a lock manager is installed already; use `manager = …` or `LockManager::scope` for a second",
-        )
-    })
 }

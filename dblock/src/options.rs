@@ -4,15 +4,6 @@ use std::time::Duration;
 
 use crate::error::LockError;
 
-/// The shortest ttl. A shorter lease could not be renewed safely: the margin and a slow commit eat it up.
-pub const MIN_TTL: Duration = Duration::from_secs(1);
-
-/// The longest ttl, wait, `max_hold` or `hold_min`: 30 days. A longer one is probably a mistake, and refused.
-pub const MAX_DURATION: Duration = Duration::from_hours(30 * 24);
-
-/// The ttl where none is given.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
-
 /// How a lock is taken and kept. The defaults are a ttl of 30 seconds, no waiting, renewal on, and a body
 /// that is stopped when its lease is lost.
 ///
@@ -57,10 +48,19 @@ pub enum OnLost {
 }
 
 impl LockOptions {
+    /// The shortest ttl. A shorter lease could not be renewed safely: the margin and a slow commit eat it up.
+    pub const MIN_TTL: Duration = Duration::from_secs(1);
+
+    /// The longest ttl, wait, `max_hold` or `hold_min`: 30 days. A longer one is probably a mistake, and refused.
+    pub const MAX_DURATION: Duration = Duration::from_hours(30 * 24);
+
+    /// The ttl where none is given.
+    pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
     /// The defaults.
     pub fn new() -> Self {
         Self {
-            ttl: DEFAULT_TTL,
+            ttl: Self::DEFAULT_TTL,
             wait: Wait::No,
             renew: true,
             on_lost: OnLost::Cancel,
@@ -148,16 +148,17 @@ impl LockOptions {
                     "{name} is zero; give it a length, such as 30 seconds"
                 )));
             }
-            if value > MAX_DURATION {
+            if value > Self::MAX_DURATION {
                 return Err(LockError::invalid(format!(
                     "{name} is longer than 30 days, the longest allowed"
                 )));
             }
         }
-        if self.ttl < MIN_TTL {
+        if self.ttl < Self::MIN_TTL {
             return Err(LockError::invalid(format!(
-                "ttl is {:?}; a lease shorter than {MIN_TTL:?} cannot be renewed safely",
-                self.ttl
+                "ttl is {:?}; a lease shorter than {:?} cannot be renewed safely",
+                self.ttl,
+                Self::MIN_TTL
             )));
         }
         Ok(())
@@ -211,6 +212,6 @@ mod tests {
     #[test]
     fn margin_is_a_twentieth_but_at_least_50_ms() {
         assert_eq!(margin(Duration::from_secs(30)), Duration::from_millis(1500));
-        assert_eq!(margin(MIN_TTL), Duration::from_millis(50));
+        assert_eq!(margin(LockOptions::MIN_TTL), Duration::from_millis(50));
     }
 }

@@ -4,12 +4,15 @@
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
 
 mod bench;
+mod circles;
+mod command;
 mod compile_time;
-mod process;
-mod servers;
+mod environment;
+mod package;
+mod programs;
+mod serve;
 mod signals;
 mod simulate;
-mod stale;
 mod steps;
 mod test;
 mod torture;
@@ -83,7 +86,7 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Servers => tokio::select! {
-            outcome = servers::serve() => outcome,
+            outcome = serve::run() => outcome,
             // For this task a signal is the ordinary end.
             _ = signals.next() => Ok(ExitCode::SUCCESS),
         },

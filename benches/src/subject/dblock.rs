@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use ::dblock::store::postgres::PostgresStore;
 use ::dblock::store::{
-    Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
+    Capabilities, Outcome, PostgresStore, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
-use ::dblock::{LockGuard, LockManager, LockOptions, forward_to_inner};
+use ::dblock::{LockGuard, LockManager, LockOptions};
 use anyhow::Context as _;
+use dblock_conformance::forward_to_inner;
 
-use super::{Client, TIMEOUT, Step, Subject, TTL};
+use super::{Client, Step, Subject, TIMEOUT, TTL};
 
 pub(super) const SETTINGS: &str = "defaults; at most four connections of its own; `acquire` and `release`";
 

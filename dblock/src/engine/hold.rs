@@ -110,6 +110,14 @@ impl Lease {
         self.ownership.held(self.now())
     }
 
+    /// How many holds the owner has: 0 once its lease has ended.
+    pub(crate) fn hold_count(&self) -> u32 {
+        match self.lost_reason() {
+            None => self.cell.holds(&self.ownership),
+            Some(_) => 0,
+        }
+    }
+
     /// Completes when an operator has revoked the lease.
     pub(crate) async fn revoked(&self) {
         self.ownership.until(Ownership::is_revoked).await;

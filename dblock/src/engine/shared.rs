@@ -20,6 +20,7 @@ use super::core::dispatch::{Dispatch, MAX_BATCH};
 use super::core::env::{Env, Random};
 use super::core::key::{Event, Machine};
 use super::core::out::{Kind, Out};
+use super::core::ownership::Ownership;
 use super::core::time::Time;
 use super::handle::{Alive, Ticket};
 use super::report;
@@ -92,6 +93,11 @@ pub(crate) struct Cell {
 impl Cell {
     pub(super) fn key(&self) -> &Key {
         &self.key
+    }
+
+    /// How many holds `ownership` has: 0 once it has ended.
+    pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
+        lock(&self.state).machine.holds(ownership)
     }
 }
 

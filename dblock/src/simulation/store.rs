@@ -7,7 +7,7 @@ use super::show;
 use super::world::{MS, What, World, tell};
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::key::Key;
-use crate::store::rules::{absent, carry_out, may_be_forgotten, still_busy};
+use crate::store::rules::{carry_out, may_be_forgotten, still_busy};
 use crate::store::{LockRow, Outcome, Request, StoreError};
 
 #[derive(Debug)]
@@ -56,9 +56,9 @@ const EPOCH: i64 = 1_000_000_000_000;
 impl Database {
     pub(super) fn new(keys: &[Key]) -> Self {
         let row = |key: &Key| Row {
-            committed: absent(key.clone(), 0),
-            uncommitted: absent(key.clone(), 0),
-            durable: absent(key.clone(), 0),
+            committed: LockRow::new(key.clone(), 0),
+            uncommitted: LockRow::new(key.clone(), 0),
+            durable: LockRow::new(key.clone(), 0),
             lock: Lock::Nobody,
         };
         Self {

@@ -58,7 +58,7 @@ impl MemoryStore {
         }
     }
 
-    #[cfg(feature = "conformance")]
+    /// For [`open`](crate::open).
     pub(crate) fn place(&self, rows: &[LockRow]) {
         let placed = rows.iter().map(|row| (row.key.clone(), row.clone()));
         self.table().rows.extend(placed);

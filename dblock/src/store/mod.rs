@@ -17,13 +17,13 @@
 
 #[cfg(feature = "sql")]
 mod busy_keys;
-pub(crate) mod clock;
+pub mod clock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod connect_options;
 #[cfg(feature = "sql")]
 mod connections;
 mod error;
-mod row;
+pub(crate) mod row;
 #[cfg(feature = "sql")]
 mod schema;
 #[cfg(feature = "sql")]
@@ -32,14 +32,14 @@ mod sql_error;
 mod sql_row;
 pub(crate) mod table;
 
-pub mod memory;
+pub(crate) mod memory;
 #[cfg(feature = "mysql")]
-pub mod mysql;
+pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
-pub mod postgres;
+pub(crate) mod postgres;
 pub mod rules;
 #[cfg(feature = "sqlite")]
-pub mod sqlite;
+pub(crate) mod sqlite;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -51,7 +51,14 @@ use uuid::Uuid;
 
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
-pub use row::{Holder, InspectFilter, LockRow, Successor};
+#[cfg(feature = "mysql")]
+#[doc(hidden)]
+pub use mysql::MySqlStore;
+#[cfg(feature = "postgres")]
+#[doc(hidden)]
+pub use postgres::PostgresStore;
+pub use row::{Holder, Successor};
+pub(crate) use row::{InspectFilter, LockRow};
 
 use crate::key::Key;
 
@@ -61,7 +68,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A store keeps the rows: in one table of one database, or in memory.
 ///
 /// To write a store of your own: `examples/custom_store` shows a small one and what to take care of. The
-/// module `conformance` (feature `conformance`) has the suite that it must pass.
+/// crate `dblock-conformance` has the suite that it must pass.
 /// [`LockManager::builder`](crate::LockManager::builder) takes it as an `Arc<dyn Store>`.
 ///
 /// The engine calls every method on its own runtime. It drops a future of [`apply`](Self::apply) only when a
@@ -214,6 +221,7 @@ impl Capabilities {
 
 /// One request for one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Request {
     /// The row.
     pub key: Key,
@@ -221,6 +229,17 @@ pub struct Request {
     pub lease_id: Uuid,
     /// The action.
     pub action: Action,
+}
+
+impl Request {
+    /// A request to carry out `action` on the row of `key` for `lease_id`.
+    pub fn new(key: Key, lease_id: Uuid, action: Action) -> Self {
+        Self {
+            key,
+            lease_id,
+            action,
+        }
+    }
 }
 
 /// A waiting lease replaces the successor if it has waited for this much longer. The time is short, so that processes
@@ -231,8 +250,10 @@ pub const QUEUE_AHEAD: Duration = Duration::from_millis(100);
 /// The longest lease that a release passes on. The successor extends it to its whole ttl.
 pub const NEXT_TTL: Duration = Duration::from_secs(3);
 
-/// The action of a [`Request`]. [`Store::apply`] has the rules.
+/// The action of a [`Request`]. [`Store::apply`] has the rules. A store answers an action that it does not know with
+/// [`StoreErrorKind::Unsupported`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Action {
     /// Take the lock for a fresh `lease_id`.
     Acquire(Acquire),
@@ -318,6 +339,7 @@ impl Extend {
 
 /// The owner of a lease after a local hand-over.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HandedOver {
     /// The call chain that has the lock now.
     pub owner: Uuid,
@@ -325,6 +347,17 @@ pub struct HandedOver {
     pub holder: Arc<str>,
     /// Its token: one of those that the acquire kept free.
     pub fence_token: i64,
+}
+
+impl HandedOver {
+    /// A local hand-over to `owner`, with a token that the acquire kept free.
+    pub fn new(owner: Uuid, holder: impl Into<Arc<str>>, fence_token: i64) -> Self {
+        Self {
+            owner,
+            holder: holder.into(),
+            fence_token,
+        }
+    }
 }
 
 /// A wake-up, as a store reports it.
@@ -336,6 +369,7 @@ pub enum WakeUp {
     /// The key has been freed while others waited for it.
     Released(Key),
     /// The key has been passed on.
+    #[non_exhaustive]
     PassedOn {
         /// The key.
         key: Key,
@@ -346,8 +380,20 @@ pub enum WakeUp {
     },
 }
 
+impl WakeUp {
+    /// [`PassedOn`](Self::PassedOn): `key` was passed on to `lease_id`.
+    pub fn passed_on(key: Key, lease_id: Uuid, fence_token: i64) -> Self {
+        Self::PassedOn {
+            key,
+            lease_id,
+            fence_token,
+        }
+    }
+}
+
 /// The result of one step of [`Store::purge`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Purged {
     /// How many rows were deleted.
     pub rows: u64,
@@ -355,10 +401,19 @@ pub struct Purged {
     pub next: Option<Key>,
 }
 
+impl Purged {
+    /// `rows` were deleted. The next step begins after `next`, if there may be more.
+    pub fn new(rows: u64, next: Option<Key>) -> Self {
+        Self { rows, next }
+    }
+}
+
 /// The answer to a [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// `Acquire`: the lock is taken.
+    #[non_exhaustive]
     Granted {
         /// Larger than every token given for the key before.
         fence_token: i64,
@@ -370,6 +425,7 @@ pub enum Outcome {
         wanted: bool,
     },
     /// `Extend`: the count is written.
+    #[non_exhaustive]
     Extended {
         /// `expire_at - now`.
         remaining: Duration,
@@ -379,6 +435,7 @@ pub enum Outcome {
         wanted: bool,
     },
     /// `Release`: the lease is over.
+    #[non_exhaustive]
     Released {
         /// The row was held until this request.
         freed: bool,
@@ -390,6 +447,7 @@ pub enum Outcome {
     /// `Acquire`: another owner holds the lock.
     Busy(Holder),
     /// `Acquire`: another owner holds the lock, and the request's lease is the live successor.
+    #[non_exhaustive]
     Queued {
         /// The holder. Its token tells this place as successor from earlier places of the same lease.
         holder: Holder,
@@ -400,6 +458,38 @@ pub enum Outcome {
     Lost,
     /// Somebody else's transaction has the row locked. Ask again soon.
     Skipped,
+}
+
+/// For stores: the answers that have fields.
+impl Outcome {
+    /// [`Granted`](Self::Granted), with `taken_over` if a lease had expired.
+    pub fn granted(fence_token: i64, remaining: Duration, taken_over: Option<Holder>, wanted: bool) -> Self {
+        Self::Granted {
+            fence_token,
+            remaining,
+            taken_over,
+            wanted,
+        }
+    }
+
+    /// [`Extended`](Self::Extended).
+    pub fn extended(remaining: Duration, revoked: bool, wanted: bool) -> Self {
+        Self::Extended {
+            remaining,
+            revoked,
+            wanted,
+        }
+    }
+
+    /// [`Released`](Self::Released).
+    pub fn released(freed: bool, passed_on: bool) -> Self {
+        Self::Released { freed, passed_on }
+    }
+
+    /// [`Queued`](Self::Queued) behind `holder`.
+    pub fn queued(holder: Holder, next_ttl: Duration) -> Self {
+        Self::Queued { holder, next_ttl }
+    }
 }
 
 /// The database and table that a fence check reads.

@@ -8,6 +8,7 @@ use crate::key::Key;
 
 /// The holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The call chain that holds it.
     pub owner: Uuid,
@@ -20,8 +21,21 @@ pub struct Holder {
     pub remaining: Duration,
 }
 
+impl Holder {
+    /// For stores: a holder with all its fields.
+    pub fn new(owner: Uuid, name: impl Into<String>, fence_token: i64, remaining: Duration) -> Self {
+        Self {
+            owner,
+            name: name.into(),
+            fence_token,
+            remaining,
+        }
+    }
+}
+
 /// A row of the lock table. Times are µs since the Unix epoch on the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockRow {
     /// The key with its namespace prefix.
     pub key: Key,
@@ -96,6 +110,26 @@ impl Successor {
 }
 
 impl LockRow {
+    /// For stores: the row to use for a key that has none, on a clock that reads `now`. It is free, with no lease, and
+    /// no token given yet. A store that has a row sets the other columns.
+    pub fn new(key: Key, now: i64) -> Self {
+        Self {
+            key,
+            owner: Uuid::nil(),
+            reentrant_count: 0,
+            expire_at: 0,
+            lease_id: Uuid::nil(),
+            fence_token: 0,
+            fence_ceiling: 0,
+            wanted_until: 0,
+            acquired_at: 0,
+            holder: String::new(),
+            revoked: false,
+            next: None,
+            now,
+        }
+    }
+
     /// An owner holds the lock: the count is above 0 and the lease has not expired.
     pub fn is_held(&self) -> bool {
         self.reentrant_count > 0 && self.expire_at > self.now

@@ -15,6 +15,8 @@ use crate::key::Key;
 /// Applies `request` to `row`. The caller must have the row locked, and [`LockRow::now`] must have been read
 /// after that. Returns the answer, and whether the row has changed.
 ///
+/// [`LockRow::new`] stands for the row of a key that has none. It is to be inserted if it has changed.
+///
 /// # Errors
 /// The tokens of the key are used up. The row has not changed.
 pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<(Outcome, bool), StoreError> {
@@ -201,26 +203,6 @@ pub fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
     match carry_out(request, &mut row.clone()) {
         Ok((Outcome::Busy(holder) | Outcome::Queued { holder, .. }, false)) => Some(Outcome::Busy(holder)),
         _ => None,
-    }
-}
-
-/// The row to use for a key that has none: free, with no lease, and no token given yet. It is to be inserted
-/// if [`carry_out`] changes it.
-pub fn absent(key: Key, now: i64) -> LockRow {
-    LockRow {
-        key,
-        owner: Uuid::nil(),
-        reentrant_count: 0,
-        expire_at: 0,
-        lease_id: Uuid::nil(),
-        fence_token: 0,
-        fence_ceiling: 0,
-        wanted_until: 0,
-        acquired_at: 0,
-        holder: String::new(),
-        revoked: false,
-        next: None,
-        now,
     }
 }
 

@@ -1,7 +1,5 @@
 //! The name of the lock table. Only names that this file accepts reach SQL text.
 
-use crate::error::LockError;
-
 /// The table name when the builder gives none.
 pub(crate) const DEFAULT_TABLE: &str = "distributed_lock";
 
@@ -21,8 +19,8 @@ pub(crate) struct TableName {
 
 #[cfg_attr(not(feature = "sql"), allow(dead_code, reason = "only SQL needs the text"))]
 impl TableName {
-    /// Reads `table` or `schema.table`.
-    pub(crate) fn parse(text: &str) -> Result<Self, LockError> {
+    /// Reads `table` or `schema.table`. The error is for people.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (schema, name) = match text.split_once('.') {
             Some((schema, name)) => (Some(schema), name),
             None => (None, text),
@@ -35,10 +33,10 @@ impl TableName {
         if !fits(name, MAX_PART_BYTES - VERSION_SUFFIX.len())
             || !schema.is_none_or(|s| fits(s, MAX_PART_BYTES))
         {
-            return Err(LockError::invalid(format!(
+            return Err(format!(
                 "the table name {text:?} is not allowed: write `table` or `schema.table` with ASCII letters, \
                  digits and `_`, at most 55 bytes for the table and 63 for the schema"
-            )));
+            ));
         }
         Ok(Self {
             schema: schema.map(Into::into),

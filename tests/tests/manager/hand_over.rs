@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use dblock::store::memory::MemoryStore;
+use dblock::store::MemoryStore;
 use dblock::{CurrentLock, LockError, LockManager, LockOptions, LostReason, current};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};

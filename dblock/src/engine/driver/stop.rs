@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Driver, SHUTDOWN_TIMEOUT};
 use crate::engine::core::key::Event;
-use crate::options::MAX_DURATION;
+use crate::options::LockOptions;
 
 /// How far the engine is on its way to its end.
 pub(super) enum Stop {
@@ -29,7 +29,7 @@ pub(super) enum Stop {
 impl Stop {
     /// Begins the grace, or shortens it. `asker` is told when the engine has stopped.
     pub(super) fn begin(&mut self, grace: Duration, asker: Option<oneshot::Sender<()>>) {
-        let sooner = Instant::now() + grace.min(MAX_DURATION);
+        let sooner = Instant::now() + grace.min(LockOptions::MAX_DURATION);
         match self {
             Self::No => {
                 *self = Self::Grace {

@@ -13,7 +13,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 
 use super::{MySqlStore, busy, error, one, row, sql};
-use crate::store::rules::{absent, carry_out, holder};
+use crate::store::rules::{carry_out, holder};
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// How often a batch that conflicts with others is tried as a whole before it is split.
@@ -265,7 +265,7 @@ impl Run<'_> {
                 outcomes.push((member, Ok(judge_locked(request, row))));
                 continue;
             }
-            let mut row = absent(request.key.clone(), now);
+            let mut row = LockRow::new(request.key.clone(), now);
             match carry_out(request, &mut row) {
                 Ok((outcome, true)) => inserts.push((member, outcome, row)),
                 answer => outcomes.push((member, answer.map(|(outcome, _)| outcome))),

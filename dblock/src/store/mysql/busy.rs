@@ -5,11 +5,10 @@
 
 use sqlx::AssertSqlSafe;
 
-use super::apply::Answer;
 use super::{MySqlStore, row, sql};
 use crate::Key;
 use crate::store::rules::still_busy;
-use crate::store::{Action, LockRow, Request, StoreError, StoreErrorKind};
+use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// Answers the acquires of keys that are still busy and need no write. Everything else, and every error, is
 /// left to the statements that write. The exception is a server that cannot be reached: they would only find
@@ -17,7 +16,7 @@ use crate::store::{Action, LockRow, Request, StoreError, StoreErrorKind};
 pub(super) async fn look(
     store: &MySqlStore,
     requests: &[Request],
-    answers: &mut [Option<Answer>],
+    answers: &mut [Option<Result<Outcome, StoreError>>],
 ) -> Result<Vec<usize>, StoreError> {
     let was_busy =
         |request: &Request| matches!(request.action, Action::Acquire(_)) && store.busy.contains(&request.key);

@@ -26,7 +26,7 @@ pub(super) fn number(error: &sqlx::Error) -> Option<u16> {
     error.as_database_error().and_then(number_of)
 }
 
-fn number_of(answer: &(dyn DatabaseError + 'static)) -> Option<u16> {
+fn number_of(answer: &dyn DatabaseError) -> Option<u16> {
     answer
         .try_downcast_ref::<MySqlDatabaseError>()
         .map(MySqlDatabaseError::number)
@@ -44,7 +44,12 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 
 /// An error of a statement on a user's connection.
 pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
-    sql_error::of_statement(error, meaning)
+    let missing = "this transaction does not find the lock table: begin it on the server that keeps the lock, and name \
+                   the table with its database in the builder's `table` if the URL names none";
+    sql_error::of_statement(error, |answer| match number_of(answer) {
+        Some(NO_SUCH_TABLE) => Some((StoreErrorKind::Schema, missing)),
+        _ => meaning(answer),
+    })
 }
 
 /// An error of opening a connection.
@@ -60,14 +65,16 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
         1290 if !answer.message().contains("read-only") && !answer.message().contains("read_only") => {
             (Refused, "")
         }
-        NO_SUCH_TABLE => (
-            Schema,
-            "call `LockManager::migrate`, or name the table with its database",
-        ),
         // A column is missing or has another type.
         1054 | 1136 => (
             Schema,
             "the lock table is not the one that dblock creates; call `LockManager::migrate`",
+        ),
+        // The text has a character that the column's character set lacks.
+        1366 => (
+            Refused,
+            "the lock table cannot keep this holder's name: make its column `holder` utf8mb4, as `LockManager::migrate` \
+             does, with ALTER TABLE",
         ),
         1049 => (Refused, "create the database, or correct its name"),
         1045 | 1698 | 1251 | 2061 => (

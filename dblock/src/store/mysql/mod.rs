@@ -34,7 +34,6 @@ use super::{
     Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
     StoreFuture,
 };
-use crate::error::LockError;
 use crate::key::Key;
 
 /// How many batches may run at once. One connection is left for operators' calls, so that none has to be reserved:
@@ -78,10 +77,13 @@ impl MySqlStore {
     }
 
     /// For tests: a store from a URL.
+    ///
+    /// # Errors
+    /// Why the URL or the table's name cannot be read.
     #[doc(hidden)]
-    pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
+    pub fn open(url: &str, table: &str) -> Result<Self, String> {
         let options = MySqlConnectOptions::from_str(url)
-            .map_err(|error| LockError::invalid(format!("the database URL cannot be read: {error}")))?;
+            .map_err(|error| format!("the database URL cannot be read: {error}"))?;
         Ok(Self::new(
             OptionsSource::fixed(options),
             TableName::parse(table)?,

@@ -11,6 +11,9 @@ use crate::store::table::TableName;
 
 /// The server or the session is read-only.
 const READ_ONLY: &str = "25006";
+const MISSING_TABLE: &str = "42P01";
+/// A schema does not exist, or the `search_path` leads to none.
+const MISSING_SCHEMA: &str = "3F000";
 
 /// An error of a statement on the lock table.
 pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError {
@@ -27,8 +30,11 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 /// An error of the fence check, in a user's transaction.
 pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
     let read_only = "a fence check locks the row: begin a transaction that may write, on the primary";
+    let missing = "this transaction does not find the lock table: begin it on the database that keeps the lock, and name \
+                   the table with its schema in the builder's `table` if your sessions change `search_path`";
     sql_error::of_statement(error, |answer| match answer.code().as_deref() {
         Some(READ_ONLY) => Some((StoreErrorKind::Refused, read_only)),
+        Some(MISSING_TABLE | MISSING_SCHEMA) => Some((StoreErrorKind::Schema, missing)),
         _ => meaning(answer).or_else(|| ends_the_session(answer)),
     })
 }
@@ -42,9 +48,18 @@ pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
     })
 }
 
+/// No schema exists in which new tables could be created.
+pub(super) fn no_schema_to_create_in() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Refused,
+        "the `search_path` of this user's sessions leads to no schema, so there is nowhere to create the lock table: \
+         create its first schema and grant USAGE on it, or name the table with its schema in the builder's `table`",
+    )
+}
+
 /// The table or its schema does not exist.
 pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
-    has_code(error, "42P01") || has_code(error, "3F000")
+    has_code(error, MISSING_TABLE) || has_code(error, MISSING_SCHEMA)
 }
 
 /// The server's queue of notifications is full, because a session that listens stays in a transaction. The statement
@@ -112,6 +127,12 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
         "22003" => (
             StoreErrorKind::Other,
             "the fence tokens of the key are used up: its row must be deleted by hand",
+        ),
+        // The text has a character that the encoding lacks, or a NUL.
+        "22021" | "22P05" => (
+            Refused,
+            "the database cannot keep this key or holder: keep the locks in a database with the encoding UTF8, and \
+             leave NUL out of the function's name",
         ),
         "57P04" => (Refused, "the database was dropped"),
         "57P03" | "53300" => (Unreachable, ""),

@@ -49,7 +49,7 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
     let failed = |error| store.failed(error);
     let mut found = version(store, &mut connection).await.map_err(failed)?;
     if found.is_none_or(|found| found.version < schema::SCHEMA_VERSION) {
-        run_script(store, &mut connection).await.map_err(failed)?;
+        run_script(store, &mut connection).await?;
         found = version(store, &mut connection).await.map_err(failed)?;
     }
     // The work is done, so errors while closing do not matter.
@@ -58,30 +58,37 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
 }
 
 /// Runs the script in one transaction, one node after the other.
-async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Result<(), StoreError> {
+    let failed = |error| store.failed(error);
     // Each statement must see what another node committed while this one waited.
     let mut transaction = connection
         .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
-        .await?;
+        .await
+        .map_err(failed)?;
     let one_at_a_time = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(
         pg_catalog.concat('dblock migration of ', $1), 0))";
     Statement::new(&one_at_a_time.into())
         .bind(&*store.table.to_string())
         .fetch_in(&mut transaction)
-        .await?;
+        .await
+        .map_err(failed)?;
     let script = schema::script_for(SCRIPT, &store.table, '"');
     let script = match store.table.schema() {
         Some(name) => {
-            create_schema(name, &mut transaction).await?;
+            create_schema(name, &mut transaction).await.map_err(failed)?;
             script
         }
-        None => in_its_schema(&script, store, &mut transaction).await?,
+        None => {
+            let placed = in_its_schema(&script, store, &mut transaction).await;
+            placed
+                .map_err(failed)?
+                .ok_or_else(error::no_schema_to_create_in)?
+        }
     };
     let script = format!("SET LOCAL search_path = pg_catalog; {script}");
-    sqlx::raw_sql(AssertSqlSafe(script))
-        .execute(&mut *transaction)
-        .await?;
-    transaction.commit().await
+    let script = sqlx::raw_sql(AssertSqlSafe(script));
+    script.execute(&mut *transaction).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)
 }
 
 async fn create_schema(name: &str, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
@@ -103,12 +110,12 @@ async fn create_schema(name: &str, connection: &mut PgConnection) -> Result<(), 
 }
 
 /// Puts the schema before the script's tables: the one of the lock table, else the one where new tables are created.
-/// The script's types and operators are then looked up in `pg_catalog` only.
+/// `None` if there is no such schema. The script's types and operators are then looked up in `pg_catalog` only.
 async fn in_its_schema(
     script: &str,
     store: &PostgresStore,
     connection: &mut PgConnection,
-) -> Result<String, sqlx::Error> {
+) -> Result<Option<String>, sqlx::Error> {
     let (table, version) = (store.table.quoted('"'), store.table.quoted_version('"'));
     let find = format!(
         "SELECT coalesce(
@@ -118,9 +125,8 @@ async fn in_its_schema(
     );
     let row = sqlx::raw_sql(AssertSqlSafe(find)).fetch_one(connection).await?;
     let schema: Option<&str> = row.try_get(0)?;
-    // Without a schema the server reports the error.
-    let schema = schema.unwrap_or("\"\"");
-    Ok(script
-        .replace(&table, &format!("{schema}.{table}"))
-        .replace(&version, &format!("{schema}.{version}")))
+    Ok(schema.map(|schema| {
+        let script = script.replace(&table, &format!("{schema}.{table}"));
+        script.replace(&version, &format!("{schema}.{version}"))
+    }))
 }

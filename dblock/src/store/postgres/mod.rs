@@ -35,7 +35,6 @@ use super::{
     Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
     StoreFuture, WakeUp,
 };
-use crate::error::LockError;
 use crate::key::Key;
 
 /// How many connections are reserved for extends. The others are for acquires, for releases, for the listener, which
@@ -82,13 +81,13 @@ impl PostgresStore {
     /// A store without a manager, for the tests of this crate. Programs use `LockManager`.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a URL or table name that cannot be read.
+    /// Why the URL or the table's name cannot be read.
     #[doc(hidden)]
-    pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
+    pub fn open(url: &str, table: &str) -> Result<Self, String> {
         // sqlx's error may quote a part of the URL, which may contain a password.
         let options = url
             .parse()
-            .map_err(|_: sqlx::Error| LockError::invalid("the database URL cannot be read"))?;
+            .map_err(|_: sqlx::Error| "the database URL cannot be read")?;
         Ok(Self::new(OptionsSource::fixed(options), TableName::parse(table)?))
     }
 

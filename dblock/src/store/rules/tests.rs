@@ -20,7 +20,7 @@ fn row(lease_id: Uuid, reentrant_count: u32, expire_at: i64) -> LockRow {
         fence_ceiling: 9,
         acquired_at: 1,
         holder: "h".into(),
-        ..absent(Key::new(None, "k").unwrap(), NOW)
+        ..LockRow::new(Key::new(None, "k").unwrap(), NOW)
     }
 }
 
@@ -128,7 +128,7 @@ fn an_absent_row_becomes_a_whole_one() {
         ask.owner = owner;
         ask.spare_tokens = 10;
     });
-    let (outcome, row) = after(&request, &absent(request.key.clone(), NOW));
+    let (outcome, row) = after(&request, &LockRow::new(request.key.clone(), NOW));
     assert!(
         matches!(outcome, Outcome::Granted { taken_over: None, .. }),
         "{outcome:?}"

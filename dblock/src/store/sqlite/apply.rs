@@ -164,7 +164,7 @@ impl SqliteStore {
         })?;
         match get::<Option<&str>>(row, 0)? {
             Some(_) => lock_row(row),
-            None => Ok(rules::absent(key.clone(), now(row)?)),
+            None => Ok(LockRow::new(key.clone(), now(row)?)),
         }
     }
 

@@ -30,9 +30,15 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
     }
 }
 
-/// An error of the fence check, in a user's transaction. Its table was found before.
+/// An error of the fence check, in a user's transaction.
 pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
-    sql_error::of_statement(error, meaning)
+    let missing = "this transaction does not find the lock table: begin it on the file that keeps the lock";
+    sql_error::of_statement(error, |answer| {
+        let is_missing = answer.message().starts_with("no such table");
+        is_missing
+            .then_some((StoreErrorKind::Schema, missing))
+            .or_else(|| meaning(answer))
+    })
 }
 
 /// An error of opening the file at `path`.

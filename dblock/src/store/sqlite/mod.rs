@@ -32,7 +32,7 @@ use crate::key::Key;
 
 /// Rows in a SQLite file.
 #[derive(Debug)]
-pub struct SqliteStore {
+pub(crate) struct SqliteStore {
     connections: Connections<SqliteConnection>,
     table: TableName,
     statements: Statements,

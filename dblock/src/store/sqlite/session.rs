@@ -7,7 +7,6 @@ use sqlx::{ConnectOptions, SqliteConnection};
 use tokio::time::Instant;
 
 use super::{SqliteStore, error};
-use crate::error::LockError;
 use crate::store::table::TableName;
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -15,8 +14,8 @@ use crate::store::{StoreError, StoreErrorKind};
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SqliteStore {
-    /// Refuses databases that only one connection sees: they would look like a lock and not be one.
-    pub(crate) fn check_options(options: &SqliteConnectOptions, table: &TableName) -> Result<(), LockError> {
+    /// Refuses databases that only one connection sees: they would look like a lock and not be one. The error is for people.
+    pub(crate) fn check_options(options: &SqliteConnectOptions, table: &TableName) -> Result<(), String> {
         let file = options.get_filename().to_string_lossy();
         // The options show their mode only as a URL, and not every file name is valid in one.
         let mode = options.clone().filename("any").to_url_lossy();
@@ -27,15 +26,16 @@ impl SqliteStore {
                 .query_pairs()
                 .any(|(name, value)| name == "mode" && value == "memory");
         if in_memory {
-            return Err(LockError::invalid(
+            return Err(
                 "an in-memory SQLite database is private to its connections, so nobody else would see the locks; \
-                 use a file, such as sqlite://locks.db, or the memory store, memory:",
-            ));
+                 use a file, such as sqlite://locks.db, or the memory store, memory:"
+                    .into(),
+            );
         }
         if table.schema().is_some_and(|schema| schema != "main") {
-            return Err(LockError::invalid(format!(
+            return Err(format!(
                 "the table {table} is not in the SQLite file itself; write the table's name alone"
-            )));
+            ));
         }
         Ok(())
     }

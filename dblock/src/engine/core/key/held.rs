@@ -222,6 +222,14 @@ impl<C> Held<C> {
         }
     }
 
+    /// How many holds `ownership` has: 0 once it has ended.
+    pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
+        match self.state {
+            State::Held { holds } if self.is_of(ownership) => holds,
+            _ => 0,
+        }
+    }
+
     /// How often the lock was handed over locally.
     pub(super) fn hand_overs(&self) -> u32 {
         u32::try_from(self.current.fence_token - self.grant.fence_token).unwrap_or(u32::MAX)

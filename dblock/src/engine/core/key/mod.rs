@@ -136,6 +136,11 @@ impl<C> Machine<C> {
         }
     }
 
+    /// How many holds `ownership` has: 0 once it has ended.
+    pub(crate) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
+        self.held.as_ref().map_or(0, |held| held.holds(ownership))
+    }
+
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
