@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dblock::store::clock::micros;
-use dblock::store::rules::{absent, carry_out};
+use dblock::store::rules::carry_out;
 use dblock::store::{Action, Holder, Outcome, Request, Store, StoreError};
 use dblock::{InspectFilter, Key, LockRow};
 
 use self::random::Random;
 use super::Fixture;
-use super::context::{Asker, force_release, granted, insist, key, revoke, within};
+use super::context::{Asker, changed, force_release, granted, insist, key, revoke, within};
 
 /// A run takes at least so many steps, and goes on for as long as [`SOME_TIME`].
 const STEPS: usize = 200;
@@ -181,7 +181,7 @@ async fn look(store: &dyn Store) -> Seen {
     let clock = rows.iter().map(|row| row.now).max().expect("the clock's row");
     let rows = rows
         .into_iter()
-        .map(|row| (row.key.clone(), LockRow { now: 0, ..row }));
+        .map(|row| (row.key.clone(), changed(row, |it| it.now = 0)));
     Seen {
         clock,
         rows: rows.collect(),
@@ -250,7 +250,7 @@ fn is_explained(
         (expected, _) => expected,
     };
     let row = (before.is_some() || changed).then_some(row);
-    let after = after.map(|after| LockRow { now, ..after.clone() });
+    let after = after.map(|after| changed(after.clone(), |it| it.now = now));
     row == after
         && match (expected, answer) {
             (Ok((expected, _)), Ok(answer)) => {
