@@ -222,6 +222,7 @@ fn clocks(request: &Request, (earliest, latest): (i64, i64), after: Option<&Lock
         }
         Action::Extend(ask) => clocks.push(row.expire_at - micros(ask.ttl)),
         Action::Release => {}
+        other => panic!("the suite sends no {other:?}"),
     }
     clocks.retain(|clock| (earliest..=latest).contains(clock));
     clocks
@@ -241,7 +242,7 @@ fn is_explained(
         .unwrap_or_else(|| LockRow::new(request.key.clone(), now));
     row.now = now;
     let expected = carry_out(request, &mut row);
-    let changed = matches!(expected, Ok((_, true)));
+    let was_changed = matches!(expected, Ok((_, true)));
     let expected = match (expected, answer) {
         // A successor may be told so too, where nothing is written.
         (Ok((Outcome::Queued { holder, .. }, false)), Ok(Outcome::Busy(_))) => {
@@ -249,7 +250,7 @@ fn is_explained(
         }
         (expected, _) => expected,
     };
-    let row = (before.is_some() || changed).then_some(row);
+    let row = (before.is_some() || was_changed).then_some(row);
     let after = after.map(|after| changed(after.clone(), |it| it.now = now));
     row == after
         && match (expected, answer) {
