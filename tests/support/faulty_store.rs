@@ -336,6 +336,7 @@ fn kind_of(request: &Request) -> Kind {
         Action::Acquire(_) => Kind::Acquire,
         Action::Extend(_) => Kind::Extend,
         Action::Release => Kind::Release,
+        ref other => panic!("{other:?}"),
     }
 }
 

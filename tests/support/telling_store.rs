@@ -79,7 +79,12 @@ impl Store for TellingStore {
             let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
             let answers = at_once(self.rows.apply(requests));
             for (request, answer) in requests.iter().zip(&answers) {
-                let Ok(Outcome::released(true, passed_on)) = answer else {
+                let Ok(Outcome::Released {
+                    freed: true,
+                    passed_on,
+                    ..
+                }) = answer
+                else {
                     continue;
                 };
                 let key = request.key.clone();

@@ -271,7 +271,7 @@ proptest! {
             }
             Err(error) => {
                 prop_assert!(!fits, "{}", error);
-                prop_assert!(is_invalid(&error));
+                prop_assert!(is_invalid(&error.into()));
             }
         }
     }

@@ -15,6 +15,8 @@ use crate::key::Key;
 /// Does to `row` what `request` asks for. Nobody else can change the row meanwhile, and [`LockRow::now`] was
 /// read after that was so. Returns the answer, and whether the row has changed.
 ///
+/// [`LockRow::new`] stands for the row of a key that has none. It is to be inserted if it has changed.
+///
 /// # Errors
 /// The tokens of the key are used up. The row has not changed.
 pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<(Outcome, bool), StoreError> {

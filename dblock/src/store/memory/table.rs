@@ -40,7 +40,7 @@ impl Table {
         let before = self.now.saturating_sub(micros(idle));
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let looked_at = self.rows.range((from, Bound::Unbounded)).take(limit);
+        let looked_at = self.rows.range::<Key, _>((from, Bound::Unbounded)).take(limit);
         let looked_at: Vec<_> = looked_at
             .map(|(key, row)| {
                 let last_used = row.expire_at.max(row.wanted_until).max(row.fence_ceiling);

@@ -81,7 +81,6 @@ impl MySqlStore {
     ///
     /// # Errors
     /// Why the URL or the table's name cannot be read.
-    #[cfg(feature = "conformance")]
     #[doc(hidden)]
     pub fn open(url: &str, table: &str) -> Result<Self, String> {
         let options = MySqlConnectOptions::from_str(url)
@@ -94,7 +93,6 @@ impl MySqlStore {
     }
 
     /// For tests: the fence check.
-    #[cfg(feature = "conformance")]
     #[doc(hidden)]
     pub async fn verify_on(
         &self,

@@ -127,9 +127,9 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
             StoreErrorKind::Other,
             "the fence tokens of the key are used up: its row must be deleted by hand",
         ),
-        // A text that its encoding lacks, or a NUL in one.
+        // A text that its encoding lacks, or a NUL in one: the fault of one request, and not of its batch.
         "22021" | "22P05" => (
-            Refused,
+            StoreErrorKind::Other,
             "the database cannot keep this key or holder: keep the locks in a database with the encoding UTF8, and \
              leave NUL out of the function's name",
         ),

@@ -82,7 +82,6 @@ impl PostgresStore {
     ///
     /// # Errors
     /// Why the URL or the table's name cannot be read.
-    #[cfg(feature = "conformance")]
     #[doc(hidden)]
     pub fn open(url: &str, table: &str) -> Result<Self, String> {
         // sqlx's error may quote a part of the URL, which may have a password in it.
@@ -106,7 +105,6 @@ impl PostgresStore {
     ///
     /// # Errors
     /// As [`verify`].
-    #[cfg(feature = "conformance")]
     #[doc(hidden)]
     pub async fn verify_in(
         &self,
