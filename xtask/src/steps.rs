@@ -12,7 +12,7 @@ use tokio::process::Command;
 
 use crate::process::{Process, Stop, Target, shown};
 use crate::servers::{Purpose, Servers};
-use crate::{circles, stale, torture};
+use crate::{api, circles, stale, torture};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
@@ -64,6 +64,8 @@ pub(crate) enum Step {
     Torture,
     /// The documentation builds without a warning.
     Doc,
+    /// The public API is the one that is written down.
+    Api,
     /// The newcomer's first command works.
     Quickstart,
     /// The crates build from what would be published.
@@ -80,7 +82,7 @@ pub(crate) enum Outcome {
 }
 
 impl Step {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Fmt,
         Self::Clippy,
         Self::Circles,
@@ -89,6 +91,7 @@ impl Step {
         Self::Loom,
         Self::Torture,
         Self::Doc,
+        Self::Api,
         Self::Quickstart,
         Self::Package,
     ];
@@ -117,6 +120,7 @@ impl Step {
                 let mut command = cargo(["doc", "--workspace", "--no-deps", "--features", FEATURES]);
                 run(command.env("RUSTDOCFLAGS", "-D warnings")).await?;
             }
+            Self::Api => api::check().await?,
             Self::Quickstart => {
                 if !example_exists("quickstart").await? {
                     return Ok(Outcome::Skipped("there is no such example".to_owned()));
@@ -158,6 +162,7 @@ impl fmt::Display for Step {
             Self::Loom => "loom",
             Self::Torture => "torture",
             Self::Doc => "doc",
+            Self::Api => "api",
             Self::Quickstart => "quickstart",
             Self::Package => "package",
         })
@@ -282,7 +287,7 @@ pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
 }
 
 /// The folder of the workspace.
-fn top() -> &'static Path {
+pub(crate) fn top() -> &'static Path {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
     ours.parent().unwrap_or(ours)
 }
