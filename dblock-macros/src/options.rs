@@ -9,7 +9,7 @@ use crate::args::Args;
 use crate::function::Function;
 use crate::values::{Length, OnLost, Wait};
 
-/// `LockOptions::new()` and a call for each argument that was given.
+/// `LockOptions::new()`, with a call for each argument that was given.
 pub(crate) fn options(lock: &Args, private: &TokenStream, function: &Function) -> TokenStream {
     let name = format!("::{}", function.sig.ident.unraw());
     let length = |length: &Length| match length {

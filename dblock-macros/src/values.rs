@@ -1,4 +1,4 @@
-//! Reads the value of each argument, and says what it should be where it is something else.
+//! Reads the value of each argument. For a wrong value it says what is expected.
 
 use std::time::Duration;
 
@@ -16,24 +16,24 @@ pub(crate) enum Key {
 pub(crate) enum Length {
     /// A string, checked.
     Known(Duration),
-    /// Any other expression; it must be a `Duration`.
+    /// Any other expression. Its type must be `Duration`.
     Expr(Expr),
 }
 
-/// What `wait` says.
+/// The value of `wait`.
 pub(crate) enum Wait {
     For(Length),
     Forever,
 }
 
-/// What `on_lost` says.
+/// The value of `on_lost`.
 pub(crate) enum OnLost {
     Cancel,
     Signal,
 }
 
-/// The literal that an expression is, if it is one. Literals that pass through a `macro_rules!` macro
-/// arrive in an invisible group.
+/// The literal, if the expression is one. Literals that pass through a `macro_rules!` macro arrive in an
+/// invisible group.
 fn literal(value: &Expr) -> Option<&Lit> {
     match value {
         Expr::Lit(ExprLit { lit, .. }) => Some(lit),
@@ -49,7 +49,7 @@ fn text(value: &Expr) -> Option<&LitStr> {
     }
 }
 
-/// The single name that an expression is, if it is one.
+/// The single name, if the expression is one.
 fn word(value: &Expr) -> Option<&Ident> {
     match value {
         Expr::Path(path) => path.path.get_ident(),

@@ -1,4 +1,4 @@
-//! How a manager is made: of a URL, or of a pool or store by its builder.
+//! How a manager is made: from a URL, or from a pool or store by its builder.
 
 use crate::builder::{LockManagerBuilder, StoreSource};
 use crate::error::LockError;
@@ -9,21 +9,22 @@ impl LockManager {
     /// A manager for a database URL: `postgres://`, `mysql://`, `mariadb://`, `sqlite://`, or `memory:`
     /// for locks that live in this process only. [`builder`](Self::builder) has the settings.
     ///
-    /// For SQLite the file and the tables are created when they are missing. For the servers the tables must be
-    /// there: build once with [`builder_for_url`](Self::builder_for_url) and `auto_migrate(true)`, call
-    /// [`migrate`](Self::migrate), or run the script for the database by hand. It is in the folder `migrations/`
-    /// of this crate's source, and it names the default table: for another, write the names that
-    /// [`table`](LockManagerBuilder::table) has.
+    /// For SQLite the file and the tables are created when they are missing. On the servers the tables must
+    /// exist. To create them, build once with [`builder_for_url`](Self::builder_for_url) and
+    /// `auto_migrate(true)`, call [`migrate`](Self::migrate), or run the database's script by hand. The scripts
+    /// are in the folder `migrations/` of this crate's source. They use the default table name: for another one,
+    /// change the names as [`table`](LockManagerBuilder::table) describes.
     ///
-    /// Each manager of `memory:` has rows of its own. For two managers over the same rows, give a clone of one
+    /// Each manager of `memory:` has its own rows. To share rows between two managers, give a clone of one
     /// [`MemoryStore`](crate::store::MemoryStore) to each [`builder`](Self::builder).
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in,
-    /// [`LockError::Store`] when the database cannot be reached, refuses, or has no fitting table.
+    /// [`LockError::Store`] when the database cannot be reached, refuses, or has no table that fits this
+    /// version.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind, except that a migration may be carried out.
+    /// Dropping the future leaves nothing behind, except that a migration may still be carried out.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -45,9 +46,9 @@ impl LockManager {
     }
 
     /// Settings for a manager over the application's `PgPool`, `MySqlPool` or `SqlitePool`, a
-    /// [`MemoryStore`](crate::store::MemoryStore), or a store of your own. Of a pool only the
-    /// connection options are used: the manager opens at most four connections of its own, so that a full
-    /// pool cannot stop renewals.
+    /// [`MemoryStore`](crate::store::MemoryStore), or a store of your own. From a pool, only the connection
+    /// options are used: the manager opens at most four connections of its own, so that a full pool cannot
+    /// stop renewals.
     pub fn builder(source: impl Into<StoreSource>) -> LockManagerBuilder {
         LockManagerBuilder::new(source.into())
     }

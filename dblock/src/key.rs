@@ -30,11 +30,10 @@ impl Key {
     /// The longest namespace in bytes. It leaves room for a key behind it.
     pub const MAX_NAMESPACE_BYTES: usize = 100;
 
-    /// Checks `key` and puts it behind the namespace: `billing` and `order:42` give `billing:order:42`.
+    /// Checks `key` and puts the namespace before it: `billing` and `order:42` give `billing:order:42`.
     ///
     /// # Errors
-    /// When the key is empty, has a NUL, or is longer than [`Self::MAX_BYTES`] with
-    /// its prefix.
+    /// The key is empty, contains a NUL, or is longer than [`Self::MAX_BYTES`] with its prefix.
     pub fn new(namespace: Option<&str>, key: &str) -> Result<Self, InvalidKey> {
         if key.is_empty() {
             return Err(InvalidKey::new(
@@ -85,7 +84,7 @@ pub(crate) fn check_namespace(namespace: &str) -> Result<(), InvalidKey> {
 
 /// A key or namespace that is refused. The message says why, and what to write instead.
 ///
-/// It becomes [`LockError::Invalid`](crate::LockError::Invalid) by `?`.
+/// `?` makes it a [`LockError::Invalid`](crate::LockError::Invalid).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct InvalidKey {
@@ -106,7 +105,7 @@ impl AsRef<str> for Key {
     }
 }
 
-/// A map by `Key` can be asked with a `&str`: both are equal, ordered and hashed by their bytes.
+/// A map whose keys are `Key` can be searched with a `&str`: both are compared, ordered and hashed by their bytes.
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
         &self.0

@@ -26,8 +26,8 @@ pub use self::default::{AlreadyInstalled, install};
 
 /// Takes locks in one store. One per process and store, cheap to clone.
 ///
-/// Two managers of one process over one store exclude each other as two processes do: a nested call does
-/// not re-enter the other's locks.
+/// Two managers of one process over one store exclude each other as two processes do: a nested call through
+/// one of them does not re-enter the locks of the other.
 #[derive(Clone)]
 pub struct LockManager {
     shared: Arc<Shared>,
@@ -43,7 +43,7 @@ struct Shared {
 }
 
 impl LockManager {
-    /// Starts the engine. What is checked of the database is checked by the builder.
+    /// Starts the engine. The builder checks the database.
     pub(crate) fn start(
         store: Arc<dyn Store>,
         namespace: Option<String>,
@@ -66,33 +66,34 @@ impl LockManager {
         })
     }
 
-    /// Takes the lock on `key` by hand. With the macro, or [`with`](Self::with), the lock cannot outlive
-    /// the work and the work cannot outlive the lease: prefer those.
+    /// Takes the lock on `key` by hand. Prefer the macro, or [`with`](Self::with): there the lock cannot
+    /// outlive the work, and the work cannot outlive the lease.
     ///
     /// Inside a chain that holds `key` already, this re-enters. The guard itself starts no chain: a nested call
-    /// with the same key finds it busy, or waits for it, unless it runs inside of [`LockGuard::enter`].
+    /// with the same key finds the lock busy, or waits for it, unless it runs in [`LockGuard::enter`].
     ///
     /// # Errors
     /// - [`LockError::Invalid`] for a bad key or option, before anything is sent.
-    /// - [`LockError::Busy`] when somebody else holds it and no `wait` was given,
-    ///   [`LockError::Timeout`] when the wait is over.
-    /// - [`LockError::Store`] when the store could not be asked: at once if that is final or no `wait` was
-    ///   given, else when the wait is over. A store that does not answer is given 5 seconds without `wait`.
+    /// - [`LockError::Busy`] when another owner holds the lock and no `wait` was given,
+    ///   [`LockError::Timeout`] when the `wait` has run out.
+    /// - [`LockError::Store`] when the store failed: at once if the error is permanent or no `wait` was
+    ///   given, else when the `wait` has run out. Without `wait`, a store that does not answer fails after 5
+    ///   seconds.
     /// - [`LockError::Lost`] when it would re-enter a lease that has ended.
     /// - [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind: a grant that is on its way is released at once.
+    /// Dropping the future leaves nothing behind: a grant that arrives later is released at once.
     pub async fn acquire(&self, key: impl AsRef<str>, options: LockOptions) -> Result<LockGuard, LockError> {
         self.hold(key.as_ref(), &options).await.map(LockGuard::new)
     }
 
-    /// Takes the lock if it is free, or gets free within the `wait` of `options`: `None` when somebody else holds it for
-    /// that long.
+    /// Takes the lock if it is free, or becomes free within the `wait` of `options`. Returns `None` when another owner
+    /// holds it for that long.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), but a busy lock is no error. [`LockError::Timeout`] is left where the database has
-    /// not answered in time ([`TimeoutCause::NoAnswer`]): nobody knows then whether the lock is busy.
+    /// As [`acquire`](Self::acquire), but a busy lock is not an error. [`LockError::Timeout`] is left for a database that
+    /// did not answer in time ([`TimeoutCause::NoAnswer`]): then it is unknown whether the lock is busy.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -123,9 +124,9 @@ impl LockManager {
 
     /// Runs `body` under the lock on `key`. This is what the attribute expands to.
     ///
-    /// The body runs when the lock is taken. When it returns or panics, the lock is released and the
-    /// release awaited, for at most 3 seconds or what is left of the lease; then its value is returned or
-    /// its panic goes on. When the lease is lost, the body is dropped at its next await.
+    /// The body starts once the lock is taken. When it returns or panics, the lock is released, and the call
+    /// waits for the release for at most 3 seconds or what is left of the lease. Then the call returns the
+    /// body's value or resumes its panic. When the lease is lost, the body is dropped at its next await.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lease ended before the body did.
@@ -153,11 +154,11 @@ impl LockManager {
         body::run(async move { self.hold(key.as_ref(), &options).await }, body)
     }
 
-    /// The same for a body that gives a `Result`, without one `Result` in another: the error of the lock becomes the
-    /// body's, by `From`.
+    /// As [`with`](Self::with), for a body that returns a `Result`. An error of the lock becomes one of the body's error
+    /// type, by `From`, so that no `Result` is nested in another.
     ///
     /// # Errors
-    /// Whatever the body fails with, and what [`with`](Self::with) does.
+    /// The errors of the body, and those of [`with`](Self::with).
     ///
     /// # Cancel safety
     /// As [`with`](Self::with).
@@ -204,7 +205,7 @@ impl LockManager {
             .map(|result| result.unwrap_or_else(|error| Err(error.into())))
     }
 
-    /// Re-enters the lease that the call chain has on the key, or takes the lock.
+    /// Re-enters the lease that the call chain has on the key, or acquires the lock.
     pub(crate) async fn hold(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
         options.check()?;
         let key = self.key(key)?;
@@ -243,7 +244,7 @@ impl LockManager {
             .await
     }
 
-    /// The `holder` column: for people, and cut to what fits.
+    /// The text of the `holder` column: for people, and cut to fit.
     fn holder(&self, function: Option<&'static str>) -> Arc<str> {
         let Some(function) = function else {
             return Arc::clone(&self.shared.process);
@@ -257,24 +258,28 @@ impl LockManager {
         Ok(Key::new(self.shared.namespace.as_deref(), key)?)
     }
 
-    /// How the manager is doing. Asks nobody; costs next to nothing.
+    /// The state of the manager, from memory: it asks the store nothing and costs next to nothing.
     pub fn health(&self) -> Health {
         self.shared.health.read()
     }
 
-    /// What the store can do.
+    /// The capabilities of the store.
     pub fn capabilities(&self) -> &Capabilities {
         &self.shared.capabilities
     }
 
-    /// Stops the manager and all its clones: refuses new outermost locks at once, lets what is inside go on,
-    /// re-enter, nest and release for `grace`, then ends the leases that are left (their bodies are dropped
-    /// and return [`LockError::Lost`]) and releases them, for at most 2 seconds more. A guard taken by hand
-    /// and a body that only wants a signal cannot be stopped: their leases are lost, but their rows stay busy
-    /// until they leave or the ttl is over.
+    /// Stops the manager and all its clones.
+    ///
+    /// New outermost locks are refused at once, also to callers that wait already. Callers that hold a lock may
+    /// go on for at most `grace`: they re-enter, nest and release as usual. Then the leases that are left are
+    /// ended: their bodies are dropped, and the calls return [`LockError::Lost`]. The manager releases the rows,
+    /// for at most 2 seconds more.
+    ///
+    /// A guard taken by hand, and a body with [`OnLost::Signal`](crate::OnLost::Signal), cannot be stopped.
+    /// Their leases are lost, but their rows stay busy until they release them or the ttl ends.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the order back.
+    /// Dropping the future does not undo the call: the manager still stops.
     pub async fn shutdown(&self, grace: Duration) {
         self.shared.engine.shutdown(grace).await;
     }

@@ -17,8 +17,8 @@
 //! 5. **No waiting.** A row that is locked by somebody else is `Skipped`. Waiting, renewing and retrying are the
 //!    engine's.
 //! 6. **Capabilities.** Say what the store can do; the defaults promise little, and all of it is optional.
-//! 7. **Run the suite.** `dblock::store_conformance!` needs a
-//!    [`Fixture`](https://docs.rs/dblock/latest/dblock/conformance/trait.Fixture.html): fresh rows for each check.
+//! 7. **Run the suite.** `dblock_conformance::store_conformance!` needs a
+//!    [`Fixture`](https://docs.rs/dblock-conformance/latest/dblock_conformance/trait.Fixture.html): fresh rows for each check.
 //!
 //! Programs use it as any other store: `LockManager::builder(FileStore::new(path))`.
 

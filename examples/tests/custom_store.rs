@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use dblock::conformance::Fixture;
 use dblock::store::Store;
+use dblock_conformance::Fixture;
 use dblock_examples::custom_store::FileStore;
 use tempfile::TempDir;
 
@@ -17,4 +17,4 @@ impl Fixture for InAFolder {
     }
 }
 
-dblock::store_conformance!(Some(InAFolder(tempfile::tempdir().unwrap())));
+dblock_conformance::store_conformance!(Some(InAFolder(tempfile::tempdir().unwrap())));

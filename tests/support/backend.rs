@@ -5,9 +5,9 @@ mod place;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dblock::conformance::{Fixture, open};
 use dblock::store::{Acquire, Action, MemoryStore, Request, Store};
-use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, LockRow, StoreSource};
+use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, LockRow, StoreSource, open};
+use dblock_conformance::Fixture;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};

@@ -395,5 +395,5 @@ impl Store for FaultyStore {
         })
     }
 
-    dblock::forward_to_inner!();
+    dblock_conformance::forward_to_inner!();
 }

@@ -12,7 +12,6 @@ pub mod faulty_store;
 pub mod hot_account;
 pub mod line;
 pub mod own_server;
-pub mod pgbouncer;
 pub mod proxy;
 pub mod run;
 pub mod telling_store;

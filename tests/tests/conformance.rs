@@ -6,7 +6,9 @@
 macro_rules! conformance_of {
     ($store:ident, $kind:ident) => {
         mod $store {
-            dblock::store_conformance!(dblock_tests::Backend::new(dblock_tests::Kind::$kind).await);
+            dblock_conformance::store_conformance!(
+                dblock_tests::Backend::new(dblock_tests::Kind::$kind).await
+            );
         }
     };
 }
@@ -20,9 +22,9 @@ conformance_of!(mysql, MySql);
 mod telling {
     use std::sync::Arc;
 
-    use dblock::LockRow;
-    use dblock::conformance::{Fixture, open};
     use dblock::store::Store;
+    use dblock::{LockRow, open};
+    use dblock_conformance::Fixture;
     use dblock_tests::telling_store::TellingStore;
 
     struct Telling(TellingStore);
@@ -38,19 +40,22 @@ mod telling {
         }
     }
 
-    dblock::store_conformance!(Some(Telling(TellingStore::new())));
+    dblock_conformance::store_conformance!(Some(Telling(TellingStore::new())));
 }
 
 /// The `PostgreSQL` store in sessions that it shares with others.
 mod postgres_through_pgbouncer {
     use std::sync::Arc;
 
-    use dblock::conformance::{Fixture, open};
+    use dblock::open;
     use dblock::store::Store;
-    use dblock_tests::pgbouncer::{PgBouncer, Setup};
+    use dblock_conformance::Fixture;
+    use dblock_servers::Server;
+    use dblock_servers::pgbouncer::Setup;
+    use dblock_tests::own_server::pgbouncer;
 
     struct Pooled {
-        bouncer: PgBouncer,
+        bouncer: Server,
         table: String,
     }
 
@@ -76,19 +81,21 @@ mod postgres_through_pgbouncer {
         }
     }
 
-    fn pooled() -> Option<Pooled> {
+    async fn pooled() -> Option<Pooled> {
         let table = format!("pooled_{}", uuid::Uuid::now_v7().simple());
-        PgBouncer::start(Setup::Refuses).map(|bouncer| Pooled { bouncer, table })
+        pgbouncer(Setup::Refuses)
+            .await
+            .map(|bouncer| Pooled { bouncer, table })
     }
 
-    dblock::store_conformance!(pooled());
+    dblock_conformance::store_conformance!(pooled().await);
 }
 
 /// A check that is not in the list of `store_conformance!` would never run.
 #[test]
 fn the_list_has_every_check() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../dblock/src/conformance");
-    let list = std::fs::read_to_string(format!("{folder}/mod.rs")).expect("the list");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../dblock-conformance/src");
+    let list = std::fs::read_to_string(format!("{folder}/lib.rs")).expect("the list");
     let mut checks = 0;
     for folder in [folder.to_owned(), format!("{folder}/through_manager")] {
         for file in std::fs::read_dir(folder).expect("the folder of the checks") {

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use dblock::store::StoreErrorKind;
 use dblock::{InspectFilter, LockError, LockManager, LockOptions};
+use dblock_servers::pgbouncer::Setup;
 use dblock_tests::Backend;
 use dblock_tests::backend::eventually;
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
-use dblock_tests::pgbouncer::{PgBouncer, Setup};
+use dblock_tests::own_server::pgbouncer;
 use tokio::time::{Instant, sleep};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -208,7 +209,7 @@ async fn a_pooler_is_in_the_log_once_and_waiters_poll() {
         ["a connection pooler", "releases by other processes are not heard"],
     );
     for (times, setup) in [(1, Setup::Refuses), (2, Setup::Swallows)] {
-        let Some(bouncer) = PgBouncer::start(setup) else {
+        let Some(bouncer) = pgbouncer(setup).await else {
             return;
         };
         let table = format!("pooled_{}", uuid::Uuid::now_v7().simple());

@@ -9,7 +9,8 @@ use std::time::Duration;
 use dblock::store::{
     Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture,
 };
-use dblock::{LockError, LockManager, LockOptions, TimeoutCause, forward_to_inner};
+use dblock::{LockError, LockManager, LockOptions, TimeoutCause};
+use dblock_conformance::forward_to_inner;
 use dblock_tests::faulty_store::{ALL, Fault, FaultyStore, Kind};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
@@ -75,7 +76,10 @@ async fn a_broken_store_is_a_store_error_in_bounded_time() {
         store.down(&fault);
         for (options, limit) in [(options(), ms(5002)), (options().wait(ms(2000)), ms(2002))] {
             let tried = timeout(limit, locks.try_acquire("k", options.clone())).await;
-            assert!(matches!(tried, Ok(Err(_))), "{fault:?}: busy is not known: {tried:?}");
+            assert!(
+                matches!(tried, Ok(Err(_))),
+                "{fault:?}: busy is not known: {tried:?}"
+            );
             let answer = timeout(limit, locks.acquire("k", options)).await;
             let error = answer
                 .unwrap_or_else(|_| panic!("{fault:?}: the caller hangs"))

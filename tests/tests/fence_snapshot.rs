@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dblock::conformance::open::sqlite;
+use dblock::open::sqlite;
 use dblock::store::{
     Acquire, Action, Extend, HandedOver, MySqlStore, Outcome, PostgresStore, Request, Store, StoreError,
     StoreErrorKind,
@@ -105,7 +105,7 @@ struct Bank {
 
 impl Bank {
     async fn new(backend: Backend) -> Self {
-        use dblock::conformance::Fixture;
+        use dblock_conformance::Fixture;
         let accounts = format!("{}_accounts", backend.table);
         backend
             .execute(&format!("CREATE TABLE {accounts} (balance BIGINT NOT NULL)"))

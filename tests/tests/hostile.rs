@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dblock::conformance::{Fixture, open};
 use dblock::store::{Acquire, Action, Extend, MemoryStore, Outcome, Request};
-use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions};
+use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions, open};
+use dblock_conformance::Fixture;
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, Row, on_every_store};
 use proptest::prelude::*;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dblock::store::{Acquire, Action, Extend, MySqlStore, Outcome, Purged, Request, Store};
 use dblock::{InspectFilter, Key};
 use dblock_tests::line::Database;
-use dblock_tests::own_server::{Commits, OwnServer};
+use dblock_tests::own_server;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 use uuid::Uuid;
 
@@ -112,17 +112,17 @@ async fn works(store: &MySqlStore, names: &[String]) {
 
 #[tokio::test]
 async fn no_global_variable_changes_an_answer() {
-    let Some(server) = OwnServer::start(Database::MySql, Commits::ToMemory).await else {
+    let Some(server) = own_server::start(Database::MySql).await else {
         return;
     };
-    let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
+    let mut admin = MySqlConnection::connect(server.url()).await.unwrap();
     for hostile in HOSTILE {
         sqlx::raw_sql(AssertSqlSafe(format!("SET GLOBAL {hostile}")))
             .execute(&mut admin)
             .await
             .unwrap_or_else(|error| panic!("{hostile}: {error}"));
     }
-    let store = MySqlStore::open(&server.url(), "locks").unwrap();
+    let store = MySqlStore::open(server.url(), "locks").unwrap();
     store.migrate().await.unwrap();
     store.check_schema().await.unwrap();
     let names: Vec<_> = (0..KEYS)

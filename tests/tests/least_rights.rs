@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::conformance::open;
+use dblock::open;
 use dblock::store::Store;
 use dblock::{InspectFilter, LockManager, LockOptions, StoreSource};
 use dblock_tests::backend::Place;

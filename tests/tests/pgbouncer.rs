@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dblock::{LockManager, LockOptions};
-use dblock_tests::pgbouncer::{POOL_SIZE, PgBouncer, Setup};
+use dblock_servers::Server;
+use dblock_servers::pgbouncer::{POOL_SIZE, Setup};
+use dblock_tests::own_server::pgbouncer;
 use futures_util::future::{join_all, try_join_all};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, Row};
@@ -19,14 +21,14 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// A `PgBouncer` and the name of a table behind it.
 struct Pooled {
-    bouncer: PgBouncer,
+    bouncer: Server,
     table: String,
 }
 
 impl Pooled {
-    fn start(setup: Setup) -> Option<Self> {
+    async fn start(setup: Setup) -> Option<Self> {
         Some(Self {
-            bouncer: PgBouncer::start(setup)?,
+            bouncer: pgbouncer(setup).await?,
             table: format!("pooled_{}", Uuid::now_v7().simple()),
         })
     }
@@ -114,7 +116,7 @@ impl Pooled {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_clients_prepared_statements_are_never_executed() {
     for setup in [Setup::Refuses, Setup::Swallows] {
-        let Some(pooled) = Pooled::start(setup) else {
+        let Some(pooled) = Pooled::start(setup).await else {
             return;
         };
         drop(pooled.manager().await);
@@ -148,7 +150,7 @@ async fn another_clients_prepared_statements_are_never_executed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_of_ours_stays_in_a_shared_session() {
     for setup in [Setup::Refuses, Setup::Swallows] {
-        let Some(pooled) = Pooled::start(setup) else {
+        let Some(pooled) = Pooled::start(setup).await else {
             return;
         };
         pooled.use_it().await;

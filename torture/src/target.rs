@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
-use dblock_tests::line::Database;
-use dblock_tests::own_server::{Commits, OwnServer};
+use anyhow::Context as _;
+use dblock_servers::{Kind, Purpose, Server};
 use dblock_tests::proxy::Proxy;
 use tokio::sync::Mutex;
 
@@ -42,16 +41,16 @@ pub(crate) struct Target {
     pub(crate) store: StoreKind,
     url: String,
     /// `None` for a file.
-    pub(crate) server: Option<Mutex<OwnServer>>,
+    pub(crate) server: Option<Mutex<Server>>,
     /// One for each seat; none for a file.
     pub(crate) proxies: Vec<Proxy>,
 }
 
 impl Target {
     pub(crate) async fn start(store: StoreKind, seats: usize, folder: &Path) -> anyhow::Result<Self> {
-        let database = match store {
-            StoreKind::Postgres => Database::Postgres,
-            StoreKind::Mysql => Database::MySql,
+        let kind = match store {
+            StoreKind::Postgres => Kind::Postgres,
+            StoreKind::Mysql => Kind::MySql,
             StoreKind::Sqlite => {
                 return Ok(Self {
                     store,
@@ -61,10 +60,8 @@ impl Target {
                 });
             }
         };
-        let Some(server) = OwnServer::start(database, Commits::ToDisk).await else {
-            bail!("the programs of {} are not installed", store.name());
-        };
-        let url = server.url();
+        let server = Server::fresh(kind, Purpose::Torture).await?;
+        let url = server.url().to_owned();
         let address = address(&url)?;
         let proxies: Vec<_> = (0..seats).map(|_| Proxy::start(address)).collect();
         for (seat, proxy) in proxies.iter().enumerate() {

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use crate::steps::{cargo, run, target_folder, top};
+use crate::command::{Way, cargo, top};
+use crate::steps::target_folder;
 
 /// What is published with a promise: not the suite for stores, nor the simulation.
 const FEATURES: &str = "macros,mysql,postgres,sqlite";
@@ -19,8 +20,8 @@ const LISTING: &str = "docs/public-api/dblock.txt";
 const UPDATE: &str = "DBLOCK_UPDATE_API";
 
 /// Fails when the API is not the one that is written down.
-pub(crate) async fn check() -> anyhow::Result<()> {
-    let now = listing().await?;
+pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
+    let now = listing(way).await?;
     let path = top().join(LISTING);
     if std::env::var_os(UPDATE).is_some() {
         std::fs::create_dir_all(path.parent().context("it is in a folder")?)?;
@@ -37,7 +38,7 @@ pub(crate) async fn check() -> anyhow::Result<()> {
 }
 
 /// The API, a line for each item.
-async fn listing() -> anyhow::Result<String> {
+async fn listing(way: Way) -> anyhow::Result<String> {
     // For rustdoc alone: cargo would build every dependency anew if it saw the variable.
     let folder = tempfile::tempdir()?;
     let rustdoc = folder.path().join("rustdoc");
@@ -53,7 +54,7 @@ async fn listing() -> anyhow::Result<String> {
         "--cap-lints",
         "allow",
     ]);
-    run(command.env("RUSTDOC", &rustdoc)).await?;
+    way.run(command.env("RUSTDOC", &rustdoc)).await?;
     read(&target_folder().await?.join("doc/dblock.json"))
 }
 

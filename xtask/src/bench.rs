@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use tokio::process::Command;
 
-use crate::servers::{Purpose, Servers, packages};
-use crate::steps::{cargo, run as run_to_end};
+use crate::command::{cargo, run as run_to_end};
+use dblock_servers::{Purpose, Servers, packages};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

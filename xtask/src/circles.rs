@@ -1,6 +1,6 @@
-//! Finds circles of modules: two that take names from each other, so that neither can be read without the other.
+//! Finds circles of modules: two that import from each other, so that neither can be read without the other.
 //!
-//! A module may use its ancestors and what is inside of it. Any other path ties two neighbours: those below the last
+//! A module may use its ancestors and what is in it. Any other path ties two neighbours: those below the last
 //! module that both ends share. So `store::table` that uses `key` ties `store` to `key`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,13 +11,13 @@ use syn::UseTree;
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
-/// The files of these are one whole: parts of the engine call each other back, those of the simulation schedule
-/// each other.
+/// Circles are allowed within these: parts of the engine call each other back, those of the simulation schedule each
+/// other.
 const ONE_WHOLE: [&str; 2] = ["engine", "simulation"];
 /// These may use what they like.
 const OF_TESTS: [&str; 2] = ["tests", "loom_tests"];
 
-/// From the root of the crate on.
+/// A path from the root of the crate.
 type Names = Vec<String>;
 
 #[derive(Default)]
@@ -25,7 +25,7 @@ struct Modules {
     all: BTreeSet<Names>,
     /// From which module, to what, and where that is written.
     uses: Vec<(Names, Names, String)>,
-    /// What a module has from elsewhere, which others may take from there.
+    /// The names that a module imports. Others may import them from there.
     aliases: BTreeMap<Names, Names>,
 }
 
@@ -60,7 +60,7 @@ impl Modules {
         Ok(())
     }
 
-    /// The module that has what a path names.
+    /// The module that contains the item of a path.
     fn owner(&self, path: &[String]) -> Names {
         let is_module = |depth: &usize| self.all.contains(&path[..*depth]);
         let depth = (0..=path.len()).rfind(is_module).unwrap_or(0);
@@ -98,7 +98,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the path from the root on. One of another crate leads nowhere here.
+    /// Returns the path from the root on. A path of another crate leads to no module of this one.
     fn note(&mut self, path: &[String], line: usize) -> Names {
         let ups = path.iter().take_while(|name| *name == "super").count();
         let to = match path.first().map(String::as_str) {

@@ -6,12 +6,14 @@
 mod api;
 mod bench;
 mod circles;
+mod command;
 mod compile_time;
-mod process;
-mod servers;
+mod environment;
+mod package;
+mod programs;
+mod serve;
 mod signals;
 mod simulate;
-mod stale;
 mod steps;
 mod test;
 mod torture;
@@ -85,7 +87,7 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Servers => tokio::select! {
-            outcome = servers::serve() => outcome,
+            outcome = serve::run() => outcome,
             // For this task a signal is the ordinary end.
             _ = signals.next() => Ok(ExitCode::SUCCESS),
         },

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::process::{Process, Stop, Target, shown};
-use crate::steps::cargo;
+use crate::command::cargo;
+use dblock_servers::process::{Process, Stop, Target, shown};
 
 const STOP: Stop = Stop {
     signal: Signal::TERM,

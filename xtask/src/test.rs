@@ -1,10 +1,15 @@
-//! `cargo xtask test`: runs the steps one after the other, all of them even when one fails, and ends with
-//! one plain line.
+//! `cargo xtask test`: runs the steps, all of them even when one fails, and ends with one plain line.
+//!
+//! A test mostly waits for leases, and a compiler only computes. So the tests and the torture run beside the steps that
+//! compile, which then have a low priority, and show what they print only when they fail.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::steps::{Outcome, Step};
+use futures_util::future::join_all;
+
+use crate::command::Way;
+use crate::steps::{On, Step};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -21,18 +26,15 @@ pub(crate) struct Args {
 #[derive(Debug)]
 struct Done {
     step: Step,
-    outcome: anyhow::Result<Outcome>,
+    outcome: anyhow::Result<On>,
+    time: Duration,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
-    let mut done = Vec::new();
-    for step in Step::ALL
-        .into_iter()
-        .filter(|step| args.only.is_empty() || args.only.contains(step))
-    {
-        done.push(run_one(step, &args.extra).await);
-    }
+    let chosen = |step: &Step| args.only.is_empty() || args.only.contains(step);
+    let chosen: Vec<Step> = Step::ALL.into_iter().filter(chosen).collect();
+    let done = run_all(&chosen, &args.extra).await;
     eprintln!("{}", summary(&done, begin.elapsed()));
     let failed = done.iter().any(|done| done.outcome.is_err());
     Ok(if failed {
@@ -42,37 +44,101 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn run_one(step: Step, extra: &[String]) -> Done {
-    anstream::eprintln!("\n\x1b[1m── {step}\x1b[0m");
-    let begin = Instant::now();
-    let outcome = step.run(extra).await;
-    let time = begin.elapsed().as_secs_f64();
-    match &outcome {
-        Ok(Outcome::Passed(_)) => anstream::eprintln!("\x1b[1;32m── {step}: passed in {time:.1} s\x1b[0m"),
-        Ok(Outcome::Skipped(why)) => anstream::eprintln!("\x1b[1;33m── {step}: SKIPPED: {why}\x1b[0m"),
-        Err(error) => {
-            anstream::eprintln!("{error:#}\n\x1b[1;31m── {step}: FAILED after {time:.1} s\x1b[0m");
-        }
+async fn run_all(chosen: &[Step], extra: &[String]) -> Vec<Done> {
+    let plan = Plan::of(chosen, extra);
+    let mut done = Vec::new();
+    for step in plan.first {
+        done.push(run_one(step, step.run(Way::Shown, extra)).await);
     }
-    Done { step, outcome }
+    let mut ready = Vec::new();
+    for step in plan.waiting {
+        title(step, "building");
+        let begin = Instant::now();
+        ready.push((step, step.make_ready().await, begin.elapsed()));
+    }
+    let waiting = join_all(ready.into_iter().map(async |(step, ready, building)| {
+        let mut done = run_one(step, async { ready?.run().await }).await;
+        done.time += building;
+        done
+    }));
+    let computing = async {
+        let mut done = Vec::new();
+        for step in plan.computing {
+            done.push(run_one(step, step.run(Way::Beside, extra)).await);
+        }
+        done
+    };
+    let (waited, computed) = tokio::join!(waiting, computing);
+    done.extend(waited);
+    done.extend(computed);
+    done
 }
 
-/// The last line: what passed, what was left out, what failed.
+/// Which steps run when.
+#[derive(Debug, PartialEq, Eq)]
+struct Plan {
+    /// One after the other.
+    first: Vec<Step>,
+    /// Made ready one after the other, then all at once.
+    waiting: Vec<Step>,
+    /// One after the other, beside those that wait.
+    computing: Vec<Step>,
+}
+
+impl Plan {
+    fn of(chosen: &[Step], extra: &[String]) -> Self {
+        let (mut first, rest): (Vec<Step>, Vec<Step>) = chosen.iter().partition(|step| **step == Step::Fmt);
+        let (mut waiting, mut computing): (Vec<Step>, Vec<Step>) =
+            rest.into_iter().partition(|step| step.waits());
+        // Whoever chooses tests, or passes words to them, wants what cargo shows of them.
+        if !extra.is_empty() {
+            first.append(&mut waiting);
+        }
+        if waiting.is_empty() {
+            first.append(&mut computing);
+        }
+        Self {
+            first,
+            waiting,
+            computing,
+        }
+    }
+}
+
+fn title(step: Step, what: &str) {
+    anstream::eprintln!("\n\x1b[1m── {step}: {what}\x1b[0m");
+}
+
+async fn run_one(step: Step, run: impl Future<Output = anyhow::Result<On>>) -> Done {
+    title(step, "running");
+    let begin = Instant::now();
+    let outcome = run.await;
+    let time = begin.elapsed();
+    let seconds = time.as_secs_f64();
+    match &outcome {
+        Ok(_) => anstream::eprintln!("\x1b[1;32m── {step}: passed in {seconds:.1} s\x1b[0m"),
+        Err(error) => {
+            anstream::eprintln!("{error:#}\n\x1b[1;31m── {step}: FAILED after {seconds:.1} s\x1b[0m");
+        }
+    }
+    Done { step, outcome, time }
+}
+
+/// The last line: what passed, what failed, and how long each took.
 fn summary(done: &[Done], time: Duration) -> String {
     let mut passed = Vec::new();
-    let mut skipped = Vec::new();
     let mut failed = Vec::new();
-    for Done { step, outcome } in done {
+    for Done { step, outcome, time } in done {
+        let took = format!("{} s", time.as_secs());
         match outcome {
-            Ok(Outcome::Passed(None)) => passed.push(step.to_string()),
-            Ok(Outcome::Passed(Some(on))) => passed.push(format!("{step} ({on})")),
-            Ok(Outcome::Skipped(why)) => skipped.push(format!("{step} ({why})")),
-            Err(_) => failed.push(step.to_string()),
+            Ok(None) => passed.push(format!("{step} ({took})")),
+            Ok(Some(on)) => passed.push(format!("{step} ({on}, {took})")),
+            Err(_) => failed.push(format!("{step} ({took})")),
         }
     }
     let verdict = if failed.is_empty() { "ok" } else { "FAILED" };
     let mut parts = vec![format!("\nxtask test: {verdict} in {} s", time.as_secs())];
-    for (name, steps) in [("failed", failed), ("skipped", skipped), ("passed", passed)] {
+    for (name, steps) in [("failed", failed), ("passed", passed)] {
         if !steps.is_empty() {
             parts.push(format!("{name}: {}", steps.join(", ")));
         }
@@ -86,30 +152,48 @@ mod tests {
 
     use super::*;
 
-    fn done(step: Step, outcome: anyhow::Result<Outcome>) -> Done {
-        Done { step, outcome }
+    fn done(step: Step, outcome: anyhow::Result<On>) -> Done {
+        let time = Duration::from_millis(1900);
+        Done { step, outcome, time }
     }
 
     #[test]
     fn the_summary_names_every_step() {
-        let passed = || Ok(Outcome::Passed(None));
-        let on = Ok(Outcome::Passed(Some("on PostgreSQL 15.18".to_owned())));
+        let on = Ok(Some("on PostgreSQL 15.18".to_owned()));
         assert_eq!(
             summary(
-                &[done(Step::Fmt, passed()), done(Step::Test, on)],
+                &[done(Step::Fmt, Ok(None)), done(Step::Test, on)],
                 Duration::from_millis(2900)
             ),
-            "\nxtask test: ok in 2 s; passed: fmt, test (on PostgreSQL 15.18)"
+            "\nxtask test: ok in 2 s; passed: fmt (1 s), test (on PostgreSQL 15.18, 1 s)"
         );
-        let skipped = Ok(Outcome::Skipped("not there".to_owned()));
-        let all = [
-            done(Step::Fmt, Err(anyhow!("x"))),
-            done(Step::Quickstart, skipped),
-            done(Step::Doc, passed()),
-        ];
+        let all = [done(Step::Fmt, Err(anyhow!("x"))), done(Step::Doc, Ok(None))];
         assert_eq!(
             summary(&all, Duration::ZERO),
-            "\nxtask test: FAILED in 0 s; failed: fmt; skipped: quickstart (not there); passed: doc"
+            "\nxtask test: FAILED in 0 s; failed: fmt (1 s); passed: doc (1 s)"
         );
+    }
+
+    #[test]
+    fn what_waits_runs_beside_what_computes() {
+        let plan = Plan::of(&Step::ALL, &[]);
+        assert_eq!(plan.first, [Step::Fmt]);
+        assert_eq!(plan.waiting, [Step::Test, Step::Torture]);
+        assert_eq!(plan.computing.len(), Step::ALL.len() - 3);
+    }
+
+    #[test]
+    fn without_what_waits_all_run_one_after_the_other() {
+        let steps = [Step::Fmt, Step::Clippy, Step::Doc];
+        let plan = Plan::of(&steps, &[]);
+        assert_eq!(plan.first, steps);
+        assert!(plan.waiting.is_empty() && plan.computing.is_empty());
+    }
+
+    #[test]
+    fn chosen_tests_run_by_themselves() {
+        let plan = Plan::of(&[Step::Clippy, Step::Test], &["a_test".to_owned()]);
+        assert_eq!(plan.first, [Step::Test, Step::Clippy]);
+        assert!(plan.waiting.is_empty() && plan.computing.is_empty());
     }
 }

@@ -1,15 +1,18 @@
 //! `cargo xtask torture`: builds the torture, sees to it that its servers' programs are there, and starts it.
 //! It has servers of its own, which it kills and restarts.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use rustix::process::Signal;
 use tokio::process::Command;
 
-use crate::process::{Process, Stop, Target, shown};
-use crate::servers::{self, Kind};
-use crate::steps;
+use crate::command::{cargo, kept, run as run_to_end, show};
+use crate::steps::{FEATURES, target_folder};
+use dblock_servers::process::{Process, Stop, Target, shown};
+use dblock_servers::{self as servers, Kind};
 
 /// It ends its processes and its server itself.
 const STOP: Stop = Stop {
@@ -66,49 +69,75 @@ impl Store {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    prepare(args.store).await?;
-    let mut command = command(args).await?;
+    install(args.store).await?;
+    let mut command = command(&build().await?, args);
     eprintln!("$ {}", shown(&command));
     let status = Process::start(&mut command, STOP)?.wait().await?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// A quarter of a minute on each store, with the same seed every time.
-pub(crate) async fn briefly() -> anyhow::Result<()> {
+/// What a torture of each store needs. The program.
+pub(crate) async fn prepare_all() -> anyhow::Result<PathBuf> {
     for store in Store::ALL {
-        let args = Args {
-            store,
-            minutes: BRIEFLY.to_owned(),
-            seed: 1,
-            extra: Vec::new(),
-        };
-        let code = run(&args).await?;
-        anyhow::ensure!(
-            code == ExitCode::SUCCESS,
-            "the torture of {} found something; its output is above",
-            store.name()
-        );
+        install(store).await?;
     }
+    build().await
+}
+
+/// A quarter of a minute on each store, with the same seed every time; on all at once.
+pub(crate) async fn briefly(program: &Path) -> anyhow::Result<()> {
+    let failed: Vec<_> = join_all(Store::ALL.map(|store| once(program, store)))
+        .await
+        .into_iter()
+        .filter_map(Result::err)
+        .map(|error| format!("{error:#}"))
+        .collect();
+    anyhow::ensure!(failed.is_empty(), "{}", failed.join("; "));
     Ok(())
 }
 
-async fn prepare(store: Store) -> anyhow::Result<()> {
+async fn once(program: &Path, store: Store) -> anyhow::Result<()> {
+    let args = Args {
+        store,
+        minutes: BRIEFLY.to_owned(),
+        seed: 1,
+        extra: Vec::new(),
+    };
+    let begin = Instant::now();
+    let ended = kept(&mut command(program, &args), STOP).await?;
+    let name = store.name();
+    if !ended.passed {
+        show(&format!("the torture of {name}"), &ended.output);
+        anyhow::bail!("the torture of {name} found something; its output is above");
+    }
+    let time = begin.elapsed().as_secs_f64();
+    eprintln!("{time:6.1} s  torture of {name}: ok");
+    Ok(())
+}
+
+async fn install(store: Store) -> anyhow::Result<()> {
     if let Some(kind) = store.kind() {
         servers::install(kind).await?;
         if !servers::has_faketime() {
             servers::install_if_we_may("libfaketime").await;
         }
     }
-    steps::run(&mut steps::cargo(["build", "--package", "dblock-torture"])).await
+    Ok(())
 }
 
-async fn command(args: &Args) -> anyhow::Result<Command> {
-    let program = steps::target_folder().await?.join("debug/dblock-torture");
+/// Builds the program, from what the tests have built as far as possible: so with the same features.
+async fn build() -> anyhow::Result<PathBuf> {
+    let mut build = cargo(["build", "--workspace", "--features", FEATURES]);
+    run_to_end(build.args(["--bin", "dblock-torture"])).await?;
+    Ok(target_folder().await?.join("debug/dblock-torture"))
+}
+
+fn command(program: &Path, args: &Args) -> Command {
     let mut command = Command::new(program);
     command
         .args(["run", "--store", args.store.name(), "--minutes", &args.minutes])
         .args(["--seed", &args.seed.to_string()])
         .args(&args.extra);
-    Ok(command)
+    command
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use ::dblock::store::{
     Capabilities, Outcome, PostgresStore, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
-use ::dblock::{LockGuard, LockManager, LockOptions, forward_to_inner};
+use ::dblock::{LockGuard, LockManager, LockOptions};
 use anyhow::Context as _;
+use dblock_conformance::forward_to_inner;
 
 use super::{Client, Step, Subject, TIMEOUT, TTL};
 

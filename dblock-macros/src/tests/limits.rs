@@ -1,4 +1,4 @@
-//! The macro cannot depend on the runtime, so its limits are written down twice. They must agree.
+//! The macro cannot depend on the runtime, so its limits are written twice. They must agree.
 
 use crate::{duration, template};
 

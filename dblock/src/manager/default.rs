@@ -1,4 +1,4 @@
-//! The manager of attributes that name none: that of the innermost scope, else the installed one.
+//! The default manager of attributes: the one of the innermost scope, else the installed one.
 
 use std::sync::OnceLock;
 
@@ -29,7 +29,7 @@ impl LockManager {
         SCOPE.scope(self.clone(), body).await
     }
 
-    /// The innermost [`scope`](Self::scope)'s manager, else the [`install`]ed one.
+    /// The manager of the innermost [`scope`](Self::scope), else the [`install`]ed one.
     pub(crate) fn default_manager() -> Result<Self, LockError> {
         SCOPE
             .try_with(Clone::clone)
@@ -48,7 +48,7 @@ static INSTALLED: OnceLock<LockManager> = OnceLock::new();
 /// Makes `manager` the default of every attribute without `manager = …`, for the life of the process.
 ///
 /// # Errors
-/// [`AlreadyInstalled`] when one was installed before, which stays the default.
+/// [`AlreadyInstalled`] when one was installed before. The first stays the default.
 ///
 /// ```
 /// # #[cfg(feature = "macros")] {
@@ -70,9 +70,9 @@ pub fn install(manager: LockManager) -> Result<(), AlreadyInstalled> {
     INSTALLED.set(manager).map_err(|_| AlreadyInstalled {})
 }
 
-/// A second [`install`]: a process has one default manager.
+/// The error of a second [`install`]: a process has one default manager.
 ///
-/// It becomes [`LockError::Invalid`] by `?`.
+/// `?` makes it a [`LockError::Invalid`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a lock manager is installed already; use `manager = …` or `LockManager::scope` for a second")]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! What an operator asks and orders: tables, rows, revocation, release by force, purge.
+//! The calls for operators: tables, rows, revocation, release by force, purge.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use super::LockManager;
 use crate::error::LockError;
 use crate::store::{InspectFilter, LockRow, Store, StoreError};
 
-/// How long an operator's question or order may take.
+/// Time limit of an operator's call, such as `inspect` or `revoke`.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a migration may take, waiting for other nodes' included.
+/// Time limit of a migration. It includes waiting for the migrations of other nodes.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What an operator asks and orders.
+/// Calls for operators.
 impl LockManager {
-    /// Creates or upgrades the tables. Idempotent, safe from many nodes at once, and without need for more
-    /// than read rights when there is nothing to do.
+    /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When nothing is to be
+    /// done, read rights suffice.
     ///
     /// # Errors
     /// [`LockError::Store`] when the database cannot be reached or refuses, [`LockError::Shutdown`] after
@@ -35,7 +35,7 @@ impl LockManager {
             .await
     }
 
-    /// The rows of the lock table, ordered by key. Only keys of this manager's namespace.
+    /// The rows of the lock table, ordered by key. Only keys of this manager's namespace are included.
     ///
     /// # Errors
     /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
@@ -64,8 +64,8 @@ impl LockManager {
             .await
     }
 
-    /// The row of `key`; `None` where the key has none, because nobody has taken it yet or its row was purged. A row stays
-    /// after a release: [`LockRow::is_held`] says whether somebody holds the lock.
+    /// The row of `key`. `None` if the key has no row, because it was never locked or its row was purged. A row stays
+    /// after a release: [`LockRow::is_held`] says whether an owner holds the lock.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
@@ -88,7 +88,7 @@ impl LockManager {
     /// ```
     pub async fn get(&self, key: impl AsRef<str>) -> Result<Option<LockRow>, LockError> {
         let key = self.key(key.as_ref())?;
-        // Keys that begin with it come after it.
+        // The keys that begin with this one come after it.
         let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
         let found = self
             .admin(|store| async move { store.inspect(&filter).await })
@@ -96,8 +96,8 @@ impl LockManager {
         Ok(found.into_iter().find(|row| row.key == key))
     }
 
-    /// Whether somebody holds `key`: a look at the row, which locks nothing. By the time of the answer it may be otherwise;
-    /// code that must be alone takes the lock, such as by [`try_acquire`](Self::try_acquire).
+    /// Whether an owner holds the lock on `key`. It only reads the row. By the time of the answer that may have changed:
+    /// code that must be alone takes the lock, such as with [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -119,26 +119,25 @@ impl LockManager {
         Ok(self.get(key).await?.is_some_and(|row| row.is_held()))
     }
 
-    /// Asks for a lock back: its lease is no longer renewed, and its holder is told at the next renewal.
-    /// The key is free when the holder leaves or the lease ends. Returns whether it was held.
+    /// Revokes a lock: its lease is no longer renewed, and its holder is told at the next renewal. The key is
+    /// free once the holder releases it or the lease ends. Returns whether the key was held.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
     /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the order back.
+    /// Dropping the future does not undo the call: it may still be carried out.
     pub async fn revoke(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.key(key.as_ref())?;
         tracing::warn!(%key, "revoking a lock");
         self.admin(|store| async move { store.revoke(&key).await }).await
     }
 
-    /// Frees a lock, whoever holds it. Anyone may take it then, at once. Returns whether it was held.
+    /// Frees a lock at once, whoever holds it. Returns whether the key was held.
     ///
-    /// Two owners can hold the lock then: the former holder goes on until its
-    /// next renewal. Its fence token is smaller than its successor's, so a resource that checks tokens
-    /// refuses it.
+    /// **Two owners can then hold the lock**: the former holder goes on until its next renewal. Its fence
+    /// token is smaller than the new owner's, so a resource that checks tokens refuses it.
     ///
     /// # Errors
     /// As [`revoke`](Self::revoke).
@@ -152,14 +151,15 @@ impl LockManager {
             .await
     }
 
-    /// Deletes the rows that nobody has used for `idle`, of the whole table, whatever the namespace, and
-    /// returns how many they were. The manager does the same by itself, in the background:
-    /// [`purge_after`](crate::LockManagerBuilder::purge_after) says what counts as used and why a purge is safe. It
-    /// goes in small steps that leave half of the time to others.
+    /// Deletes the rows that have been unused for `idle`, and returns how many. It covers the whole table,
+    /// whatever the namespace, in small steps that leave half of the time to others. The manager does the
+    /// same in the background: [`purge_after`](crate::LockManagerBuilder::purge_after) says what counts as used
+    /// and why a purge is safe.
     ///
     /// # Errors
     /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could not be
-    /// asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). What was deleted until then is gone.
+    /// asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). Rows deleted before the error stay
+    /// deleted.
     ///
     /// # Cancel safety
     /// Dropping the future ends the purge after its current step.

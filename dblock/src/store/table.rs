@@ -1,16 +1,16 @@
-//! The name of the lock table: the one place that decides which names reach SQL text.
+//! The name of the lock table. Only names that this file accepts reach SQL text.
 
-/// The table where the builder names none.
+/// The table name when the builder gives none.
 pub(crate) const DEFAULT_TABLE: &str = "distributed_lock";
 
-/// What is added to the table's name for the version table.
+/// The suffix of the version table's name.
 const VERSION_SUFFIX: &str = "_version";
 
-/// PostgreSQL cuts longer names off; MySQL allows one more.
+/// PostgreSQL truncates longer names; MySQL allows one byte more.
 const MAX_PART_BYTES: usize = 63;
 
-/// A checked table name, with its schema (a database in MySQL) where one is given. Each part is a letter
-/// or `_`, then letters, digits or `_`, all ASCII: nothing in it can end a quoted identifier.
+/// A checked table name, with its schema (a database in MySQL) where one is given. Each part is a letter or
+/// `_`, then letters, digits or `_`, all ASCII: no part can end a quoted identifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableName {
     schema: Option<String>,

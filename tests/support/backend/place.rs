@@ -1,7 +1,6 @@
 //! Rows in any state, written past dblock.
 
-use dblock::LockRow;
-use dblock::conformance::open;
+use dblock::{LockRow, open};
 use sqlx::AssertSqlSafe;
 
 use super::{Backend, Place};

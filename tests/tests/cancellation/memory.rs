@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use dblock::conformance::poll::{DropWhen, drop_after};
 use dblock::store::{Outcome, StoreErrorKind};
 use dblock::{LockError, LockManager, LockOptions};
+use dblock_conformance::poll::{DropWhen, drop_after};
 use dblock_tests::faulty_store::{ALL, Fault, FaultyStore, Kind};
 use tokio::runtime::{Builder, Handle};
 use tokio::task::{JoinHandle, yield_now};

@@ -5,10 +5,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dblock::conformance::open;
-use dblock::conformance::poll::{DropWhen, drop_after};
+use dblock::open;
 use dblock::store::StoreErrorKind;
 use dblock::{LockGuard, LockManager, LockOptions};
+use dblock_conformance::poll::{DropWhen, drop_after};
 use dblock_tests::faulty_store::{ALL, Fault, FaultyStore, Kind};
 use dblock_tests::line::{Database, Line};
 use dblock_tests::proxy::{Traffic, Trick};

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use dblock::conformance::open;
+use dblock::open;
 use dblock::store::{Acquire, Action, Request, StoreErrorKind};
 use dblock::{Key, LockError, LockManager, StoreSource};
 use dblock_tests::backend::Place;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use dblock::store::{MySqlStore, Outcome, Request, Store, StoreErrorKind};
 use dblock_tests::line::Database;
-use dblock_tests::own_server::{Commits, OwnServer};
+use dblock_tests::own_server;
 use dblock_tests::proxy::{Proxy, Traffic, Trick};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{ConnectOptions, Connection};
@@ -110,11 +110,11 @@ async fn a_rollback_to_a_savepoint_keeps_the_row_unless_the_savepoint_came_first
 
 #[tokio::test]
 async fn a_read_only_server_is_named_and_worth_another_try() {
-    let Some(server) = OwnServer::start(Database::MySql, Commits::ToMemory).await else {
+    let Some(server) = own_server::start(Database::MySql).await else {
         return;
     };
-    let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
-    MySqlStore::open(&server.url(), "locks")
+    let mut admin = MySqlConnection::connect(server.url()).await.unwrap();
+    MySqlStore::open(server.url(), "locks")
         .unwrap()
         .migrate()
         .await
@@ -123,7 +123,7 @@ async fn a_read_only_server_is_named_and_worth_another_try() {
     let app = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'; \
                GRANT SELECT, INSERT, UPDATE, DELETE ON dblock.* TO app@'127.0.0.1'";
     run(&mut admin, app).await;
-    let url = server.url().replace("tester:tester", "app:app");
+    let url = server.url_of("app", "app");
     let store = MySqlStore::open(&url, "locks").unwrap();
     let holder = acquire("k");
     token(&one(&store, holder.clone()).await);

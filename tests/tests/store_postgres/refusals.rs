@@ -86,7 +86,7 @@ async fn a_role_with_rights_on_the_tables_only() {
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
 }
 
-/// Unqualified names are looked for in no schema then, and new tables have nowhere to go.
+/// Then unqualified names are looked up in no schema, and no schema exists in which new tables could be created.
 #[tokio::test]
 async fn a_search_path_that_leads_nowhere_is_named() {
     let Some(bench) = Bench::empty("nowhere").await else {
@@ -119,10 +119,13 @@ async fn a_fence_check_that_does_not_find_the_table_says_where_to_begin() {
     let check = store.verify_in(&mut transaction, &request.key, request.lease_id, fence);
     let error = check.await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
-    assert!(error.to_string().contains("name the table with its schema"), "{error}");
+    assert!(
+        error.to_string().contains("name the table with its schema"),
+        "{error}"
+    );
 }
 
-/// Each by a code of its own: a text that the encoding lacks, and one that no encoding has.
+/// The server has a code of its own for each: a text with a character that the encoding lacks, and one with a NUL.
 #[tokio::test]
 async fn a_text_that_the_database_cannot_keep_names_the_encoding() {
     let Some(bench) = Bench::new("encoding").await else {
@@ -132,7 +135,9 @@ async fn a_text_that_the_database_cannot_keep_names_the_encoding() {
     let mut user = bench.user().await;
     for sql in [
         format!("DROP DATABASE IF EXISTS {database} WITH (FORCE)"),
-        format!("CREATE DATABASE {database} TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"),
+        format!(
+            "CREATE DATABASE {database} TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"
+        ),
     ] {
         sqlx::query(AssertSqlSafe(sql)).execute(&mut user).await.unwrap();
     }

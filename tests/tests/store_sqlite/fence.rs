@@ -1,6 +1,6 @@
 //! The fence check, in a transaction of the user's.
 
-use dblock::conformance::open::sqlite;
+use dblock::open::sqlite;
 use dblock::store::StoreErrorKind;
 use sqlx::Connection;
 use uuid::Uuid;
@@ -77,5 +77,9 @@ async fn a_fence_check_that_does_not_find_the_table_says_where_to_begin() {
     let lease = acquire("k", TTL);
     let token = granted(&*store, &lease).await;
     let answer = sqlite::verify(&mut user, &*store, &lease.key, lease.lease_id, token).await;
-    assert_error(answer, StoreErrorKind::Schema, "begin it on the file that keeps the lock");
+    assert_error(
+        answer,
+        StoreErrorKind::Schema,
+        "begin it on the file that keeps the lock",
+    );
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dblock::LockError;
-use dblock::conformance::open::sqlite;
+use dblock::open::sqlite;
 use dblock::store::StoreErrorKind;
 use sqlx::sqlite::SqliteConnectOptions;
 

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::conformance::open::sqlite;
+use dblock::open::sqlite;
 use dblock::store::{Acquire, Action, Extend, Outcome, Request, Store, StoreError, StoreErrorKind};
 use dblock::{InspectFilter, Key, LockRow};
 use sqlx::sqlite::SqliteConnectOptions;

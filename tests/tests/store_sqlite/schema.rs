@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock::InspectFilter;
-use dblock::conformance::open::sqlite;
+use dblock::open::sqlite;
 use dblock::store::{Outcome, StoreErrorKind};
 
 use crate::{File, TTL, acquire, assert_error, execute, granted, one, row};

@@ -14,8 +14,8 @@ fn warnings(features: &str) -> BTreeSet<Warning> {
             "clippy",
             "--quiet",
             "--message-format=json",
-            "--package",
-            "dblock-ui-tests",
+            // With the dependencies that clippy of the workspace has checked already.
+            "--workspace",
         ])
         .args(["--example", "lint-cases", "--features", features])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -62,8 +62,8 @@ fn warnings(features: &str) -> BTreeSet<Warning> {
 
 #[test]
 fn no_lint_fires_or_falls_silent() {
-    let bare = warnings("lint-cases");
-    let locked = warnings("lint-cases,locked");
+    let bare = warnings("dblock-ui-tests/lint-cases");
+    let locked = warnings("dblock-ui-tests/lint-cases,dblock-ui-tests/locked");
     let lints: BTreeSet<_> = bare.iter().map(|(lint, _)| lint.as_str()).collect();
     println!("lints tried: {lints:?}");
     assert!(lints.len() > 30, "the cases set off few lints: {lints:?}");

@@ -27,11 +27,11 @@ impl Injector<'_> {
         match *fault {
             Fault::KillServer => {
                 server.kill();
-                server.restart().await;
+                server.restart().await?;
             }
             Fault::StopServer => {
                 server.stop_at_once();
-                server.restart().await;
+                server.restart().await?;
             }
             Fault::SlowCommits { ms } => self.hold_commits(millis(ms)).await?,
             Fault::Terminate { all } => {

@@ -13,7 +13,7 @@ use crate::store::{LockRow, Outcome, Purged, Request, StoreError};
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) rows: BTreeMap<Key, LockRow>,
-    /// The clock's last reading, so that it never falls, not even between runtimes.
+    /// The last reading of the clock. It never goes back, not even between runtimes.
     pub(super) now: i64,
 }
 

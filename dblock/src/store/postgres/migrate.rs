@@ -1,4 +1,4 @@
-//! The tables: whether they fit, and how they are made.
+//! The tables: checking their version, and creating them.
 
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
 
@@ -8,7 +8,7 @@ use crate::store::StoreError;
 use crate::store::schema::{self, SchemaVersion};
 use crate::store::sql_row::schema_version;
 
-/// Settings of a migration's session. It may wait for those of other nodes.
+/// Settings of a migration's session, which may wait for the migrations of other nodes.
 const SESSION: [(&str, &str); 4] = [
     ("lock_timeout", "60s"),
     ("statement_timeout", "120s"),
@@ -26,7 +26,7 @@ pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError
     schema::check(connection.finish(found)?, &store.table)
 }
 
-/// What the version table says; `None` where a table or its row is missing.
+/// The content of the version table; `None` where a table or its row is missing.
 async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<SchemaVersion>, sqlx::Error> {
     let rows = match Statement::new(&store.sql.version).fetch_in(on).await {
         Err(error) if error::is_missing_table(&error) => return Ok(None),
@@ -35,7 +35,7 @@ async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<
     rows.first().map(schema_version).transpose()
 }
 
-/// Does nothing, and needs no rights to create, when the schema is there already.
+/// Creates or upgrades the tables. Where the schema is up to date, it does nothing and needs no right to create.
 pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
     let _room = store.connections.room().await?;
     let options = store.options().await?;
@@ -44,7 +44,7 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
         Err(error) if error::is_refused_startup(&error) => options.connect().await,
         answer => answer,
     };
-    // Closed at the end, however it ends: nothing of it can come back into use.
+    // Closed at the end, whatever happens: nothing of it can come back into use.
     let mut connection = connected.map_err(error::of_connect)?;
     let failed = |error| store.failed(error);
     let mut found = version(store, &mut connection).await.map_err(failed)?;
@@ -52,15 +52,15 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
         run_script(store, &mut connection).await?;
         found = version(store, &mut connection).await.map_err(failed)?;
     }
-    // The work is done; how the session ends makes no difference.
+    // The work is done, so errors while closing do not matter.
     drop(connection.close().await);
     schema::check(found, &store.table)
 }
 
-/// The script in one transaction, one node after the other.
+/// Runs the script in one transaction, one node after the other.
 async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Result<(), StoreError> {
     let failed = |error| store.failed(error);
-    // Each statement must see what another node has committed while this one waited.
+    // Each statement must see what another node committed while this one waited.
     let mut transaction = connection
         .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
         .await
@@ -109,8 +109,8 @@ async fn create_schema(name: &str, connection: &mut PgConnection) -> Result<(), 
     Ok(())
 }
 
-/// The script with the schema before its tables: where the lock table is, else where new tables go; `None` if that is
-/// nowhere. Types and operators are looked for in `pg_catalog` alone then.
+/// Puts the schema before the script's tables: the one of the lock table, else the one where new tables are created.
+/// `None` if there is no such schema. The script's types and operators are then looked up in `pg_catalog` only.
 async fn in_its_schema(
     script: &str,
     store: &PostgresStore,

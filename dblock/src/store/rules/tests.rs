@@ -28,7 +28,7 @@ fn held_by(lease_id: Uuid) -> LockRow {
     row(lease_id, 1, NOW + SECOND)
 }
 
-/// Held by another lease, with a successor until `until` that waits since `since`.
+/// A row held by another lease, with a successor that waits since `since` and is live until `until`.
 fn queued(next: Uuid, since: i64, until: i64) -> LockRow {
     let owner = Uuid::now_v7();
     LockRow {
@@ -204,7 +204,7 @@ fn a_local_hand_over_changes_who_has_the_lease_and_nothing_else() {
     assert_eq!(held, expected);
     let late = extend(Uuid::now_v7(), 1, Some(next));
     assert_eq!(unchanged(&late, &held), Outcome::Lost);
-    // A request that was given up may be carried out after a later one.
+    // A request that the caller has given up may be carried out after a later one.
     let mut row = held.clone();
     carry_out(&extend(mine, 1, Some(to("former", 7))), &mut row).unwrap();
     assert_eq!(row, held);

@@ -1,0 +1,161 @@
+//! Acquire, by the state of the row.
+
+use std::time::Duration;
+
+use dblock::LockRow;
+use dblock::store::Outcome;
+
+use super::Fixture;
+use super::context::{
+    Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, left, one, revoke, row,
+    until_not_held,
+};
+
+/// Sees that a row is what a grant to `asker` makes it.
+fn assert_granted_row(row: &LockRow, asker: &Asker, fence_token: i64, ttl: Duration) {
+    assert_eq!(row.owner, asker.owner);
+    assert_eq!(row.lease_id, asker.lease_id);
+    assert_eq!(row.holder, asker.holder);
+    assert_eq!(row.reentrant_count, 1);
+    assert_eq!(row.fence_token, fence_token);
+    assert_eq!(row.fence_ceiling, fence_token);
+    assert!(!row.revoked);
+    assert!(row.acquired_at <= row.now, "granted in the future: {row:?}");
+    assert!(
+        fence_token >= row.acquired_at,
+        "the token is not above the clock: {row:?}"
+    );
+    let length =
+        Duration::from_micros(u64::try_from(row.expire_at - row.acquired_at).expect("ends after its start"));
+    let difference = length.abs_diff(ttl);
+    assert!(
+        difference < Duration::from_millis(10),
+        "the lease is {length:?} long instead of {ttl:?}"
+    );
+    assert!(row.is_held());
+}
+
+/// Acquire of an absent row: it is inserted as held.
+pub async fn absent_row_is_granted(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let asker = Asker::new("absent");
+    assert_eq!(row(&*store, &asker.key).await, None);
+    let grant = granted(&*store, asker.acquire(LONG)).await;
+    assert!(grant.fence_token > 0);
+    assert_about(grant.remaining, LONG);
+    assert_eq!(grant.taken_over, None);
+    assert!(!grant.wanted);
+
+    let row = existing(&*fixture.store().await, &asker.key).await;
+    assert_granted_row(&row, &asker, grant.fence_token, LONG);
+    assert_eq!(row.wanted_until, 0);
+}
+
+/// Acquire of a row that was released: it becomes held, with a larger token.
+pub async fn free_row_is_granted(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let first = Asker::with_holder("free", "first");
+    let before = granted(&*store, first.acquire(LONG)).await;
+    one(&*store, first.release()).await;
+
+    let second = Asker::with_holder("free", "second");
+    let grant = granted(&*store, second.acquire(LONG * 2)).await;
+    assert_eq!(grant.taken_over, None, "a free row has nobody to take over from");
+    assert!(grant.fence_token > before.fence_token);
+    assert_about(grant.remaining, LONG * 2);
+    assert_granted_row(
+        &existing(&*store, &second.key).await,
+        &second,
+        grant.fence_token,
+        LONG * 2,
+    );
+}
+
+/// Acquire of a row that another lease holds: busy, with its holder; the row stays.
+pub async fn row_held_by_another_is_busy(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let holder = Asker::with_holder("held", "the holder");
+    let grant = granted(&*store, holder.acquire(LONG)).await;
+    let outcome = changes_nothing(&*other, Asker::new("held").acquire(SHORT)).await;
+    let Outcome::Busy(named) = outcome else {
+        panic!("{outcome:?} instead of Busy")
+    };
+    assert!(holder.is(&named), "{named:?} instead of {holder:?}");
+    assert_eq!(named.fence_token, grant.fence_token);
+    assert_about(named.remaining, LONG);
+}
+
+/// Acquire of an expired row: it becomes held, and the former holder is named.
+pub async fn expired_row_is_taken_over(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let former = Asker::with_holder("expired", "the former holder");
+    let lost = granted(&*store, former.acquire(SHORT)).await;
+    until_not_held(&*other, &former.key).await;
+
+    let next = Asker::with_holder("expired", "the next holder");
+    let grant = granted(&*other, next.acquire(LONG)).await;
+    let holder = grant.taken_over.expect("the former holder is named");
+    assert!(former.is(&holder), "{holder:?} instead of {former:?}");
+    assert_eq!(holder.fence_token, lost.fence_token);
+    assert_eq!(holder.remaining, Duration::ZERO);
+    assert!(grant.fence_token > lost.fence_token);
+    assert_granted_row(
+        &existing(&*store, &next.key).await,
+        &next,
+        grant.fence_token,
+        LONG,
+    );
+}
+
+/// Acquire by the lease that holds the row, as after a lost reply: the same token, the same expiry, count 1.
+pub async fn repeated_acquire_is_the_same_grant(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let asker = Asker::new("repeated");
+    let first = granted(&*store, asker.acquire(LONG)).await;
+    let before = existing(&*store, &asker.key).await;
+    one(&*store, asker.extend(3, SHORT)).await;
+
+    let again = granted(&*other, asker.acquire(LONG * 2)).await;
+    assert_eq!(again.fence_token, first.fence_token);
+    assert_eq!(again.taken_over, None);
+    assert_about(again.remaining, LONG);
+    let after = existing(&*store, &asker.key).await;
+    assert_eq!(
+        after,
+        LockRow {
+            now: after.now,
+            ..before
+        },
+        "count 1, and the rest as granted"
+    );
+}
+
+/// Acquire by the lease that holds the row, after it was revoked: it stays revoked.
+pub async fn repeated_acquire_does_not_undo_a_revocation(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let asker = Asker::new("revoked");
+    granted(&*store, asker.acquire(LONG)).await;
+    assert!(revoke(&*store, &asker.key).await);
+    granted(&*store, asker.acquire(LONG)).await;
+    assert!(existing(&*store, &asker.key).await.revoked);
+}
+
+/// Acquire by a lease that was released before the acquire arrived again: lost, and the row stays free.
+pub async fn released_lease_is_not_granted_again(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let asker = Asker::new("released");
+    granted(&*store, asker.acquire(LONG)).await;
+    one(&*store, asker.release()).await;
+    assert_eq!(changes_nothing(&*store, asker.acquire(LONG)).await, Outcome::Lost);
+}
+
+/// Acquire by a lease that has expired: lost, and the row stays expired until another lease takes it.
+pub async fn expired_lease_is_not_granted_again(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let asker = Asker::new("expired");
+    granted(&*store, asker.acquire(SHORT)).await;
+    until_not_held(&*store, &asker.key).await;
+    assert_eq!(changes_nothing(&*store, asker.acquire(LONG)).await, Outcome::Lost);
+    let row = existing(&*store, &asker.key).await;
+    assert_eq!((row.reentrant_count, left(&row)), (1, Duration::ZERO));
+}

@@ -1,0 +1,293 @@
+//! Random requests on random rows: the store answers and writes what [`rules`](dblock::store::rules) do.
+//!
+//! Each step puts some rows into any state, sends a request for each, alone or in a batch, and reads all rows. The
+//! rules then carry out the same requests on the rows as they were. The only unknown is the clock at which the store
+//! carried a request out: it lies between two readings, and most writes show it.
+
+mod random;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dblock::store::clock::micros;
+use dblock::store::rules::{absent, carry_out};
+use dblock::store::{Action, Holder, Outcome, Request, Store, StoreError};
+use dblock::{InspectFilter, Key, LockRow};
+
+use self::random::Random;
+use super::Fixture;
+use super::context::{Asker, force_release, granted, insist, key, revoke, within};
+
+/// A run takes at least so many steps, and goes on for as long as [`SOME_TIME`].
+const STEPS: usize = 200;
+
+const SOME_TIME: Duration = Duration::from_secs(3);
+
+/// No run takes more.
+const MOST_STEPS: usize = 3_000;
+
+/// One request in each step, or as many as there are keys.
+const KEYS: usize = 8;
+
+/// What the keys of this check begin with.
+const PREFIX: &str = "random";
+
+type Answer = Result<Outcome, StoreError>;
+
+/// Hundreds of random steps. The environment variable `DBLOCK_TEST_SEED` repeats those that showed a difference.
+pub async fn random_requests_are_carried_out_by_the_rules(fixture: &impl Fixture) {
+    let repeated = std::env::var("DBLOCK_TEST_SEED").ok();
+    let repeated = repeated.map(|seed| seed.parse().expect("DBLOCK_TEST_SEED is a number"));
+    let seed = repeated.unwrap_or_else(|| fastrand::u64(..));
+    let stores = [fixture.store().await, fixture.store().await];
+    // A row that is always there, so that reading shows the clock.
+    let clock = Asker::new(&format!("{PREFIX} clock"));
+    granted(&*stores[0], clock.acquire(Duration::from_hours(1))).await;
+    let mut run = Run {
+        fixture,
+        seen: look(&*stores[0]).await,
+        stores,
+        random: Random::new(seed),
+        keys: (0..KEYS).map(|n| key(&format!("{PREFIX} {n}"))).collect(),
+        title: String::new(),
+    };
+    let started = Instant::now();
+    for step in 0..MOST_STEPS {
+        if repeated.is_none() && step >= STEPS && started.elapsed() > SOME_TIME {
+            break;
+        }
+        run.title = format!("step {step} (DBLOCK_TEST_SEED={seed} repeats it)");
+        run.step().await;
+    }
+}
+
+struct Run<'f, F> {
+    fixture: &'f F,
+    stores: [Arc<dyn Store>; 2],
+    random: Random,
+    keys: Vec<Key>,
+    seen: Seen,
+    title: String,
+}
+
+/// All rows, and the clock when they were read. The rows themselves are without it.
+struct Seen {
+    rows: Rows,
+    clock: i64,
+}
+
+type Rows = BTreeMap<Key, LockRow>;
+
+impl<F: Fixture> Run<'_, F> {
+    async fn step(&mut self) {
+        let mut keys = self.random.some_of(&self.keys);
+        let mut placed = Vec::new();
+        for key in &keys {
+            if self.random.one_in(2) {
+                placed.push(self.random.row(key, self.seen.clock));
+            }
+        }
+        // Where rows cannot be placed they are those that the requests made.
+        if self.fixture.place(&placed).await {
+            let placed = placed.into_iter().map(|row| (row.key.clone(), row));
+            self.seen.rows.extend(placed);
+        }
+        if self.random.one_in(8) {
+            self.operate(keys.swap_remove(0)).await;
+        } else {
+            self.ask(&keys).await;
+        }
+    }
+
+    /// Reads the rows. What they were, and the clocks between which they have changed.
+    async fn look_again(&mut self) -> (Rows, (i64, i64)) {
+        let after = look(&*self.stores[0]).await;
+        let before = std::mem::replace(&mut self.seen, after);
+        (before.rows, (before.clock, self.seen.clock))
+    }
+
+    async fn ask(&mut self, keys: &[Key]) {
+        let seen = &self.seen;
+        let request = |key: &Key| self.random.request(key, seen.rows.get(key), seen.clock);
+        let requests: Vec<Request> = keys.iter().map(request).collect();
+        let answers = answers(&**self.random.one_of(&self.stores), &requests).await;
+        let (mut before, times) = self.look_again().await;
+        let mut all_after = self.seen.rows.clone();
+        for (request, answer) in requests.into_iter().zip(answers) {
+            let row = before.remove(&request.key);
+            let after = all_after.remove(&request.key);
+            let fits = |now: &i64| is_explained(*now, times, &request, row.as_ref(), &answer, after.as_ref());
+            if !clocks(&request, times, after.as_ref()).iter().any(fits) {
+                let mut expected = row
+                    .clone()
+                    .unwrap_or_else(|| LockRow::new(request.key.clone(), 0));
+                expected.now = times.1;
+                let answered = carry_out(&request, &mut expected);
+                panic!(
+                    "the store and the rules differ in {}:\n{request:#?}\non {row:#?}\nwas answered with \
+                     {answer:#?}\nand left {after:#?}\nThe rules say, at {}: {answered:#?}\nand leave {expected:#?}",
+                    self.title, times.1
+                );
+            }
+        }
+        assert_eq!(before, all_after, "another row changed in {}", self.title);
+    }
+
+    /// Revokes or frees by force.
+    async fn operate(&mut self, key: Key) {
+        let store = Arc::clone(self.random.one_of(&self.stores));
+        let frees = self.random.one_in(2);
+        let found = if frees {
+            force_release(&*store, &key).await
+        } else {
+            revoke(&*store, &key).await
+        };
+        let (mut expected, times) = self.look_again().await;
+        let row = expected.get_mut(&key);
+        let ends = row
+            .as_ref()
+            .filter(|row| row.reentrant_count > 0)
+            .map(|row| row.expire_at);
+        // It may have ended meanwhile.
+        let fits = [times.0, times.1].map(|now| found == ends.is_some_and(|end| end > now));
+        assert!(
+            fits.contains(&true),
+            "{key:?} was found: {found}, in {}: {row:#?}",
+            self.title
+        );
+        if let Some(row) = row.filter(|_| found) {
+            if frees {
+                let fresh = self.seen.rows[&key].lease_id;
+                assert_ne!(row.lease_id, fresh, "{}", self.title);
+                row.lease_id = fresh;
+                row.reentrant_count = 0;
+                row.next = None;
+            } else {
+                row.revoked = true;
+            }
+        }
+        assert_eq!(
+            self.seen.rows, expected,
+            "{key:?}, by force: {frees}, in {}",
+            self.title
+        );
+    }
+}
+
+async fn look(store: &dyn Store) -> Seen {
+    let filter = InspectFilter::new().prefix(PREFIX).include_free();
+    let rows = insist(|| store.inspect(&filter)).await;
+    let clock = rows.iter().map(|row| row.now).max().expect("the clock's row");
+    let rows = rows
+        .into_iter()
+        .map(|row| (row.key.clone(), LockRow { now: 0, ..row }));
+    Seen {
+        clock,
+        rows: rows.collect(),
+    }
+}
+
+/// The answers of a batch, errors too. Asks again for what was not carried out because of others.
+async fn answers(store: &dyn Store, requests: &[Request]) -> Vec<Answer> {
+    let mut answers: BTreeMap<usize, Answer> = BTreeMap::new();
+    within("the store to carry out a batch", async {
+        while answers.len() < requests.len() {
+            let open: Vec<usize> = (0..requests.len()).filter(|n| !answers.contains_key(n)).collect();
+            let asked: Vec<Request> = open.iter().map(|&n| requests[n].clone()).collect();
+            for (n, answer) in open.into_iter().zip(store.apply(&asked).await) {
+                match answer {
+                    Ok(Outcome::Skipped) => {}
+                    Err(error) if error.is_retryable() && !error.is_outcome_unknown() => {}
+                    answer => drop(answers.insert(n, answer)),
+                }
+            }
+        }
+    })
+    .await;
+    answers.into_values().collect()
+}
+
+/// When the request may have been carried out, going by what it wrote. What it did not write it may have done at
+/// any time: nothing that it compared is likely to have passed meanwhile, and then one end of that time fits.
+fn clocks(request: &Request, (earliest, latest): (i64, i64), after: Option<&LockRow>) -> Vec<i64> {
+    let mut clocks = vec![earliest, latest];
+    let Some(row) = after else { return clocks };
+    clocks.push(row.acquired_at);
+    match &request.action {
+        Action::Acquire(ask) => {
+            let length = ask.wanted_for.map_or(0, micros);
+            clocks.push(row.wanted_until - length);
+            clocks.extend(row.next.as_ref().map(|next| next.until - length));
+        }
+        Action::Extend(ask) => clocks.push(row.expire_at - micros(ask.ttl)),
+        Action::Release => {}
+    }
+    clocks.retain(|clock| (earliest..=latest).contains(clock));
+    clocks
+}
+
+/// Whether the rules give this answer and leave this row when it is `now`.
+fn is_explained(
+    now: i64,
+    times: (i64, i64),
+    request: &Request,
+    before: Option<&LockRow>,
+    answer: &Answer,
+    after: Option<&LockRow>,
+) -> bool {
+    let mut row = before
+        .cloned()
+        .unwrap_or_else(|| LockRow::new(request.key.clone(), now));
+    row.now = now;
+    let expected = carry_out(request, &mut row);
+    let changed = matches!(expected, Ok((_, true)));
+    let expected = match (expected, answer) {
+        // A successor may be told so too, where nothing is written.
+        (Ok((Outcome::Queued { holder, .. }, false)), Ok(Outcome::Busy(_))) => {
+            Ok((Outcome::Busy(holder), false))
+        }
+        (expected, _) => expected,
+    };
+    let row = (before.is_some() || changed).then_some(row);
+    let after = after.map(|after| LockRow { now, ..after.clone() });
+    row == after
+        && match (expected, answer) {
+            (Ok((expected, _)), Ok(answer)) => {
+                let slack = Duration::from_micros(u64::try_from(times.1 - times.0).unwrap_or(0));
+                let (expected_left, left) = (remaining(&expected), remaining(answer));
+                timeless(expected) == timeless(answer.clone()) && expected_left.abs_diff(left) <= slack
+            }
+            (Err(_), Err(answer)) => !answer.is_retryable() && !answer.is_outcome_unknown(),
+            _ => false,
+        }
+}
+
+/// What is left of the lease in an answer.
+fn remaining(outcome: &Outcome) -> Duration {
+    match outcome {
+        Outcome::Granted { remaining, .. }
+        | Outcome::Extended { remaining, .. }
+        | Outcome::Busy(Holder { remaining, .. })
+        | Outcome::Queued {
+            holder: Holder { remaining, .. },
+            ..
+        } => *remaining,
+        _ => Duration::ZERO,
+    }
+}
+
+/// The answer without what is left of the lease: it may have been read at a later clock than the row was written.
+fn timeless(mut outcome: Outcome) -> Outcome {
+    match &mut outcome {
+        Outcome::Granted { remaining, .. }
+        | Outcome::Extended { remaining, .. }
+        | Outcome::Busy(Holder { remaining, .. })
+        | Outcome::Queued {
+            holder: Holder { remaining, .. },
+            ..
+        } => *remaining = Duration::ZERO,
+        _ => {}
+    }
+    outcome
+}

@@ -1,0 +1,64 @@
+//! Stores around another store.
+
+/// In an `impl Store` for a type with a field `inner: Arc<dyn Store>`: every method but `capabilities` and
+/// `apply` goes to that store. `forward_to_inner!(but listen)` leaves out `listen` too.
+#[macro_export]
+macro_rules! forward_to_inner {
+    () => {
+        $crate::forward_to_inner!(but listen);
+
+        fn listen<'a>(
+            &'a self,
+            tell: &'a (dyn Fn($crate::dblock::store::WakeUp) + Send + Sync),
+        ) -> $crate::dblock::store::StoreFuture<'a, $crate::dblock::store::StoreError> {
+            self.inner.listen(tell)
+        }
+    };
+    (but listen) => {
+        fn check_schema(&self) -> $crate::dblock::store::StoreFuture<'_, Result<(), $crate::dblock::store::StoreError>> {
+            self.inner.check_schema()
+        }
+
+        fn migrate(&self) -> $crate::dblock::store::StoreFuture<'_, Result<(), $crate::dblock::store::StoreError>> {
+            self.inner.migrate()
+        }
+
+        fn inspect<'a>(
+            &'a self,
+            filter: &'a $crate::dblock::InspectFilter,
+        ) -> $crate::dblock::store::StoreFuture<'a, Result<Vec<$crate::dblock::LockRow>, $crate::dblock::store::StoreError>> {
+            self.inner.inspect(filter)
+        }
+
+        fn revoke<'a>(
+            &'a self,
+            key: &'a $crate::dblock::Key,
+        ) -> $crate::dblock::store::StoreFuture<'a, Result<bool, $crate::dblock::store::StoreError>> {
+            self.inner.revoke(key)
+        }
+
+        fn force_release<'a>(
+            &'a self,
+            key: &'a $crate::dblock::Key,
+        ) -> $crate::dblock::store::StoreFuture<'a, Result<bool, $crate::dblock::store::StoreError>> {
+            self.inner.force_release(key)
+        }
+
+        fn purge<'a>(
+            &'a self,
+            idle: ::std::time::Duration,
+            after: Option<&'a $crate::dblock::Key>,
+            limit: u32,
+        ) -> $crate::dblock::store::StoreFuture<'a, Result<$crate::dblock::store::Purged, $crate::dblock::store::StoreError>> {
+            self.inner.purge(idle, after, limit)
+        }
+
+        fn close(&self) -> $crate::dblock::store::StoreFuture<'_, ()> {
+            self.inner.close()
+        }
+
+        fn fence_source(&self) -> Option<$crate::dblock::store::FenceSource> {
+            self.inner.fence_source()
+        }
+    };
+}

@@ -1,0 +1,233 @@
+//! Local hand-overs: the tokens that a grant keeps free, and who has the lease now, which follows in the row.
+
+use std::time::Duration;
+
+use dblock::LockRow;
+use dblock::store::{HandedOver, Outcome, Store};
+use uuid::Uuid;
+
+use super::Fixture;
+use super::context::{
+    Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, changes_nothing, existing, force_release, granted, left,
+    one, revoke, until_not_held,
+};
+
+const SPARE: u32 = 1_000;
+
+fn handed_over_to(fence_token: i64) -> HandedOver {
+    HandedOver {
+        owner: Uuid::now_v7(),
+        holder: "host/1 the next caller".into(),
+        fence_token,
+    }
+}
+
+/// A grant keeps as many tokens free as it was asked to; however its lease ends, the next token is above them.
+pub async fn spare_tokens_are_never_given_again(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let mut ceiling = 0;
+    let take = async |store: &dyn Store, ttl: Duration, above: i64| -> (Asker, i64) {
+        let asker = Asker::new("spare");
+        let token = granted(store, asker.acquire_with_spare(ttl, SPARE))
+            .await
+            .fence_token;
+        assert!(token > above, "token {token} after the ceiling {above}");
+        let row = existing(store, &asker.key).await;
+        assert_eq!(
+            (row.fence_token, row.fence_ceiling),
+            (token, token + i64::from(SPARE))
+        );
+        (asker, row.fence_ceiling)
+    };
+    for _ in 0..2 {
+        let (released, kept) = take(&*store, LONG, ceiling).await;
+        ceiling = kept;
+        one(&*store, released.release()).await;
+
+        let (forced, kept) = take(&*other, LONG, ceiling).await;
+        ceiling = kept;
+        assert!(force_release(&*store, &forced.key).await);
+
+        let (expired, kept) = take(&*store, SHORT, ceiling).await;
+        ceiling = kept;
+        until_not_held(&*other, &expired.key).await;
+    }
+    let plain = granted(&*store, Asker::new("spare").acquire(LONG)).await;
+    assert!(plain.fence_token > ceiling);
+}
+
+/// The acquire whose reply was lost is sent again: the same token, and no more tokens are kept free.
+pub async fn spare_tokens_are_kept_once(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let asker = Asker::new("once");
+    let first = granted(&*store, asker.acquire_with_spare(LONG, SPARE)).await;
+    let before = existing(&*store, &asker.key).await;
+    for spare in [SPARE, SPARE * 2, 0] {
+        let again = granted(&*store, asker.acquire_with_spare(LONG, spare)).await;
+        assert_eq!(again.fence_token, first.fence_token);
+        let after = existing(&*store, &asker.key).await;
+        assert_eq!(after.fence_ceiling, before.fence_ceiling);
+    }
+}
+
+/// Extend after a local hand-over: owner, holder and token are the next caller's, the lease and its ceiling stay.
+/// Others are told of the next caller; sending it again, and later extends without it, change nothing of that.
+pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let first = Asker::with_holder("hand-over", "host/1 the first");
+    let token = granted(&*store, first.acquire_with_spare(LONG, SPARE))
+        .await
+        .fence_token;
+    let before = existing(&*store, &first.key).await;
+    let mut last = before.clone();
+    for step in [1, 2, i64::from(SPARE)] {
+        let next = handed_over_to(token + step);
+        for _ in 0..2 {
+            let request = first.hand_over(2, LONG * 2, &next);
+            let outcome = one(&*store, request).await;
+            let Outcome::Extended {
+                remaining,
+                revoked,
+                wanted,
+            } = outcome
+            else {
+                panic!("{outcome:?}")
+            };
+            assert_about(remaining, LONG * 2);
+            assert!(!revoked && !wanted, "{outcome:?}");
+            last = existing(&*other, &first.key).await;
+            let written = LockRow {
+                owner: next.owner,
+                holder: next.holder.to_string(),
+                fence_token: next.fence_token,
+                reentrant_count: 2,
+                expire_at: last.expire_at,
+                now: last.now,
+                ..before.clone()
+            };
+            assert_eq!(last, written);
+            assert_about(left(&last), LONG * 2);
+        }
+    }
+    one(&*store, first.extend(1, LONG)).await;
+    let row = existing(&*other, &first.key).await;
+    assert_eq!(
+        (row.owner, &row.holder, row.fence_token),
+        (last.owner, &last.holder, last.fence_token)
+    );
+
+    let busy = one(&*other, Asker::new("hand-over").acquire(LONG)).await;
+    let Outcome::Busy(holder) = busy else {
+        panic!("{busy:?}")
+    };
+    assert_eq!(
+        (holder.owner, holder.name, holder.fence_token),
+        (last.owner, last.holder, last.fence_token)
+    );
+    assert_eq!(
+        one(&*store, first.release()).await,
+        Outcome::Released {
+            freed: true,
+            passed_on: false,
+        },
+        "the lease is the first one's, whoever has it now"
+    );
+}
+
+/// An extend that was given up may be carried out after a later one: it extends, and names nobody.
+pub async fn late_local_hand_over_is_not_written(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let first = Asker::new("late-name");
+    let token = granted(&*store, first.acquire_with_spare(LONG, SPARE))
+        .await
+        .fence_token;
+    let (former, last) = (handed_over_to(token + 1), handed_over_to(token + 2));
+    // Alone, and in a batch beside another key.
+    for batched in [false, true] {
+        let beside = Asker::new("late-name-beside");
+        for (next, named) in [(&last, &last), (&former, &last)] {
+            let mut requests = vec![first.hand_over(1, LONG, next)];
+            if batched {
+                requests.push(beside.extend(1, LONG));
+            }
+            let answers = store.apply(&requests).await;
+            assert!(
+                matches!(answers[0], Ok(Outcome::Extended { .. })),
+                "{:?}",
+                answers[0]
+            );
+            let row = existing(&*store, &first.key).await;
+            assert_eq!(
+                (row.owner, &*row.holder, row.fence_token),
+                (named.owner, &*named.holder, named.fence_token)
+            );
+        }
+    }
+}
+
+/// A brief lease with its first token, and the caller that it was handed over to.
+async fn handed_over(store: &dyn Store, name: &str) -> (Asker, i64, HandedOver) {
+    for _ in 0..ROUNDS {
+        let first = Asker::new(name);
+        let token = granted(store, first.acquire_with_spare(BRIEF, SPARE))
+            .await
+            .fence_token;
+        let next = handed_over_to(token + 7);
+        match one(store, first.hand_over(1, BRIEF, &next)).await {
+            Outcome::Extended { .. } => return (first, token, next),
+            // Too late.
+            Outcome::Lost => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("nobody hands over a lease of {BRIEF:?}");
+}
+
+/// A takeover names the caller that had the lease last as the former holder.
+pub async fn local_hand_over_is_named_by_a_takeover(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let (first, token, next) = handed_over(&*store, "hand-over").await;
+    until_not_held(&*store, &first.key).await;
+    let grant = granted(&*store, Asker::new("hand-over").acquire(LONG)).await;
+    let former = grant.taken_over.expect("the former holder is named");
+    assert_eq!((former.owner, former.fence_token), (next.owner, next.fence_token));
+    assert!(grant.fence_token > token + i64::from(SPARE));
+}
+
+/// A local hand-over of a lease that the row does not carry, or that is over: lost, and nothing is written.
+pub async fn local_hand_over_of_another_lease_changes_nothing(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let (holder, stranger) = (Asker::new("hand-over"), Asker::new("hand-over"));
+    let grant = granted(&*store, holder.acquire_with_spare(LONG, SPARE)).await;
+    let next = handed_over_to(grant.fence_token + 1);
+    let refused = async |asker: &Asker| {
+        let outcome = changes_nothing(&*store, asker.hand_over(2, LONG, &next)).await;
+        assert_eq!(outcome, Outcome::Lost);
+    };
+    refused(&stranger).await;
+    one(&*store, holder.release()).await;
+    refused(&holder).await;
+
+    granted(&*store, stranger.acquire_with_spare(SHORT, SPARE)).await;
+    refused(&holder).await;
+    until_not_held(&*store, &stranger.key).await;
+    refused(&stranger).await;
+}
+
+/// A revoked lease may be handed over; it is not longer for that.
+pub async fn local_hand_over_of_a_revoked_lease_is_written(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let first = Asker::new("hand-over");
+    let grant = granted(&*store, first.acquire_with_spare(LONG, SPARE)).await;
+    let before = existing(&*store, &first.key).await;
+    assert!(revoke(&*store, &first.key).await);
+    let next = handed_over_to(grant.fence_token + 1);
+    let outcome = one(&*store, first.hand_over(1, LONG * 2, &next)).await;
+    assert!(
+        matches!(outcome, Outcome::Extended { revoked: true, .. }),
+        "{outcome:?}"
+    );
+    let row = existing(&*store, &first.key).await;
+    assert_eq!((row.owner, row.fence_token), (next.owner, next.fence_token));
+    assert_eq!((row.expire_at, row.revoked), (before.expire_at, true));
+}

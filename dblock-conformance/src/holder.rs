@@ -1,0 +1,199 @@
+//! Extend and Release, by the holder and by everybody else.
+
+use dblock::LockRow;
+use dblock::store::{Outcome, Store};
+
+use super::Fixture;
+use super::context::{
+    Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, left, one, row, until_not_held,
+};
+
+/// Extend by the holder: the count is the given one, however often it is sent, and the lease is longer.
+pub async fn extend_writes_the_count_and_lengthens(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let asker = Asker::new("extend");
+    granted(&*store, asker.acquire(LONG)).await;
+    let before = existing(&*store, &asker.key).await;
+    for count in [2, 2, 5, 1] {
+        let outcome = one(&*other, asker.extend(count, LONG * 2)).await;
+        let Outcome::Extended {
+            remaining,
+            revoked,
+            wanted,
+        } = outcome
+        else {
+            panic!("{outcome:?}")
+        };
+        assert_about(remaining, LONG * 2);
+        assert!(!revoked && !wanted, "{outcome:?}");
+        let row = existing(&*store, &asker.key).await;
+        assert_eq!(row.reentrant_count, count);
+        assert_about(left(&row), LONG * 2);
+        let rest = LockRow {
+            reentrant_count: 1,
+            expire_at: before.expire_at,
+            now: before.now,
+            ..row
+        };
+        assert_eq!(rest, before, "only the count and the expiry change");
+    }
+}
+
+/// Extend with a short ttl: the count is written, the expiry stays.
+pub async fn extend_never_shortens(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let asker = Asker::new("shorten");
+    granted(&*store, asker.acquire(LONG)).await;
+    let before = existing(&*store, &asker.key).await;
+    let outcome = one(&*store, asker.extend(2, SHORT)).await;
+    let Outcome::Extended { remaining, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_about(remaining, LONG);
+    let row = existing(&*store, &asker.key).await;
+    assert_eq!(
+        row,
+        LockRow {
+            reentrant_count: 2,
+            now: row.now,
+            ..before
+        }
+    );
+}
+
+/// Extend by anybody but the holder: lost, and nothing is written, not even a row.
+pub async fn extend_of_another_lease_changes_nothing(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let (holder, stranger) = (Asker::new("extend"), Asker::new("extend"));
+    assert_eq!(one(&*store, stranger.extend(1, LONG)).await, Outcome::Lost);
+    assert_eq!(row(&*store, &stranger.key).await, None, "Extend made a row");
+
+    granted(&*store, holder.acquire(LONG)).await;
+    assert_eq!(
+        changes_nothing(&*store, stranger.extend(7, LONG * 2)).await,
+        Outcome::Lost
+    );
+    // The same chain under another lease is a stranger too.
+    let same_owner = Asker {
+        lease_id: stranger.lease_id,
+        ..holder.clone()
+    };
+    assert_eq!(
+        changes_nothing(&*store, same_owner.extend(7, LONG * 2)).await,
+        Outcome::Lost
+    );
+
+    one(&*store, holder.release()).await;
+    assert_eq!(
+        changes_nothing(&*store, holder.extend(1, LONG)).await,
+        Outcome::Lost
+    );
+    assert_eq!(
+        changes_nothing(&*store, stranger.extend(1, LONG)).await,
+        Outcome::Lost
+    );
+}
+
+/// Release by the holder: count 0 whatever it was, the rest of the row stays; a repeated one frees nothing.
+pub async fn release_frees_once(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let asker = Asker::new("release");
+    granted(&*store, asker.acquire(LONG)).await;
+    let before = existing(&*store, &asker.key).await;
+    one(&*store, asker.extend(3, SHORT)).await;
+    assert_eq!(
+        one(&*store, asker.release()).await,
+        Outcome::Released {
+            freed: true,
+            passed_on: false,
+        }
+    );
+    let row = existing(&*store, &asker.key).await;
+    assert_eq!(
+        row,
+        LockRow {
+            reentrant_count: 0,
+            now: row.now,
+            ..before
+        }
+    );
+    for _ in 0..2 {
+        let again = changes_nothing(&*other, asker.release()).await;
+        assert_eq!(
+            again,
+            Outcome::Released {
+                freed: false,
+                passed_on: false,
+            }
+        );
+    }
+}
+
+/// Release by anybody but the holder: lost, and nothing is written, not even a row.
+pub async fn release_of_another_lease_changes_nothing(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let (holder, stranger) = (Asker::new("release"), Asker::new("release"));
+    assert_eq!(one(&*store, stranger.release()).await, Outcome::Lost);
+    assert_eq!(row(&*store, &stranger.key).await, None, "Release made a row");
+
+    granted(&*store, holder.acquire(LONG)).await;
+    let same_owner = Asker {
+        lease_id: stranger.lease_id,
+        ..holder.clone()
+    };
+    assert_eq!(changes_nothing(&*store, stranger.release()).await, Outcome::Lost);
+    assert_eq!(
+        changes_nothing(&*store, same_owner.release()).await,
+        Outcome::Lost
+    );
+    one(&*store, holder.release()).await;
+    assert_eq!(changes_nothing(&*store, stranger.release()).await, Outcome::Lost);
+}
+
+/// Sees that nothing that `former` sends changes the row.
+async fn assert_powerless(store: &dyn Store, former: &Asker) {
+    assert_eq!(
+        changes_nothing(store, former.extend(1, LONG)).await,
+        Outcome::Lost
+    );
+    assert_eq!(changes_nothing(store, former.release()).await, Outcome::Lost);
+}
+
+/// Extend and Release of a lease that has expired, though nobody took it over: lost. It is never revived.
+pub async fn expired_lease_stays_lost(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let former = Asker::new("sticky");
+    granted(&*store, former.acquire(SHORT)).await;
+    until_not_held(&*store, &former.key).await;
+    assert_powerless(&*store, &former).await;
+    assert_powerless(&*store, &former).await;
+}
+
+/// Late requests of a holder whose lease was taken over.
+pub async fn former_holder_changes_nothing_after_a_takeover(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let (former, next) = (Asker::new("takeover"), Asker::new("takeover"));
+    granted(&*store, former.acquire(SHORT)).await;
+    until_not_held(&*store, &former.key).await;
+    granted(&*other, next.acquire(LONG)).await;
+    assert_powerless(&*store, &former).await;
+    let late = changes_nothing(&*store, former.acquire(LONG)).await;
+    assert!(
+        matches!(&late, Outcome::Busy(holder) if next.is(holder)),
+        "{late:?}"
+    );
+}
+
+/// Late requests of a lease whose chain holds the key again under a new lease.
+pub async fn former_holder_changes_nothing_after_a_new_grant(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let former = Asker::new("again");
+    granted(&*store, former.acquire(LONG)).await;
+    one(&*store, former.release()).await;
+    let again = Asker {
+        lease_id: Asker::new("again").lease_id,
+        ..former.clone()
+    };
+    granted(&*store, again.acquire(LONG)).await;
+    assert_powerless(&*store, &former).await;
+}

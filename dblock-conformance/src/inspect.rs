@@ -1,0 +1,125 @@
+//! Reading rows, the clock, the tables and the capabilities.
+
+use std::time::{Duration, SystemTime};
+
+use dblock::InspectFilter;
+use dblock::store::Store;
+
+use super::Fixture;
+use super::context::{Asker, LONG, SHORT, batch, existing, granted, one, until, until_not_held};
+
+async fn hold(store: &dyn Store, keys: &[&str]) {
+    let requests: Vec<_> = keys.iter().map(|key| Asker::new(key).acquire(LONG)).collect();
+    batch(store, &requests).await;
+}
+
+async fn keys(store: &dyn Store, filter: InspectFilter) -> Vec<String> {
+    let rows = store.inspect(&filter).await.expect("inspect reads rows");
+    rows.iter().map(|row| row.key.as_str().to_owned()).collect()
+}
+
+/// A prefix has no wildcards, no case and no accents.
+pub async fn inspect_compares_the_prefix_byte_by_byte(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    hold(
+        &*store,
+        &[
+            "ab", "abc", "Abc", "ab%", "a_c", "a%", "a*", "a[", "b", "äb", "a\\b", "a'b", "é", "e\u{301}",
+        ],
+    )
+    .await;
+    let with = |prefix: &str| keys(&*store, InspectFilter::new().prefix(prefix));
+    assert_eq!(with("ab").await, ["ab", "ab%", "abc"]);
+    assert_eq!(with("A").await, ["Abc"]);
+    assert_eq!(with("a%").await, ["a%"]);
+    assert_eq!(with("a_").await, ["a_c"]);
+    assert_eq!(with("a*").await, ["a*"]);
+    assert_eq!(with("a[").await, ["a["]);
+    assert_eq!(with("a\\").await, ["a\\b"]);
+    assert_eq!(with("a'").await, ["a'b"]);
+    assert_eq!(with("ä").await, ["äb"]);
+    assert_eq!(with("é").await, ["é"]);
+    assert_eq!(with("e").await, ["e\u{301}"]);
+    assert_eq!(with("ab ").await, [""; 0]);
+    assert_eq!(with("abcd").await, [""; 0]);
+    assert_eq!(with("").await.len(), 14);
+}
+
+/// Free and expired rows are there only when they are asked for.
+pub async fn inspect_leaves_free_rows_out(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let (held, free, expired) = (Asker::new("held"), Asker::new("free"), Asker::new("expired"));
+    granted(&*store, held.acquire(LONG)).await;
+    granted(&*store, free.acquire(LONG)).await;
+    one(&*store, free.release()).await;
+    granted(&*store, expired.acquire(SHORT)).await;
+    until_not_held(&*store, &expired.key).await;
+    assert_eq!(keys(&*store, InspectFilter::new()).await, ["held"]);
+    assert_eq!(
+        keys(&*store, InspectFilter::new().include_free()).await,
+        ["expired", "free", "held"]
+    );
+    assert_eq!(
+        keys(&*store, InspectFilter::new().include_free().prefix("f")).await,
+        ["free"]
+    );
+}
+
+/// Rows come in the order of their keys' bytes, and not more than wished.
+pub async fn inspect_orders_and_limits(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    hold(
+        &*store,
+        &["b", "a", "B", "a ", "ä", "Z", "z", "\u{1f512}", "\u{ffff}", "_"],
+    )
+    .await;
+    let ordered = ["B", "Z", "_", "a", "a ", "b", "z", "ä", "\u{ffff}", "\u{1f512}"];
+    assert_eq!(keys(&*store, InspectFilter::new()).await, ordered);
+    assert_eq!(keys(&*store, InspectFilter::new().limit(3)).await, ordered[..3]);
+    assert_eq!(keys(&*store, InspectFilter::new().limit(0)).await, [""; 0]);
+    assert_eq!(
+        keys(&*store, InspectFilter::new().prefix("a").limit(1)).await,
+        ["a"]
+    );
+}
+
+/// Times are µs since the Unix epoch in UTC, and they move.
+pub async fn clock_is_near_ours_and_moves(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let asker = Asker::new("clock");
+    granted(&*store, asker.acquire(LONG)).await;
+    let first = existing(&*store, &asker.key).await;
+    let ours = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("it is after 1970");
+    let theirs = Duration::from_micros(u64::try_from(first.now).expect("it is after 1970"));
+    assert!(
+        ours.abs_diff(theirs) < Duration::from_mins(10),
+        "the store's clock says {theirs:?}, ours {ours:?}"
+    );
+    until(&*store, &asker.key, "the clock to move", |row| {
+        row.now > first.now
+    })
+    .await;
+}
+
+/// `migrate` and `check_schema` find everything in order, and no row is lost.
+pub async fn migrating_again_keeps_the_rows(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let asker = Asker::new("migrate");
+    granted(&*store, asker.acquire(LONG)).await;
+    other.migrate().await.expect("migrate may be called again");
+    other.check_schema().await.expect("the tables are there");
+    assert!(existing(&*store, &asker.key).await.is_held());
+}
+
+/// Capabilities are the same each time and for each handle, and agree with the fence source.
+pub async fn capabilities_are_constant(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let capabilities = store.capabilities();
+    assert_eq!(capabilities, store.capabilities());
+    assert_eq!(capabilities, other.capabilities());
+    assert!(!capabilities.name.is_empty());
+    assert!(capabilities.concurrency >= 1);
+    assert_eq!(capabilities.verify_in, store.fence_source().is_some());
+}

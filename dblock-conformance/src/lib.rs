@@ -1,0 +1,303 @@
+//! The suite that shows that a store keeps the contract of [`Store::apply`], for the stores of [`dblock`] and for any
+//! other. **No semver promises**: a new version may have stricter checks. Use the version of your `dblock`.
+//!
+//! A store's author implements [`Fixture`] and writes one line, which makes one `#[tokio::test]` per check:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use dblock_conformance::Fixture;
+//! use dblock::store::{MemoryStore, Store};
+//!
+//! struct Memory(MemoryStore);
+//!
+//! impl Fixture for Memory {
+//!     async fn store(&self) -> Arc<dyn Store> {
+//!         Arc::new(self.0.clone())
+//!     }
+//! }
+//!
+//! mod memory {
+//!     use super::*;
+//!     dblock_conformance::store_conformance!(Some(Memory(MemoryStore::new())));
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! The tests need tokio with the features `macros` and `rt-multi-thread`. A check fails by panicking. Each has rows of
+//! its own, in a fresh fixture, and waits for nothing longer than [`TIMEOUT`]. Its name says what it shows; the text of
+//! its function says how. The list of [`store_conformance!`] is in two halves:
+//!
+//! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an operator
+//!   may do, tokens, local hand-overs, successors and the release that passes a row on, random requests beside
+//!   [`rules`](dblock::store::rules), purge, wake-ups, batches, races between handles, keys and holders of any text,
+//!   the clock, and migration.
+//! - **Through a [`LockManager`](dblock::LockManager)**, as programs use it: exclusion, takeover, waiting and wake-up,
+//!   tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost replies,
+//!   operators, missing tables. The shortest lease is a second, so some of these take a few.
+//!
+//! What a store says that it cannot do is not left out: the check sees that it is refused as
+//! [`Unsupported`](dblock::store::StoreErrorKind::Unsupported), and that nothing else is touched by that.
+//!
+//! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite with a
+//! store's servers under load, too: what it shows about time, it shows with wide bounds.
+
+#![allow(clippy::missing_panics_doc, reason = "a check fails by panicking")]
+
+mod acquire;
+mod batch;
+mod context;
+mod differential;
+mod forward;
+mod hand_over;
+mod holder;
+mod inspect;
+mod keys;
+mod listen;
+mod operator;
+mod pass_on;
+pub mod poll;
+mod purge;
+mod race;
+mod successor;
+mod through_manager;
+mod token;
+mod wanted;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use dblock::LockRow;
+use dblock::store::Store;
+
+pub use self::acquire::*;
+pub use self::batch::*;
+pub use self::context::TIMEOUT;
+pub use self::differential::*;
+pub use self::hand_over::*;
+pub use self::holder::*;
+pub use self::inspect::*;
+pub use self::keys::*;
+pub use self::listen::*;
+pub use self::operator::*;
+pub use self::pass_on::*;
+pub use self::purge::*;
+pub use self::race::*;
+pub use self::successor::*;
+pub use self::through_manager::*;
+pub use self::token::*;
+pub use self::wanted::*;
+
+/// For this crate's macros: `dblock` may not be in scope where they are used.
+#[doc(hidden)]
+pub use dblock;
+
+/// One fresh set of rows, apart from those of every other fixture: a table, file or prefix of its own.
+pub trait Fixture: Sync {
+    /// A new handle on the rows, independent of the others like another process, with its tables made.
+    fn store(&self) -> impl Future<Output = Arc<dyn Store>> + Send;
+
+    /// A new handle on another place, the same one each time, where no tables have been made. `None`, the
+    /// default, for a store that needs none.
+    fn bare(&self) -> impl Future<Output = Option<Arc<dyn Store>>> + Send {
+        std::future::ready(None)
+    }
+
+    /// Writes rows past the contract, in every column, in the place of those with the same keys. For
+    /// [`random_requests_are_carried_out_by_the_rules`], which starts from rows in any state then. `false`, the
+    /// default, where that cannot be done.
+    fn place(&self, rows: &[LockRow]) -> impl Future<Output = bool> + Send {
+        let _ = rows;
+        std::future::ready(false)
+    }
+
+    /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler, where
+    /// it can only find out when it listens; that must end as unsupported, then.
+    fn hears(&self) -> bool {
+        true
+    }
+}
+
+/// Makes one `#[tokio::test]` for each check of this crate.
+///
+/// The expression is evaluated anew in each test, inside an `async fn`, and gives an `Option` of a
+/// [`Fixture`]; on `None` the test does nothing. Put the line into a module named
+/// after the store. The caller's crate needs tokio with `macros` and `rt-multi-thread`.
+#[macro_export]
+macro_rules! store_conformance {
+    ($fixture:expr) => {
+        $crate::store_conformance!(@tests $fixture =>
+            absent_row_is_granted,
+            free_row_is_granted,
+            row_held_by_another_is_busy,
+            expired_row_is_taken_over,
+            repeated_acquire_is_the_same_grant,
+            repeated_acquire_does_not_undo_a_revocation,
+            released_lease_is_not_granted_again,
+            expired_lease_is_not_granted_again,
+
+            extend_writes_the_count_and_lengthens,
+            extend_never_shortens,
+            extend_of_another_lease_changes_nothing,
+            release_frees_once,
+            release_of_another_lease_changes_nothing,
+            expired_lease_stays_lost,
+            former_holder_changes_nothing_after_a_takeover,
+            former_holder_changes_nothing_after_a_new_grant,
+
+            wanted_is_only_extended,
+            wanted_is_reported_to_the_holder,
+            wanted_runs_out,
+
+            revoked_lease_is_not_lengthened,
+            revocation_ends_with_the_lease,
+            revoke_finds_only_held_rows,
+            force_release_frees_at_once,
+            force_release_finds_only_held_rows,
+
+            tokens_grow_over_every_change_of_owner,
+            quick_grants_have_different_tokens,
+
+            spare_tokens_are_never_given_again,
+            spare_tokens_are_kept_once,
+            local_hand_over_is_written,
+            late_local_hand_over_is_not_written,
+            local_hand_over_is_named_by_a_takeover,
+            local_hand_over_of_another_lease_changes_nothing,
+            local_hand_over_of_a_revoked_lease_is_written,
+
+            purge_takes_only_idle_rows,
+            purge_goes_in_steps,
+            tokens_grow_over_a_purge,
+
+            busy_acquire_becomes_the_successor,
+            busy_acquire_without_queue_is_no_successor,
+            successor_that_asks_again_keeps_its_place,
+            successor_stays_before_who_came_at_about_the_same_time,
+            successor_that_came_later_is_replaced,
+            lapsed_successor_is_replaced_by_anybody,
+            successor_withdraws,
+            extend_and_revoke_leave_the_successor,
+            takeover_clears_the_successor,
+            force_release_clears_the_successor,
+
+            release_passes_the_row_on,
+            successor_that_asks_after_the_release_is_granted,
+            tokens_grow_over_every_pass_on,
+            release_frees_behind_a_lapsed_successor,
+            batches_pass_on_free_and_withdraw,
+
+            random_requests_are_carried_out_by_the_rules,
+
+            releases_of_wanted_keys_are_told,
+            passed_on_rows_are_told,
+            listening_can_be_dropped,
+
+            empty_batch_has_no_answers,
+            batch_of_mixed_actions_answers_in_order,
+            batch_of_a_hundred_keys,
+
+            one_owner_at_a_time,
+            crossing_batches_exclude_each_other,
+            repeated_requests_from_two_handles_agree,
+
+            keys_are_compared_byte_by_byte,
+            holders_are_kept_as_they_are,
+
+            inspect_compares_the_prefix_byte_by_byte,
+            inspect_leaves_free_rows_out,
+            inspect_orders_and_limits,
+            clock_is_near_ours_and_moves,
+            migrating_again_keeps_the_rows,
+            capabilities_are_constant,
+
+            tasks_of_two_managers_never_overlap,
+            callers_of_one_process_get_in_first_come_first_served,
+            other_keys_do_not_wait,
+            a_lease_left_behind_is_taken_over_when_its_ttl_is_over,
+            renewal_keeps_a_body_inside_for_three_ttls,
+
+            who_waits_holds_nothing,
+            try_acquire_gives_none_when_busy,
+            busy_says_who_and_how_long,
+            timeout_says_who_and_how_long,
+            a_wait_counts_the_whole_queue,
+            a_waiter_gets_in_soon_after_the_release,
+
+            tokens_grow_over_managers_and_force,
+            a_guard_reports_its_own_token_while_another_has_a_newer,
+            tokens_grow_over_a_takeover,
+
+            the_longest_key_works,
+            keys_that_look_alike_are_locks_of_their_own,
+
+            each_hold_counts_in_the_row,
+            owner_and_token_stay_the_same_inside,
+            deep_nesting_counts_up_and_down,
+            two_nested_calls_at_once_count_twice,
+            siblings_without_an_enclosing_hold_exclude_each_other,
+            a_spawned_task_is_a_new_owner,
+            another_manager_does_not_reenter,
+            a_guard_taken_inside_outlives_the_body,
+            a_nested_call_that_is_dropped_counts_back,
+            a_nested_panic_counts_back,
+            nested_calls_with_other_keys_share_the_owner,
+            waiting_forever_inside_of_another_lock_is_refused,
+            a_lease_that_was_freed_by_force_is_not_reentered,
+            an_expired_lease_is_not_reentered_even_if_nobody_took_it,
+            reentry_extends_the_lease,
+
+            a_body_that_returns_has_released,
+            a_body_that_fails_has_released,
+            a_panic_goes_on_after_the_release,
+            with_leaves_nothing_behind_wherever_it_is_dropped,
+            acquire_leaves_nothing_behind_wherever_it_is_dropped,
+            an_acquire_cut_off_at_any_time_leaves_nothing_behind,
+            a_waiting_acquire_that_is_dropped_leaves_nothing_behind,
+            a_body_that_loses_a_select_is_released,
+            a_body_that_times_out_is_released,
+            an_aborted_task_is_released,
+            a_released_guard_has_released,
+            a_release_that_the_engine_sees_before_it_is_told_is_confirmed,
+            a_dropped_guard_is_released,
+            the_lock_outlives_its_manager_but_not_its_guard,
+            hold_min_keeps_the_row_busy_but_not_the_caller,
+
+            a_lease_freed_by_force_stops_its_body,
+            a_body_that_only_wants_a_signal_goes_on,
+            an_unrenewed_body_is_dropped_before_the_lease_ends,
+            max_hold_ends_a_lease_that_is_renewed,
+            a_body_that_finished_in_time_keeps_its_result,
+            a_late_release_changes_nothing_and_says_lost,
+            a_former_holder_renews_nothing,
+            an_expired_guard_releases_nothing,
+            the_loss_of_an_inner_lock_leaves_the_outer_one,
+            the_loss_of_the_outer_lock_drops_the_nested_bodies,
+
+            lost_replies_count_nothing_twice,
+            lost_replies_free_nobody_elses_lock,
+            lost_replies_lose_no_lease,
+
+            inspect_filters_by_prefix_and_count,
+            a_look_at_one_key_sees_that_key_alone,
+            a_revoked_lock_is_free_when_its_holder_leaves,
+            a_revoked_lease_is_told_and_not_renewed,
+            a_key_freed_by_force_can_be_taken_at_once,
+            orders_about_a_free_key_find_nothing,
+            health_says_when_the_store_last_answered,
+
+            missing_tables_name_the_remedy,
+            fence_check_elsewhere_is_unsupported,
+            runtime_is_the_callers_or_its_own,
+        );
+    };
+    (@tests $fixture:expr => $($check:ident,)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $check() {
+                if let Some(fixture) = $fixture {
+                    $crate::$check(&fixture).await;
+                }
+            }
+        )*
+    };
+}

@@ -1,0 +1,161 @@
+//! Wake-ups: a store that can tells of every release of a wanted key; one that cannot says so.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dblock::store::{Outcome, Store, StoreError, StoreErrorKind, WakeUp};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::Fixture;
+use super::context::{Asker, LONG, batch, existing, granted, one, within};
+use super::keys::look_alikes;
+use super::successor::{lapsed, queued};
+
+/// Listens on a task of its own, from now on.
+pub(super) async fn listening(
+    store: Arc<dyn Store>,
+) -> (mpsc::UnboundedReceiver<WakeUp>, JoinHandle<StoreError>) {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let task = tokio::spawn(async move {
+        let tell = move |wake_up| drop(tell.send(wake_up));
+        store.listen(&tell).await
+    });
+    let first = within("the store to listen", told.recv()).await;
+    assert_eq!(first, Some(WakeUp::Listening), "it says first that it listens");
+    (told, task)
+}
+
+/// Two listeners hear of each release of a wanted key, alone and in a batch, whatever its key looks like.
+/// Without the capability, or where nothing is heard, `listen` ends at once, as unsupported.
+pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    if !(store.capabilities().wake_ups && fixture.hears()) {
+        let refused = within("listen to refuse", store.listen(&|_| ())).await;
+        assert_eq!(refused.kind(), StoreErrorKind::Unsupported, "{refused}");
+        return;
+    }
+    let mut listeners = Vec::new();
+    for _ in 0..2 {
+        listeners.push(listening(fixture.store().await).await);
+    }
+    let askers: Vec<Asker> = look_alikes().iter().map(|name| Asker::new(name)).collect();
+    for asker in &askers {
+        granted(&*store, asker.acquire(LONG)).await;
+        let waits = one(&*other, Asker::new(asker.key.as_str()).acquire_wanting(LONG)).await;
+        assert!(matches!(waits, Outcome::Busy(_)), "{waits:?}");
+    }
+    let (alone, together) = askers.split_at(3);
+    for asker in alone {
+        let outcome = one(&*store, asker.release()).await;
+        assert_eq!(
+            outcome,
+            Outcome::Released {
+                freed: true,
+                passed_on: false,
+            }
+        );
+    }
+    let releases: Vec<_> = together.iter().map(Asker::release).collect();
+    batch(&*store, &releases).await;
+
+    for (told, _) in &mut listeners {
+        let mut missing: std::collections::BTreeSet<_> =
+            askers.iter().map(|asker| asker.key.clone()).collect();
+        within("every release to be told", async {
+            while !missing.is_empty() {
+                match told.recv().await {
+                    Some(WakeUp::Released(key)) => drop(missing.remove(&key)),
+                    Some(WakeUp::Listening) => {}
+                    Some(other) => panic!("{other:?} of nobody's"),
+                    None => panic!("the listener ended; it has not told {missing:?}"),
+                }
+            }
+        })
+        .await;
+    }
+    for (_, task) in listeners {
+        task.abort();
+    }
+}
+
+/// Listeners hear who has a row that was passed on, alone and in a batch beside one that was freed. A key whose
+/// successor has lapsed is told as freed.
+pub async fn passed_on_rows_are_told(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    if !(store.capabilities().wake_ups && fixture.hears()) {
+        return;
+    }
+    let mut listeners = Vec::new();
+    for _ in 0..2 {
+        listeners.push(listening(fixture.store().await).await);
+    }
+    let mut expected = BTreeMap::new();
+    let mut releases = Vec::new();
+    for n in 0..6 {
+        // As long as a key may be, and of characters that need care.
+        let name = format!("'{n}\\\"\u{1f512} {}", "n".repeat(240));
+        let (holder, next) = queued(&*other, &name).await;
+        expected.insert(holder.key.clone(), Some(next));
+        releases.push(holder.release());
+    }
+    let (freed, _) = lapsed(&*other, "lapsed").await;
+    expected.insert(freed.key.clone(), None);
+    releases.push(freed.release());
+    for alone in releases.drain(..2) {
+        one(&*store, alone).await;
+    }
+    batch(&*store, &releases).await;
+    for (told, task) in &mut listeners {
+        let mut missing = expected.clone();
+        within("every pass-on to be told", async {
+            while !missing.is_empty() {
+                match told.recv().await {
+                    Some(WakeUp::PassedOn {
+                        key,
+                        lease_id,
+                        fence_token,
+                    }) => {
+                        let next = expected[&key].as_ref().expect("the row was passed on");
+                        let row = existing(&*store, &key).await;
+                        assert_eq!((lease_id, fence_token), (next.lease_id, row.fence_token));
+                        missing.remove(&key);
+                    }
+                    Some(WakeUp::Released(key)) => {
+                        assert!(expected[&key].is_none(), "{key:?} was not freed");
+                        missing.remove(&key);
+                    }
+                    Some(_) => {}
+                    None => panic!("the listener ended; it has not told {missing:?}"),
+                }
+            }
+        })
+        .await;
+        task.abort();
+    }
+}
+
+/// Dropping `listen` breaks nothing: the handle goes on, and can listen again.
+pub async fn listening_can_be_dropped(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    if !(store.capabilities().wake_ups && fixture.hears()) {
+        return;
+    }
+    for round in 0..3 {
+        let (mut told, task) = listening(Arc::clone(&store)).await;
+        let asker = Asker::new(&format!("again {round}"));
+        granted(&*store, asker.acquire(LONG)).await;
+        one(
+            &*store,
+            Asker::new(asker.key.as_str()).acquire_wanting(Duration::from_secs(5)),
+        )
+        .await;
+        one(&*store, asker.release()).await;
+        let heard = within("the release to be told", told.recv()).await;
+        assert_eq!(heard, Some(WakeUp::Released(asker.key.clone())));
+        task.abort();
+        let ended = task.await.expect_err("it was aborted");
+        assert!(ended.is_cancelled(), "{ended}");
+    }
+}

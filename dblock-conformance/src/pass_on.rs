@@ -1,0 +1,255 @@
+//! Passing on: the release of a row with a live successor.
+
+use std::time::Duration;
+
+use dblock::LockRow;
+use dblock::store::{NEXT_TTL, Outcome, Store};
+
+use super::Fixture;
+use super::context::{
+    Asker, LONG, ROUNDS, SPARE, assert_about, batch, changes_nothing, existing, granted, one, revoke,
+};
+use super::successor::{lapsed, queued, queued_behind};
+
+const PASSED_ON: Outcome = Outcome::Released {
+    freed: true,
+    passed_on: true,
+};
+
+const FREED: Outcome = Outcome::Released {
+    freed: true,
+    passed_on: false,
+};
+
+/// A key that was passed on: who had it, and who has it now, for [`NEXT_TTL`].
+async fn passed_on(store: &dyn Store, name: &str) -> (Asker, Asker) {
+    let (holder, next) = queued(store, name).await;
+    assert_eq!(one(store, holder.release()).await, PASSED_ON);
+    (holder, next)
+}
+
+/// Sees that `after` is what the release of `before` makes of it.
+fn assert_passed_on(before: &LockRow, after: &LockRow, to: &Asker) {
+    assert!(
+        after.acquired_at >= before.now && after.acquired_at <= after.now,
+        "passed on at another time: {after:?}"
+    );
+    let fence_token = after.acquired_at.max(before.fence_ceiling + 1);
+    let ttl = i64::try_from(NEXT_TTL.as_micros()).expect("a short time");
+    let expected = LockRow {
+        owner: to.owner,
+        holder: to.holder.clone(),
+        lease_id: to.lease_id,
+        reentrant_count: 1,
+        fence_token,
+        fence_ceiling: fence_token + i64::from(SPARE),
+        acquired_at: after.acquired_at,
+        expire_at: after.acquired_at + ttl,
+        revoked: false,
+        next: None,
+        now: after.now,
+        ..before.clone()
+    };
+    assert_eq!(*after, expected);
+}
+
+/// Release by the holder: the successor holds the row in its place, whatever the count was, with a token above the
+/// ceiling and not revoked. The former holder is powerless.
+pub async fn release_passes_the_row_on(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    // The ceiling is behind the clock, and ahead of it.
+    for spare in [0, u32::MAX] {
+        let name = format!("spare {spare}");
+        let (holder, next) = (Asker::new(&name), Asker::with_holder(&name, "host/2 next"));
+        granted(&*store, holder.acquire_with_spare(LONG, spare)).await;
+        queued_behind(one(&*other, next.queue(Duration::ZERO)).await);
+        one(&*store, holder.extend(3, LONG)).await;
+        assert!(revoke(&*other, &holder.key).await);
+        let before = existing(&*store, &holder.key).await;
+        assert_eq!(one(&*store, holder.release()).await, PASSED_ON);
+        let after = existing(&*store, &holder.key).await;
+        assert_passed_on(&before, &after, &next);
+        for late in [holder.release(), holder.extend(1, LONG)] {
+            assert_eq!(changes_nothing(&*store, late).await, Outcome::Lost);
+        }
+    }
+}
+
+/// Acquire by the lease that the row was passed on to, as after a lost wake-up: the same token, the same expiry. It
+/// extends the lease to its whole length.
+pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    for _ in 0..ROUNDS {
+        let (_, next) = passed_on(&*store, "asks").await;
+        let before = existing(&*store, &next.key).await;
+        for request in [next.acquire(LONG), next.queue(Duration::ZERO)] {
+            let outcome = one(&*other, request).await;
+            let Outcome::Granted {
+                fence_token,
+                remaining,
+                taken_over: None,
+                wanted: true,
+            } = outcome
+            else {
+                // Too late.
+                assert_eq!(outcome, Outcome::Lost);
+                continue;
+            };
+            assert_eq!(fence_token, before.fence_token);
+            assert!(remaining <= NEXT_TTL, "{remaining:?}");
+            let after = existing(&*store, &next.key).await;
+            let now = after.now;
+            assert_eq!(
+                after,
+                LockRow {
+                    now,
+                    ..before.clone()
+                }
+            );
+        }
+        let extended = one(&*other, next.extend(1, LONG)).await;
+        if let Outcome::Extended { remaining, .. } = extended {
+            assert_about(remaining, LONG);
+            let third = one(&*store, Asker::new("asks").acquire(LONG)).await;
+            assert!(
+                matches!(&third, Outcome::Busy(holder) if next.is(holder)),
+                "{third:?}"
+            );
+            return;
+        }
+        assert_eq!(extended, Outcome::Lost);
+    }
+    panic!("nobody asks within {NEXT_TTL:?}");
+}
+
+/// A lease that was passed on is passed on again, and each token is larger.
+pub async fn tokens_grow_over_every_pass_on(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    for _ in 0..ROUNDS {
+        let (_, mut holder) = passed_on(&*store, "again").await;
+        for step in 0.. {
+            let next = Asker::new("again");
+            let before = existing(&*store, &next.key).await;
+            let outcome = one(&*other, next.queue(Duration::ZERO)).await;
+            // Too late.
+            if !matches!(outcome, Outcome::Queued { .. }) {
+                break;
+            }
+            let released = one(&*store, holder.release()).await;
+            if released == Outcome::Lost {
+                break;
+            }
+            assert_eq!(released, PASSED_ON);
+            assert_passed_on(&before, &existing(&*store, &next.key).await, &next);
+            if step == 5 {
+                return;
+            }
+            holder = next;
+        }
+    }
+    panic!("nobody passes a lease on within {NEXT_TTL:?}");
+}
+
+/// Release by the holder when the successor's time is over: the key is free, and nobody is next.
+pub async fn release_frees_behind_a_lapsed_successor(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let (holder, late) = lapsed(&*store, "lapsed").await;
+    let before = existing(&*store, &holder.key).await;
+    assert_eq!(one(&*store, holder.release()).await, FREED);
+    let after = existing(&*store, &holder.key).await;
+    let expected = LockRow {
+        reentrant_count: 0,
+        next: None,
+        now: after.now,
+        ..before
+    };
+    assert_eq!(after, expected);
+    assert_eq!(changes_nothing(&*other, late.release()).await, Outcome::Lost);
+    granted(&*other, late.acquire(LONG)).await;
+}
+
+/// Each state of a row in one batch of acquires, one of extends and one of releases.
+pub async fn batches_pass_on_free_and_withdraw(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let (passes, next) = queued(&*store, "passes on").await;
+    let (frees, late) = lapsed(&*store, "frees").await;
+    let (waited_for, leaves) = queued(&*store, "withdraws").await;
+    let (stays, replaced) = queued(&*store, "stays").await;
+    let (again, before) = queued(&*store, "again").await;
+    let (lost, gone) = (Asker::new("lost"), Asker::new("gone"));
+    granted(&*store, gone.acquire(LONG)).await;
+    one(&*store, gone.release()).await;
+    let first = Asker::new("stays");
+
+    let acquires = [
+        Asker::new("fresh").queue(Duration::ZERO),
+        first.queue(2 * LONG),
+        Asker::new("passes on").queue(Duration::ZERO),
+        before.queue(Duration::ZERO),
+        Asker::new("withdraws").acquire_wanting(LONG),
+        gone.queue(Duration::ZERO),
+    ];
+    let answers = batch(&*other, &acquires).await;
+    assert!(
+        matches!(
+            &answers[..],
+            [
+                Outcome::Granted { .. },
+                Outcome::Queued { holder: second, .. },
+                Outcome::Busy(third),
+                Outcome::Queued { holder: fourth, .. },
+                Outcome::Busy(fifth),
+                Outcome::Lost,
+            ] if stays.is(second) && passes.is(third) && again.is(fourth) && waited_for.is(fifth)
+        ),
+        "{answers:?}"
+    );
+    let mut rows_before = Vec::new();
+    for asker in [&passes, &again, &waited_for] {
+        rows_before.push(existing(&*store, &asker.key).await);
+    }
+    let releases = [
+        leaves.release(),
+        passes.release(),
+        late.release(),
+        lost.release(),
+        replaced.release(),
+        again.release(),
+        gone.release(),
+    ];
+    let repeated = Outcome::Released {
+        freed: false,
+        passed_on: false,
+    };
+    let answers = batch(&*other, &releases).await;
+    let expected = [
+        Outcome::Withdrawn,
+        PASSED_ON,
+        Outcome::Withdrawn,
+        Outcome::Lost,
+        Outcome::Lost,
+        PASSED_ON,
+        repeated,
+    ];
+    assert_eq!(answers, expected);
+    assert_passed_on(&rows_before[0], &existing(&*store, &passes.key).await, &next);
+    assert_passed_on(&rows_before[1], &existing(&*store, &again.key).await, &before);
+    let row = existing(&*store, &waited_for.key).await;
+    let expected = LockRow {
+        next: None,
+        now: row.now,
+        ..rows_before.remove(2)
+    };
+    assert_eq!(row, expected);
+
+    let releases = [
+        frees.release(),
+        stays.release(),
+        passes.release(),
+        waited_for.release(),
+    ];
+    let answers = batch(&*other, &releases).await;
+    assert_eq!(answers, [FREED, PASSED_ON, Outcome::Lost, FREED]);
+    let row = existing(&*store, &stays.key).await;
+    assert_eq!((row.lease_id, row.next), (first.lease_id, None));
+}

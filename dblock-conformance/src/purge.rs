@@ -1,0 +1,148 @@
+//! Purge: rows that nobody has used for long enough go, no other row does, and tokens grow all the same.
+
+use std::time::Duration;
+
+use dblock::store::{Outcome, Store};
+use dblock::{InspectFilter, Key};
+
+use super::Fixture;
+use super::context::{Asker, BRIEF, LONG, ROUNDS, SHORT, existing, granted, key, one, row, until};
+
+/// Purges the whole table, a few rows at a step. How many rows went.
+async fn purge_all(store: &dyn Store, idle: Duration) -> u64 {
+    let mut rows = 0;
+    let mut after: Option<Key> = None;
+    loop {
+        let step = store.purge(idle, after.as_ref(), 2).await.expect("purge works");
+        assert!(step.rows <= 2, "{step:?} of two rows");
+        rows += step.rows;
+        let Some(next) = step.next else { return rows };
+        assert!(Some(&next) > after.as_ref(), "{next:?} after {after:?}");
+        after = Some(next);
+    }
+}
+
+/// Takes and releases a key, and waits until the lease that it had would have ended.
+async fn leave_idle(store: &dyn Store, name: &str) -> i64 {
+    let asker = Asker::new(name);
+    let token = granted(store, asker.acquire(SHORT)).await.fence_token;
+    one(store, asker.release()).await;
+    until_idle(store, &asker.key).await;
+    token
+}
+
+/// The same with a key that somebody wants.
+async fn leave_wanted(store: &dyn Store, name: &str) {
+    for _ in 0..ROUNDS {
+        let (wanted, waiter) = (Asker::new(name), Asker::new(name));
+        granted(store, wanted.acquire(BRIEF)).await;
+        match one(store, waiter.acquire_wanting(LONG)).await {
+            Outcome::Busy(_) => {
+                one(store, wanted.release()).await;
+                return until_idle(store, &wanted.key).await;
+            }
+            // Too late.
+            Outcome::Granted { .. } => drop(one(store, waiter.release()).await),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("nobody waits for a lease of {BRIEF:?}");
+}
+
+async fn until_idle(store: &dyn Store, key: &Key) {
+    until(store, key, "the lease's end to pass", |row| {
+        row.now > row.expire_at
+    })
+    .await;
+}
+
+async fn keys(store: &dyn Store) -> Vec<String> {
+    let filter = InspectFilter::new().include_free();
+    let rows = store.inspect(&filter).await.expect("inspect reads rows");
+    rows.iter().map(|row| row.key.as_str().to_owned()).collect()
+}
+
+/// What is held, was held until just now, is wanted, or has a ceiling above the clock stays; the rest goes.
+pub async fn purge_takes_only_idle_rows(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    granted(&*store, Asker::new("held").acquire(LONG)).await;
+
+    let recent = Asker::new("recent");
+    granted(&*store, recent.acquire(LONG)).await;
+    one(&*store, recent.release()).await;
+
+    leave_wanted(&*store, "wanted").await;
+
+    // The tokens that it kept free reach far beyond the clock.
+    let ahead = Asker::new("ahead");
+    granted(&*store, ahead.acquire_with_spare(SHORT, u32::MAX)).await;
+    one(&*store, ahead.release()).await;
+    until_idle(&*store, &ahead.key).await;
+
+    let dead = Asker::new("dead");
+    granted(&*store, dead.acquire(SHORT)).await;
+    until_idle(&*store, &dead.key).await;
+    for name in ["a", "idle", "z"] {
+        leave_idle(&*store, name).await;
+    }
+
+    assert_eq!(
+        purge_all(&*other, LONG).await,
+        0,
+        "nothing has been idle for that long"
+    );
+    purge_all(&*other, Duration::ZERO).await;
+    assert_eq!(keys(&*store).await, ["ahead", "held", "recent", "wanted"]);
+    assert!(existing(&*store, &key("held")).await.is_held());
+    assert_eq!(purge_all(&*other, Duration::ZERO).await, 0, "and it is done");
+}
+
+/// A step looks at no more rows than it may, behind the key that it is given, and says where to go on.
+pub async fn purge_goes_in_steps(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    for name in ["a", "b", "c", "d"] {
+        leave_idle(&*store, name).await;
+    }
+    granted(&*store, Asker::new("c").acquire(LONG)).await;
+    let behind = key("a");
+    let step = store
+        .purge(Duration::ZERO, Some(&behind), 2)
+        .await
+        .expect("purge works");
+    assert_eq!(
+        (step.rows, step.next),
+        (1, Some(key("c"))),
+        "it looked at b and c"
+    );
+    assert_eq!(keys(&*store).await, ["a", "c", "d"]);
+    let step = store
+        .purge(Duration::ZERO, Some(&key("c")), 10)
+        .await
+        .expect("purge works");
+    assert_eq!((step.rows, step.next), (1, None), "d was the last one");
+    assert_eq!(keys(&*store).await, ["a", "c"]);
+}
+
+/// The first token after a purge is larger than the last before, and nobody's late request finds a row.
+pub async fn tokens_grow_over_a_purge(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let mut last = 0;
+    for _ in 0..3 {
+        let former = Asker::new("purged");
+        let token = granted(&*store, former.acquire_with_spare(SHORT, 100))
+            .await
+            .fence_token;
+        assert!(token > last, "token {token} after {last}");
+        last = token + 100;
+        one(&*store, former.release()).await;
+        until(&*store, &former.key, "the row to be idle", |row| {
+            row.now > row.expire_at && row.now > row.fence_ceiling
+        })
+        .await;
+        purge_all(&*store, Duration::ZERO).await;
+        assert_eq!(row(&*store, &former.key).await, None);
+        assert_eq!(one(&*store, former.extend(1, LONG)).await, Outcome::Lost);
+        assert_eq!(one(&*store, former.release()).await, Outcome::Lost);
+        assert_eq!(row(&*store, &former.key).await, None);
+    }
+}

@@ -1,0 +1,105 @@
+//! What a store says it can do, it does; what it cannot do is refused as unsupported, and nothing else is
+//! touched by it.
+
+use dblock::store::StoreErrorKind;
+use dblock::{LockError, LockManager};
+use tokio::time::Instant;
+
+use super::site::{LONG, Site, long, patient};
+use crate::Fixture;
+
+/// A fresh place has no tables: `check_schema` and locks name the remedy, and `migrate`, from many nodes at
+/// once, makes them. A store without tables is ready at once.
+pub async fn missing_tables_name_the_remedy(fixture: &impl Fixture) {
+    let Some(one) = fixture.bare().await else {
+        let store = fixture.store().await;
+        store
+            .check_schema()
+            .await
+            .expect("a store without tables is ready");
+        return store.migrate().await.expect("there is nothing to migrate");
+    };
+    let bare = async || fixture.bare().await.expect("the same answer each time");
+    let missing = one.check_schema().await.expect_err("there are no tables");
+    assert_eq!(missing.kind(), StoreErrorKind::Schema, "{missing}");
+    assert!(missing.to_string().contains("migrate"), "{missing}");
+
+    assert_schema(LockManager::builder(bare().await).build().await);
+    let locks = LockManager::builder(bare().await).start().unwrap();
+    for options in [long(), patient()] {
+        let since = Instant::now();
+        assert_schema(locks.acquire("key", options).await);
+        assert!(since.elapsed() < LONG / 2, "waiting does not help");
+    }
+    let two = bare().await;
+    let (first, second) = tokio::join!(one.migrate(), two.migrate());
+    first.expect("migrate makes the tables");
+    second.expect("migrate at the same time as another node");
+    one.check_schema().await.expect("the tables are there");
+    two.check_schema()
+        .await
+        .expect("the tables are there for the other node");
+    locks.with("key", long(), async {}).await.unwrap();
+}
+
+#[track_caller]
+fn assert_schema<T: std::fmt::Debug>(result: Result<T, LockError>) {
+    match result {
+        Err(LockError::Store { source, .. }) => {
+            assert_eq!(source.kind(), StoreErrorKind::Schema, "{source}");
+            assert!(source.to_string().contains("migrate"), "{source}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A fence check on a database that does not keep the locks: refused as unsupported, and the lease goes on.
+/// Without the feature `sqlite` there is no connection to try it on, and nothing is checked.
+pub async fn fence_check_elsewhere_is_unsupported(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let guard = site.manager().await.acquire("key", long()).await.unwrap();
+    #[cfg(feature = "sqlite")]
+    {
+        use sqlx::Connection;
+
+        let mut elsewhere = sqlx::SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        match guard.verify_in(&mut elsewhere).await {
+            Err(LockError::Store { source, .. }) => {
+                let unsupported = source.kind() == StoreErrorKind::Unsupported;
+                // A SQLite store may find that the other file has no such table.
+                assert!(unsupported || site.verifies(), "{source}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+    assert!(site.is_free("key").await);
+}
+
+/// A store with `callers_runtime` refuses to be built where there is no runtime; any other goes on when the
+/// runtime that built its manager, and took the lock, has ended.
+pub async fn runtime_is_the_callers_or_its_own(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let store = fixture.store().await;
+    if store.capabilities().callers_runtime {
+        let built = std::thread::spawn(|| LockManager::builder(store).start());
+        let refused = built.join().expect("no panic").map(drop);
+        assert!(matches!(refused, Err(LockError::Invalid { .. })), "{refused:?}");
+        return;
+    }
+    let elsewhere = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let locks = LockManager::builder(store).build().await.unwrap();
+            locks.acquire("key", long()).await.unwrap()
+        })
+    });
+    let guard = elsewhere.await.expect("no panic");
+    assert_eq!(site.the_row("key").await.reentrant_count, 1);
+    guard.release().await.unwrap();
+    assert!(site.is_free("key").await);
+}

@@ -1,0 +1,181 @@
+//! At most one owner is inside of a key at any time.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dblock::{LockError, LostReason, current};
+use futures_util::future::join_all;
+use tokio::task::JoinSet;
+
+use super::site::{SHORT, Site, long, patient, short};
+use crate::Fixture;
+
+/// What a lock protects: reading, letting others run, and writing.
+#[derive(Debug, Default)]
+struct Resource {
+    inside: AtomicU32,
+    overlaps: AtomicU32,
+    value: AtomicU32,
+}
+
+impl Resource {
+    async fn use_it(&self) {
+        if self.inside.fetch_add(1, Ordering::SeqCst) > 0 {
+            self.overlaps.fetch_add(1, Ordering::SeqCst);
+        }
+        let value = self.value.load(Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        self.value.store(value + 1, Ordering::SeqCst);
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Twelve tasks of two managers take turns on two keys: no two are inside of one at once, and no update is lost.
+pub async fn tasks_of_two_managers_never_overlap(fixture: &impl Fixture) {
+    const TASKS: usize = 12;
+    const TURNS: usize = 5;
+    let site = Site::new(fixture).await;
+    let keys = ["even", "odd"];
+    let managers = [site.manager().await, site.manager().await];
+    let resources: Arc<[Resource; 2]> = Arc::default();
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (locks, resources) = (managers[task % 2].clone(), Arc::clone(&resources));
+        tasks.spawn(async move {
+            for turn in 0..TURNS {
+                let which = (task / 2 + turn) % 2;
+                let body = resources[which].use_it();
+                locks.with(keys[which], patient(), body).await.unwrap();
+            }
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    let sum = |of: fn(&Resource) -> &AtomicU32| -> u32 {
+        resources
+            .iter()
+            .map(|resource| of(resource).load(Ordering::SeqCst))
+            .sum()
+    };
+    assert_eq!(sum(|resource| &resource.overlaps), 0, "overlaps");
+    assert_eq!(
+        sum(|resource| &resource.value) as usize,
+        TASKS * TURNS,
+        "no update is lost"
+    );
+    for key in keys {
+        assert!(site.is_free(key).await);
+    }
+}
+
+/// Eight callers queue in one process: they enter in the order in which they came.
+pub async fn callers_of_one_process_get_in_first_come_first_served(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    let order = Mutex::new(Vec::new());
+    let callers = (0..8).map(|caller| {
+        let order = &order;
+        locks.with(
+            "key",
+            patient(),
+            async move { order.lock().unwrap().push(caller) },
+        )
+    });
+    // `join_all` polls them in order, and the release only after all of them are in the queue.
+    let (ended, released) = tokio::join!(join_all(callers), guard.release());
+    released.unwrap();
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    assert_eq!(order.into_inner().unwrap(), (0..8).collect::<Vec<_>>());
+}
+
+/// Keys that look alike do not wait for each other.
+pub async fn other_keys_do_not_wait(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (first, second) = (site.manager().await, site.manager().await);
+    let _one = first.acquire("key", long()).await.unwrap();
+    for key in ["Key", "key ", "keY", "ke"] {
+        second
+            .acquire(key, long())
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+    assert!(second.acquire("key", long()).await.unwrap_err().is_busy());
+}
+
+/// A process died inside: others are busy until its lease ends, and enter soon after with a larger token.
+pub async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    // Long enough to be asked for inside of it on a busy machine.
+    let dead = site.die_inside("key", SHORT * 5).await;
+    match locks.acquire("key", long()).await {
+        Err(LockError::Busy { holder, .. }) => {
+            let holder = holder.unwrap();
+            assert_eq!((holder.owner, holder.name.as_str()), (dead.owner, "host/dead"));
+        }
+        other => panic!("{other:?}"),
+    }
+    let guard = locks.acquire("key", patient()).await.unwrap();
+    let row = site.the_row("key").await;
+    assert!(
+        row.acquired_at >= dead.expire_at,
+        "not before the old lease is over"
+    );
+    assert!(row.acquired_at < dead.expire_at + 10_000_000, "and soon after");
+    assert_eq!(row.owner, guard.owner());
+    assert!(guard.fence_token() > dead.fence_token);
+}
+
+/// A body three times as long as its ttl keeps others out under one lease.
+pub async fn renewal_keeps_a_body_inside_for_three_ttls(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    // A machine that stalls for seconds loses a lease.
+    for _ in 0..8 {
+        if stays_inside(&site).await {
+            return;
+        }
+    }
+    panic!("the lease was lost each time");
+}
+
+async fn stays_inside(site: &Site<'_, impl Fixture>) -> bool {
+    let (locks, other) = (site.manager().await, site.manager().await);
+    // Long enough for renewals on a busy machine.
+    let options = patient().ttl(SHORT * 3);
+    let stayed = locks.with("key", options, async {
+        let lock = current().unwrap();
+        let granted = site.the_row("key").await;
+        loop {
+            let refused = other
+                .acquire("key", short())
+                .await
+                .map(|guard| guard.fence_token());
+            if lock.remaining().is_zero() {
+                // Lost, and stopped for that.
+                std::future::pending::<()>().await;
+            }
+            assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
+            let row = site.the_row("key").await;
+            assert_eq!((row.lease_id, row.reentrant_count), (granted.lease_id, 1));
+            if row.now > granted.acquired_at + 9_000_000 {
+                return row.fence_token == granted.fence_token;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    match stayed.await {
+        Err(LockError::Lost {
+            reason: LostReason::Expired,
+            ..
+        }) => return false,
+        stayed => assert!(stayed.unwrap(), "renewal keeps the token"),
+    }
+    site.until_free("key").await;
+    true
+}

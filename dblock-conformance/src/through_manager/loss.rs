@@ -1,0 +1,299 @@
+//! A lost lease stops its body, is told as lost with its reason, and stays lost; its former holder changes
+//! nothing for its successor.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dblock::{LockError, LostReason, OnLost, current};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::site::{LONG, RENEWED, SHORT, Site, long, patient, short};
+use crate::Fixture;
+
+/// Says when it was dropped.
+#[derive(Debug, Clone, Default)]
+struct Dropped(Arc<Mutex<Option<Instant>>>);
+
+impl Dropped {
+    fn at(&self) -> Option<Instant> {
+        *self.0.lock().unwrap()
+    }
+
+    /// A body that never ends and notes when it is dropped.
+    async fn body(self) {
+        struct Note(Dropped);
+        impl Drop for Note {
+            fn drop(&mut self) {
+                *self.0.0.lock().unwrap() = Some(Instant::now());
+            }
+        }
+        let _note = Note(self);
+        std::future::pending::<()>().await;
+    }
+}
+
+fn reason(result: &LockError) -> LostReason {
+    match result {
+        LockError::Lost { reason, .. } => *reason,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+/// A body whose lease was freed by force is dropped and told as lost, with key, token and reason.
+pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let dropped = Dropped::default();
+    let (inside, is_inside) = oneshot::channel();
+    let body = dropped.clone().body();
+    let held = locks.with("key", long().ttl(RENEWED), async {
+        inside.send(current().unwrap().fence_token()).unwrap();
+        body.await;
+    });
+    let force = async {
+        let token = is_inside.await.unwrap();
+        assert!(operator.force_release("key").await.unwrap());
+        token
+    };
+    let (ended, token) = tokio::join!(held, force);
+    let lost = ended.unwrap_err();
+    assert_eq!(reason(&lost), LostReason::Gone);
+    assert!(dropped.at().is_some());
+    match lost {
+        LockError::Lost {
+            key,
+            fence_token,
+            held,
+            ..
+        } => {
+            assert_eq!((key.as_str(), fence_token), ("key", token));
+            assert!(held < RENEWED * 2, "{held:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// With `on_lost = signal` the body is told and goes on.
+pub async fn a_body_that_only_wants_a_signal_goes_on(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let held = locks.with("key", long().ttl(RENEWED).on_lost(OnLost::Signal), async {
+        let lock = current().unwrap();
+        operator.force_release("key").await.unwrap();
+        let lost = lock.lost().await;
+        assert_eq!(reason(&lost), LostReason::Gone);
+        assert_eq!(lock.remaining(), Duration::ZERO);
+        // It goes on for as long as it likes.
+        tokio::time::sleep(SHORT).await;
+        "the end"
+    });
+    assert_eq!(held.await.unwrap(), "the end");
+}
+
+/// Without renewal the body is dropped before the store's lease ends, and the row is freed.
+pub async fn an_unrenewed_body_is_dropped_before_the_lease_ends(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    for _ in 0..5 {
+        if dropped_in_time(&site).await {
+            return;
+        }
+    }
+    panic!("each time the machine, or the store, stood still when the lease was about to end");
+}
+
+/// Notes how long this process stood still, which no deadline survives.
+#[derive(Debug)]
+struct Stalls {
+    longest: Arc<Mutex<Duration>>,
+}
+
+impl Stalls {
+    const TICK: Duration = Duration::from_millis(1);
+
+    /// Watches until it is dropped.
+    fn watch() -> Self {
+        let longest = Arc::new(Mutex::new(Duration::ZERO));
+        let watched = Arc::downgrade(&longest);
+        std::thread::spawn(move || {
+            loop {
+                let before = std::time::Instant::now();
+                std::thread::sleep(Self::TICK);
+                let Some(longest) = watched.upgrade() else { return };
+                let mut longest = longest.lock().unwrap();
+                *longest = before.elapsed().max(*longest);
+            }
+        });
+        Self { longest }
+    }
+
+    fn longest(&self) -> Duration {
+        *self.longest.lock().unwrap()
+    }
+}
+
+async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
+    let ttl = SHORT * 2;
+    let locks = site.manager().await;
+    let stalls = Stalls::watch();
+    let dropped = Dropped::default();
+    let ends_at = Mutex::new(None);
+    let body = dropped.clone().body();
+    let held = locks.with("key", patient().ttl(ttl).renew(false), async {
+        // On this clock the lease ends at the latest then: the row was read before the clock.
+        let row = site.the_row("key").await;
+        let rest = u64::try_from(row.expire_at - row.now).unwrap();
+        *ends_at.lock().unwrap() = Some((Instant::now(), Duration::from_micros(rest)));
+        body.await;
+    });
+    let lost = held.await.unwrap_err();
+    assert_eq!(reason(&lost), LostReason::Expired);
+    let (read_at, rest) = ends_at.into_inner().unwrap().unwrap();
+    let dropped = dropped.at().unwrap();
+    let in_time = dropped < read_at + rest;
+    // The margin is a twentieth of the ttl.
+    assert!(
+        in_time || stalls.longest() > ttl / 100,
+        "the body was inside after its lease, and the machine stood still for {:?} at most",
+        stalls.longest()
+    );
+    // Released, too, since the lease had not ended yet.
+    in_time && dropped > read_at + rest - ttl / 2 && site.is_free("key").await
+}
+
+/// `max_hold` ends a lease that is being renewed.
+pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let dropped = Dropped::default();
+    let since = Instant::now();
+    let max_hold = RENEWED + SHORT;
+    let options = long().ttl(RENEWED).max_hold(max_hold);
+    let lost = locks
+        .with("key", options, dropped.clone().body())
+        .await
+        .unwrap_err();
+    assert_eq!(reason(&lost), LostReason::MaxHold);
+    let held = dropped.at().unwrap() - since;
+    assert!(held >= max_hold && held < max_hold + LONG / 2, "{held:?}");
+    site.until_free("key").await;
+}
+
+/// A body that was done before the loss was known keeps its result.
+pub async fn a_body_that_finished_in_time_keeps_its_result(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let held = locks.with("key", long(), async {
+        assert!(operator.force_release("key").await.unwrap());
+        7
+    });
+    assert_eq!(
+        held.await.unwrap(),
+        7,
+        "its release found nothing, but the body was done"
+    );
+}
+
+/// The release of a former holder says lost and leaves its successor alone.
+pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let former = locks.acquire("key", long()).await.unwrap();
+    other.force_release("key").await.unwrap();
+    let successor = other.acquire("key", long()).await.unwrap();
+    let row = site.the_row("key").await;
+    let token = former.fence_token();
+    match former.release().await {
+        Err(LockError::Lost {
+            key,
+            reason: LostReason::Gone,
+            fence_token,
+            ..
+        }) => {
+            assert_eq!((key.as_str(), fence_token), ("key", token));
+        }
+        result => panic!("{result:?}"),
+    }
+    let after = site.the_row("key").await;
+    assert_eq!((after.lease_id, after.reentrant_count), (row.lease_id, 1));
+    assert_eq!(
+        (after.expire_at, after.fence_token),
+        (row.expire_at, successor.fence_token())
+    );
+    successor.release().await.unwrap();
+}
+
+/// The renewals of a former holder change nothing of its successor's, not even the count.
+pub async fn a_former_holder_renews_nothing(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let former = locks.acquire("key", long().ttl(RENEWED)).await.unwrap();
+    other.force_release("key").await.unwrap();
+    // Two holds, so that a count that the former holder wrote would be seen.
+    let nested = other.with("key", long(), async {
+        let row = site.the_row("key").await;
+        let lost = former.lost().await;
+        (lost, row, site.the_row("key").await)
+    });
+    let (lost, row, after) = other.with("key", long(), nested).await.unwrap().unwrap();
+    assert_eq!(reason(&lost), LostReason::Gone);
+    assert!(former.is_lost() && former.remaining().is_zero());
+    assert_eq!((row.reentrant_count, after.reentrant_count), (2, 2));
+    assert_eq!((after.lease_id, after.expire_at), (row.lease_id, row.expire_at));
+    assert!(former.release().await.unwrap_err().is_lost());
+}
+
+/// A guard whose lease ran out knows it before a successor is in, and releases nothing of it.
+pub async fn an_expired_guard_releases_nothing(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let former = locks.acquire("key", short().renew(false)).await.unwrap();
+    let dropped = locks.clone();
+    let successor = other.acquire("key", patient()).await.unwrap();
+    assert!(successor.fence_token() > former.fence_token());
+    assert!(former.is_lost(), "it knew before anybody could enter");
+    let row = site.the_row("key").await;
+    let lost = former.release().await.unwrap_err();
+    assert_eq!(reason(&lost), LostReason::Expired);
+    drop(dropped);
+    let after = site.the_row("key").await;
+    assert_eq!(
+        (after.lease_id, after.reentrant_count, after.expire_at),
+        (row.lease_id, 1, row.expire_at)
+    );
+    successor.release().await.unwrap();
+}
+
+/// Losing an inner lock drops the inner body only.
+pub async fn the_loss_of_an_inner_lock_leaves_the_outer_one(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let outer = locks.with("outer", long(), async {
+        let inner = locks.with("inner", long().ttl(RENEWED), async {
+            operator.force_release("inner").await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let lost = inner.await.unwrap_err();
+        (
+            lost.key().unwrap().as_str().to_owned(),
+            site.the_row("outer").await.reentrant_count,
+        )
+    });
+    assert_eq!(outer.await.unwrap(), ("inner".to_owned(), 1));
+}
+
+/// Losing an outer lock drops the nested bodies, and their locks are released.
+pub async fn the_loss_of_the_outer_lock_drops_the_nested_bodies(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let dropped = Dropped::default();
+    let body = dropped.clone().body();
+    let outer = locks.with("outer", long().ttl(RENEWED), async {
+        operator.force_release("outer").await.unwrap();
+        locks.with("inner", long(), body).await
+    });
+    let lost = outer.await.unwrap_err();
+    assert_eq!(lost.key().unwrap().as_str(), "outer");
+    assert!(dropped.at().is_some());
+    site.until_free("inner").await;
+}

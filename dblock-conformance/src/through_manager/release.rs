@@ -1,0 +1,307 @@
+//! The lock is released on every exit path. The row is read straight after where the call awaits its
+//! release, and soon after (long before the ttl) where a future was dropped.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use dblock::{LockError, LockManager};
+use futures_util::FutureExt;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use super::site::{LONG, SHORT, Site, eventually, long, patient};
+use crate::Fixture;
+use crate::poll::{DropWhen, drop_after};
+
+/// When `with` returns, the row is free.
+pub async fn a_body_that_returns_has_released(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let held = locks.with("key", long(), async {
+        yield_now().await;
+        site.the_row("key").await.reentrant_count
+    });
+    assert_eq!(held.await.unwrap(), 1);
+    assert!(site.is_free("key").await);
+}
+
+/// When the body fails, early or late, the row is free.
+pub async fn a_body_that_fails_has_released(fixture: &impl Fixture) {
+    async fn fails(early: bool) -> Result<(), std::num::ParseIntError> {
+        if early {
+            return "early".parse::<u8>().map(drop);
+        }
+        yield_now().await;
+        "late".parse::<u8>()?;
+        unreachable!();
+    }
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    for early in [true, false] {
+        let result = locks.with("key", long(), fails(early)).await.unwrap();
+        assert!(site.is_free("key").await);
+        assert!(result.is_err());
+    }
+}
+
+/// When the body panics, the row is free and the very same panic goes on.
+pub async fn a_panic_goes_on_after_the_release(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    for yields in [false, true] {
+        let body = async {
+            if yields {
+                yield_now().await;
+            }
+            std::panic::panic_any(42);
+        };
+        let panic = AssertUnwindSafe(locks.with("key", long(), body))
+            .catch_unwind()
+            .await;
+        assert!(site.is_free("key").await);
+        assert_eq!(
+            panic.unwrap_err().downcast_ref(),
+            Some(&42),
+            "the very same panic"
+        );
+    }
+}
+
+/// Polls the future that `make` gives 0, 1, 2, … times and drops it, until it gets to its end. After each
+/// time the key must be free at once for another manager, while the ttl is 30 seconds.
+async fn drop_everywhere<F: Future>(site: &Site<'_, impl Fixture>, make: impl Fn(LockManager) -> F) {
+    let (locks, other) = (site.manager().await, site.manager().await);
+    for when in [DropWhen::Waiting, DropWhen::Woken] {
+        for polls in 0.. {
+            assert!(polls < 50, "the future never ends");
+            let ended = drop_after(make(locks.clone()), polls, when).await.is_some();
+            let next = other.acquire("key", long().wait(LONG * 2 / 3)).await;
+            next.unwrap_or_else(|error| panic!("dropped after {polls} polls, {when:?}: {error}"))
+                .release()
+                .await
+                .unwrap();
+            if ended {
+                assert!(polls > 1, "it was dropped in the middle before");
+                break;
+            }
+        }
+    }
+    // A grant that was on its way while the other manager came in between.
+    eventually("every release is written", || {
+        locks.health().pending_releases == 0
+    })
+    .await;
+    assert!(site.is_free("key").await);
+}
+
+/// `with` is dropped at each of its awaits: the key is free for another manager at once.
+pub async fn with_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    drop_everywhere(&site, |locks| async move {
+        let body = async {
+            yield_now().await;
+            locks.with("key", long(), yield_now()).await.unwrap();
+            yield_now().await;
+        };
+        // The time between two tries may fall into the release of the last one.
+        locks.with("key", long().wait(LONG), body).await.unwrap();
+    })
+    .await;
+}
+
+/// `acquire` and `release` are dropped at each of their awaits: the key is free for another manager at once.
+pub async fn acquire_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    drop_everywhere(&site, |locks| async move {
+        let guard = locks.acquire("key", long().wait(LONG)).await.unwrap();
+        yield_now().await;
+        guard.release().await.unwrap();
+    })
+    .await;
+}
+
+/// An acquire is cut off while its statement is on its way: an untaken grant is released at once.
+pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    locks.with("key", long(), async {}).await.unwrap();
+    // In small steps over the time that a statement takes, so that some grants are on their way by then.
+    for step in 0..40 {
+        let cut_off = async {
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_micros(step * 40) {
+                yield_now().await;
+            }
+        };
+        tokio::select! {
+            guard = locks.acquire("key", long().wait(LONG)) => drop(guard.unwrap()),
+            () = cut_off => {}
+        }
+        let next = other.acquire("key", long().wait(LONG * 2 / 3)).await;
+        next.unwrap().release().await.unwrap();
+    }
+    eventually("every release is written", || {
+        locks.health().pending_releases == 0
+    })
+    .await;
+    assert!(site.is_free("key").await);
+}
+
+/// A waiter that was dropped does not enter before the next one.
+pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let guard = other.acquire("key", long()).await.unwrap();
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            locks
+                .acquire("key", long().wait(LONG))
+                .await
+                .map(|guard| guard.fence_token())
+        }
+    });
+    site.until("key", |row| row.wanted_until > row.now).await;
+    waiting.abort();
+    let _ = waiting.await;
+    let token = guard.fence_token();
+    guard.release().await.unwrap();
+    // Were the caller still in the queue, it would enter before this one.
+    let next = locks.acquire("key", long().wait(LONG)).await.unwrap();
+    assert!(next.fence_token() > token);
+    next.release().await.unwrap();
+    assert!(site.is_free("key").await);
+}
+
+/// A body that loses a `select!` is released.
+pub async fn a_body_that_loses_a_select_is_released(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let (inside, is_inside) = oneshot::channel();
+    let body = async move {
+        inside.send(()).unwrap();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        ended = locks.with("key", long(), body) => panic!("{ended:?}"),
+        inside = is_inside => inside.unwrap(),
+    }
+    site.until_free("key").await;
+}
+
+/// A body that runs into a time-out is released.
+pub async fn a_body_that_times_out_is_released(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let body = async {
+        // The time-out counts from inside.
+        std::future::pending::<()>().await;
+    };
+    // So that its acquire is quick.
+    locks.with("key", long(), async {}).await.unwrap();
+    let limit = Duration::from_millis(500);
+    let ended = tokio::time::timeout(limit, locks.with("key", long(), body)).await;
+    assert!(ended.is_err(), "{ended:?}");
+    site.until_free("key").await;
+}
+
+/// A body whose task is aborted is released.
+pub async fn an_aborted_task_is_released(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let (inside, is_inside) = oneshot::channel();
+    let task = tokio::spawn(async move {
+        let body = async {
+            inside.send(()).unwrap();
+            std::future::pending::<()>().await;
+        };
+        locks.with("key", long(), body).await
+    });
+    is_inside.await.unwrap();
+    assert_eq!(site.the_row("key").await.reentrant_count, 1);
+    task.abort();
+    site.until_free("key").await;
+}
+
+/// When `release` returns, the row is free.
+pub async fn a_released_guard_has_released(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    assert_eq!(site.the_row("key").await.reentrant_count, 1);
+    guard.release().await.unwrap();
+    assert!(site.is_free("key").await);
+}
+
+/// Another task gives the engine reasons to look at the key all the time, so that some look falls between the
+/// end of a hold and the word of it: the release is confirmed all the same.
+pub async fn a_release_that_the_engine_sees_before_it_is_told_is_confirmed(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let pester = tokio::spawn({
+        let locks = locks.clone();
+        async move {
+            loop {
+                if let Some(guard) = locks.try_acquire("key", long()).await.unwrap() {
+                    guard.release().await.unwrap();
+                }
+            }
+        }
+    });
+    for _ in 0..200 {
+        let guard = locks.acquire("key", patient()).await.unwrap();
+        guard.release().await.unwrap();
+    }
+    pester.abort();
+}
+
+/// A dropped guard is released in the background.
+pub async fn a_dropped_guard_is_released(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    assert_eq!(site.the_row("key").await.reentrant_count, 1);
+    drop(guard);
+    site.until_free("key").await;
+}
+
+/// A guard keeps its lease when the manager is dropped.
+pub async fn the_lock_outlives_its_manager_but_not_its_guard(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let guard = locks.acquire("key", long()).await.unwrap();
+    drop(locks);
+    let refused = site.manager().await.acquire("key", long()).await;
+    assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
+    assert!(!guard.is_lost());
+    drop(guard);
+    site.until_free("key").await;
+}
+
+/// `hold_min` returns at once, and others stay out until it is over.
+pub async fn hold_min_keeps_the_row_busy_but_not_the_caller(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let since = Instant::now();
+    let ends_after = SHORT * 6;
+    locks
+        .with("key", long().ttl(SHORT * 4).hold_min(ends_after), async {})
+        .await
+        .unwrap();
+    let row = site.the_row("key").await;
+    assert!(since.elapsed() < ends_after, "it returned at once");
+    assert_eq!(row.reentrant_count, 1);
+    assert!(other.acquire("key", long()).await.unwrap_err().is_busy());
+    let guard = other.acquire("key", long().wait(LONG)).await.unwrap();
+    let next = site.the_row("key").await;
+    assert!(
+        next.acquired_at >= row.acquired_at + 5_990_000,
+        "no sooner than was asked for"
+    );
+    assert!(
+        next.acquired_at < row.acquired_at + 16_000_000,
+        "and not for long after"
+    );
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,120 @@
+//! Replies that are lost: what is sent again counts no hold twice, grants nothing twice, and frees nobody
+//! else's lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dblock::store::{Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture};
+use dblock::{LockManager, current};
+
+use super::site::{RENEWED, Site, long, patient};
+use crate::Fixture;
+use crate::forward_to_inner;
+
+/// Loses every third reply: the batch was carried out, and its sender is told that the connection broke.
+#[derive(Debug)]
+struct LosesReplies {
+    inner: Arc<dyn Store>,
+    calls: AtomicUsize,
+}
+
+impl LosesReplies {
+    async fn manager(fixture: &impl Fixture) -> LockManager {
+        let store: Arc<dyn Store> = Arc::new(Self {
+            inner: fixture.store().await,
+            calls: AtomicUsize::new(0),
+        });
+        LockManager::builder(store).build().await.unwrap()
+    }
+}
+
+impl Store for LosesReplies {
+    fn capabilities(&self) -> Capabilities {
+        // One call at a time, so that which reply is lost follows from the order of the requests alone.
+        let mut capabilities = self.inner.capabilities();
+        capabilities.concurrency = 1;
+        capabilities
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            let answers = self.inner.apply(requests).await;
+            if !call.is_multiple_of(3) {
+                return answers;
+            }
+            let lost = |_| Err(StoreError::new(StoreErrorKind::Interrupted, "the reply was lost"));
+            answers.into_iter().map(lost).collect()
+        })
+    }
+
+    forward_to_inner!();
+}
+
+/// Every third reply is lost while a chain enters, re-enters and leaves: the row has the chain's own count at
+/// each step, one lease all the way, and is free in the end.
+pub async fn lost_replies_count_nothing_twice(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = LosesReplies::manager(fixture).await;
+    let mut last_token = 0;
+    for _ in 0..4 {
+        let outer = locks.with("key", patient(), async {
+            let before = site.the_row("key").await;
+            let inner = locks.with("key", patient(), async { site.the_row("key").await });
+            let inside = inner.await.unwrap();
+            let after = site.the_row("key").await;
+            assert_eq!(
+                [
+                    before.reentrant_count,
+                    inside.reentrant_count,
+                    after.reentrant_count
+                ],
+                [1, 2, 1]
+            );
+            assert_eq!(
+                (inside.lease_id, after.lease_id),
+                (before.lease_id, before.lease_id)
+            );
+            assert_eq!(before.fence_token, current().unwrap().fence_token());
+            before.fence_token
+        });
+        let token = outer.await.unwrap();
+        assert!(site.is_free("key").await, "the release is confirmed");
+        assert!(token > last_token, "{token} after {last_token}");
+        last_token = token;
+    }
+}
+
+/// Every third reply is lost while two managers take turns: nobody frees the other's lock, and no grant that
+/// nobody knows of keeps the key busy.
+pub async fn lost_replies_free_nobody_elses_lock(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let managers = [LosesReplies::manager(fixture).await, site.manager().await];
+    for turn in 0..8 {
+        let guard = managers[turn % 2].acquire("key", patient()).await.unwrap();
+        let row = site.the_row("key").await;
+        assert_eq!(row.fence_token, guard.fence_token());
+        let refused = managers[(turn + 1) % 2].acquire("key", long()).await;
+        assert!(
+            refused.is_err_and(|error| error.is_busy()),
+            "somebody is inside at turn {turn}"
+        );
+        let after = site.the_row("key").await;
+        assert_eq!((after.lease_id, after.reentrant_count), (row.lease_id, 1));
+        guard.release().await.unwrap();
+    }
+}
+
+/// Every third reply is lost while a lease is renewed: it is kept.
+pub async fn lost_replies_lose_no_lease(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = LosesReplies::manager(fixture).await;
+    let guard = locks.acquire("key", patient().ttl(RENEWED)).await.unwrap();
+    let granted = site.the_row("key").await;
+    let later = site
+        .until("key", |row| row.now > granted.acquired_at + 10_000_000)
+        .await;
+    assert_eq!((later.lease_id, later.reentrant_count), (granted.lease_id, 1));
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+}

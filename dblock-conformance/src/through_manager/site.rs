@@ -1,0 +1,107 @@
+//! What the checks are told with: managers on the fixture's rows, and a look at the rows past them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dblock::store::Store;
+use dblock::{LockManager, LockOptions, LockRow};
+use tokio::time::Instant;
+
+use crate::Fixture;
+use crate::context::{self, Asker, TIMEOUT, key};
+
+/// Too long to run out during a check.
+pub(super) const LONG: Duration = Duration::from_secs(30);
+
+/// The shortest ttl.
+pub(super) const SHORT: Duration = Duration::from_secs(1);
+
+/// A lease that is renewed: a renewal is due after a third of it, and may be late by five seconds on a machine that
+/// stalls.
+pub(super) const RENEWED: Duration = Duration::from_secs(9);
+
+/// How soon something is done in the background that waits for no ttl.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A lease that does not run out during a check. No waiting.
+pub(super) fn long() -> LockOptions {
+    LockOptions::new().ttl(LONG)
+}
+
+/// The shortest lease. No waiting.
+pub(super) fn short() -> LockOptions {
+    LockOptions::new().ttl(SHORT)
+}
+
+/// A lease and a wait that do not run out during a check.
+pub(super) fn patient() -> LockOptions {
+    long().wait(LONG)
+}
+
+/// The rows of one check.
+pub(super) struct Site<'f, F> {
+    fixture: &'f F,
+    /// A handle that no manager has.
+    look: Arc<dyn Store>,
+}
+
+impl<'f, F: Fixture> Site<'f, F> {
+    pub(super) async fn new(fixture: &'f F) -> Self {
+        let look = fixture.store().await;
+        Self { fixture, look }
+    }
+
+    /// A new manager on the rows, over a handle of its own: what another process would have.
+    pub(super) async fn manager(&self) -> LockManager {
+        let manager = LockManager::builder(self.fixture.store().await).build().await;
+        manager.unwrap_or_else(|error| panic!("no manager over the store: {error}"))
+    }
+
+    /// Whether the store can check a fence token in a transaction of the user's.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn verifies(&self) -> bool {
+        self.look.capabilities().verify_in
+    }
+
+    /// The row of a key that has one.
+    pub(super) async fn the_row(&self, name: &str) -> LockRow {
+        context::existing(&*self.look, &key(name)).await
+    }
+
+    /// Whether the row of a key has no holds.
+    pub(super) async fn is_free(&self, name: &str) -> bool {
+        is_free(&self.the_row(name).await)
+    }
+
+    /// Reads the row until it is as `wished`. The row.
+    pub(super) async fn until(&self, name: &str, wished: impl Fn(&LockRow) -> bool) -> LockRow {
+        context::until(&*self.look, &key(name), "the row to change", wished).await
+    }
+
+    /// Waits until the row is free, which must be long before a ttl of 30 seconds.
+    pub(super) async fn until_free(&self, name: &str) {
+        let free = tokio::time::timeout(SOON, self.until(name, is_free)).await;
+        assert!(free.is_ok(), "{name:?} is not free after {SOON:?}");
+    }
+
+    /// Leaves a lease of `ttl` behind, as a process does that dies while it is inside.
+    pub(super) async fn die_inside(&self, name: &str, ttl: Duration) -> LockRow {
+        let dead = Asker::with_holder(name, "host/dead");
+        context::granted(&*self.look, dead.acquire(ttl)).await;
+        self.the_row(name).await
+    }
+}
+
+/// Nobody is inside, and nobody's lease ran out while they were.
+pub(super) fn is_free(row: &LockRow) -> bool {
+    row.reentrant_count == 0
+}
+
+/// Waits until `done` is true.
+pub(super) async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !done() {
+        assert!(since.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,47 @@
+//! Fence tokens only grow, and a guard reports its own.
+
+use super::site::{SHORT, Site, long, patient};
+use crate::Fixture;
+
+/// Two managers in turn, freed by release or by force: each token is larger, and the row has it.
+pub async fn tokens_grow_over_managers_and_force(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let managers = [site.manager().await, site.manager().await];
+    let mut last = 0;
+    for turn in 0..12 {
+        let locks = &managers[turn % 2];
+        // Patient, because the release of a dropped guard may still be on its way.
+        let guard = locks.acquire("key", patient()).await.unwrap();
+        let token = guard.fence_token();
+        assert!(token > last, "{token} after {last}");
+        assert_eq!(site.the_row("key").await.fence_token, token);
+        last = token;
+        if turn % 3 == 0 {
+            assert!(managers[1].force_release("key").await.unwrap());
+        } else {
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+/// A guard that was freed by force keeps telling its own token, not its successor's.
+pub async fn a_guard_reports_its_own_token_while_another_has_a_newer(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let former = locks.acquire("key", long()).await.unwrap();
+    let token = site.the_row("key").await.fence_token;
+    other.force_release("key").await.unwrap();
+    let successor = other.acquire("key", long()).await.unwrap();
+    assert_eq!(former.fence_token(), token);
+    assert!(successor.fence_token() > token);
+    assert_eq!(site.the_row("key").await.fence_token, successor.fence_token());
+}
+
+/// The token after a takeover is larger than the dead holder's.
+pub async fn tokens_grow_over_a_takeover(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let dead = site.die_inside("key", SHORT).await;
+    let guard = site.manager().await.acquire("key", patient()).await.unwrap();
+    assert!(guard.fence_token() > dead.fence_token);
+    assert_eq!(site.the_row("key").await.fence_token, guard.fence_token());
+}

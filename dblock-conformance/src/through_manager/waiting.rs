@@ -1,0 +1,162 @@
+//! Waiting: what it writes, when it ends, what it is told, and that it is woken.
+
+use std::time::Duration;
+
+use dblock::{InspectFilter, LockError, LockManager};
+use tokio::time::Instant;
+
+use super::site::{LONG, Site, is_free, long, patient};
+use crate::Fixture;
+
+/// A caller that waits writes so into the row and changes nothing else; when it is dropped it does not enter.
+pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (holder, other) = (site.manager().await, site.manager().await);
+    let guard = holder.acquire("key", long()).await.unwrap();
+    let granted = site.the_row("key").await;
+    let waiting = tokio::spawn(async move {
+        let guard = other.acquire("key", patient()).await;
+        guard.map(|guard| guard.fence_token())
+    });
+    let wanted = site.until("key", |row| row.wanted_until > row.now).await;
+    assert_eq!(
+        (
+            wanted.lease_id,
+            wanted.reentrant_count,
+            wanted.fence_token,
+            wanted.expire_at
+        ),
+        (granted.lease_id, 1, granted.fence_token, granted.expire_at),
+        "waiting changes nothing of the holder's",
+    );
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    guard.release().await.unwrap();
+    // A question that was on its way may be granted, and is given back at once.
+    site.until("key", is_free).await;
+}
+
+/// While another owner holds the lock, `try_acquire` returns `None` in this process and in another: at once, or when its
+/// wait is over.
+pub async fn try_acquire_gives_none_when_busy(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let guard = locks.try_acquire("key", long()).await.unwrap().unwrap();
+    let wait = Duration::from_secs(1);
+    for options in [long(), long().wait(wait)] {
+        for (locks, whose) in [(&other, "another process"), (&locks, "this process")] {
+            let since = Instant::now();
+            let tried = locks.try_acquire("key", options.clone()).await.unwrap();
+            assert!(tried.is_none(), "in {whose}: {options:?}");
+            assert!(options == long() || since.elapsed() >= wait, "in {whose}");
+        }
+    }
+    let waiting = other.try_acquire("key", patient());
+    let release = async {
+        site.until("key", |row| row.wanted_until > row.now).await;
+        guard.release().await.unwrap();
+    };
+    let (got, ()) = futures_util::join!(waiting, release);
+    assert!(got.unwrap().is_some(), "it got free while the caller waited");
+}
+
+/// Busy names the key, the holder, its token and what is left of its lease.
+pub async fn busy_says_who_and_how_long(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let guard = locks
+        .acquire("key", long().function("shop::settle"))
+        .await
+        .unwrap();
+    for refused_by in [&locks, &other] {
+        let error = refused_by.acquire("key", long()).await.unwrap_err();
+        assert!(
+            error.is_busy() && error.is_retryable() && !error.is_store(),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains("shop::settle"), "{error}");
+        match error {
+            LockError::Busy {
+                key, holder, waited, ..
+            } => {
+                assert_eq!(key.as_str(), "key");
+                assert!(waited < Duration::from_secs(10), "{waited:?}");
+                let holder = holder.unwrap();
+                assert_eq!(
+                    (holder.owner, holder.fence_token),
+                    (guard.owner(), guard.fence_token())
+                );
+                assert!(holder.remaining > LONG / 2 && holder.remaining <= LONG);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn expect_timeout(locks: &LockManager, wait: Duration) -> dblock::store::Holder {
+    let since = Instant::now();
+    let error = locks.acquire("key", long().wait(wait)).await.unwrap_err();
+    let took = since.elapsed();
+    assert!(took >= wait && took < wait + Duration::from_secs(10), "{took:?}");
+    assert!(error.is_busy() && error.is_retryable(), "{error:?}");
+    match error {
+        LockError::Timeout {
+            key, holder, waited, ..
+        } => {
+            assert_eq!(key.as_str(), "key");
+            assert!(waited >= wait && waited <= took, "{waited:?} of {took:?}");
+            holder.unwrap()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A wait ends on time, with the key, the holder and how long was waited; the holder goes on.
+pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let guard = locks.acquire("key", long()).await.unwrap();
+    let wait = Duration::from_secs(5);
+    let occupants = tokio::join!(expect_timeout(&locks, wait), expect_timeout(&other, wait));
+    for holder in [occupants.0, occupants.1] {
+        assert_eq!(
+            (holder.owner, holder.fence_token),
+            (guard.owner(), guard.fence_token())
+        );
+    }
+    assert!(!guard.is_lost());
+}
+
+/// Who is second in the queue times out by itself, before the first.
+pub async fn a_wait_counts_the_whole_queue(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let _guard = other.acquire("key", long()).await.unwrap();
+    // Callers behind the first one in the queue time out by themselves, and before it.
+    let first = locks.acquire("key", long().wait(Duration::from_secs(15)));
+    let second = expect_timeout(&locks, Duration::from_secs(5));
+    let (first, _) = tokio::join!(first, second);
+    assert!(matches!(first, Err(LockError::Timeout { .. })), "{first:?}");
+}
+
+/// A waiter that is told nothing enters soon after the lock is free: it looks at least every second.
+pub async fn a_waiter_gets_in_soon_after_the_release(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    for _ in 0..3 {
+        let guard = locks.acquire("key", patient()).await.unwrap();
+        let token = guard.fence_token();
+        let waiting = tokio::spawn({
+            let other = other.clone();
+            async move { other.acquire("key", patient()).await }
+        });
+        site.until("key", |row| row.wanted_until > row.now).await;
+        guard.release().await.unwrap();
+        let freed = Instant::now();
+        let next = waiting.await.unwrap().unwrap();
+        let took = freed.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?} after the release");
+        assert!(next.fence_token() > token);
+        next.release().await.unwrap();
+    }
+}

@@ -1,0 +1,109 @@
+//! `wanted_until`: how somebody who waits tells the holder.
+
+use std::time::Duration;
+
+use dblock::LockRow;
+use dblock::store::Outcome;
+
+use super::Fixture;
+use super::context::{Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, one, until};
+
+/// A busy acquire writes that it waits, only ever further into the future, and nothing else.
+pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let holder = Asker::new("wanted");
+    granted(&*store, holder.acquire(LONG)).await;
+    let before = existing(&*store, &holder.key).await;
+
+    let waiter = Asker::new("wanted");
+    let outcome = one(&*other, waiter.acquire_wanting(LONG)).await;
+    assert!(
+        matches!(&outcome, Outcome::Busy(named) if holder.is(named)),
+        "{outcome:?}"
+    );
+    let first = existing(&*store, &holder.key).await;
+    assert_about(
+        Duration::from_micros(u64::try_from(first.wanted_until - first.now).unwrap_or(0)),
+        LONG,
+    );
+    assert_eq!(
+        LockRow {
+            wanted_until: before.wanted_until,
+            now: before.now,
+            ..first.clone()
+        },
+        before
+    );
+
+    changes_nothing(&*other, waiter.acquire_wanting(LONG / 2)).await;
+    changes_nothing(&*other, waiter.acquire(LONG)).await;
+    // Much longer: a store may leave a wish alone of which half is left.
+    one(&*other, Asker::new("wanted").acquire_wanting(LONG * 3)).await;
+    let last = existing(&*store, &holder.key).await;
+    assert_about(
+        Duration::from_micros(u64::try_from(last.wanted_until - last.now).unwrap_or(0)),
+        LONG * 3,
+    );
+}
+
+/// A reply to who holds the lock says whether somebody waits, and a grant leaves the others waiting.
+pub async fn wanted_is_reported_to_the_holder(fixture: &impl Fixture) {
+    let (store, other) = (fixture.store().await, fixture.store().await);
+    let holder = Asker::new("wanted");
+    granted(&*store, holder.acquire(LONG)).await;
+    // Asking for a key that one holds is not waiting for it.
+    assert!(!granted(&*store, holder.acquire_wanting(LONG)).await.wanted);
+    one(&*other, Asker::new("wanted").acquire_wanting(LONG)).await;
+
+    assert!(granted(&*store, holder.acquire(LONG)).await.wanted);
+    let extended = one(&*store, holder.extend(1, LONG)).await;
+    assert!(
+        matches!(extended, Outcome::Extended { wanted: true, .. }),
+        "{extended:?}"
+    );
+    for freed in [true, false] {
+        assert_eq!(
+            one(&*store, holder.release()).await,
+            Outcome::Released {
+                freed,
+                passed_on: false,
+            }
+        );
+    }
+    let wanted_until = existing(&*store, &holder.key).await.wanted_until;
+    assert!(
+        granted(&*other, Asker::new("wanted").acquire_wanting(LONG * 2))
+            .await
+            .wanted
+    );
+    assert_eq!(
+        existing(&*store, &holder.key).await.wanted_until,
+        wanted_until,
+        "a grant is not a wait"
+    );
+}
+
+/// Nobody waits any more when the time is over.
+pub async fn wanted_runs_out(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let holder = Asker::new("wanted");
+    granted(&*store, holder.acquire(LONG)).await;
+    one(&*store, Asker::new("wanted").acquire_wanting(SHORT)).await;
+    assert_ne!(existing(&*store, &holder.key).await.wanted_until, 0);
+    until(&*store, &holder.key, "wanted_until to pass", |row| {
+        row.wanted_until <= row.now
+    })
+    .await;
+    let extended = one(&*store, holder.extend(1, LONG)).await;
+    assert!(
+        matches!(extended, Outcome::Extended { wanted: false, .. }),
+        "{extended:?}"
+    );
+    assert_eq!(
+        one(&*store, holder.release()).await,
+        Outcome::Released {
+            freed: true,
+            passed_on: false,
+        }
+    );
+}

@@ -1,0 +1,203 @@
+//! Child processes that do not outlive the task.
+
+use std::process::{ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::process::{Child, Command};
+
+/// How often a stopping process is looked at. Dropping cannot await, so it has to look.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// No killed process takes this long to go, unless the system hangs.
+const KILLED: Duration = Duration::from_secs(5);
+
+/// How a process is asked to end.
+#[derive(Debug, Clone, Copy)]
+pub struct Stop {
+    /// The signal that asks.
+    pub signal: Signal,
+    /// Who gets it.
+    pub to: Target,
+    /// How long the process may take before it is killed.
+    pub grace: Duration,
+}
+
+/// Who gets the signal that asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// The process alone; it ends its own children.
+    Process,
+    /// Its whole process group.
+    Group,
+}
+
+/// A running child in a process group of its own, stopped when dropped.
+///
+/// The group keeps a terminal's Ctrl-C away from the child: it reaches us first, and we end the child in
+/// its own way.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    pid: Pid,
+    stop: Stop,
+}
+
+impl Process {
+    /// Starts it, with nothing on its stdin.
+    ///
+    /// # Errors
+    /// The program cannot be run.
+    pub fn start(command: &mut Command, stop: Stop) -> anyhow::Result<Self> {
+        let child = command
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot run `{}`", shown(command)))?;
+        let pid = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw)
+            .context("a process that was just started has an id")?;
+        Ok(Self { child, pid, stop })
+    }
+
+    /// Waits for the end of the process.
+    ///
+    /// # Errors
+    /// Of the system's.
+    pub async fn wait(&mut self) -> anyhow::Result<ExitStatus> {
+        self.child.wait().await.context("cannot wait for a child process")
+    }
+
+    /// How the process ended, if it has.
+    ///
+    /// # Errors
+    /// Of the system's.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        self.child.try_wait().context("cannot look at a child process")
+    }
+
+    /// `kill -9`: nothing is written any more, nobody is told.
+    pub fn kill(mut self) {
+        let _ = self.child.start_kill();
+        self.ends_within(KILLED);
+    }
+
+    /// Sends `signal`, then waits for the end for so long as dropping would.
+    pub fn stop_by(mut self, signal: Signal) {
+        self.stop.signal = signal;
+    }
+
+    fn ends_within(&mut self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        true
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.ends_within(Duration::ZERO) {
+            return;
+        }
+        // The child has not been waited for, so its id cannot belong to another process. A failure to
+        // send means that it ended meanwhile.
+        let _ = match self.stop.to {
+            Target::Process => kill_process(self.pid, self.stop.signal),
+            Target::Group => kill_process_group(self.pid, self.stop.signal),
+        };
+        if !self.ends_within(self.stop.grace) {
+            eprintln!(
+                "process {} did not end within {:?}: killing it",
+                self.pid, self.stop.grace
+            );
+            let _ = kill_process_group(self.pid, Signal::KILL);
+            let _ = self.child.start_kill();
+            self.ends_within(KILLED);
+        }
+    }
+}
+
+/// A command as a person would type it, without its environment.
+pub fn shown(command: &Command) -> String {
+    let command = command.as_std();
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STOP: Stop = Stop {
+        signal: Signal::TERM,
+        to: Target::Group,
+        grace: Duration::from_millis(200),
+    };
+
+    fn alive(pid: Pid) -> bool {
+        rustix::process::test_kill_process(pid).is_ok()
+    }
+
+    /// Starts a shell script and returns once the script has written the file `ready`.
+    async fn start(script: &str, folder: &std::path::Path) -> Process {
+        let process = Process::start(Command::new("sh").current_dir(folder).args(["-c", script]), STOP);
+        while !folder.join("ready").exists() {
+            tokio::task::yield_now().await;
+        }
+        process.expect("sh starts")
+    }
+
+    #[tokio::test]
+    async fn a_dropped_process_ends_with_its_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let process = start("sleep 100 & echo $! > child; mv child ready; wait", folder.path()).await;
+        let shell = process.pid;
+        let child: i32 = std::fs::read_to_string(folder.path().join("ready"))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        assert!(alive(shell));
+        drop(process);
+        assert!(!alive(shell));
+        // Whoever adopted the grandchild reaps it: a zombie is as good as gone.
+        let stat = || std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !(stat().is_empty() || stat().contains(") Z ")) {
+            assert!(Instant::now() < deadline, "the grandchild {child} lives on");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_ignores_the_signal_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let process = start(
+            "trap '' TERM; touch ready; while :; do sleep 1; done",
+            folder.path(),
+        )
+        .await;
+        let shell = process.pid;
+        drop(process);
+        assert!(!alive(shell));
+    }
+
+    #[test]
+    fn a_command_is_shown_without_its_environment() {
+        let mut command = Command::new("cargo");
+        command.args(["test", "--workspace"]).env("PASSWORD", "secret");
+        assert_eq!(shown(&command), "cargo test --workspace");
+    }
+}

@@ -1,0 +1,93 @@
+//! One running server.
+
+use anyhow::Context as _;
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::launch::Launch;
+use crate::process::Process;
+use crate::{Kind, Programs, Purpose, random_password};
+
+/// A running server with files of its own. It is stopped when this is dropped, and its files go.
+#[derive(Debug)]
+pub struct Server {
+    // Dropped in this order: the folder goes when nobody writes to it any more.
+    process: Option<Process>,
+    _top: TempDir,
+    launch: Launch,
+    /// The signal at which it stops without waiting for anybody.
+    at_once: Signal,
+    port: u16,
+    url: String,
+}
+
+impl Server {
+    /// A fresh server, for somebody who may kill it.
+    ///
+    /// # Errors
+    /// Its programs are not installed, or it does not start.
+    pub async fn fresh(kind: Kind, purpose: Purpose) -> anyhow::Result<Self> {
+        let programs = Programs::find(&[kind]);
+        let started = programs.start(kind, purpose, &random_password()?).await?;
+        started.with_context(|| format!("the programs of {kind:?} are not installed"))
+    }
+
+    pub(crate) async fn start(
+        launch: Launch,
+        at_once: Signal,
+        top: TempDir,
+        url: impl FnOnce(u16) -> String,
+    ) -> anyhow::Result<Self> {
+        let (process, port) = launch.run().await?;
+        Ok(Self {
+            process: Some(process),
+            _top: top,
+            launch,
+            at_once,
+            port,
+            url: url(port),
+        })
+    }
+
+    /// Product and version.
+    pub fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// The URL of a superuser.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The URL of another user.
+    pub fn url_of(&self, user: &str, password: &str) -> String {
+        let ends = || Some((self.url.split_once("://")?.0, self.url.rsplit_once('@')?.1));
+        let (scheme, place) = ends().unwrap_or_default();
+        format!("{scheme}://{user}:{password}@{place}")
+    }
+
+    /// `kill -9`: nothing is written any more, nobody is told.
+    pub fn kill(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.kill();
+        }
+    }
+
+    /// Tells it to stop without waiting for anybody: immediate mode on PostgreSQL, which leaves recovery to the next
+    /// start; an ordinary end on MySQL, which has no such mode.
+    pub fn stop_at_once(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.stop_by(self.at_once);
+        }
+    }
+
+    /// Starts it again, on the same port, and waits until it answers.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.kill();
+        self.process = Some(self.launch.run_again(self.port).await?);
+        Ok(())
+    }
+}

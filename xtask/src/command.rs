@@ -1,0 +1,213 @@
+//! Running commands to their end.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use dblock_servers::process::{Process, Stop, Target, shown};
+use rustix::process::Signal;
+use tokio::process::Command;
+
+/// No command takes this long unless it hangs.
+const LIMIT: Duration = Duration::from_mins(40);
+
+/// A command may have compilers or tests below it: all of them are asked to end.
+pub(crate) const STOP: Stop = Stop {
+    signal: Signal::TERM,
+    to: Target::Group,
+    grace: Duration::from_secs(5),
+};
+
+/// How a step's commands run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// With their output on ours.
+    Shown,
+    /// While others run: at a low priority, so that tests are not late, and with an output that is shown only if the
+    /// command fails.
+    Beside,
+}
+
+impl Way {
+    pub(crate) async fn run(self, command: &mut Command) -> anyhow::Result<()> {
+        match self {
+            Self::Shown => run(command).await,
+            Self::Beside => {
+                let line = plain(command);
+                let ended = kept(&mut politely(command), STOP).await?;
+                if ended.passed {
+                    return Ok(());
+                }
+                show(&line, &ended.output);
+                bail!("`{line}` failed; its output is above")
+            }
+        }
+    }
+}
+
+/// Cargo, the one that runs us, at the top of the workspace.
+pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(arguments).current_dir(top());
+    command
+}
+
+/// The top of the workspace.
+pub(crate) fn top() -> &'static Path {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask)
+}
+
+/// Runs a command to its end with its output on ours.
+pub(crate) async fn run(command: &mut Command) -> anyhow::Result<()> {
+    eprintln!("$ {}", plain(command));
+    finish(command).await
+}
+
+async fn finish(command: &mut Command) -> anyhow::Result<()> {
+    match end(command, STOP).await? {
+        Some(status) if status.success() => Ok(()),
+        ended => bail!("`{}` failed: {}", plain(command), why(ended)),
+    }
+}
+
+/// Runs a command to its end and returns what it prints; its errors are on ours.
+pub(crate) async fn output(command: &mut Command) -> anyhow::Result<String> {
+    let mut file = tempfile::tempfile().context("a temporary file")?;
+    finish(command.stdout(file.try_clone()?)).await?;
+    text(&mut file)
+}
+
+/// A command that has ended, or was stopped at [`LIMIT`].
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) passed: bool,
+    /// What it printed, and how it ended if it failed.
+    pub(crate) output: String,
+}
+
+/// Runs a command to its end and keeps all that it prints.
+pub(crate) async fn kept(command: &mut Command, stop: Stop) -> anyhow::Result<Ended> {
+    let mut file = tempfile::tempfile().context("a temporary file")?;
+    command.stdout(file.try_clone()?).stderr(file.try_clone()?);
+    let ended = end(command, stop).await?;
+    let mut output = text(&mut file)?;
+    let passed = ended.is_some_and(|status| status.success());
+    if !passed {
+        output.push_str(&why(ended));
+        output.push('\n');
+    }
+    Ok(Ended { passed, output })
+}
+
+/// How the command ended; `None` if it was stopped at [`LIMIT`].
+async fn end(command: &mut Command, stop: Stop) -> anyhow::Result<Option<ExitStatus>> {
+    let mut process = Process::start(command, stop)?;
+    tokio::time::timeout(LIMIT, process.wait()).await.ok().transpose()
+}
+
+fn why(ended: Option<ExitStatus>) -> String {
+    ended.map_or_else(|| format!("stopped after {LIMIT:?}"), |status| status.to_string())
+}
+
+fn text(file: &mut File) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Shows a kept output in one piece.
+pub(crate) fn show(title: &str, output: &str) {
+    let mut stderr = std::io::stderr().lock();
+    // Nobody can be told that stderr is gone.
+    let _ = writeln!(
+        stderr,
+        "\n── output of {title}\n{}\n── end of it",
+        output.trim_end()
+    );
+}
+
+/// The same command at a low priority.
+fn politely(command: &Command) -> Command {
+    let command = command.as_std();
+    let mut polite = Command::new("nice");
+    polite.args(["-n", "15"]).arg(command.get_program());
+    polite.args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        polite.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => polite.env(name, value),
+            None => polite.env_remove(name),
+        };
+    }
+    polite
+}
+
+/// A command line to copy: `cargo` without the path to it.
+fn plain(command: &Command) -> String {
+    let line = shown(command);
+    line.split_once(' ')
+        .map_or(line.clone(), |(_, arguments)| format!("cargo {arguments}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[tokio::test]
+    async fn an_output_is_kept_whole() {
+        let ended = kept(&mut shell("echo one; echo two >&2"), STOP).await.unwrap();
+        assert!(ended.passed);
+        assert_eq!(ended.output, "one\ntwo\n");
+        let ended = kept(&mut shell("echo why; exit 3"), STOP).await.unwrap();
+        assert!(!ended.passed);
+        assert_eq!(ended.output, "why\nexit status: 3\n");
+    }
+
+    #[tokio::test]
+    async fn a_polite_command_is_the_same_at_a_low_priority() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = shell("echo $WORD; pwd; nice");
+        command.env("WORD", "word").current_dir(folder.path());
+        let ended = kept(&mut politely(&command), STOP).await.unwrap();
+        let lines: Vec<_> = ended.output.lines().collect();
+        let folder = folder.path().canonicalize().unwrap();
+        assert_eq!(lines[..2], ["word", folder.to_str().unwrap()]);
+        assert!(lines[2].parse::<i32>().unwrap() >= 15, "{lines:?}");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_given_up_ends_with_what_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = shell("sleep 100 & echo $! > child; mv child ready; wait");
+        command.current_dir(folder.path());
+        let ready = folder.path().join("ready");
+        let started = async {
+            while !ready.exists() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            _ = kept(&mut command, STOP) => panic!("it sleeps"),
+            () = started => {}
+        }
+        let child = std::fs::read_to_string(&ready).unwrap();
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
+        while !(stat().is_empty() || stat().contains(") Z ")) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
