@@ -293,3 +293,24 @@ impl fmt::Debug for LockManager {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_gives_a_result_fails_with_the_locks_error_too() {
+        let locks = LockManager::connect("memory:").await.unwrap();
+        let options = LockOptions::new;
+        let fails = locks.with_result("a", options(), async { Err::<(), _>(LockError::NoManager) });
+        assert!(matches!(fails.await, Err(LockError::NoManager)));
+        let done = locks.with_result("a", options(), async { Ok::<_, LockError>(1) });
+        assert_eq!(done.await.unwrap(), 1, "the failed body has released");
+        let body = async {
+            locks.force_release("a").await?;
+            std::future::pending::<Result<(), LockError>>().await
+        };
+        let lost = locks.with_result("a", options(), body).await;
+        assert!(lost.unwrap_err().is_lost());
+    }
+}

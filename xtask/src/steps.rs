@@ -9,7 +9,7 @@ use dblock_servers::{Purpose, Servers};
 use crate::command::{Way, cargo, output, top};
 use crate::environment::variables;
 use crate::programs::{self, Program};
-use crate::{circles, package, torture};
+use crate::{api, circles, package, torture};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
@@ -41,6 +41,8 @@ pub(crate) enum Step {
     Doctests,
     /// The documentation builds without a warning.
     Doc,
+    /// The public API is the one that is written down.
+    Api,
     /// Each store builds alone without a warning, and brings no other store's driver.
     Stores,
     /// The newcomer's first command works.
@@ -66,7 +68,7 @@ pub(crate) enum Ready {
 
 impl Step {
     /// In an order in which each has use for what those before it have built.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Fmt,
         Self::Circles,
         Self::Test,
@@ -75,6 +77,7 @@ impl Step {
         Self::Messages,
         Self::Doctests,
         Self::Doc,
+        Self::Api,
         Self::Stores,
         Self::Quickstart,
         Self::Loom,
@@ -135,6 +138,7 @@ impl Step {
                 let mut command = cargo(["doc", "--workspace", "--no-deps", "--features", FEATURES]);
                 way.run(command.env("RUSTDOCFLAGS", "-D warnings")).await?;
             }
+            Self::Api => api::check(way).await?,
             Self::Stores => stores(way).await?,
             Self::Quickstart => {
                 way.run(&mut cargo(["run", "--example", "quickstart"])).await?;
@@ -176,6 +180,7 @@ impl fmt::Display for Step {
             Self::Messages => "messages",
             Self::Doctests => "doctests",
             Self::Doc => "doc",
+            Self::Api => "api",
             Self::Stores => "stores",
             Self::Quickstart => "quickstart",
             Self::Loom => "loom",

@@ -17,6 +17,8 @@ use crate::key::Key;
 ///
 /// [`LockRow::new`] stands for the row of a key that has none. It is to be inserted if it has changed.
 ///
+/// [`LockRow::new`] stands for the row of a key that has none. It is to be inserted if it has changed.
+///
 /// # Errors
 /// The tokens of the key are used up. The row has not changed.
 pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<(Outcome, bool), StoreError> {

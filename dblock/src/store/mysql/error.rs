@@ -70,9 +70,9 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
             Schema,
             "the lock table is not the one that dblock creates; call `LockManager::migrate`",
         ),
-        // The text has a character that the column's character set lacks.
+        // The text has a character that the column's character set lacks: the fault of one request, not of its batch.
         1366 => (
-            Refused,
+            StoreErrorKind::Other,
             "the lock table cannot keep this holder's name: make its column `holder` utf8mb4, as `LockManager::migrate` \
              does, with ALTER TABLE",
         ),

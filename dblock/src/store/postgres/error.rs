@@ -128,9 +128,9 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
             StoreErrorKind::Other,
             "the fence tokens of the key are used up: its row must be deleted by hand",
         ),
-        // The text has a character that the encoding lacks, or a NUL.
+        // The text has a character that the encoding lacks, or a NUL: the fault of one request, not of its batch.
         "22021" | "22P05" => (
-            Refused,
+            StoreErrorKind::Other,
             "the database cannot keep this key or holder: keep the locks in a database with the encoding UTF8, and \
              leave NUL out of the function's name",
         ),
