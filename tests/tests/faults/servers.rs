@@ -1,7 +1,7 @@
 //! The line to a real server breaks: through a proxy, on PostgreSQL and MariaDB.
 //!
 //! Needs the servers of `DBLOCK_TEST_POSTGRES_URL` and `DBLOCK_TEST_MYSQL_URL`. Limits are generous here;
-//! the same faults are timed exactly in `faults_acquire.rs` and `faults_lease.rs`.
+//! the same faults are timed exactly in `acquire.rs` and `lease.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
