@@ -59,7 +59,9 @@ fn hold_min_counts_from_the_entry_beside_a_body_that_overran_seed_8() {
         sketch.leave(A, 1, 310, 310);
         sketch.answer(A, 1, 310, End::Done, None);
         let found = sketch.section(B, 2, 20, entered, entered + 1).findings();
-        found.iter().any(|found| matches!(found, Finding::HoldMinCut { .. }))
+        found
+            .iter()
+            .any(|found| matches!(found, Finding::HoldMinCut { .. }))
     };
     assert!(!sketch(1_101));
     assert!(sketch(1_100));
