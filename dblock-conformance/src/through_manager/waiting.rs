@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::{InspectFilter, LockError, LockManager};
+use dblock::{LockError, LockManager};
 use tokio::time::Instant;
 
 use super::site::{LONG, Site, is_free, long, patient};

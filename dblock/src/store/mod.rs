@@ -482,7 +482,7 @@ impl Outcome {
     }
 
     /// [`Released`](Self::Released).
-    pub fn released(freed: bool, passed_on: bool) -> Self {
+    pub const fn released(freed: bool, passed_on: bool) -> Self {
         Self::Released { freed, passed_on }
     }
 
