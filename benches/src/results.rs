@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::measure::Figures;
-use crate::ratios;
 use crate::scenario::Scenario;
 use crate::subject::Kind;
 
@@ -79,7 +78,8 @@ impl Results {
             .collect()
     }
 
-    pub(crate) fn json(&self) -> Value {
+    /// Everything, with what the ratios came to and how sure they are.
+    pub(crate) fn json(&self, ratios: &Map<String, Value>, spreads: &Map<String, Value>) -> Value {
         let scenarios: Map<String, Value> = self
             .scenarios()
             .map(|(scenario, subjects)| {
@@ -89,14 +89,6 @@ impl Results {
                     .collect();
                 (scenario.name().to_owned(), Value::Object(subjects))
             })
-            .collect();
-        let ratios: Map<String, Value> = ratios::ALL
-            .iter()
-            .filter_map(|ratio| Some((ratio.name.to_owned(), json!(ratio.measured(self)?.value))))
-            .collect();
-        let spreads: Map<String, Value> = ratios::ALL
-            .iter()
-            .filter_map(|ratio| Some((ratio.name.to_owned(), json!(ratio.measured(self)?.spread))))
             .collect();
         let settings: Map<String, Value> = self
             .subjects()

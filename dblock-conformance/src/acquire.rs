@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use dblock::store::{LockRow, Outcome};
+use dblock::LockRow;
+use dblock::store::Outcome;
 
 use super::Fixture;
 use super::context::{
-    Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, left, one, revoke, row,
+    Asker, LONG, SHORT, assert_about, changed, changes_nothing, existing, granted, left, one, revoke, row,
     until_not_held,
 };
 
@@ -121,10 +122,7 @@ pub async fn repeated_acquire_is_the_same_grant(fixture: &impl Fixture) {
     let after = existing(&*store, &asker.key).await;
     assert_eq!(
         after,
-        LockRow {
-            now: after.now,
-            ..before
-        },
+        changed(before, |it| it.now = after.now),
         "count 1, and the rest as granted"
     );
 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use dblock::store::{InspectFilter, Outcome};
+use dblock::InspectFilter;
+use dblock::store::Outcome;
 
 use super::Fixture;
 use super::context::{Asker, Grant, LONG, SHORT, batch, existing, granted, row};
@@ -125,13 +126,7 @@ pub async fn batch_of_a_hundred_keys(fixture: &impl Fixture) {
 
     let releases: Vec<_> = askers.iter().map(Asker::release).collect();
     for outcome in batch(&*store, &releases).await {
-        assert_eq!(
-            outcome,
-            Outcome::Released {
-                freed: true,
-                passed_on: false,
-            }
-        );
+        assert_eq!(outcome, Outcome::released(true, false));
     }
     let rows = store
         .inspect(&InspectFilter::new().prefix("key "))

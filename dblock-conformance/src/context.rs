@@ -3,11 +3,10 @@
 use std::future::Future;
 use std::time::Duration;
 
-use dblock::Key;
 use dblock::store::{
-    Acquire, Action, Extend, HandedOver, Holder, InspectFilter, LockRow, Outcome, Request, Store, StoreError,
-    StoreFuture,
+    Acquire, Action, Extend, HandedOver, Holder, Outcome, Request, Store, StoreError, StoreFuture,
 };
+use dblock::{InspectFilter, Key, LockRow};
 use uuid::Uuid;
 
 /// No check waits longer than this for anything.
@@ -106,11 +105,7 @@ impl Asker {
     }
 
     fn request(&self, action: Action) -> Request {
-        Request {
-            key: self.key.clone(),
-            lease_id: self.lease_id,
-            action,
-        }
+        Request::new(self.key.clone(), self.lease_id, action)
     }
 
     /// Whether `holder` is this asker.
@@ -170,6 +165,7 @@ impl Grant {
                 remaining,
                 taken_over,
                 wanted,
+                ..
             } => Self {
                 fence_token,
                 remaining,
@@ -217,13 +213,19 @@ pub(super) async fn existing(store: &dyn Store, key: &Key) -> LockRow {
         .unwrap_or_else(|| panic!("there is no row for {key:?}"))
 }
 
+/// The row with some columns changed, to compare with.
+pub(super) fn changed(mut row: LockRow, change: impl FnOnce(&mut LockRow)) -> LockRow {
+    change(&mut row);
+    row
+}
+
 /// Carries out `request` and sees that the row stays as it was.
 pub(super) async fn changes_nothing(store: &dyn Store, request: Request) -> Outcome {
     let key = request.key.clone();
     let before = row(store, &key).await;
     let outcome = one(store, request).await;
     let now = before.as_ref().map_or(0, |row| row.now);
-    let after = row(store, &key).await.map(|row| LockRow { now, ..row });
+    let after = row(store, &key).await.map(|row| changed(row, |it| it.now = now));
     assert_eq!(after, before, "the row changed");
     outcome
 }

@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dblock::Key;
 use dblock::store::clock::micros;
-use dblock::store::rules::{absent, carry_out};
-use dblock::store::{Action, Holder, InspectFilter, LockRow, Outcome, Request, Store, StoreError};
+use dblock::store::rules::carry_out;
+use dblock::store::{Action, Holder, Outcome, Request, Store, StoreError};
+use dblock::{InspectFilter, Key, LockRow};
 
 use self::random::Random;
 use super::Fixture;
-use super::context::{Asker, force_release, granted, insist, key, revoke, within};
+use super::context::{Asker, changed, force_release, granted, insist, key, revoke, within};
 
 /// A run takes at least so many steps, and goes on for as long as [`SOME_TIME`].
 const STEPS: usize = 200;
@@ -119,7 +119,9 @@ impl<F: Fixture> Run<'_, F> {
             let after = all_after.remove(&request.key);
             let fits = |now: &i64| is_explained(*now, times, &request, row.as_ref(), &answer, after.as_ref());
             if !clocks(&request, times, after.as_ref()).iter().any(fits) {
-                let mut expected = row.clone().unwrap_or_else(|| absent(request.key.clone(), 0));
+                let mut expected = row
+                    .clone()
+                    .unwrap_or_else(|| LockRow::new(request.key.clone(), 0));
                 expected.now = times.1;
                 let answered = carry_out(&request, &mut expected);
                 panic!(
@@ -179,7 +181,7 @@ async fn look(store: &dyn Store) -> Seen {
     let clock = rows.iter().map(|row| row.now).max().expect("the clock's row");
     let rows = rows
         .into_iter()
-        .map(|row| (row.key.clone(), LockRow { now: 0, ..row }));
+        .map(|row| (row.key.clone(), changed(row, |it| it.now = 0)));
     Seen {
         clock,
         rows: rows.collect(),
@@ -220,6 +222,7 @@ fn clocks(request: &Request, (earliest, latest): (i64, i64), after: Option<&Lock
         }
         Action::Extend(ask) => clocks.push(row.expire_at - micros(ask.ttl)),
         Action::Release => {}
+        other => panic!("the suite sends no {other:?}"),
     }
     clocks.retain(|clock| (earliest..=latest).contains(clock));
     clocks
@@ -236,10 +239,10 @@ fn is_explained(
 ) -> bool {
     let mut row = before
         .cloned()
-        .unwrap_or_else(|| absent(request.key.clone(), now));
+        .unwrap_or_else(|| LockRow::new(request.key.clone(), now));
     row.now = now;
     let expected = carry_out(request, &mut row);
-    let changed = matches!(expected, Ok((_, true)));
+    let was_changed = matches!(expected, Ok((_, true)));
     let expected = match (expected, answer) {
         // A successor may be told so too, where nothing is written.
         (Ok((Outcome::Queued { holder, .. }, false)), Ok(Outcome::Busy(_))) => {
@@ -247,8 +250,8 @@ fn is_explained(
         }
         (expected, _) => expected,
     };
-    let row = (before.is_some() || changed).then_some(row);
-    let after = after.map(|after| LockRow { now, ..after.clone() });
+    let row = (before.is_some() || was_changed).then_some(row);
+    let after = after.map(|after| changed(after.clone(), |it| it.now = now));
     row == after
         && match (expected, answer) {
             (Ok((expected, _)), Ok(answer)) => {

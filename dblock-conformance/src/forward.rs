@@ -1,7 +1,7 @@
 //! Stores around another store.
 
-/// Inside of `impl Store` for a type with a field `inner: Arc<dyn Store>`: every method but `capabilities` and
-/// `apply` goes to the store inside. `forward_to_inner!(but listen)` leaves out `listen` too.
+/// In an `impl Store` for a type with a field `inner: Arc<dyn Store>`: every method but `capabilities` and
+/// `apply` goes to that store. `forward_to_inner!(but listen)` leaves out `listen` too.
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {

@@ -2,23 +2,19 @@
 
 use std::time::Duration;
 
-use dblock::store::{HandedOver, LockRow, Outcome, Store};
+use dblock::store::{HandedOver, Outcome, Store};
 use uuid::Uuid;
 
 use super::Fixture;
 use super::context::{
-    Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, changes_nothing, existing, force_release, granted, left,
-    one, revoke, until_not_held,
+    Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, changed, changes_nothing, existing, force_release,
+    granted, left, one, revoke, until_not_held,
 };
 
 const SPARE: u32 = 1_000;
 
 fn handed_over_to(fence_token: i64) -> HandedOver {
-    HandedOver {
-        owner: Uuid::now_v7(),
-        holder: "host/1 the next caller".into(),
-        fence_token,
-    }
+    HandedOver::new(Uuid::now_v7(), "host/1 the next caller", fence_token)
 }
 
 /// A grant keeps as many tokens free as it was asked to; however its lease ends, the next token is above them.
@@ -88,6 +84,7 @@ pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
                 remaining,
                 revoked,
                 wanted,
+                ..
             } = outcome
             else {
                 panic!("{outcome:?}")
@@ -95,15 +92,14 @@ pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
             assert_about(remaining, LONG * 2);
             assert!(!revoked && !wanted, "{outcome:?}");
             last = existing(&*other, &first.key).await;
-            let written = LockRow {
-                owner: next.owner,
-                holder: next.holder.to_string(),
-                fence_token: next.fence_token,
-                reentrant_count: 2,
-                expire_at: last.expire_at,
-                now: last.now,
-                ..before.clone()
-            };
+            let written = changed(before.clone(), |it| {
+                it.owner = next.owner;
+                it.holder = next.holder.to_string();
+                it.fence_token = next.fence_token;
+                it.reentrant_count = 2;
+                it.expire_at = last.expire_at;
+                it.now = last.now;
+            });
             assert_eq!(last, written);
             assert_about(left(&last), LONG * 2);
         }
@@ -125,10 +121,7 @@ pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
     );
     assert_eq!(
         one(&*store, first.release()).await,
-        Outcome::Released {
-            freed: true,
-            passed_on: false,
-        },
+        Outcome::released(true, false),
         "the lease is the first one's, whoever has it now"
     );
 }

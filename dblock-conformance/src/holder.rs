@@ -1,10 +1,11 @@
 //! Extend and Release, by the holder and by everybody else.
 
-use dblock::store::{LockRow, Outcome, Store};
+use dblock::store::{Outcome, Store};
 
 use super::Fixture;
 use super::context::{
-    Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, left, one, row, until_not_held,
+    Asker, LONG, SHORT, assert_about, changed, changes_nothing, existing, granted, left, one, row,
+    until_not_held,
 };
 
 /// Extend by the holder: the count is the given one, however often it is sent, and the lease is longer.
@@ -19,6 +20,7 @@ pub async fn extend_writes_the_count_and_lengthens(fixture: &impl Fixture) {
             remaining,
             revoked,
             wanted,
+            ..
         } = outcome
         else {
             panic!("{outcome:?}")
@@ -28,12 +30,11 @@ pub async fn extend_writes_the_count_and_lengthens(fixture: &impl Fixture) {
         let row = existing(&*store, &asker.key).await;
         assert_eq!(row.reentrant_count, count);
         assert_about(left(&row), LONG * 2);
-        let rest = LockRow {
-            reentrant_count: 1,
-            expire_at: before.expire_at,
-            now: before.now,
-            ..row
-        };
+        let rest = changed(row, |it| {
+            it.reentrant_count = 1;
+            it.expire_at = before.expire_at;
+            it.now = before.now;
+        });
         assert_eq!(rest, before, "only the count and the expiry change");
     }
 }
@@ -52,11 +53,10 @@ pub async fn extend_never_shortens(fixture: &impl Fixture) {
     let row = existing(&*store, &asker.key).await;
     assert_eq!(
         row,
-        LockRow {
-            reentrant_count: 2,
-            now: row.now,
-            ..before
-        }
+        changed(before, |it| {
+            it.reentrant_count = 2;
+            it.now = row.now;
+        })
     );
 }
 
@@ -102,29 +102,19 @@ pub async fn release_frees_once(fixture: &impl Fixture) {
     one(&*store, asker.extend(3, SHORT)).await;
     assert_eq!(
         one(&*store, asker.release()).await,
-        Outcome::Released {
-            freed: true,
-            passed_on: false,
-        }
+        Outcome::released(true, false)
     );
     let row = existing(&*store, &asker.key).await;
     assert_eq!(
         row,
-        LockRow {
-            reentrant_count: 0,
-            now: row.now,
-            ..before
-        }
+        changed(before, |it| {
+            it.reentrant_count = 0;
+            it.now = row.now;
+        })
     );
     for _ in 0..2 {
         let again = changes_nothing(&*other, asker.release()).await;
-        assert_eq!(
-            again,
-            Outcome::Released {
-                freed: false,
-                passed_on: false,
-            }
-        );
+        assert_eq!(again, Outcome::released(false, false));
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use dblock::store::{InspectFilter, Store};
+use dblock::InspectFilter;
+use dblock::store::Store;
 
 use super::Fixture;
 use super::context::{Asker, LONG, SHORT, batch, existing, granted, one, until, until_not_held};

@@ -1,13 +1,12 @@
-//! The suite that shows that a store keeps the contract of [`Store::apply`], for the stores of
-//! [`dblock`] and for any other. **No semver promises**: a new version may have stricter checks, so its number is that
-//! of the `dblock` it belongs to.
+//! The suite that shows that a store keeps the contract of [`Store::apply`], for the stores of [`dblock`] and for any
+//! other. **No semver promises**: a new version may have stricter checks. Use the version of your `dblock`.
 //!
 //! A store's author implements [`Fixture`] and writes one line, which makes one `#[tokio::test]` per check:
 //!
 //! ```
 //! use std::sync::Arc;
 //! use dblock_conformance::Fixture;
-//! use dblock::store::{Store, memory::MemoryStore};
+//! use dblock::store::{MemoryStore, Store};
 //!
 //! struct Memory(MemoryStore);
 //!
@@ -24,9 +23,9 @@
 //! # fn main() {}
 //! ```
 //!
-//! The tests need tokio with the features `macros` and `rt-multi-thread`. A check fails by panicking. Each has rows of its own, in a fresh fixture, and waits for nothing longer than
-//! [`TIMEOUT`]. Its name says what it shows; the text of its function says how. The list of
-//! [`store_conformance!`](dblock::store_conformance) is in two halves:
+//! The tests need tokio with the features `macros` and `rt-multi-thread`. A check fails by panicking. Each has rows of
+//! its own, in a fresh fixture, and waits for nothing longer than [`TIMEOUT`]. Its name says what it shows; the text of
+//! its function says how. The list of [`store_conformance!`] is in two halves:
 //!
 //! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an operator
 //!   may do, tokens, local hand-overs, successors and the release that passes a row on, random requests beside
@@ -67,7 +66,8 @@ mod wanted;
 use std::future::Future;
 use std::sync::Arc;
 
-use dblock::store::{LockRow, Store};
+use dblock::LockRow;
+use dblock::store::Store;
 
 pub use self::acquire::*;
 pub use self::batch::*;
@@ -87,7 +87,7 @@ pub use self::through_manager::*;
 pub use self::token::*;
 pub use self::wanted::*;
 
-/// For this crate's macros, which are used where no `dblock` may be in scope.
+/// For this crate's macros: `dblock` may not be in scope where they are used.
 #[doc(hidden)]
 pub use dblock;
 
@@ -217,7 +217,7 @@ macro_rules! store_conformance {
             renewal_keeps_a_body_inside_for_three_ttls,
 
             who_waits_holds_nothing,
-            try_acquire_gives_none_when_busy_and_refuses_a_wait,
+            try_acquire_gives_none_when_busy,
             busy_says_who_and_how_long,
             timeout_says_who_and_how_long,
             a_wait_counts_the_whole_queue,
@@ -278,6 +278,7 @@ macro_rules! store_conformance {
             lost_replies_lose_no_lease,
 
             inspect_filters_by_prefix_and_count,
+            a_look_at_one_key_sees_that_key_alone,
             a_revoked_lock_is_free_when_its_holder_leaves,
             a_revoked_lease_is_told_and_not_renewed,
             a_key_freed_by_force_can_be_taken_at_once,

@@ -1,11 +1,11 @@
 //! Revoke and force-release: what an operator may do.
 
-use dblock::store::{LockRow, Outcome};
+use dblock::store::Outcome;
 
 use super::Fixture;
 use super::context::{
-    Asker, LONG, SHORT, assert_about, changes_nothing, existing, force_release, granted, key, one, revoke,
-    row, until_not_held,
+    Asker, LONG, SHORT, assert_about, changed, changes_nothing, existing, force_release, granted, key, one,
+    revoke, row, until_not_held,
 };
 
 /// Extend of a revoked lease: the holder is told and its count written, but the lease is not longer.
@@ -22,6 +22,7 @@ pub async fn revoked_lease_is_not_lengthened(fixture: &impl Fixture) {
         remaining,
         revoked: true,
         wanted: false,
+        ..
     } = outcome
     else {
         panic!("{outcome:?}")
@@ -30,19 +31,15 @@ pub async fn revoked_lease_is_not_lengthened(fixture: &impl Fixture) {
     let row = existing(&*store, &asker.key).await;
     assert_eq!(
         row,
-        LockRow {
-            revoked: true,
-            reentrant_count: 2,
-            now: row.now,
-            ..before
-        }
+        changed(before, |it| {
+            it.revoked = true;
+            it.reentrant_count = 2;
+            it.now = row.now;
+        })
     );
     assert_eq!(
         one(&*store, asker.release()).await,
-        Outcome::Released {
-            freed: true,
-            passed_on: false,
-        }
+        Outcome::released(true, false)
     );
 }
 

@@ -2,23 +2,18 @@
 
 use std::time::Duration;
 
-use dblock::store::{LockRow, NEXT_TTL, Outcome, Store};
+use dblock::LockRow;
+use dblock::store::{NEXT_TTL, Outcome, Store};
 
 use super::Fixture;
 use super::context::{
-    Asker, LONG, ROUNDS, SPARE, assert_about, batch, changes_nothing, existing, granted, one, revoke,
+    Asker, LONG, ROUNDS, SPARE, assert_about, batch, changed, changes_nothing, existing, granted, one, revoke,
 };
 use super::successor::{lapsed, queued, queued_behind};
 
-const PASSED_ON: Outcome = Outcome::Released {
-    freed: true,
-    passed_on: true,
-};
+const PASSED_ON: Outcome = Outcome::released(true, true);
 
-const FREED: Outcome = Outcome::Released {
-    freed: true,
-    passed_on: false,
-};
+const FREED: Outcome = Outcome::released(true, false);
 
 /// A key that was passed on: who had it, and who has it now, for [`NEXT_TTL`].
 async fn passed_on(store: &dyn Store, name: &str) -> (Asker, Asker) {
@@ -35,20 +30,19 @@ fn assert_passed_on(before: &LockRow, after: &LockRow, to: &Asker) {
     );
     let fence_token = after.acquired_at.max(before.fence_ceiling + 1);
     let ttl = i64::try_from(NEXT_TTL.as_micros()).expect("a short time");
-    let expected = LockRow {
-        owner: to.owner,
-        holder: to.holder.clone(),
-        lease_id: to.lease_id,
-        reentrant_count: 1,
-        fence_token,
-        fence_ceiling: fence_token + i64::from(SPARE),
-        acquired_at: after.acquired_at,
-        expire_at: after.acquired_at + ttl,
-        revoked: false,
-        next: None,
-        now: after.now,
-        ..before.clone()
-    };
+    let expected = changed(before.clone(), |it| {
+        it.owner = to.owner;
+        it.holder = to.holder.clone();
+        it.lease_id = to.lease_id;
+        it.reentrant_count = 1;
+        it.fence_token = fence_token;
+        it.fence_ceiling = fence_token + i64::from(SPARE);
+        it.acquired_at = after.acquired_at;
+        it.expire_at = after.acquired_at + ttl;
+        it.revoked = false;
+        it.next = None;
+        it.now = after.now;
+    });
     assert_eq!(*after, expected);
 }
 
@@ -88,6 +82,7 @@ pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fix
                 remaining,
                 taken_over: None,
                 wanted: true,
+                ..
             } = outcome
             else {
                 // Too late.
@@ -98,13 +93,7 @@ pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fix
             assert!(remaining <= NEXT_TTL, "{remaining:?}");
             let after = existing(&*store, &next.key).await;
             let now = after.now;
-            assert_eq!(
-                after,
-                LockRow {
-                    now,
-                    ..before.clone()
-                }
-            );
+            assert_eq!(after, changed(before.clone(), |it| it.now = now));
         }
         let extended = one(&*other, next.extend(1, LONG)).await;
         if let Outcome::Extended { remaining, .. } = extended {
@@ -156,12 +145,11 @@ pub async fn release_frees_behind_a_lapsed_successor(fixture: &impl Fixture) {
     let before = existing(&*store, &holder.key).await;
     assert_eq!(one(&*store, holder.release()).await, FREED);
     let after = existing(&*store, &holder.key).await;
-    let expected = LockRow {
-        reentrant_count: 0,
-        next: None,
-        now: after.now,
-        ..before
-    };
+    let expected = changed(before, |it| {
+        it.reentrant_count = 0;
+        it.next = None;
+        it.now = after.now;
+    });
     assert_eq!(after, expected);
     assert_eq!(changes_nothing(&*other, late.release()).await, Outcome::Lost);
     granted(&*other, late.acquire(LONG)).await;
@@ -216,10 +204,7 @@ pub async fn batches_pass_on_free_and_withdraw(fixture: &impl Fixture) {
         again.release(),
         gone.release(),
     ];
-    let repeated = Outcome::Released {
-        freed: false,
-        passed_on: false,
-    };
+    let repeated = Outcome::released(false, false);
     let answers = batch(&*other, &releases).await;
     let expected = [
         Outcome::Withdrawn,
@@ -234,11 +219,10 @@ pub async fn batches_pass_on_free_and_withdraw(fixture: &impl Fixture) {
     assert_passed_on(&rows_before[0], &existing(&*store, &passes.key).await, &next);
     assert_passed_on(&rows_before[1], &existing(&*store, &again.key).await, &before);
     let row = existing(&*store, &waited_for.key).await;
-    let expected = LockRow {
-        next: None,
-        now: row.now,
-        ..rows_before.remove(2)
-    };
+    let expected = changed(rows_before.remove(2), |it| {
+        it.next = None;
+        it.now = row.now;
+    });
     assert_eq!(row, expected);
 
     let releases = [

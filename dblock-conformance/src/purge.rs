@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::{InspectFilter, Outcome, Store};
+use dblock::store::{Outcome, Store};
+use dblock::{InspectFilter, Key};
 
 use super::Fixture;
 use super::context::{Asker, BRIEF, LONG, ROUNDS, SHORT, existing, granted, key, one, row, until};

@@ -72,10 +72,7 @@ pub async fn one_owner_at_a_time(fixture: &impl Fixture) {
                 room.leave();
                 assert_eq!(
                     one(&*store, asker.release()).await,
-                    Outcome::Released {
-                        freed: true,
-                        passed_on: false,
-                    }
+                    Outcome::released(true, false)
                 );
             }
         });
@@ -136,13 +133,7 @@ pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
                     }
                     let releases: Vec<_> = inside.iter().map(|(_, asker)| asker.release()).collect();
                     for outcome in batch(&*store, &releases).await {
-                        assert_eq!(
-                            outcome,
-                            Outcome::Released {
-                                freed: true,
-                                passed_on: false,
-                            }
-                        );
+                        assert_eq!(outcome, Outcome::released(true, false));
                     }
                     if !outside.is_empty() {
                         pause().await;

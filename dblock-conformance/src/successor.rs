@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use dblock::store::{HandedOver, Holder, LockRow, NEXT_TTL, Outcome, QUEUE_AHEAD, Store, Successor};
+use dblock::LockRow;
+use dblock::store::{HandedOver, Holder, NEXT_TTL, Outcome, QUEUE_AHEAD, Store, Successor};
 
 use super::Fixture;
 use super::context::{
-    Asker, BRIEF, LONG, ROUNDS, SHORT, SPARE, assert_about, changes_nothing, existing, force_release,
-    granted, one, revoke, until, until_not_held,
+    Asker, BRIEF, LONG, ROUNDS, SHORT, SPARE, assert_about, changed, changes_nothing, existing,
+    force_release, granted, one, revoke, until, until_not_held,
 };
 
 /// What an answer says that makes its lease the successor.
@@ -17,6 +18,7 @@ pub(super) fn queued_behind(outcome: Outcome) -> (Holder, Duration) {
         Outcome::Queued {
             holder: named,
             next_ttl,
+            ..
         } => (named, next_ttl),
         other => panic!("{other:?} instead of Queued"),
     }
@@ -29,6 +31,7 @@ fn still_behind(outcome: Outcome) -> Holder {
         Outcome::Queued {
             holder: named,
             next_ttl,
+            ..
         } => {
             assert_eq!(next_ttl, NEXT_TTL);
             named
@@ -129,12 +132,11 @@ pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
         );
         assert_eq!(*written, expected);
         assert!(after.wanted_until > after.now, "a successor waits, too");
-        let holders_part = LockRow {
-            wanted_until: before.wanted_until,
-            next: None,
-            now: before.now,
-            ..after
-        };
+        let holders_part = changed(after, |it| {
+            it.wanted_until = before.wanted_until;
+            it.next = None;
+            it.now = before.now;
+        });
         assert_eq!(holders_part, before);
     }
 }
@@ -237,11 +239,10 @@ pub async fn successor_withdraws(fixture: &impl Fixture) {
         let before = existing(&*store, &holder.key).await;
         assert_eq!(one(&*other, next.release()).await, Outcome::Withdrawn);
         let after = existing(&*store, &holder.key).await;
-        let expected = LockRow {
-            next: None,
-            now: after.now,
-            ..before
-        };
+        let expected = changed(before, |it| {
+            it.next = None;
+            it.now = after.now;
+        });
         assert_eq!(after, expected);
         assert_eq!(changes_nothing(&*other, next.release()).await, Outcome::Lost);
         let released = one(&*store, holder.release()).await;
@@ -262,11 +263,11 @@ pub async fn extend_and_revoke_leave_the_successor(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (holder, next) = queued(&*store, "kept").await;
     let before = existing(&*store, &holder.key).await;
-    let to = HandedOver {
-        owner: Asker::new("kept").owner,
-        holder: "host/1 the next caller".into(),
-        fence_token: before.fence_token + 1,
-    };
+    let to = HandedOver::new(
+        Asker::new("kept").owner,
+        "host/1 the next caller",
+        before.fence_token + 1,
+    );
     for request in [
         holder.extend(2, 2 * LONG),
         holder.hand_over(1, LONG, &to),

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use dblock::store::{LockRow, Outcome};
+use dblock::store::Outcome;
 
 use super::Fixture;
-use super::context::{Asker, LONG, SHORT, assert_about, changes_nothing, existing, granted, one, until};
+use super::context::{
+    Asker, LONG, SHORT, assert_about, changed, changes_nothing, existing, granted, one, until,
+};
 
 /// A busy acquire writes that it waits, only ever further into the future, and nothing else.
 pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
@@ -26,11 +28,10 @@ pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
         LONG,
     );
     assert_eq!(
-        LockRow {
-            wanted_until: before.wanted_until,
-            now: before.now,
-            ..first.clone()
-        },
+        changed(first.clone(), |it| {
+            it.wanted_until = before.wanted_until;
+            it.now = before.now;
+        }),
         before
     );
 
@@ -63,10 +64,7 @@ pub async fn wanted_is_reported_to_the_holder(fixture: &impl Fixture) {
     for freed in [true, false] {
         assert_eq!(
             one(&*store, holder.release()).await,
-            Outcome::Released {
-                freed,
-                passed_on: false,
-            }
+            Outcome::released(freed, false)
         );
     }
     let wanted_until = existing(&*store, &holder.key).await.wanted_until;
@@ -100,9 +98,6 @@ pub async fn wanted_runs_out(fixture: &impl Fixture) {
     );
     assert_eq!(
         one(&*store, holder.release()).await,
-        Outcome::Released {
-            freed: true,
-            passed_on: false,
-        }
+        Outcome::released(true, false)
     );
 }

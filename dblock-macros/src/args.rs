@@ -1,6 +1,4 @@
-//! Reads the arguments of the attribute. Knows nothing of the function below it.
-
-use std::time::Duration;
+//! Reads the arguments of the attribute. It does not look at the function.
 
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
@@ -8,9 +6,10 @@ use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Ident, LitStr, Path, Token, parse_quote};
 
 use crate::errors::Errors;
+use crate::values::{Key, Length, OnLost, Wait};
 use crate::{suggest, values};
 
-/// Every argument, in the order of the reference.
+/// The names of all arguments, in the order of the reference.
 const NAMES: [&str; 11] = [
     "key", "ttl", "wait", "manager", "renew", "max_hold", "hold_min", "on_lost", "on_busy", "on_error",
     "crate",
@@ -18,7 +17,7 @@ const NAMES: [&str; 11] = [
 
 /// The arguments of one attribute.
 pub(crate) struct Args {
-    /// None only where it is missing, which is a mistake.
+    /// `None` only when it is missing, which is a mistake.
     pub(crate) key: Option<Key>,
     pub(crate) ttl: Option<Length>,
     pub(crate) wait: Option<Wait>,
@@ -32,32 +31,6 @@ pub(crate) struct Args {
     pub(crate) krate: Path,
 }
 
-/// How the key is given.
-pub(crate) enum Key {
-    Template(LitStr),
-    Expr(Expr),
-}
-
-/// A duration.
-pub(crate) enum Length {
-    /// A string, checked.
-    Known(Duration),
-    /// Any other expression; it must be a `Duration`.
-    Expr(Expr),
-}
-
-/// What `wait` says.
-pub(crate) enum Wait {
-    For(Length),
-    Forever,
-}
-
-/// What `on_lost` says.
-pub(crate) enum OnLost {
-    Cancel,
-    Signal,
-}
-
 /// One `name = value`.
 struct Pair {
     name: Ident,
@@ -65,8 +38,8 @@ struct Pair {
 }
 
 impl Args {
-    /// Reads what stands between the parentheses of the attribute. `attribute` is where a missing
-    /// argument is reported.
+    /// Reads the text between the parentheses of the attribute. A missing argument is reported at
+    /// `attribute`.
     pub(crate) fn parse(tokens: TokenStream, attribute: Span, errors: &mut Errors) -> Self {
         let mut args = Self {
             key: None,
@@ -136,14 +109,14 @@ impl Args {
     }
 }
 
-/// What could be read of an argument.
+/// An argument as far as it could be read.
 enum Entry {
     Pair(Pair),
-    /// Not readable and already reported; its name where it has one.
+    /// Not readable, and already reported. With its name, if it has one.
     Broken(Option<Ident>),
 }
 
-/// Splits the arguments. After a mistake it goes on behind the next comma.
+/// Splits the arguments. After a mistake it continues after the next comma.
 fn pairs(tokens: TokenStream, errors: &mut Errors) -> Vec<Entry> {
     let parser = |input: ParseStream<'_>| {
         let mut entries = Vec::new();
@@ -169,7 +142,7 @@ fn pairs(tokens: TokenStream, errors: &mut Errors) -> Vec<Entry> {
         }
         Ok(entries)
     };
-    // The parser above turns every mistake into an entry, so this cannot fail halfway.
+    // The parser above turns every mistake into an entry, so this cannot fail.
     let result = parser.parse2(tokens);
     errors.take(result).unwrap_or_default()
 }
@@ -239,14 +212,14 @@ fn example(name: &Ident) -> &'static str {
     }
 }
 
-/// Whether the key was given, perhaps under a misspelt name: then it is not missing as well.
+/// Whether this is the key, perhaps misspelt: then the key is not reported as missing too.
 fn is_key(name: &Ident) -> bool {
     meant(&name.unraw().to_string()) == Some("key")
 }
 
 /// The argument that `text` was probably meant to be.
 fn meant(text: &str) -> Option<&'static str> {
-    // What other libraries call it.
+    // The names that other libraries use.
     let elsewhere = match text {
         "timeout" | "wait_for" | "acquire_timeout" => Some("wait"),
         "lease" | "duration" | "expire" | "expires" | "expiry" => Some("ttl"),
@@ -281,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// What was read, and the messages about what was not.
+    /// The arguments that were read, and the messages about the others.
     fn read(tokens: TokenStream) -> (Args, Vec<String>) {
         let mut errors = Errors::default();
         let args = Args::parse(tokens, Span::call_site(), &mut errors);
@@ -311,7 +284,7 @@ mod tests {
             read(quote!(key = , ttl "5s", wait = "5s", renew, max_hold = 1 2, hold_min = "1s"));
         assert_eq!(messages.len(), 4, "{messages:?}");
         assert!(args.wait.is_some() && args.hold_min.is_some());
-        // A key that could not be read is not missing as well.
+        // A key that could not be read is not reported as missing too.
         assert!(
             !messages
                 .iter()

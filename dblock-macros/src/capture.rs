@@ -1,11 +1,11 @@
 //! Which arguments the body moves into the future under the lock, and in which order.
 //!
-//! An async block captures what it names, in the order in which it names it, and from a struct only the
-//! fields that it uses; it drops its captures in that order. A function drops its arguments whole and
-//! from the last to the first. So the block names the arguments that the body uses once more, whole and
-//! from the last to the first, in code that never runs.
+//! An async block captures the names that it uses, in the order of their first use; from a struct it captures
+//! only the used fields. It drops its captures in that order. A function drops its arguments whole, from the
+//! last to the first. So the block first names the arguments that the body uses, whole and from the last to
+//! the first, in code that never runs.
 //!
-//! An argument that the body does not use is not named: that would silence `unused_variables`.
+//! An argument that the body does not use is not named, because that would silence `unused_variables`.
 
 use proc_macro2::{Spacing, TokenStream, TokenTree};
 use syn::ext::IdentExt;
@@ -45,8 +45,8 @@ enum Mention {
     Binding,
 }
 
-/// How `name` is mentioned first. Tokens are enough for this, so half-typed bodies are fine; what cannot be
-/// told is taken for a binding, and then the block captures the argument where it uses it.
+/// How `name` is first mentioned. Tokens are enough for this, so half-typed bodies are fine. An unclear
+/// mention counts as a binding, and then the block captures the argument where it uses it.
 fn first_mention(tokens: &TokenStream, name: &str) -> Option<Mention> {
     let tokens: Vec<TokenTree> = tokens.clone().into_iter().collect();
     for (at, token) in tokens.iter().enumerate() {
@@ -65,7 +65,7 @@ fn first_mention(tokens: &TokenStream, name: &str) -> Option<Mention> {
     None
 }
 
-/// What a name is between these tokens; nothing if it is a field, a label or a lifetime.
+/// How these tokens mention the name between them; `None` if it is a field, a label or a lifetime.
 fn mention(before: &[TokenTree], after: &[TokenTree]) -> Option<Mention> {
     let is = |token: Option<&TokenTree>, text: &str| token.is_some_and(|token| token.to_string() == text);
     let previous = |back: usize| before.len().checked_sub(back).map(|at| &before[at]);
@@ -86,8 +86,8 @@ fn mention(before: &[TokenTree], after: &[TokenTree]) -> Option<Mention> {
     Some(Mention::Use)
 }
 
-/// `name @`, `name =>` and, as whoever only assigns is told so by a lint which another mention would confuse,
-/// `name = value` and `name += value`.
+/// `name @`, `name =>`, `name = value` and `name += value`. The last two, because a lint warns about an
+/// argument that is only assigned, and another mention would confuse the lint.
 fn is_rebound(after: &[TokenTree]) -> bool {
     let mut operator = String::new();
     for token in after {

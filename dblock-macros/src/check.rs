@@ -1,4 +1,4 @@
-//! What can be said against a function before the compiler looks at it.
+//! Mistakes in a function that can be found before the compiler looks at it.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::ReturnType;
@@ -7,7 +7,7 @@ use crate::args::Args;
 use crate::errors::Errors;
 use crate::function::Function;
 
-/// A function that can wait.
+/// The function must be async.
 pub(crate) fn signature(function: &Function, errors: &mut Errors) {
     let sig = &function.sig;
     if let Some(constness) = &sig.constness {
@@ -37,7 +37,7 @@ pub(crate) fn signature(function: &Function, errors: &mut Errors) {
     }
 }
 
-/// Without a return type nothing can carry a failure. Whether a given type can is the compiler's to say.
+/// Without a return type, nothing can carry a failure. Whether a given type can is left to the compiler.
 pub(crate) fn return_type(function: &Function, locks: &[Args], errors: &mut Errors) {
     if matches!(function.sig.output, ReturnType::Default) && locks.iter().any(|lock| lock.on_error.is_none())
     {

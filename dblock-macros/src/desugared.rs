@@ -1,5 +1,5 @@
-//! Functions that are async in another way: `fn f() -> Pin<Box<dyn Future<Output = T>>> { Box::pin(async move {…}) }`,
-//! which is what `async_trait` leaves behind, and `fn f() -> impl Future<Output = T> { async move {…} }`.
+//! Functions that are async without the keyword: `fn f() -> Pin<Box<dyn Future<Output = T>>> { Box::pin(async move
+//! {…}) }`, which is what `async_trait` generates, and `fn f() -> impl Future<Output = T> { async move {…} }`.
 
 use proc_macro2::TokenStream;
 use quote::ToTokens;
@@ -13,9 +13,9 @@ use crate::function::{Function, bindings};
 
 /// The parts of such a function.
 pub(crate) struct Desugared {
-    /// What the future gives.
+    /// The output of the future.
     pub(crate) output: Type,
-    /// Statements of the async block that take an argument apart, and the names that they bind.
+    /// Statements of the async block that destructure an argument, and the names that they bind.
     pub(crate) unpacked: Vec<Stmt>,
     pub(crate) unpacked_names: Vec<Ident>,
     /// The rest of the async block.
@@ -24,7 +24,7 @@ pub(crate) struct Desugared {
 }
 
 impl Desugared {
-    /// The parts, if the function is one of these.
+    /// The parts, if the function has one of these forms.
     pub(crate) fn of(function: &Function) -> Option<Self> {
         let ReturnType::Type(_, ty) = &function.sig.output else {
             return None;

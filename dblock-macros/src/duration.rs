@@ -1,6 +1,6 @@
-//! Durations written as strings, such as `"30s"` or `"1m 30s"`, checked when compiling.
+//! Durations written as strings, such as `"30s"` or `"1m 30s"`. They are checked at compile time.
 //!
-//! The limits are those of `dblock::LockOptions`; a test in the workspace pins that they agree.
+//! The limits are those of `dblock::LockOptions`. A test in the workspace checks that they agree.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ pub(crate) const MIN_TTL: Duration = Duration::from_secs(1);
 /// The longest duration of any kind.
 pub(crate) const MAX: Duration = Duration::from_hours(30 * 24);
 
-/// Reads the duration that stands as a string behind the argument `name`.
+/// Reads the duration in the string value of the argument `name`.
 ///
 /// # Errors
-/// What is wrong and what to write instead, without the argument's name in front.
+/// The mistake and what to write instead, without the argument's name in front.
 pub(crate) fn parse(name: &str, text: &str) -> Result<Duration, String> {
     let duration = sum(text)?;
     if duration.is_zero() {
@@ -53,7 +53,7 @@ fn sum(text: &str) -> Result<Duration, String> {
             return Err(no_unit(text, number, after));
         }
         let millis = millis(unit).ok_or_else(|| unknown_unit(number, unit))?;
-        // Too many digits for a u64 are far above the limit, which the caller checks.
+        // A number with too many digits for a u64 is far above the limit, which the caller checks.
         let part = number.parse().unwrap_or(u64::MAX).saturating_mul(millis);
         total = total.saturating_add(Duration::from_millis(part));
         rest = after.trim_start();

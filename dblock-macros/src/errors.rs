@@ -12,7 +12,7 @@ impl Errors {
         }
     }
 
-    /// The value of a result, or nothing and one mistake more.
+    /// The value of a result. An error is added to the mistakes, and gives `None`.
     pub(crate) fn take<T>(&mut self, result: syn::Result<T>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }

@@ -1,4 +1,4 @@
-//! Puts the parts together: what the attribute turns a function into.
+//! Puts the parts together: the code that the attribute turns a function into.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
@@ -11,8 +11,8 @@ use crate::function::{Function, Scope};
 use crate::output::Output;
 use crate::{capture, check, lock};
 
-/// The attribute with everything that can go wrong: the errors, and the function as it was written, so
-/// that nothing else breaks.
+/// Expands the attribute. On mistakes the output has the errors and the function as it was written, so that
+/// nothing else breaks.
 pub(crate) fn attribute(args: TokenStream, item: TokenStream) -> TokenStream {
     expand(args, item.clone()).unwrap_or_else(|error| {
         let error = error.into_compile_error();
@@ -21,14 +21,14 @@ pub(crate) fn attribute(args: TokenStream, item: TokenStream) -> TokenStream {
     })
 }
 
-/// The item as far as it can stand without the lock.
+/// The item without the lock, as far as that compiles.
 fn without_lock(item: TokenStream) -> TokenStream {
     let Ok(mut function) = syn::parse2::<Function>(item.clone()) else {
         return item;
     };
     // Their mistakes are reported already.
     function.take_stacked();
-    // These are refused by the compiler as well, and a missing `async` breaks every `.await`.
+    // The compiler refuses these as well, and a missing `async` breaks every `.await`.
     if function.sig.asyncness.is_some() {
         function.sig.constness = None;
         function.sig.abi = None;
@@ -36,14 +36,14 @@ fn without_lock(item: TokenStream) -> TokenStream {
         function.sig.asyncness = Some(parse_quote!(async));
         function.sig.constness = None;
     }
-    // What only the attribute used is not unused.
+    // Arguments that only the attribute used must not be reported as unused.
     function
         .attrs
         .push(parse_quote!(#[allow(unused_variables, unused_mut)]));
     function.without_changes()
 }
 
-/// The attribute.
+/// Expands the attribute.
 ///
 /// # Errors
 /// All mistakes of this attribute and of those stacked below it.
@@ -87,7 +87,7 @@ pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
         None => function.nested_body(),
     };
     let declared = output.declare(&locks[0].krate, &capture::used(&function.sig, &scope, &body));
-    // From the inside out; the topmost attribute is the outermost lock.
+    // From the inside out: the topmost attribute is the outermost lock.
     let mut body = quote!(#declared #body);
     for (lock, key) in locks.iter().zip(&keys).rev() {
         body = lock::under_lock(lock, &key.value, &function, &output, &body);

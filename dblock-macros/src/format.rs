@@ -1,13 +1,13 @@
-//! The part of a placeholder behind the colon, as `std::fmt` defines it.
+//! The part of a placeholder after the colon, as `std::fmt` defines it.
 
-/// `.*` and `width$` in a format.
+/// Whether a format has `.*` or `width$`.
 pub(crate) fn counts_arguments(format: &str) -> bool {
     let named = |(at, _)| format[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
     format.contains(".*") || format.match_indices('$').any(named)
 }
 
-/// `[[fill]align][sign]['#']['0'][width]['.' precision][type]` of `std::fmt`. The compiler would say so as well,
-/// but at a wrong column, since the format string is not the one in the source.
+/// Whether this is `[[fill]align][sign]['#']['0'][width]['.' precision][type]` of `std::fmt`. The compiler would
+/// check it too, but would report the wrong column, because the format string is not the one in the source.
 pub(crate) fn is_format(format: &str) -> bool {
     let aligned = format.chars().nth(1).is_some_and(|c| "<^>".contains(c));
     let rest = match format.char_indices().nth(2) {

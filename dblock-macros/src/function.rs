@@ -1,5 +1,5 @@
-//! The annotated function, taken apart as far as the attribute needs. Its body stays a token stream, so
-//! that half-typed code passes through.
+//! The annotated function, split as far as the attribute needs. Its body stays a token stream, so that
+//! half-typed code passes through.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -54,7 +54,7 @@ impl Parse for Function {
     }
 }
 
-/// The body itself. A `$body:block` of a `macro_rules!` macro stands in an invisible group.
+/// The body itself. A `$body:block` of a `macro_rules!` macro is wrapped in an invisible group.
 fn braces(token: TokenTree) -> Option<Group> {
     match token {
         TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Some(group),
@@ -65,7 +65,7 @@ fn braces(token: TokenTree) -> Option<Group> {
     }
 }
 
-/// A struct or module gets one error that says what was found.
+/// For a struct or module, gives one error that says what was found.
 fn refuse_other_items(input: ParseStream<'_>) -> syn::Result<()> {
     let ahead = input.fork();
     let word = ahead
@@ -114,7 +114,7 @@ fn split_inner_attributes(body: Group) -> syn::Result<(Vec<Attribute>, Group)> {
     Ok((attrs, in_braces_of(&body, rest)))
 }
 
-/// Other code in the place of a body.
+/// Replaces the code of a body, and keeps its braces.
 pub(crate) fn in_braces_of(body: &Group, code: TokenStream) -> Group {
     let mut group = Group::new(Delimiter::Brace, code);
     group.set_span(body.span());
@@ -135,8 +135,9 @@ impl Function {
         ours
     }
 
-    /// The body to put into a block: in its own braces, so that the compiler recognises its complaints about
-    /// half-typed code and says them once. A single expression goes without; `unused_braces` would fire.
+    /// The body as an expression of a block. It keeps its own braces, so that the compiler recognises its
+    /// errors about half-typed code and reports them once. A single expression has no braces, because
+    /// `unused_braces` would warn.
     pub(crate) fn nested_body(&self) -> TokenStream {
         let inside = self.body.stream();
         match syn::parse2::<Expr>(inside.clone()) {
@@ -151,7 +152,7 @@ impl Function {
         self.with_block(&in_braces_of(&self.body, quote!(#(#inner_attrs)* #statements)))
     }
 
-    /// The function as it was written, but for changes of its signature and attributes.
+    /// The function as it was written, apart from changes of its signature and attributes.
     pub(crate) fn without_changes(&self) -> TokenStream {
         match self.inner_attrs.as_slice() {
             [] => self.with_block(&self.body),

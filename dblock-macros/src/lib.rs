@@ -1,10 +1,10 @@
 //! The `#[distributed_lock]` attribute of dblock. Use it through that crate, which re-exports it.
 //!
-//! An attribute is read (`args`, `values`, `duration`), its function taken apart (`function`, `desugared`) and
-//! looked at (`check`), the key template resolved against the function's arguments (`template`, `format`), and
-//! the parts put together (`expand`, `lock`, `options`, `output`, `capture`). Mistakes are collected (`errors`,
-//! `suggest`), reported all at once, and leave the function as it was. The generated code calls
-//! `dblock::__private` and nothing else.
+//! An attribute is read (`args`, `values`, `duration`). Its function is split (`function`, `desugared`) and
+//! checked (`check`). The key template is resolved against the function's arguments (`template`, `format`), and
+//! the parts are put together (`expand`, `lock`, `options`, `output`, `capture`). Mistakes are collected
+//! (`errors`, `suggest`) and reported all at once, and the function then stays as it was. The generated code
+//! calls `dblock::__private` and nothing else.
 
 mod args;
 mod capture;
@@ -29,7 +29,7 @@ use proc_macro::TokenStream;
 /// Runs an async function under a distributed lock.
 ///
 /// The key is computed when the function is called, before its body and before any argument moves into the
-/// body. Then the lock is taken, the body runs, and the lock is released however the body ends: by a value,
+/// body. Then the lock is taken and the body runs. The lock is released however the body ends: by a value,
 /// `return`, `?`, a panic, or because the future was dropped.
 ///
 /// ```
@@ -56,7 +56,7 @@ use proc_macro::TokenStream;
 /// impl Shop {
 ///     #[distributed_lock(key = "order:{order.id}", ttl = "30s", wait = "5s", manager = self.locks)]
 ///     pub async fn settle(&self, order: &Order) -> Result<Receipt, OrderError> {
-///         // No other task, process or machine is in here for the same order.
+///         // No other task, process or machine runs this for the same order.
 ///         Ok(Receipt)
 ///     }
 /// }
@@ -67,28 +67,28 @@ use proc_macro::TokenStream;
 /// | argument | value | default | meaning |
 /// |---|---|---|---|
 /// | `key` | template or text | required | The name of what is locked: 1 to 255 bytes |
-/// | `ttl` | duration, 1 s to 30 days | `"30s"` | Length of the lease: how soon others enter after this process died |
-/// | `wait` | duration up to 30 days, or `"forever"` | do not wait | How long taking the lock may last in all |
-/// | `manager` | expression | see below | The `LockManager`, or what derefs to it: a reference, an `Arc` |
+/// | `ttl` | duration, 1 s to 30 days | `"30s"` | Length of the lease: the longest time until others can enter after this process died |
+/// | `wait` | duration up to 30 days, or `"forever"` | do not wait | How long the acquire may take in all |
+/// | `manager` | expression | see below | The `LockManager`, or a type that derefs to it: a reference, an `Arc` |
 /// | `renew` | `bool` | `true` | Whether the lease is renewed while the body runs |
 /// | `max_hold` | duration up to 30 days | no limit | The lock is lost when the body runs for longer |
-/// | `hold_min` | duration up to 30 days | none | The call returns when the body has, but the key stays busy until then |
+/// | `hold_min` | duration up to 30 days | none | The key stays busy for this long after the grant; the call still returns with the body |
 /// | `on_lost` | `"cancel"`, `"signal"` | `"cancel"` | Lost lease: drop the body and fail, or let it go on and tell it |
 /// | `on_busy` | expression | fail | The return value when the lock is busy or `wait` ran out |
 /// | `on_error` | closure | `\|e\| Err(e.into())` | Turns a `LockError` into the return value |
-/// | `crate` | path | `::dblock` | Where dblock is, for renamed dependencies and re-exports |
+/// | `crate` | path | `::dblock` | The path of dblock, for renamed dependencies and re-exports |
 ///
 /// A **duration** is a string of numbers with the units `ms`, `s`, `m`, `h` and `d`, such as `"30s"` or
 /// `"1m 30s"`, which is checked when compiling; or any expression of type `Duration`, which is checked when
 /// the lock is taken. All units but `ms` may be spelt out: `sec`, `min`, `hour` and `day`, or `second` and
 /// `minute`, each with or without an `s` behind it, as in `"30 seconds"` or `"1min"`.
 ///
-/// Without **`manager`**, the innermost `LockManager::scope` around the call counts, else the manager given to
-/// `dblock::install`, else the call fails with `LockError::NoManager`.
+/// Without **`manager`**, the call uses the manager of the innermost `LockManager::scope` around it, else the
+/// one given to `dblock::install`, else it fails with `LockError::NoManager`.
 ///
 /// Expressions see the function's arguments. All but `on_busy` and `on_error` are evaluated before the body.
-/// These two are evaluated when they are needed; what the body has moved by then is gone, so that references
-/// and `Copy` values are what they can use.
+/// These two are evaluated when they are needed. They cannot use arguments that the body has moved by then,
+/// so use references and `Copy` values.
 ///
 /// # Key templates
 ///
@@ -103,20 +103,20 @@ use proc_macro::TokenStream;
 /// | `{{`, `}}` | a brace |
 ///
 /// Anything else is an expression: `key = format!("{}", a + b)`, `key = KEY`, `key = name`. It is borrowed, and
-/// may be a `String`, a `&str` or whatever else is `AsRef<str>`.
+/// may be a `String`, a `&str` or any other `AsRef<str>`.
 ///
-/// Put something between two values that a user chooses: `{a}:{b}` rather than `{a}{b}`, or the keys of `1`,
-/// `23` and `12`, `3` are the same.
+/// Put a separator between two values that a user chooses: `{a}:{b}`, not `{a}{b}`. Without it, the keys of
+/// `1`, `23` and `12`, `3` are the same.
 ///
 /// # Return types
 ///
-/// A failure to lock needs a way out:
+/// The function must be able to return a lock failure:
 ///
 /// 1. The function returns `Result<_, E>` where `E: From<LockError>`. Aliases of `Result` are fine.
 /// 2. `on_error` turns every failure into a return value of any type.
 /// 3. `on_busy` gives the return value when somebody else holds the lock, and 1 or 2 serve the other failures.
 ///
-/// A nightly job that one node of many shall run, and that reports everything but "somebody else does it":
+/// A nightly job that must run on one node of many. A failure is reported, except when another node runs the job:
 ///
 /// ```
 /// # use dblock::{LockError, distributed_lock};
@@ -129,9 +129,10 @@ use proc_macro::TokenStream;
 ///
 /// # Several locks
 ///
-/// Stacked attributes take several locks, the topmost first, and release them in reverse. Write each one plainly:
-/// behind `cfg_attr`, or imported under another name, the lower one is not recognised and is taken first. Two calls that take
-/// the same locks in opposite orders can wait for each other until `wait` ends; sort what can be sorted.
+/// Stacked attributes take several locks, the topmost first, and release them in reverse. Write each attribute as
+/// `#[distributed_lock(…)]`: behind `cfg_attr`, or imported under another name, the lower one is not recognised and is
+/// taken first. Two calls that take the same locks in opposite orders can wait for each other until `wait` runs out, so
+/// sort the keys where you can.
 ///
 /// ```
 /// # use dblock::{LockError, distributed_lock};
@@ -144,20 +145,20 @@ use proc_macro::TokenStream;
 ///
 /// # Functions
 ///
-/// Free functions, inherent methods, methods of trait impls and default methods of traits, with any receiver,
-/// generics, `impl Trait`, patterns and attributes. With `#[async_trait]` put it on the method as usual. It also
-/// takes functions that return `Pin<Box<dyn Future<Output = …>>>` or `impl Future<Output = …>` and end in
-/// `Box::pin(async move { … })` or `async move { … }`. Put it above attributes that make the function
-/// synchronous, such as `#[tokio::main]`.
+/// Supported are free functions, inherent methods, methods of trait impls and default methods of traits, with
+/// any receiver, generics, `impl Trait`, patterns and attributes. With `#[async_trait]` put the attribute on the
+/// method as usual. Also supported are functions that return `Pin<Box<dyn Future<Output = …>>>` or `impl
+/// Future<Output = …>` and end in `Box::pin(async move { … })` or `async move { … }`. Put the attribute above
+/// attributes that make the function synchronous, such as `#[tokio::main]`.
 ///
-/// The function behaves as without the attribute: types are inferred, lints fire, values are dropped and the
+/// The function behaves as without the attribute: types are inferred, lints apply, values are dropped and the
 /// future is `Send` as before. One thing differs: an argument that the body never names is dropped after the
 /// release.
 ///
 /// # Errors
 ///
-/// Mistakes are reported when compiling, all those of an attribute at once, and the function stays, so that its
-/// callers still compile. What the messages mean:
+/// Mistakes are reported at compile time, all those of an attribute at once. The function stays, so that its
+/// callers still compile. These are the messages:
 ///
 /// | message | meaning |
 /// |---|---|
@@ -170,7 +171,7 @@ use proc_macro::TokenStream;
 /// | `taking a lock needs an async function` | Add `async`, or put the attribute above the one that removed it |
 /// | `` borrow of moved value `` at `on_busy` | The body moved the argument; see "Arguments" |
 ///
-/// When it runs, every failure is a `LockError`, which tells busy, timeout, lost and a failing store apart.
+/// At run time, every failure is a `LockError`, which tells busy, timeout, lost and a failing store apart.
 #[proc_macro_attribute]
 pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::attribute(args.into(), item.into()).into()

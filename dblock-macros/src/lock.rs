@@ -4,19 +4,20 @@ use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{Expr, LitStr, Path};
 
-use crate::args::{Args, Key};
+use crate::args::Args;
 use crate::errors::Errors;
 use crate::function::{Function, Scope, in_braces_of};
 use crate::options::options;
 use crate::output::{Output, ends};
 use crate::template;
+use crate::values::Key;
 
 /// A key in generated code.
 pub(crate) struct KeyCode {
     /// An expression of type `String`.
     pub(crate) value: TokenStream,
-    /// A mistake that the compiler will find in `value` and can point at better than a macro can. It counts
-    /// only if `value` is never compiled.
+    /// A mistake that the compiler will find in `value`, and can report at a better place than a macro can.
+    /// It counts only if `value` is never compiled.
     pub(crate) explained: Option<syn::Error>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) fn key(key: &Key, krate: &Path, scope: &Scope, errors: &mut Errors) -
     }
 }
 
-/// `&(expression)`, with the place of the expression.
+/// `&(expression)`, with the span of the expression.
 fn borrowed(value: &Expr) -> TokenStream {
     let tokens = value.to_token_stream();
     let (start, end) = ends(&tokens).unwrap_or_else(|| (Span::call_site(), Span::call_site()));
@@ -67,8 +68,8 @@ fn borrowed(value: &Expr) -> TokenStream {
 
 /// Wraps a body in one lock.
 ///
-/// What the attribute computes before the body is in statements of its own, so that no temporary of it lives
-/// across the await.
+/// Everything that the attribute computes before the body is in statements of its own, so that no temporary
+/// lives across the await.
 pub(crate) fn under_lock(
     lock: &Args,
     key: &TokenStream,
@@ -148,7 +149,7 @@ fn returned(
     }
 }
 
-/// Names of the generated code. The user's code can neither see them nor hide them.
+/// Names in the generated code. The user's code can neither see nor shadow them.
 struct Locals {
     key: Ident,
     manager: Ident,

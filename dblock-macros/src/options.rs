@@ -5,10 +5,11 @@ use quote::{ToTokens, quote};
 use syn::Ident;
 use syn::ext::IdentExt;
 
-use crate::args::{Args, Length, OnLost, Wait};
+use crate::args::Args;
 use crate::function::Function;
+use crate::values::{Length, OnLost, Wait};
 
-/// `LockOptions::new()` and a call for each argument that was given.
+/// `LockOptions::new()`, with a call for each argument that was given.
 pub(crate) fn options(lock: &Args, private: &TokenStream, function: &Function) -> TokenStream {
     let name = format!("::{}", function.sig.ident.unraw());
     let length = |length: &Length| match length {

@@ -1,4 +1,4 @@
-//! The declared return type, and what the compiler is told about it.
+//! The declared return type, and how the compiler learns of it.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -28,8 +28,8 @@ impl Output {
         Self { ty, start, end }
     }
 
-    /// The conversion of a failure. It spans the whole type, so that "cannot say that the lock failed" is said
-    /// there.
+    /// The conversion of a failure. It has the span of the whole type, so that "cannot say that the lock
+    /// failed" is reported there.
     pub(crate) fn or_error(&self, private: &TokenStream) -> TokenStream {
         let ty = &self.ty;
         let open = quote_spanned!(self.start=> <);
@@ -37,12 +37,12 @@ impl Output {
         quote!(#open #ty #path)
     }
 
-    /// Tells the compiler the type before it sees the body, so that a type error in the body points at the
-    /// user's line, and names what the block captures.
+    /// Declares the type to the compiler before the body, so that a type error in the body points at the
+    /// user's line. It also names the arguments that the block captures.
     pub(crate) fn declare(&self, krate: &Path, captured: &[Ident]) -> TokenStream {
         let ty = &self.ty;
         let value = quote_spanned!(self.start=> #krate::__private::declared::<#ty>());
-        // Behind the `return` the captures are seen by the capture analysis alone, and by no lint.
+        // After the `return`, only the capture analysis sees the captures, and no lint does.
         quote! {
             #[allow(
                 unreachable_code, path_statements, unused_must_use,
@@ -56,7 +56,7 @@ impl Output {
     }
 }
 
-/// `impl Trait` names no type inside a body; `_` lets the compiler find it.
+/// `impl Trait` cannot be written in a body. `_` lets the compiler infer the type.
 struct EraseImplTrait;
 
 impl VisitMut for EraseImplTrait {
@@ -69,7 +69,7 @@ impl VisitMut for EraseImplTrait {
     }
 }
 
-/// The places of the first and the last token. Stable Rust cannot join them, but the compiler does so itself
+/// The spans of the first and the last token. Stable Rust cannot join them, but the compiler does so itself
 /// for code that starts at the one and ends at the other.
 pub(crate) fn ends(tokens: &TokenStream) -> Option<(Span, Span)> {
     let mut spans = tokens.clone().into_iter().map(|token| token.span());

@@ -11,7 +11,7 @@ pub(crate) fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// `` `a`, `b` or `c` ``, or with another word before the last.
+/// `` `a`, `b` or `c` ``; `word` is the word before the last.
 pub(crate) fn list(names: &[impl AsRef<str>], word: &str) -> String {
     let quoted: Vec<_> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
     match quoted.split_last() {

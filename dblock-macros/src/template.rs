@@ -1,9 +1,9 @@
 //! Key templates: `"order:{order.id}"` becomes a format string and the expressions that fill it.
 //!
-//! A placeholder is an argument of the function, or its fields and methods without arguments:
-//! `{id}`, `{order.id}`, `{pair.0}`, `{self.tenant}`, `{order.region()}`, each with an optional format
-//! behind a colon. Whether a field exists and can be displayed is left to the compiler, which then
-//! points at the template, because every token made here has its span.
+//! A placeholder is an argument of the function, or a chain of its fields and its methods without arguments:
+//! `{id}`, `{order.id}`, `{pair.0}`, `{self.tenant}`, `{order.region()}`. Each may have a format after a
+//! colon. Whether a field exists and can be displayed is left to the compiler, which then points at the
+//! template, because every generated token has its span.
 
 use proc_macro2::Span;
 use syn::ext::IdentExt;
@@ -17,7 +17,7 @@ use crate::{format, suggest};
 /// The longest key in bytes, namespace prefix included.
 pub(crate) const MAX_KEY_BYTES: usize = 255;
 
-/// A template that can be given to `format_args!`.
+/// A template in a form for `format_args!`.
 #[derive(Debug)]
 pub(crate) struct Template {
     pub(crate) format: LitStr,
@@ -27,8 +27,8 @@ pub(crate) struct Template {
 /// Why a template was refused.
 pub(crate) struct Refused {
     pub(crate) error: syn::Error,
-    /// `format_args!` finds the same mistake first, and it can point inside the string, which a macro
-    /// cannot do in stable Rust.
+    /// `format_args!` finds the same mistake first. It can point into the string, which a macro cannot do in
+    /// stable Rust.
     pub(crate) compiler_points_inside: bool,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn parse(literal: &LitStr, scope: &Scope) -> Result<Template, Refused
             "the key contains a NUL byte, which databases cut off or refuse; leave it out",
         ));
     }
-    // Up to here `format_args!` reads the template as we do.
+    // Up to here `format_args!` reads the template in the same way.
     let mut plain = true;
     let mut rest = text.as_str();
     while let Some(at) = rest.find(['{', '}']) {
@@ -125,7 +125,7 @@ struct Reader<'a> {
     scope: &'a Scope,
     format: String,
     values: Vec<Expr>,
-    /// Bytes of the key that stand in the template itself.
+    /// Bytes of the key that are in the template itself.
     fixed: usize,
 }
 
@@ -229,8 +229,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Finds the argument that `name` means and gives it the argument's hygiene, so that it is found
-    /// also where a `macro_rules!` macro wrote the function.
+    /// Finds the argument that `name` means, and gives `name` the argument's hygiene, so that it is also
+    /// found where a `macro_rules!` macro wrote the function.
     fn resolve(&self, name: &mut Ident) -> syn::Result<()> {
         let text = name.unraw().to_string();
         if text == "self" {

@@ -1,12 +1,39 @@
-//! Reads the value of each argument, and says what it should be where it is something else.
+//! Reads the value of each argument. For a wrong value it says what is expected.
+
+use std::time::Duration;
 
 use syn::{Expr, ExprLit, Ident, Lit, LitStr, Path};
 
-use crate::args::{Key, Length, OnLost, Wait};
 use crate::{duration, suggest};
 
-/// The literal that an expression is, if it is one. Literals that pass through a `macro_rules!` macro
-/// arrive in an invisible group.
+/// How the key is given.
+pub(crate) enum Key {
+    Template(LitStr),
+    Expr(Expr),
+}
+
+/// A duration.
+pub(crate) enum Length {
+    /// A string, checked.
+    Known(Duration),
+    /// Any other expression. Its type must be `Duration`.
+    Expr(Expr),
+}
+
+/// The value of `wait`.
+pub(crate) enum Wait {
+    For(Length),
+    Forever,
+}
+
+/// The value of `on_lost`.
+pub(crate) enum OnLost {
+    Cancel,
+    Signal,
+}
+
+/// The literal, if the expression is one. Literals that pass through a `macro_rules!` macro arrive in an
+/// invisible group.
 fn literal(value: &Expr) -> Option<&Lit> {
     match value {
         Expr::Lit(ExprLit { lit, .. }) => Some(lit),
@@ -22,7 +49,7 @@ fn text(value: &Expr) -> Option<&LitStr> {
     }
 }
 
-/// The single name that an expression is, if it is one.
+/// The single name, if the expression is one.
 fn word(value: &Expr) -> Option<&Ident> {
     match value {
         Expr::Path(path) => path.path.get_ident(),

@@ -1,8 +1,8 @@
 //! Running a body under a lock: it is stopped when the lease is lost, and the lock is released however it
 //! ends.
 //!
-//! These futures are written by hand, so that a body has one place in them: an `async fn` that is given a
-//! future and awaits it keeps it twice.
+//! These futures are written by hand, so that each stores its body once: an `async fn` that takes a future
+//! and awaits it stores it twice.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -21,7 +21,7 @@ use crate::engine::{Hold, Lease, Unconfirmed};
 use crate::error::{LockError, LostReason};
 use crate::options::OnLost;
 
-/// How long a return, `?` or panic waits for its release at most.
+/// Longest time that a return, `?` or panic waits for its release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A lease that ended before the body under it did.
@@ -38,7 +38,7 @@ pub(crate) enum Ended<T> {
 }
 
 impl<T> Ended<T> {
-    /// Only what a body gave in time counts.
+    /// A result counts only if the body finished in time.
     pub(crate) fn in_time(self) -> Result<T, LockError> {
         match self {
             Self::InTime(value) => Ok(value),
@@ -47,7 +47,7 @@ impl<T> Ended<T> {
     }
 }
 
-/// Acquires, runs `body` inside of the hold, ends the hold and waits for the row to say so.
+/// Acquires, runs `body` under the lock, ends the hold and waits for the confirmation.
 pub(crate) fn run<A, F>(acquire: A, body: F) -> impl Future<Output = Result<F::Output, LockError>>
 where
     A: Future<Output = Result<Hold, LockError>>,
@@ -107,13 +107,13 @@ where
                 }
                 RunProjection::Leaving { leave } => return leave.poll(context),
             };
-            // Drops what is left of the state before: a finished body goes before its release is awaited.
+            // Drops the former state: a finished body is dropped before its release is awaited.
             self.set(next);
         }
     }
 }
 
-/// Puts `body` under the lock: in the call chain, in a span, stopped on loss, its panic caught.
+/// Runs `body` under the lock: in the call chain, in a span, stopped on loss, and with its panic caught.
 fn inside<F: Future>(hold: &Hold, body: F) -> Supervised<Caught<F>> {
     let lease = hold.lease();
     let span = tracing::debug_span!("distributed_lock", key = %lease.key(), owner = %lease.owner(),
@@ -128,7 +128,7 @@ async fn finish<T>(hold: Hold, ended: Ended<std::thread::Result<T>>) -> Result<T
     let in_order = matches!(ended, Ended::InTime(Ok(_)));
     let unfinished = leave(hold, in_order).await;
     match ended {
-        // A bug shows itself even when the lease is lost.
+        // A panic is a bug, and must show even when the lease is lost.
         Ended::InTime(Err(panic)) | Ended::Late(Err(panic), _) => resume_unwind(panic),
         Ended::InTime(Ok(value)) => {
             if let Some(left) = unfinished {
@@ -167,11 +167,11 @@ pin_project! {
 impl<F: Future> Future for Supervised<F> {
     type Output = Ended<F::Output>;
 
-    /// A body that is done before the local deadline is done; one that comes later has lost.
+    /// A body that finishes before the local deadline keeps its result. One that finishes later has lost the lease.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         for (_, ended) in this.watched.iter_mut() {
-            // Only for the wake-up: what counts is asked of the leases themselves.
+            // Polled only for the wake-up. The leases themselves say whether they have ended.
             let _ = ended.as_mut().poll(context);
         }
         let loss = |watched: &[(Lease, _)]| {
@@ -190,8 +190,8 @@ impl<F: Future> Future for Supervised<F> {
     }
 }
 
-/// Ends a hold and waits for that in bounded time. `None` when the row says so, or the next waiter has the lock,
-/// which it can get only from a body that ended `in_order`.
+/// Ends a hold and waits for that in bounded time. `None` when the store has confirmed it, or when the lock was
+/// handed over locally, which happens only after a body that ended `in_order`.
 pub(crate) async fn leave(hold: Hold, in_order: bool) -> Option<Unconfirmed> {
     hold.leave(RELEASE_TIMEOUT, in_order).await.err()
 }

@@ -20,7 +20,7 @@ use crate::store::table::{DEFAULT_TABLE, TableName};
 /// use dblock::LockManager;
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// // Such as postgres://app@db/app, where `auto_migrate` makes the tables.
+/// // Such as postgres://app@db/app, where `auto_migrate` creates the tables.
 /// let url = "memory:";
 /// let locks = LockManager::builder_for_url(url)?
 ///     .namespace("billing")
@@ -44,7 +44,7 @@ pub struct LockManagerBuilder {
     engine: Settings,
 }
 
-/// Longer than a transaction should wait for anything but its database.
+/// Longer than a transaction should idle between two statements.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
 
 impl LockManagerBuilder {
@@ -71,8 +71,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// The lock table, `table` or `schema.table`. The version table has the same name with `_version`
-    /// behind it. Default: `distributed_lock`. A store of your own and the memory store have no table.
+    /// The name of the lock table: `table` or `schema.table`. The version table has the same name followed by
+    /// `_version`. Default: `distributed_lock`. The memory store and a store of your own have no table.
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = table.into();
         self
@@ -84,24 +84,24 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Whether a lock may go from one task of this process to the next without the database (local hand-over).
-    /// Default: yes.
+    /// Whether a lock may be handed over from one task of this process to the next without the database (local
+    /// hand-over). Default: yes.
     ///
-    /// The lock is handed over only after a normal return, and only to a waiter with `renew = true`. Never after
-    /// `verify_in` or with `hold_min`, and only while at least two thirds of the waiter's ttl are confirmed. The
-    /// new owner has a larger fence token of its own. The row follows within about 50 ms, and names the owner before any
-    /// fence check. While another process wants the lock, local hand-overs go on for 10 ms where releases are heard
-    /// (PostgreSQL), and for 100 ms elsewhere; then the lock goes to the other process.
+    /// The lock is handed over only after a normal return, and only to a waiter with `renew = true`. It is never handed
+    /// over after `verify_in` or with `hold_min`, and only while at least two thirds of the waiter's ttl are confirmed.
+    /// The new owner has its own, larger fence token. The row names the new owner within about 50 ms, and always before
+    /// a fence check. While another process waits for the lock, local hand-overs go on for 10 ms where the store sends
+    /// wake-ups (PostgreSQL), and for 100 ms elsewhere. Then the lock goes to the other process.
     ///
-    /// Switch it off when every owner must be in the row before its body starts. The switch is this manager's alone. It
-    /// changes nothing between processes: there a release passes the row on to the process that waits, whatever
-    /// the settings.
+    /// Switch it off when the row must name every owner before its body starts. The switch is this manager's alone.
+    /// Between processes nothing changes: there a release passes the row on to the waiting process, whatever the
+    /// settings.
     pub fn hand_over(mut self, hand_over: bool) -> Self {
         self.engine.hand_over = hand_over;
         self
     }
 
-    /// Whether to work on a server that speaks MySQL's protocol but is known to lock no rows, such as `TiDB`, which
+    /// Whether to accept a server that speaks MySQL's protocol but is known not to lock rows, such as `TiDB`, which
     /// accepts `SKIP LOCKED` and ignores it. **Two processes may then hold one lock.** Default: no, such a server is an
     /// error.
     pub fn trust_any_server(mut self, trust: bool) -> Self {
@@ -109,30 +109,30 @@ impl LockManagerBuilder {
         self
     }
 
-    /// How long nobody must have used a row for it to be deleted in the background; `None` keeps all rows. At
-    /// least a day. Default: 7 days.
+    /// Minimum idle time before a row is purged in the background; `None` keeps all rows. At least a day.
+    /// Default: 7 days.
     ///
-    /// A row is unused while nobody holds the lock, nobody has waited for it, and all of its fence tokens are
-    /// older than the database's clock by so long. The next token of a key without a row is the clock: it is
-    /// larger than all before, unless the clock is set back by more than this time. So the time should be longer
-    /// than any mistake of the clock; a purge does nothing else that a user could see.
+    /// A row is idle when nobody has held the lock or waited for it for this long, and all of its fence tokens
+    /// are older than the database's clock by this time. The first token of a key without a row is the database's
+    /// clock. It is larger than all earlier tokens of the key unless the clock was set back by more than the
+    /// idle time, so choose a time longer than any error of the clock. A purge has no other visible effect.
     ///
-    /// The first pass starts at a random moment of the manager's first hour, the next ones about each 24th of
-    /// the time. A pass looks at 500 rows at a time, at most ten times a second, when no other question about
-    /// the table is asked. It covers the whole table, whatever the namespace. On the servers it needs the right
-    /// to `DELETE`; without it a warning is logged and the rows stay. [`LockManager::purge`] does a pass at once.
+    /// The first pass starts at a random moment of the manager's first hour, later ones after about a 24th of the
+    /// idle time. A pass reads 500 rows at a time, at most ten times a second, and waits for operators' calls that
+    /// are running. It covers the whole table, whatever the namespace. On the servers it needs the right to
+    /// `DELETE`; without it a warning is logged and the rows stay. [`LockManager::purge`] does a pass at once.
     pub fn purge_after(mut self, idle: impl Into<Option<Duration>>) -> Self {
         self.engine.purge_after = idle.into();
         self
     }
 
-    /// How long a transaction may idle after `verify_in` before PostgreSQL ends it, and with it the session; `None` for
-    /// as long as the server allows. At least a millisecond. Default: a minute.
+    /// How long a transaction may idle after `verify_in` before PostgreSQL ends it together with its session; `None`
+    /// for as long as the server allows. At least a millisecond. Default: a minute.
     ///
-    /// Idle means that the server waits for the next statement of the transaction. Until the transaction is over nobody
-    /// else gets the key. A host that vanishes in the middle of one would keep it shut until the server's TCP notices,
-    /// which takes hours by default. A lower limit of your own stays. The limit ends with the transaction, and the
-    /// next statement or commit of one that was ended fails.
+    /// Idle means that the server waits for the next statement of the transaction. Until the transaction ends, nobody
+    /// else can take the key. Without a limit, a host that vanishes inside a transaction would keep the key busy until
+    /// the server's TCP notices, which takes hours by default. A lower limit of your own stays in force. The limit ends
+    /// with the transaction. A transaction that was ended fails at its next statement or commit.
     ///
     /// MySQL has no such limit for a transaction: there `wait_timeout` and, on MariaDB, `idle_transaction_timeout` of
     /// your own sessions decide. A SQLite file is freed when the process is gone.
@@ -141,14 +141,14 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Starts the manager and checks that the database has a fitting table.
+    /// Starts the manager and checks that the database has a table that fits this version.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad setting, [`LockError::Store`] when the database cannot be reached,
-    /// refuses, or has no fitting table (the message has the remedy).
+    /// refuses, or has no table that fits this version (the message has the remedy).
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind, except that a migration may be carried out.
+    /// Dropping the future leaves nothing behind, except that a migration may still be carried out.
     pub async fn build(self) -> Result<LockManager, LockError> {
         let manager = self.auto_migrate;
         let locks = self.start()?;
@@ -160,9 +160,9 @@ impl LockManagerBuilder {
         Ok(locks)
     }
 
-    /// Starts the manager without asking the database anything: for programs that must start while it is
-    /// down, or that call [`LockManager::migrate`] themselves. A missing table is then found by the first
-    /// lock.
+    /// Starts the manager without asking the database anything: for programs that must start while the
+    /// database is down, or that call [`LockManager::migrate`] themselves. The first acquire then reports a
+    /// missing table.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad setting.
@@ -181,7 +181,7 @@ impl LockManagerBuilder {
                 "`transaction_idle_limit` must be at least a millisecond; `None` sets no limit",
             ));
         }
-        let table = TableName::parse(&self.table)?;
+        let table = TableName::parse(&self.table).map_err(LockError::invalid)?;
         LockManager::start(
             self.source.open(table, self.idle_limit, self.any_server)?,
             self.namespace,
@@ -212,7 +212,7 @@ enum Kind {
 }
 
 impl StoreSource {
-    /// Reads a URL. Its scheme picks the store. No message repeats the URL: it may hold a password.
+    /// Reads a URL. Its scheme selects the store. No message repeats the URL, because it may contain a password.
     pub(crate) fn from_url(url: &str) -> Result<Self, LockError> {
         let scheme = url
             .split_once(':')
@@ -223,7 +223,7 @@ impl StoreSource {
             "mysql" | "mariadb" => Self::mysql_url(url),
             "sqlite" => Self::sqlite_url(url),
             "memory" => Self::memory_url(url),
-            // What stands before the first colon may be a password when the scheme was left out.
+            // Without a scheme, the text before the first colon may be a password.
             scheme if !is_scheme(scheme) => Err(LockError::invalid(
                 "the database URL has no scheme; write postgres://…, mysql://…, mariadb://…, sqlite://… or memory:",
             )),
@@ -307,7 +307,8 @@ impl StoreSource {
             }
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(options) => {
-                crate::store::sqlite::SqliteStore::check_options(&options, &table)?;
+                crate::store::sqlite::SqliteStore::check_options(&options, &table)
+                    .map_err(LockError::invalid)?;
                 Arc::new(crate::store::sqlite::SqliteStore::new(options, table))
             }
             Kind::Ready(store) => {
@@ -318,7 +319,7 @@ impl StoreSource {
     }
 }
 
-/// A word such as `redis` or `http+unix`.
+/// Whether the text is a word such as `redis` or `http+unix`.
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text
@@ -410,8 +411,8 @@ macro_rules! from_options {
     ($feature:literal, $name:ident, $kind:ident, $options:ty, $example:literal) => {
         #[cfg(feature = $feature)]
         impl StoreSource {
-            /// Locks on a server whose password or address may change while the program runs: `options` is asked for
-            /// them each time that a connection is opened. Its errors count as a server that cannot be reached.
+            /// Locks on a server whose password or address may change while the program runs: `options` is called
+            /// each time a connection is opened. When it fails, the server counts as unreachable.
             ///
             /// A manager that is built from a pool follows `set_connect_options` of the pool, without this.
             ///

@@ -1,7 +1,7 @@
-//! Call chains: which locks the running code is inside of.
+//! Call chains: the locks that the running code runs under.
 //!
-//! A chain travels in a tokio task-local around each body, innermost lock first. That is what makes a
-//! nested call find the lease it re-enters; threads, tasks and processes play no part.
+//! A chain travels in a tokio task-local around each body, innermost lock first. So a nested call finds the
+//! lease that it re-enters. Threads, tasks and processes play no part.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ tokio::task_local! {
     static CHAIN: Link;
 }
 
-/// A future inside of a chain.
+/// A future that runs in a chain.
 pub(crate) type Linked<F> = TaskLocalFuture<Link, F>;
 
 /// The innermost lock of a chain, with those around it.
@@ -30,12 +30,12 @@ struct Node {
 }
 
 impl Link {
-    /// The lock that the running code is directly inside of.
+    /// The innermost lock that the running code runs under.
     pub(crate) fn current() -> Option<Self> {
         CHAIN.try_with(Clone::clone).ok()
     }
 
-    /// Puts a lock inside of the running code's.
+    /// Adds a lock to the running code's chain, as the innermost one.
     pub(crate) fn inside_current(lease: &Lease, engine: &EngineHandle) -> Self {
         let node = Node {
             lease: lease.clone(),
@@ -48,6 +48,11 @@ impl Link {
     /// Runs `body` under this lock.
     pub(crate) fn scope<F: Future>(self, body: F) -> Linked<F> {
         CHAIN.scope(self, body)
+    }
+
+    /// The next lock outwards.
+    pub(crate) fn around(&self) -> Option<Self> {
+        self.0.around.clone()
     }
 
     /// From the innermost lock outwards.

@@ -1,4 +1,4 @@
-//! The lock that the running code is inside of, and handing it to another task.
+//! The lock that the running code runs under, and sharing it with another task.
 
 use std::fmt;
 use std::future::Future;
@@ -11,9 +11,9 @@ use crate::chain::Link;
 use crate::engine::{Hold, Lease};
 use crate::error::LockError;
 
-/// The innermost lock that the running code is inside of; `None` outside of any.
+/// The innermost lock that the running code runs under; `None` without one.
 ///
-/// A spawned task is not inside of its parent's locks, unless it was wrapped by [`inherit`].
+/// A spawned task does not run under its parent's locks, unless it was wrapped by [`inherit`].
 ///
 /// ```
 /// use dblock::{LockManager, LockOptions, current};
@@ -35,7 +35,30 @@ pub fn current() -> Option<CurrentLock> {
     Link::current().map(|link| CurrentLock { link })
 }
 
-/// A lock seen from inside its body. It does not keep the lock: after the body it is only a record.
+/// The locks that the running code runs under, from the innermost outwards. Empty if there are none.
+///
+/// A nested call whose chain already holds the key re-enters the lock. The list has one entry for each.
+///
+/// ```
+/// use dblock::{LockManager, LockOptions, current_locks};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = LockManager::connect("memory:").await?;
+/// let inner = locks.with("order:42", LockOptions::new(), async {
+///     let keys: Vec<String> = current_locks().iter().map(|lock| lock.key().to_owned()).collect();
+///     assert_eq!(keys, ["order:42", "customer:7"]);
+/// });
+/// locks.with("customer:7", LockOptions::new(), inner).await??;
+/// assert!(current_locks().is_empty());
+/// # Ok::<_, dblock::LockError>(()) }).unwrap();
+/// ```
+pub fn current_locks() -> Vec<CurrentLock> {
+    let innermost = Link::current();
+    let links = std::iter::successors(innermost, Link::around);
+    links.map(|link| CurrentLock { link }).collect()
+}
+
+/// A lock as seen from its body. It does not keep the lock: after the body it is only a record.
 ///
 /// ```
 /// use std::time::Duration;
@@ -82,12 +105,18 @@ impl CurrentLock {
         self.lease().fence_token()
     }
 
-    /// What is left until the local deadline; zero once the lease is lost.
+    /// Time left until the local deadline; zero once the lease is lost.
     pub fn remaining(&self) -> Duration {
         self.lease().remaining()
     }
 
-    /// Completes when the lease is lost. With `on_lost = "signal"` this is how the body hears of it.
+    /// How many holds this owner has on the key: one for the outermost entry, and one for each re-entry that has not
+    /// ended. 0 once the lease is lost. Counted in memory, without asking the store.
+    pub fn hold_count(&self) -> u32 {
+        self.lease().hold_count()
+    }
+
+    /// Completes when the lease is lost. With `on_lost = "signal"` the body learns of the loss only by this.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
@@ -103,36 +132,36 @@ impl CurrentLock {
         self.lease().revoked().await;
     }
 
-    /// Checks inside a transaction of yours that this lease still holds, and keeps others out until the
-    /// transaction ends: a takeover has to wait for your commit.
+    /// Checks in your transaction that this lease is still held, and keeps others out until the transaction
+    /// ends: a takeover has to wait for your commit.
     ///
     /// Call it early in the transaction, and commit or roll back before the body returns or the guard is
     /// released: while the transaction is open the lease can be neither renewed nor released. On a bare
-    /// connection, outside of a transaction, it protects nothing after the statement. The transaction must be
+    /// connection, outside of a transaction, the protection ends with the statement. The transaction must be
     /// on the database that keeps the lock; on PostgreSQL, name the schema in the builder's `table` if your
     /// pool changes `search_path`. On SQLite this makes the transaction a write transaction, which keeps every
     /// other writer out of the file: keep it short, and never acquire a lock inside it.
     ///
-    /// **Savepoints.** Check outside of them: a rollback to a savepoint that was set before the check may let others in
-    /// while the transaction goes on. PostgreSQL drops the row's lock then; MySQL and MariaDB do when nothing was read or
-    /// written before the savepoint; SQLite keeps others out until the transaction ends.
+    /// **Savepoints.** Check outside of them: a rollback to a savepoint that was set before the check may let others take
+    /// the key while the transaction goes on. PostgreSQL then drops the row's lock. MySQL and MariaDB do so when nothing
+    /// was read or written before the savepoint. SQLite keeps others out until the transaction ends.
     ///
-    /// **A host that vanishes** inside the transaction keeps the key shut until the server ends its session. PostgreSQL
+    /// **A host that vanishes** inside the transaction keeps the key busy until the server ends its session. PostgreSQL
     /// ends a transaction that idles for longer than
-    /// [`transaction_idle_limit`](crate::LockManagerBuilder::transaction_idle_limit) after the check. On MySQL
-    /// and MariaDB it takes up to `wait_timeout` (8 hours), and nothing can be set for a transaction alone: set
-    /// `wait_timeout`, or MariaDB's `idle_transaction_timeout`, for the sessions of your pool in `after_connect`. A
-    /// process that merely dies has its connections closed by its host at once.
+    /// [`transaction_idle_limit`](crate::LockManagerBuilder::transaction_idle_limit) after the check. MySQL and MariaDB
+    /// take up to `wait_timeout` (8 hours), and have no limit for a single transaction: set `wait_timeout`, or
+    /// MariaDB's `idle_transaction_timeout`, for the sessions of your pool in `after_connect`. When only the process
+    /// dies, its host closes the connections at once.
     ///
     /// # Errors
     /// - [`LockError::Lost`] when the lease is gone: roll back.
     /// - [`LockError::Store`] with [`is_retryable`](LockError::is_retryable) when the snapshot of a REPEATABLE READ or
-    ///   stricter transaction is older than the lease, or on PostgreSQL and SQLite than its last renewal: begin the
-    ///   transaction again.
+    ///   stricter transaction is older than the lease or, on PostgreSQL and SQLite, older than its last renewal: begin
+    ///   the transaction again.
     /// - [`LockError::Store`] when the database refuses, or the transaction is on another kind of database.
     ///
     /// # Cancel safety
-    /// The statement runs on your transaction: when dropped, roll the transaction back.
+    /// The statement runs on your transaction. After dropping the future, roll the transaction back.
     ///
     /// ```no_run
     /// # #[cfg(feature = "postgres")]
@@ -160,12 +189,11 @@ impl fmt::Debug for CurrentLock {
     }
 }
 
-/// Lets another task share the locks that the running code is inside of.
+/// Lets another task share the locks that the running code runs under.
 ///
-/// The child's hold counts from this call, before it is spawned: the locks stay held until the child is
-/// done, even when the parent returns first. A lost lease drops the child too, unless its lock was taken with
-/// `on_lost = "signal"`. Outside of any lock the
-/// future just runs.
+/// The child's hold counts from this call, before it is spawned: the locks stay held until the child is done,
+/// even when the parent returns first. A lost lease drops the child too, unless its lock was taken with
+/// `on_lost = "signal"`. Without a lock the future just runs.
 ///
 /// ```no_run
 /// # async fn work() {}
@@ -193,9 +221,38 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
         let ended = body::supervise(leases, link.scope(child)).await;
         let in_order = matches!(ended, body::Ended::InTime(_));
         for hold in holds {
-            // The engine has written down what went wrong; the child is done either way.
+            // The engine has logged what went wrong; the child is done either way.
             let _ = body::leave(hold, in_order).await;
         }
         ended.in_time()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{LockManager, LockOptions, current_locks, inherit};
+
+    fn keys() -> Vec<String> {
+        current_locks().iter().map(|lock| lock.key().to_owned()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_locks_of_a_chain_are_listed_from_the_innermost_outwards() {
+        let (one, other) = (LockManager::connect("memory:"), LockManager::connect("memory:"));
+        let (one, other) = (one.await.unwrap(), other.await.unwrap());
+        let options = LockOptions::new;
+        let inner = async {
+            assert!(tokio::spawn(async { keys().is_empty() }).await.unwrap());
+            assert_eq!(
+                tokio::spawn(inherit(async { keys() })).await.unwrap().unwrap(),
+                keys()
+            );
+            keys()
+        };
+        let again = one.with("a", options(), inner);
+        let middle = other.with("b", options(), again);
+        let found = one.with("a", options(), middle).await.unwrap().unwrap().unwrap();
+        assert_eq!(found, ["a", "b", "a"]);
+        assert!(keys().is_empty());
     }
 }

@@ -1,15 +1,15 @@
-//! What can go wrong, told apart: busy, timeout, lost, store, shutdown and bad input are never mixed up.
+//! The errors of the public API: busy, timeout, lost, store, shutdown and bad input are told apart.
 
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::key::Key;
+use crate::key::{InvalidKey, Key};
 use crate::store::{Holder, StoreError};
 
 /// Why an acquire, a body under a lock, or a call on a guard failed.
 ///
-/// A variant that is about a lock names its key and, where it matters, how long was waited or held. Use the
-/// `is_…` predicates where only the class matters.
+/// A variant that is about a lock names its key and, where it matters, how long the caller waited or held it.
+/// Use the `is_…` predicates where only the class matters.
 ///
 /// ```
 /// use dblock::{LockError, LockManager, LockOptions};
@@ -19,7 +19,7 @@ use crate::store::{Holder, StoreError};
 ///         LockError::Busy { .. } | LockError::Timeout { .. } => 409,
 ///         LockError::Store { source, .. } if source.is_retryable() => 503,
 ///         LockError::Shutdown { .. } => 503,
-///         // Lost, and whatever a later version tells apart.
+///         // Lost, and variants that later versions add.
 ///         _ => 500,
 ///     }
 /// }
@@ -37,28 +37,28 @@ use crate::store::{Holder, StoreError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Someone else holds the lock, and the caller did not want to wait.
+    /// Another owner holds the lock, and the caller did not want to wait.
     #[error("lock {key:?} is busy{}", held_by(holder.as_ref()))]
     #[non_exhaustive]
     Busy {
         /// The key that was asked for.
         key: Key,
-        /// Who holds it, where known.
+        /// The holder, where known.
         holder: Option<Holder>,
         /// How long the answer took.
         waited: Duration,
     },
-    /// Someone else held the lock until the caller's wait was over.
+    /// The caller's `wait` ran out before it acquired the lock.
     #[error("{}", timed_out(key, *waited, *cause, holder.as_ref()))]
     #[non_exhaustive]
     Timeout {
         /// The key that was asked for.
         key: Key,
-        /// Who held it when last seen, where known.
+        /// The last holder that was seen, where known.
         holder: Option<Holder>,
         /// How long the caller waited.
         waited: Duration,
-        /// What the caller knows of why.
+        /// The reason, as far as the caller knows it.
         cause: TimeoutCause,
     },
     /// The lease ended before the body did.
@@ -75,14 +75,16 @@ pub enum LockError {
         held: Duration,
     },
     /// The store could not be asked or refused to answer. This says nothing about who holds the lock.
-    #[error("the lock store failed{}: {source}", about(key.as_ref(), *waited))]
+    ///
+    /// The store's message is in `source`, the cause of this error. To see it, print the chain, such as with anyhow's `{:#}`.
+    #[error("the lock store failed{}", about(key.as_ref(), *waited))]
     #[non_exhaustive]
     Store {
         /// The key, where one was involved.
         key: Option<Key>,
         /// How long the caller waited for the store.
         waited: Duration,
-        /// What the store said.
+        /// The store's error.
         source: StoreError,
     },
     /// The manager was shut down and takes no new locks.
@@ -102,7 +104,7 @@ pub enum LockError {
     #[error("{message}")]
     #[non_exhaustive]
     Invalid {
-        /// What is wrong and what to do instead.
+        /// The mistake, and what to do instead.
         message: String,
     },
 }
@@ -125,7 +127,7 @@ pub enum LostReason {
     Shutdown,
 }
 
-/// What a caller whose `wait` ran out knows of why.
+/// The reason why a caller's `wait` ran out, as far as the caller knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TimeoutCause {
@@ -157,7 +159,7 @@ impl LockError {
         }
     }
 
-    /// A store error that no key is involved in.
+    /// A store error that concerns no key.
     pub(crate) fn store(source: StoreError) -> Self {
         Self::Store {
             key: None,
@@ -203,6 +205,12 @@ impl LockError {
             Self::Store { key, .. } | Self::Shutdown { key } => key.as_ref(),
             Self::NoManager | Self::Invalid { .. } => None,
         }
+    }
+}
+
+impl From<InvalidKey> for LockError {
+    fn from(error: InvalidKey) -> Self {
+        Self::invalid(error.to_string())
     }
 }
 
@@ -314,7 +322,7 @@ mod tests {
                     waited,
                     source: StoreError::new(StoreErrorKind::Other, "why"),
                 },
-                "the lock store failed for \"a\" after 2.002s: why",
+                "the lock store failed for \"a\" after 2.002s",
             ),
             (
                 LockError::Shutdown {
@@ -327,6 +335,14 @@ mod tests {
         for (error, message) in errors {
             assert_eq!(error.to_string(), message);
         }
+    }
+
+    #[test]
+    fn what_the_store_said_is_told_once_as_the_cause() {
+        let error = LockError::store(StoreError::new(StoreErrorKind::Other, "why"));
+        assert_eq!(error.to_string(), "the lock store failed");
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        assert_eq!(source.as_deref(), Some("why"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The fence check: asking, inside a transaction of the user's, whether a lease still holds.
+//! The fence check: it asks, in a user's transaction, whether a lease is still held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::error::LockError;
 use crate::key::Key;
 use crate::store::{Database, FenceSource, InspectFilter, Store, StoreError, StoreErrorKind, StoreFuture};
 
-/// How long the manager's own look at a row may take.
+/// Time limit of the manager's own read of a row.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection or transaction of sqlx on which a fence check can run. Implemented for
@@ -29,7 +29,7 @@ pub trait FenceConnection: Send + sealed::Sealed {
     ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>>;
 }
 
-/// What is checked.
+/// The lease that a fence check looks for.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct FenceCheck<'a> {
@@ -130,7 +130,7 @@ pub(crate) async fn verify(
             "this store has no transactions to check a fence token in",
         ))
     })?;
-    // A transaction of SQLite keeps every other writer out: there the check writes the token itself.
+    // A transaction of SQLite keeps every other writer out, so there the check itself writes the token.
     lease.pin(source.database != Database::Sqlite).await?;
     let check = FenceCheck {
         source,
@@ -157,7 +157,7 @@ pub(crate) async fn verify(
 async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle) -> bool {
     let filter = InspectFilter::new().prefix(lease.key().as_str()).limit(1);
     let read = |store: Arc<dyn Store>| async move { store.inspect(&filter).await };
-    // A store that cannot be asked does not contradict the transaction.
+    // When the store cannot be asked, the transaction's answer stands.
     let rows = engine.run(READ_TIMEOUT, read).await.unwrap_or_default();
     rows.iter()
         .any(|row| row.key == *lease.key() && row.lease_id == lease.id())

@@ -15,10 +15,10 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// A held lock. Released by [`release`](Self::release), or when dropped.
 ///
-/// Dropping is safe everywhere, but the release then happens in the background, a moment later, and
-/// nobody hears of its failure. A program that ends right after may leave the row to expire.
+/// Dropping is safe everywhere. The release then happens in the background, a moment later, and its failure
+/// is only logged. If the program ends right after the drop, the row may stay until it expires.
 ///
-/// A guard is not in the call chain: a call under it with the same key waits for it. Use
+/// A guard is not in the call chain: a call under it with the same key waits for it, or is busy. Use
 /// [`enter`](Self::enter) for code that should re-enter.
 ///
 /// ```
@@ -59,12 +59,31 @@ impl LockGuard {
         self.hold.lease().fence_token()
     }
 
-    /// What is left until the local deadline; zero once the lease is lost.
+    /// Time left until the local deadline; zero once the lease is lost.
     pub fn remaining(&self) -> Duration {
         self.hold.lease().remaining()
     }
 
-    /// Whether the lease has ended before the guard.
+    /// How many holds this owner has on the key: one for the guard, and one for each re-entry under it that has not
+    /// ended. 0 once the lease is lost. Counted in memory, without asking the store.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{LockManager, LockOptions, current};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// assert_eq!(guard.hold_count(), 1);
+    /// let nested = locks.with("order:42", LockOptions::new(), async { current().map(|lock| lock.hold_count()) });
+    /// assert_eq!(guard.enter(nested).await??, Some(2));
+    /// assert_eq!(guard.hold_count(), 1);
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub fn hold_count(&self) -> u32 {
+        self.hold.lease().hold_count()
+    }
+
+    /// Whether the lease has been lost.
     pub fn is_lost(&self) -> bool {
         self.hold.lease().lost_reason().is_some()
     }
@@ -115,12 +134,12 @@ impl LockGuard {
         body::supervise([lease], link.scope(body)).await.in_time()
     }
 
-    /// Releases the lock and waits until the row says so, for at most 3 seconds or what is left of the
+    /// Releases the lock and waits until the store confirms it, for at most 3 seconds or what is left of the
     /// lease.
     ///
     /// # Errors
-    /// [`LockError::Lost`] when the lease had ended before, [`LockError::Store`] when the store has not
-    /// confirmed in time; the manager then goes on trying until the lease has expired.
+    /// [`LockError::Lost`] when the lease had already ended, [`LockError::Store`] when the store did not
+    /// confirm in time; the manager then goes on trying until the lease has expired.
     ///
     /// # Cancel safety
     /// Once polled, the lock is released whether or not the future is polled again.
@@ -147,14 +166,14 @@ impl LockGuard {
         }
     }
 
-    /// Checks inside a transaction of yours that this lease still holds, and keeps others out until the
-    /// transaction ends. See [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
+    /// Checks in your transaction that this lease is still held, and keeps others out until the transaction
+    /// ends. See [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
     ///
     /// # Cancel safety
-    /// As there.
+    /// As for [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
     #[cfg(feature = "sql")]
     pub async fn verify_in(
         &self,
@@ -170,7 +189,7 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// What people want to know of a lock that they are in.
+/// Formats what people want to know about a lock.
 pub(crate) fn debug(name: &str, lease: &Lease, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut fields = f.debug_struct(name);
     fields
@@ -192,7 +211,37 @@ pub(crate) async fn lost(lease: &Lease) -> LockError {
 
 #[cfg(test)]
 mod tests {
-    use crate::{LockManager, LockOptions};
+    use crate::{LockManager, LockOptions, current};
+
+    #[tokio::test(start_paused = true)]
+    async fn holds_are_counted_until_the_lease_is_lost() {
+        let locks = LockManager::connect("memory:").await.unwrap();
+        let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+        assert_eq!(guard.hold_count(), 1);
+        let nested = async {
+            let lock = current().unwrap();
+            // Inside of two entries: it has a hold for each.
+            let child = crate::inherit(std::future::pending::<()>());
+            assert_eq!((lock.hold_count(), guard.hold_count()), (4, 4));
+            drop(child);
+            assert_eq!(lock.hold_count(), 2);
+            lock
+        };
+        let reenter = locks.with("a", LockOptions::new(), nested);
+        let lock = guard.enter(reenter).await.unwrap().unwrap();
+        assert_eq!((lock.hold_count(), guard.hold_count()), (1, 1));
+        locks.force_release("a").await.unwrap();
+        guard.lost().await;
+        assert_eq!((lock.hold_count(), guard.hold_count()), (0, 0));
+        drop(guard);
+
+        let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+        assert_eq!(
+            (lock.hold_count(), guard.hold_count()),
+            (0, 1),
+            "of another owner"
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn debug_shows_the_lock_and_nothing_of_the_engine() {

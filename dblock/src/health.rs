@@ -1,4 +1,4 @@
-//! How a manager is doing, for health checks and dashboards.
+//! The state of a manager, for health checks and dashboards.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::store::{Outcome, StoreError};
 
-/// How a manager is doing. From [`LockManager::health`](crate::LockManager::health).
+/// The state of a manager. From [`LockManager::health`](crate::LockManager::health).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
@@ -27,7 +27,7 @@ pub struct Health {
     pub pending_releases: usize,
 }
 
-/// Where the engine writes it down.
+/// The values behind [`Health`], which the engine updates.
 #[derive(Debug, Default)]
 pub(crate) struct HealthBoard {
     board: Mutex<Board>,

@@ -1,15 +1,9 @@
 //! Lock keys: the one place that says what a key may be.
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
-
-use crate::error::LockError;
-
-/// The longest key in bytes, namespace prefix included.
-pub const MAX_KEY_BYTES: usize = 255;
-
-/// The longest namespace in bytes. It leaves room for a key behind it.
-pub const MAX_NAMESPACE_BYTES: usize = 100;
 
 /// The name of a protected resource, as it stands in the `lock_key` column.
 ///
@@ -17,23 +11,37 @@ pub const MAX_NAMESPACE_BYTES: usize = 100;
 /// byte: `a`, `A` and `a ` are three keys. A key is never shortened and never hashed.
 ///
 /// Cloning is cheap.
+///
+/// ```
+/// use dblock::Key;
+///
+/// let key: Key = "order:42".parse()?;
+/// assert_eq!(key, Key::new(None, "order:42")?);
+/// assert_eq!(key.to_string(), "order:42");
+/// # Ok::<_, dblock::InvalidKey>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// Checks `key` and puts it behind the namespace: `billing` and `order:42` give `billing:order:42`.
+    /// The longest key in bytes, namespace prefix included.
+    pub const MAX_BYTES: usize = 255;
+
+    /// The longest namespace in bytes. It leaves room for a key behind it.
+    pub const MAX_NAMESPACE_BYTES: usize = 100;
+
+    /// Checks `key` and puts the namespace before it: `billing` and `order:42` give `billing:order:42`.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] when the key is empty, has a NUL, or is longer than [`MAX_KEY_BYTES`] with
-    /// its prefix.
-    pub fn new(namespace: Option<&str>, key: &str) -> Result<Self, LockError> {
+    /// The key is empty, contains a NUL, or is longer than [`Self::MAX_BYTES`] with its prefix.
+    pub fn new(namespace: Option<&str>, key: &str) -> Result<Self, InvalidKey> {
         if key.is_empty() {
-            return Err(LockError::invalid(
+            return Err(InvalidKey::new(
                 "the lock key is empty; name the resource, such as \"order:42\"",
             ));
         }
         if key.contains('\0') {
-            return Err(LockError::invalid(format!(
+            return Err(InvalidKey::new(format!(
                 "the lock key {key:?} contains a NUL byte, which databases cut off or refuse; leave it out"
             )));
         }
@@ -41,12 +49,13 @@ impl Key {
             Some(namespace) => format!("{namespace}:{key}").into(),
             None => key.into(),
         };
-        if full.len() > MAX_KEY_BYTES {
+        if full.len() > Self::MAX_BYTES {
             let start: String = full.chars().take(40).collect();
-            return Err(LockError::invalid(format!(
-                "the lock key {start:?}… has {} bytes with its namespace; at most {MAX_KEY_BYTES} are allowed. \
+            return Err(InvalidKey::new(format!(
+                "the lock key {start:?}… has {} bytes with its namespace; at most {} are allowed. \
                  Use a shorter key, or a digest of the long part",
-                full.len()
+                full.len(),
+                Self::MAX_BYTES
             )));
         }
         Ok(Self(full))
@@ -58,21 +67,82 @@ impl Key {
     }
 }
 
-/// Checks a namespace: not empty, at most [`MAX_NAMESPACE_BYTES`], no NUL, and no `:`, which ends it
+/// Checks a namespace: not empty, at most [`Key::MAX_NAMESPACE_BYTES`], no NUL, and no `:`, which ends it
 /// (otherwise two namespaces could share keys).
-pub(crate) fn check_namespace(namespace: &str) -> Result<(), LockError> {
+pub(crate) fn check_namespace(namespace: &str) -> Result<(), InvalidKey> {
     let problem = if namespace.is_empty() {
         "is empty; leave the namespace out instead"
-    } else if namespace.len() > MAX_NAMESPACE_BYTES {
+    } else if namespace.len() > Key::MAX_NAMESPACE_BYTES {
         "is longer than 100 bytes"
     } else if namespace.contains([':', '\0']) {
         "contains ':' or NUL; ':' separates the namespace from the key"
     } else {
         return Ok(());
     };
-    Err(LockError::invalid(format!(
-        "the namespace {namespace:?} {problem}"
-    )))
+    Err(InvalidKey::new(format!("the namespace {namespace:?} {problem}")))
+}
+
+/// A key or namespace that is refused. The message says why, and what to write instead.
+///
+/// `?` makes it a [`LockError::Invalid`](crate::LockError::Invalid).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct InvalidKey {
+    message: String,
+}
+
+impl InvalidKey {
+    fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+        }
+    }
+}
+
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A map whose keys are `Key` can be searched with a `&str`: both are compared, ordered and hashed by their bytes.
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// As [`Key::new`] without a namespace.
+impl FromStr for Key {
+    type Err = InvalidKey;
+
+    fn from_str(key: &str) -> Result<Self, InvalidKey> {
+        Self::new(None, key)
+    }
+}
+
+/// As [`Key::new`] without a namespace.
+impl TryFrom<&str> for Key {
+    type Error = InvalidKey;
+
+    fn try_from(key: &str) -> Result<Self, InvalidKey> {
+        Self::new(None, key)
+    }
+}
+
+/// As [`Key::new`] without a namespace.
+impl TryFrom<String> for Key {
+    type Error = InvalidKey;
+
+    fn try_from(key: String) -> Result<Self, InvalidKey> {
+        Self::new(None, &key)
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        key.as_str().to_owned()
+    }
 }
 
 impl fmt::Display for Key {
@@ -89,6 +159,8 @@ impl fmt::Debug for Key {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeSet, HashSet};
+
     use super::*;
 
     #[test]
@@ -112,9 +184,27 @@ mod tests {
     #[test]
     fn empty_and_nul_are_refused() {
         for bad in ["", "a\0b"] {
-            let error = Key::new(None, bad).unwrap_err();
-            assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
+            let error = Key::new(None, bad).unwrap_err().to_string();
+            assert_eq!(bad.parse::<Key>().unwrap_err().to_string(), error);
+            assert_eq!(Key::try_from(bad).unwrap_err().to_string(), error);
+            assert_eq!(Key::try_from(bad.to_owned()).unwrap_err().to_string(), error);
+            let error = crate::LockError::from(Key::new(None, bad).unwrap_err());
+            assert!(matches!(error, crate::LockError::Invalid { .. }), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_key_is_found_and_sorted_as_its_text_is() {
+        let texts = ["a", "B", "é", "a:b", "a "];
+        let sorted: BTreeSet<Key> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let hashed: HashSet<Key> = sorted.iter().cloned().collect();
+        for text in texts {
+            assert_eq!(sorted.get(text).map(AsRef::as_ref), Some(text));
+            assert_eq!(hashed.get(text).cloned().map(String::from).as_deref(), Some(text));
+        }
+        let sorted: Vec<String> = sorted.into_iter().map(String::from).collect();
+        assert!(sorted.is_sorted(), "{sorted:?}");
+        assert!(sorted.is_sorted_by_key(|text| text.as_bytes()), "{sorted:?}");
     }
 
     #[test]

@@ -4,15 +4,6 @@ use std::time::Duration;
 
 use crate::error::LockError;
 
-/// The shortest ttl. A shorter lease could not be renewed safely: the margin and a slow commit eat it up.
-pub const MIN_TTL: Duration = Duration::from_secs(1);
-
-/// The longest ttl, wait, `max_hold` or `hold_min`: 30 days. A longer one is taken for a mistake.
-pub const MAX_DURATION: Duration = Duration::from_hours(30 * 24);
-
-/// The ttl where none is given.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
-
 /// How a lock is taken and kept. The defaults are a ttl of 30 seconds, no waiting, renewal on, and a body
 /// that is stopped when its lease is lost.
 ///
@@ -37,7 +28,7 @@ pub struct LockOptions {
 /// How long an acquire may take in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Busy is an answer.
+    /// Not at all: a busy lock is an error at once.
     No,
     /// At most this long, store time included.
     For(Duration),
@@ -57,10 +48,19 @@ pub enum OnLost {
 }
 
 impl LockOptions {
+    /// The shortest ttl. A shorter lease could not be renewed safely: the margin and a slow commit eat it up.
+    pub const MIN_TTL: Duration = Duration::from_secs(1);
+
+    /// The longest ttl, wait, `max_hold` or `hold_min`: 30 days. A longer one is probably a mistake, and refused.
+    pub const MAX_DURATION: Duration = Duration::from_hours(30 * 24);
+
+    /// The ttl where none is given.
+    pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
     /// The defaults.
     pub fn new() -> Self {
         Self {
-            ttl: DEFAULT_TTL,
+            ttl: Self::DEFAULT_TTL,
             wait: Wait::No,
             renew: true,
             on_lost: OnLost::Cancel,
@@ -70,8 +70,8 @@ impl LockOptions {
         }
     }
 
-    /// Length of the lease: how soon others enter after this process died. 1 second to 30 days. Default: 30
-    /// seconds.
+    /// Length of the lease. When this process dies, others can acquire the lock after at most this time. 1
+    /// second to 30 days. Default: 30 seconds.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -91,8 +91,8 @@ impl LockOptions {
         self
     }
 
-    /// Whether the lease is renewed, each third of its ttl. Without renewal the body has one ttl, less a margin of
-    /// a twentieth (at least 50 ms). Default: yes.
+    /// Whether the lease is renewed, after each third of its ttl. Without renewal the body has one ttl, less a
+    /// margin of a twentieth (at least 50 ms). Default: yes.
     pub fn renew(mut self, renew: bool) -> Self {
         self.renew = renew;
         self
@@ -111,21 +111,22 @@ impl LockOptions {
         self
     }
 
-    /// Keeps the lock busy for at least this long after the grant, even when the body ends sooner. The
-    /// call returns as soon as the row says so: the key stays busy even if the process ends right after. Nodes that run the same job on a schedule use it: the one whose clock is late
-    /// finds the lock busy. More than zero, at most 30 days. Default: none.
+    /// Keeps the lock busy for at least this long after the grant, even when the body ends sooner. The call returns as
+    /// soon as this is written to the row, so the key stays busy even if the process ends right after. It is for nodes
+    /// that run the same job on a schedule: a node whose clock is late finds the lock busy. More than zero, at most 30
+    /// days. Default: none.
     pub fn hold_min(mut self, hold_min: Duration) -> Self {
         self.hold_min = Some(hold_min);
         self
     }
 
-    /// The path of the function that takes the lock. It stands in the row's `holder` column, for people.
+    /// The path of the function that takes the lock. It appears in the row's `holder` column, for people.
     pub fn function(mut self, path: &'static str) -> Self {
         self.function = Some(path);
         self
     }
 
-    /// Refuses what cannot work, before anything is sent.
+    /// Refuses options that cannot work, before anything is sent.
     pub(crate) fn check(&self) -> Result<(), LockError> {
         let named = [
             ("ttl", Some(self.ttl)),
@@ -147,16 +148,17 @@ impl LockOptions {
                     "{name} is zero; give it a length, such as 30 seconds"
                 )));
             }
-            if value > MAX_DURATION {
+            if value > Self::MAX_DURATION {
                 return Err(LockError::invalid(format!(
                     "{name} is longer than 30 days, the longest allowed"
                 )));
             }
         }
-        if self.ttl < MIN_TTL {
+        if self.ttl < Self::MIN_TTL {
             return Err(LockError::invalid(format!(
-                "ttl is {:?}; a lease shorter than {MIN_TTL:?} cannot be renewed safely",
-                self.ttl
+                "ttl is {:?}; a lease shorter than {:?} cannot be renewed safely",
+                self.ttl,
+                Self::MIN_TTL
             )));
         }
         Ok(())
@@ -169,7 +171,7 @@ impl Default for LockOptions {
     }
 }
 
-/// By how much a lease ends earlier for its holder than for the database: max(ttl / 20, 50 ms).
+/// How much earlier a lease ends for its holder than for the database: max(ttl / 20, 50 ms).
 pub(crate) fn margin(ttl: Duration) -> Duration {
     (ttl / 20).max(Duration::from_millis(50))
 }
@@ -210,6 +212,6 @@ mod tests {
     #[test]
     fn margin_is_a_twentieth_but_at_least_50_ms() {
         assert_eq!(margin(Duration::from_secs(30)), Duration::from_millis(1500));
-        assert_eq!(margin(MIN_TTL), Duration::from_millis(50));
+        assert_eq!(margin(LockOptions::MIN_TTL), Duration::from_millis(50));
     }
 }

@@ -1,4 +1,4 @@
-//! What the code that the attribute generates may call: the macro's whole contract. Not for people.
+//! The functions that generated code may call: the macro's whole contract. Not for people.
 //!
 //! The attribute writes, with every name behind `::dblock::__private`:
 //!
@@ -35,12 +35,12 @@ pub fn format(template: fmt::Arguments<'_>) -> String {
     fmt::format(template)
 }
 
-/// The key that an expression gives. It is borrowed, so that the body can still use it.
+/// The key from an expression. The expression is borrowed, so that the body can still use it.
 pub fn key(key: &(impl KeyText + ?Sized)) -> String {
     key.text().to_owned()
 }
 
-/// What `key = expression` takes.
+/// The types that `key = expression` accepts.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a lock key",
     label = "expected a `String`, a `&str` or another type that is `AsRef<str>`",
@@ -58,8 +58,8 @@ impl<T: AsRef<str> + ?Sized> KeyText for T {
     }
 }
 
-/// The manager that `manager = …` names: a `LockManager`, or whatever derefs to one. It is cloned, which is
-/// cheap, so that the body can move what it was borrowed from.
+/// The manager that `manager = …` names: a `LockManager`, or any type that derefs to one. It is cloned, which
+/// is cheap, so that the body can move the value that it was borrowed from.
 pub fn manager(manager: &LockManager) -> LockManager {
     manager.clone()
 }
@@ -98,10 +98,10 @@ impl<T, E: From<LockError>> Fallible for Result<T, E> {
 
 /// Takes the lock, runs the body under it, and releases.
 ///
-/// Without a manager the innermost scope's counts, else the installed one.
+/// Without a manager it uses the innermost scope's, else the installed one.
 ///
 /// # Errors
-/// Whatever kept the body from running to its end under the lock.
+/// Every reason for which the body did not run to its end under the lock.
 pub fn run<F: Future>(
     manager: Option<&LockManager>,
     key: String,

@@ -29,11 +29,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{
-    Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreErrorKind,
-    StoreFuture,
-};
-use dblock::{Key, StoreSource};
+use dblock::store::{Capabilities, Outcome, Purged, Request, Store, StoreError, StoreErrorKind, StoreFuture};
+use dblock::{InspectFilter, Key, LockRow, StoreSource};
 
 use self::file::Change;
 use self::table::Table;

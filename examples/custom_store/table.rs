@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::{InspectFilter, LockRow, Outcome, Purged, Request, StoreError, Successor, rules};
+use dblock::store::{Outcome, Purged, Request, StoreError, Successor, rules};
+use dblock::{InspectFilter, Key, LockRow};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -56,7 +56,7 @@ impl Table {
         let key = &request.key;
         let mut row = match self.rows.get(key.as_str()) {
             Some(row) => row.read(key.clone(), self.now),
-            None => rules::absent(key.clone(), self.now),
+            None => LockRow::new(key.clone(), self.now),
         };
         let (outcome, changed) = rules::carry_out(request, &mut row)?;
         if changed {
@@ -112,33 +112,27 @@ impl Table {
                 self.rows.remove(key);
             }
         }
-        Purged {
-            rows: (before - self.rows.len()) as u64,
-            next: looked_at
-                .last()
-                .filter(|_| looked_at.len() == limit)
-                .and_then(|key| Key::new(None, key).ok()),
-        }
+        let last = looked_at.last().filter(|_| looked_at.len() == limit);
+        let next = last.and_then(|key| Key::new(None, key).ok());
+        Purged::new((before - self.rows.len()) as u64, next)
     }
 }
 
 impl Row {
     fn read(&self, key: Key, now: i64) -> LockRow {
-        LockRow {
-            key,
-            owner: Uuid::from_u128(self.owner),
-            reentrant_count: self.count,
-            expire_at: self.expire_at,
-            lease_id: Uuid::from_u128(self.lease_id),
-            fence_token: self.fence_token,
-            fence_ceiling: self.fence_ceiling,
-            wanted_until: self.wanted_until,
-            acquired_at: self.acquired_at,
-            holder: self.holder.clone(),
-            revoked: self.revoked,
-            next: self.next.as_ref().map(Next::read),
-            now,
-        }
+        let mut row = LockRow::new(key, now);
+        row.owner = Uuid::from_u128(self.owner);
+        row.reentrant_count = self.count;
+        row.expire_at = self.expire_at;
+        row.lease_id = Uuid::from_u128(self.lease_id);
+        row.fence_token = self.fence_token;
+        row.fence_ceiling = self.fence_ceiling;
+        row.wanted_until = self.wanted_until;
+        row.acquired_at = self.acquired_at;
+        row.holder.clone_from(&self.holder);
+        row.revoked = self.revoked;
+        row.next = self.next.as_ref().map(Next::read);
+        row
     }
 
     fn of(row: LockRow) -> Self {

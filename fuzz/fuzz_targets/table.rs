@@ -1,7 +1,7 @@
 //! Only plain words become part of SQL text.
 #![no_main]
 
-use dblock::store::open;
+use dblock::open;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|name: &str| {

@@ -6,6 +6,7 @@ mod weaken;
 
 use std::fmt;
 
+use dblock::LockRow;
 use dblock::store::{self, HandedOver, rules};
 use uuid::Uuid;
 
@@ -221,12 +222,8 @@ impl Store {
     /// When the rules refuse it, which they don't while there are tokens.
     pub fn apply(self, row: &mut Option<Row>, now: Time, request: Request) -> Outcome {
         let before = *row;
-        let mut real = before.map_or_else(|| rules::absent(key(), micros(now)), |row| row.at(now));
-        let mut asked = store::Request {
-            key: real.key.clone(),
-            lease_id: request.lease.into(),
-            action: self.action(request),
-        };
+        let mut real = before.map_or_else(|| LockRow::new(key(), micros(now)), |row| row.at(now));
+        let mut asked = store::Request::new(real.key.clone(), request.lease.into(), self.action(request));
         if let Some(before) = &before {
             self.weaken(before, now, request, &mut real, &mut asked);
         }
@@ -261,11 +258,7 @@ impl Store {
             }
             Action::Extend { count, token, .. } => {
                 let mut extend = store::Extend::new(count.into(), length(self.ttl));
-                extend.handed_over = Some(HandedOver {
-                    owner: Uuid::nil(),
-                    holder: "".into(),
-                    fence_token: token.0,
-                });
+                extend.handed_over = Some(HandedOver::new(Uuid::nil(), "", token.0));
                 store::Action::Extend(extend)
             }
             Action::Release { .. } => store::Action::Release,

@@ -5,10 +5,8 @@ mod place;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dblock::store::memory::MemoryStore;
-use dblock::store::open;
-use dblock::store::{Acquire, Action, LockRow, Request, Store};
-use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, StoreSource};
+use dblock::store::{Acquire, Action, MemoryStore, Request, Store};
+use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, LockRow, StoreSource, open};
 use dblock_conformance::Fixture;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
@@ -322,11 +320,7 @@ impl Backend {
             }
             Place::Memory(store) => {
                 let action = Action::Acquire(Acquire::new(owner, ttl, "host/dead"));
-                let request = Request {
-                    key: Key::new(None, key).unwrap(),
-                    lease_id: lease,
-                    action,
-                };
+                let request = Request::new(Key::new(None, key).unwrap(), lease, action);
                 for answer in store.apply(&[request]).await {
                     answer.unwrap();
                 }

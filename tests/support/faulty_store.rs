@@ -8,12 +8,10 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dblock::store::memory::MemoryStore;
 use dblock::store::{
-    Action, Capabilities, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreErrorKind,
-    StoreFuture,
+    Action, Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture,
 };
-use dblock::{Key, LockManager};
+use dblock::{InspectFilter, Key, LockManager, LockRow};
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -338,6 +336,7 @@ fn kind_of(request: &Request) -> Kind {
         Action::Acquire(_) => Kind::Acquire,
         Action::Extend(_) => Kind::Extend,
         Action::Release => Kind::Release,
+        ref other => panic!("{other:?}"),
     }
 }
 

@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dblock::store::mysql::MySqlStore;
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{LockRow, Store};
-use dblock::{LockGuard, LockManager};
+use dblock::store::{MySqlStore, PostgresStore, Store};
+use dblock::{LockGuard, LockManager, LockRow};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection, Row};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;

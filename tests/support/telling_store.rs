@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::memory::MemoryStore;
 use dblock::store::{
-    Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreErrorKind,
-    StoreFuture, WakeUp,
+    Capabilities, MemoryStore, Outcome, Purged, Request, Store, StoreError, StoreErrorKind, StoreFuture,
+    WakeUp,
 };
+use dblock::{InspectFilter, Key, LockRow};
 use futures_util::FutureExt;
 use tokio::sync::broadcast;
 
@@ -83,6 +82,7 @@ impl Store for TellingStore {
                 let Ok(Outcome::Released {
                     freed: true,
                     passed_on,
+                    ..
                 }) = answer
                 else {
                     continue;
@@ -93,11 +93,9 @@ impl Store for TellingStore {
                 let row = rows.iter().find(|row| row.key == key);
                 let row = row.expect("the row was released");
                 if *passed_on {
-                    let _ = self.wake_ups.send(Some(WakeUp::PassedOn {
-                        key,
-                        lease_id: row.lease_id,
-                        fence_token: row.fence_token,
-                    }));
+                    let _ = self
+                        .wake_ups
+                        .send(Some(WakeUp::passed_on(key, row.lease_id, row.fence_token)));
                 } else if row.wanted_until > row.now {
                     let _ = self.wake_ups.send(Some(WakeUp::Released(key)));
                 }

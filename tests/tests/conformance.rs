@@ -22,8 +22,8 @@ conformance_of!(mysql, MySql);
 mod telling {
     use std::sync::Arc;
 
-    use dblock::LockRow;
-    use dblock::store::{Store, open};
+    use dblock::store::Store;
+    use dblock::{LockRow, open};
     use dblock_conformance::Fixture;
     use dblock_tests::telling_store::TellingStore;
 
@@ -47,7 +47,8 @@ mod telling {
 mod postgres_through_pgbouncer {
     use std::sync::Arc;
 
-    use dblock::store::{Store, open};
+    use dblock::open;
+    use dblock::store::Store;
     use dblock_conformance::Fixture;
     use dblock_servers::Server;
     use dblock_servers::pgbouncer::Setup;

@@ -25,8 +25,8 @@ async fn the_installed_manager_is_the_last_resort() {
     assert!(inside().await.unwrap_err().is_busy(), "it is this manager");
     let other = LockManager::connect("memory:").await.unwrap();
     assert_eq!(other.scope(inside()).await.unwrap(), "key", "a scope comes first");
-    assert!(
-        matches!(dblock::install(other), Err(LockError::Invalid { .. })),
-        "only once"
-    );
+    let again: dblock::AlreadyInstalled = dblock::install(other).unwrap_err();
+    assert!(again.to_string().contains("`LockManager::scope`"), "{again}");
+    assert!(matches!(again.into(), LockError::Invalid { .. }));
+    assert!(inside().await.unwrap_err().is_busy(), "the first one stays");
 }

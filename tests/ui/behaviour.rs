@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 
 /// Where the locks of these tests are.
 fn locks() -> LockManager {
-    let store = dblock::store::memory::MemoryStore::new();
+    let store = dblock::store::MemoryStore::new();
     LockManager::builder(store).start().expect("inside a runtime")
 }
 

@@ -3,7 +3,9 @@
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
 
+mod api;
 mod bench;
+mod circles;
 mod command;
 mod compile_time;
 mod environment;

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use anyhow::{Context as _, ensure};
 use dblock_servers::{Purpose, Servers};
 
-use crate::command::{Way, cargo, output};
+use crate::command::{Way, cargo, output, top};
 use crate::environment::variables;
 use crate::programs::{self, Program};
-use crate::{package, torture};
+use crate::{api, circles, package, torture};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
@@ -27,6 +27,8 @@ pub(crate) const STORES: [(&str, &str); 3] = [
 pub(crate) enum Step {
     /// The code is formatted.
     Fmt,
+    /// No two modules of a published crate need each other.
+    Circles,
     /// All tests of all crates, on all stores.
     Test,
     /// A short torture of each store, with the same faults every time.
@@ -39,6 +41,8 @@ pub(crate) enum Step {
     Doctests,
     /// The documentation builds without a warning.
     Doc,
+    /// The public API is the one that is written down.
+    Api,
     /// Each store builds alone without a warning, and brings no other store's driver.
     Stores,
     /// The newcomer's first command works.
@@ -64,14 +68,16 @@ pub(crate) enum Ready {
 
 impl Step {
     /// In an order in which each has use for what those before it have built.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Fmt,
+        Self::Circles,
         Self::Test,
         Self::Torture,
         Self::Clippy,
         Self::Messages,
         Self::Doctests,
         Self::Doc,
+        Self::Api,
         Self::Stores,
         Self::Quickstart,
         Self::Loom,
@@ -108,6 +114,11 @@ impl Step {
                 let mut command = cargo(["clippy", "--workspace", "--all-targets", "--features", FEATURES]);
                 way.run(command.args(["--", "-D", "warnings"])).await?;
             }
+            Self::Circles => {
+                for package in ["dblock", "dblock-macros"] {
+                    circles::check(&top().join(package).join("src"))?;
+                }
+            }
             Self::Messages => {
                 let mut command = cargo(["test", "--no-fail-fast", "--workspace", "--features", FEATURES]);
                 way.run(command.args(["--test", "ui", "--test", "behaviour", "--test", "lints"]))
@@ -127,6 +138,7 @@ impl Step {
                 let mut command = cargo(["doc", "--workspace", "--no-deps", "--features", FEATURES]);
                 way.run(command.env("RUSTDOCFLAGS", "-D warnings")).await?;
             }
+            Self::Api => api::check(way).await?,
             Self::Stores => stores(way).await?,
             Self::Quickstart => {
                 way.run(&mut cargo(["run", "--example", "quickstart"])).await?;
@@ -161,12 +173,14 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Fmt => "fmt",
+            Self::Circles => "circles",
             Self::Test => "test",
             Self::Torture => "torture",
             Self::Clippy => "clippy",
             Self::Messages => "messages",
             Self::Doctests => "doctests",
             Self::Doc => "doc",
+            Self::Api => "api",
             Self::Stores => "stores",
             Self::Quickstart => "quickstart",
             Self::Loom => "loom",

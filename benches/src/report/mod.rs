@@ -9,9 +9,10 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
+use serde_json::{Map, Value, json};
 
 use crate::measure::Figures;
-use crate::ratios::{self, Measured, Verdict};
+use crate::ratios::{self, Measured, Ratio, Verdict};
 use crate::results::Results;
 use crate::subject::Kind;
 
@@ -38,7 +39,12 @@ pub(crate) fn publish(results: &Results, folder: &Path) -> anyhow::Result<()> {
 
 /// The figures as a file's text.
 pub(crate) fn json(results: &Results) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(&results.json())? + "\n")
+    let of_ratios = |figure: fn(Measured) -> f64| -> Map<String, Value> {
+        let measured = |ratio: &Ratio| Some((ratio.name.to_owned(), json!(figure(ratio.measured(results)?))));
+        ratios::ALL.iter().filter_map(measured).collect()
+    };
+    let (values, spreads) = (of_ratios(|ratio| ratio.value), of_ratios(|ratio| ratio.spread));
+    Ok(serde_json::to_string_pretty(&results.json(&values, &spreads))? + "\n")
 }
 
 /// What one scenario found.

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use ::dblock::store::postgres::PostgresStore;
 use ::dblock::store::{
-    Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
+    Capabilities, Outcome, PostgresStore, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
 use ::dblock::{LockGuard, LockManager, LockOptions};
 use anyhow::Context as _;

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use dblock::Key;
 use dblock::store::clock::until;
-use dblock::store::rules::absent;
-use dblock::store::{Acquire, Action, Extend, HandedOver, LockRow, Request, Successor};
+use dblock::store::{Acquire, Action, Extend, HandedOver, Request, Successor};
+use dblock::{Key, LockRow};
 use fastrand::Rng;
 use uuid::Uuid;
 
@@ -74,20 +73,19 @@ impl Random {
             _ => later(self, &[-10_000, 600_000]),
         };
         let spare = i64::from(*self.one_of(&SPARE));
-        LockRow {
-            owner: self.owner(),
-            reentrant_count,
-            expire_at: later(self, &[-600_000, 2_000, 20_000, 600_000]),
-            lease_id,
-            fence_token,
-            fence_ceiling: fence_token.saturating_add(spare),
-            wanted_until: *self.one_of(&[0, now - 60_000_000, now + 2_000_000, now + 600_000_000]),
-            acquired_at: now - 700_000_000,
-            holder: (*self.one_of(&HOLDERS)).to_owned(),
-            revoked: self.one_in(3),
-            next: (reentrant_count > 0 && !self.one_in(3)).then(|| self.successor(lease_id, now)),
-            ..absent(key.clone(), 0)
-        }
+        let mut row = LockRow::new(key.clone(), 0);
+        row.owner = self.owner();
+        row.reentrant_count = reentrant_count;
+        row.expire_at = later(self, &[-600_000, 2_000, 20_000, 600_000]);
+        row.lease_id = lease_id;
+        row.fence_token = fence_token;
+        row.fence_ceiling = fence_token.saturating_add(spare);
+        row.wanted_until = *self.one_of(&[0, now - 60_000_000, now + 2_000_000, now + 600_000_000]);
+        row.acquired_at = now - 700_000_000;
+        row.holder = (*self.one_of(&HOLDERS)).to_owned();
+        row.revoked = self.one_in(3);
+        row.next = (reentrant_count > 0 && !self.one_in(3)).then(|| self.successor(lease_id, now));
+        row
     }
 
     fn successor(&mut self, holding: Uuid, now: i64) -> Successor {
@@ -118,11 +116,7 @@ impl Random {
             2..4 => Action::Extend(self.extend(row.map_or(0, |row| row.fence_token))),
             _ => Action::Acquire(self.acquire(next, now)),
         };
-        Request {
-            key: key.clone(),
-            lease_id,
-            action,
-        }
+        Request::new(key.clone(), lease_id, action)
     }
 
     fn acquire(&mut self, next: Option<&Successor>, now: i64) -> Acquire {
@@ -146,10 +140,10 @@ impl Random {
     fn extend(&mut self, fence_token: i64) -> Extend {
         let ttl = self.millis(&[1_000, 3_000, 30_000, 600_000]);
         let mut ask = Extend::new(self.numbers.u32(1..4), ttl);
-        ask.handed_over = self.one_in(2).then(|| HandedOver {
-            owner: self.owner(),
-            holder: (*self.one_of(&HOLDERS)).into(),
-            fence_token: fence_token.saturating_add(*self.one_of(&[-1, 0, 1, 50])),
+        ask.handed_over = self.one_in(2).then(|| {
+            let (owner, holder) = (self.owner(), *self.one_of(&HOLDERS));
+            let token = fence_token.saturating_add(*self.one_of(&[-1, 0, 1, 50]));
+            HandedOver::new(owner, holder, token)
         });
         ask
     }

@@ -33,6 +33,35 @@ pub async fn inspect_filters_by_prefix_and_count(fixture: &impl Fixture) {
     assert_eq!(keys(InspectFilter::new().prefix("c")).await, [""; 0]);
 }
 
+/// `get` and `is_locked` look at one key, held or not, whichever other keys begin with it.
+pub async fn a_look_at_one_key_sees_that_key_alone(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let longer = locks.acquire("order:42", long()).await.unwrap();
+    assert_eq!(locks.get("order:4").await.unwrap(), None);
+    assert!(!locks.is_locked("order:4").await.unwrap());
+    let guard = locks.acquire("order:4", long()).await.unwrap();
+    for guard in [&longer, &guard] {
+        let row = locks.get(guard.key()).await.unwrap().unwrap();
+        assert_eq!(
+            (row.key.as_str(), row.fence_token),
+            (guard.key(), guard.fence_token())
+        );
+        assert!(row.is_held());
+        assert!(locks.is_locked(guard.key()).await.unwrap());
+    }
+    guard.release().await.unwrap();
+    let left = locks
+        .get("order:4")
+        .await
+        .unwrap()
+        .is_some_and(|row| row.is_held());
+    assert!(!left && !locks.is_locked("order:4").await.unwrap());
+    assert!(locks.is_locked("order:42").await.unwrap());
+    let refused = locks.get("").await;
+    assert!(matches!(refused, Err(LockError::Invalid { .. })), "{refused:?}");
+}
+
 /// A revoked lock stays held until its holder leaves; the next lease is not revoked.
 pub async fn a_revoked_lock_is_free_when_its_holder_leaves(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;

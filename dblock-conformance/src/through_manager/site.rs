@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{LockRow, Store};
-use dblock::{LockManager, LockOptions};
+use dblock::store::Store;
+use dblock::{LockManager, LockOptions, LockRow};
 use tokio::time::Instant;
 
 use crate::Fixture;

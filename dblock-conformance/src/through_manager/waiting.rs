@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::{InspectFilter, LockError, LockManager};
+use dblock::{LockError, LockManager};
 use tokio::time::Instant;
 
 use super::site::{LONG, Site, is_free, long, patient};
@@ -36,27 +36,28 @@ pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
     site.until("key", is_free).await;
 }
 
-/// `try_acquire` gives `None` to this process and to another while somebody is inside.
-pub async fn try_acquire_gives_none_when_busy_and_refuses_a_wait(fixture: &impl Fixture) {
+/// While another owner holds the lock, `try_acquire` returns `None` in this process and in another: at once, or when its
+/// wait is over.
+pub async fn try_acquire_gives_none_when_busy(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    for options in [patient(), long().wait_forever()] {
-        let refused = locks.try_acquire("key", options).await;
-        assert!(matches!(refused, Err(LockError::Invalid { .. })), "{refused:?}");
-    }
-    let rows = locks.inspect(InspectFilter::new().include_free()).await;
-    assert_eq!(rows.unwrap(), [], "nothing was sent");
     let guard = locks.try_acquire("key", long()).await.unwrap().unwrap();
-    assert!(
-        other.try_acquire("key", long()).await.unwrap().is_none(),
-        "in another process"
-    );
-    assert!(
-        locks.try_acquire("key", long()).await.unwrap().is_none(),
-        "in this process"
-    );
-    guard.release().await.unwrap();
-    assert!(other.try_acquire("key", long()).await.unwrap().is_some());
+    let wait = Duration::from_secs(1);
+    for options in [long(), long().wait(wait)] {
+        for (locks, whose) in [(&other, "another process"), (&locks, "this process")] {
+            let since = Instant::now();
+            let tried = locks.try_acquire("key", options.clone()).await.unwrap();
+            assert!(tried.is_none(), "in {whose}: {options:?}");
+            assert!(options == long() || since.elapsed() >= wait, "in {whose}");
+        }
+    }
+    let waiting = other.try_acquire("key", patient());
+    let release = async {
+        site.until("key", |row| row.wanted_until > row.now).await;
+        guard.release().await.unwrap();
+    };
+    let (got, ()) = futures_util::join!(waiting, release);
+    assert!(got.unwrap().is_some(), "it got free while the caller waited");
 }
 
 /// Busy names the key, the holder, its token and what is left of its lease.

@@ -1,11 +1,11 @@
-//! What the attribute writes, as snapshots.
+//! The generated code, as snapshots.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 
 use crate::expand;
 
-/// A snapshot without the input, which stands in the test.
+/// A snapshot without the input, which is in the test.
 macro_rules! snapshot {
     ($code:expr $(,)?) => {
         insta::with_settings!({ omit_expression => true }, { insta::assert_snapshot!($code) })

@@ -1,10 +1,10 @@
-//! The macro cannot depend on the runtime, so its limits are written down twice. They must agree.
+//! The macro cannot depend on the runtime, so its limits are written twice. They must agree.
 
 use crate::{duration, template};
 
 #[test]
 fn compile_time_limits_are_those_of_the_runtime() {
-    assert_eq!(duration::MIN_TTL, dblock::options::MIN_TTL);
-    assert_eq!(duration::MAX, dblock::options::MAX_DURATION);
-    assert_eq!(template::MAX_KEY_BYTES, dblock::key::MAX_KEY_BYTES);
+    assert_eq!(duration::MIN_TTL, dblock::LockOptions::MIN_TTL);
+    assert_eq!(duration::MAX, dblock::LockOptions::MAX_DURATION);
+    assert_eq!(template::MAX_KEY_BYTES, dblock::Key::MAX_BYTES);
 }

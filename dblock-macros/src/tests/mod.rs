@@ -1,4 +1,4 @@
-//! Tests of the whole attribute. What the compiler makes of the result is tested in `tests/ui`.
+//! Tests of the whole attribute. How the compiler treats the result is tested in `tests/ui`.
 
 mod expansion;
 mod limits;

@@ -1,4 +1,4 @@
-//! Whatever is thrown at the attribute, it answers with code or with an error, and never panics.
+//! For any input, the attribute answers with code or with an error, and never panics.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use quote::ToTokens;
 use crate::function::Scope;
 use crate::{capture, duration, expand, template};
 
-/// Scraps that attributes and functions are made of, in any order.
+/// Fragments of attributes and functions, in any order.
 fn scraps(of: &'static [&'static str], most: usize) -> impl Strategy<Value = String> {
     proptest::collection::vec(proptest::sample::select(of), 0..most).prop_map(|scraps| scraps.join(" "))
 }
@@ -103,7 +103,7 @@ const ITEMS: &[&str] = &[
     "macro_rules! m",
 ];
 
-/// Also tries every prefix of what it was given, as an editor does while somebody types.
+/// Also tries every prefix of the input, as an editor does while somebody types.
 fn check(args: &str, item: &str) {
     let (Ok(args), Ok(item)) = (TokenStream::from_str(args), TokenStream::from_str(item)) else {
         return;
@@ -136,7 +136,7 @@ proptest! {
         check(&args, &item);
     }
 
-    /// What a template is accepted as, `format!` accepts as well: as many placeholders as values.
+    /// When a template is accepted, `format!` accepts it too, with as many placeholders as values.
     #[test]
     fn templates(text in r"([{}:.?$*<0-9 ]|id|self|type|name\(\)|é|\PC){0,12}") {
         let sig: syn::Signature = syn::parse_str("async fn f(&self, id: u64, r#type: u8)").unwrap();

@@ -6,9 +6,9 @@ use super::core::time::Time;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Clock {
-    /// Whatever the application does to the clock of its runtime.
+    /// Real time, whatever the application does to its runtime's clock.
     Real(Instant),
-    /// That of the caller's runtime: a test can pause it.
+    /// The clock of the caller's runtime: a test can pause it.
     Runtime(tokio::time::Instant),
 }
 

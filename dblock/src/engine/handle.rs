@@ -1,4 +1,4 @@
-//! What a manager calls: acquire a lock, run something on the engine's runtime, shut down.
+//! The calls of a manager: acquire a lock, run a task on the engine's runtime, shut down.
 
 use std::fmt;
 use std::future::Future;
@@ -22,47 +22,47 @@ use crate::options::{LockOptions, Wait};
 use crate::store::FenceSource;
 use crate::store::{Store, StoreError, StoreErrorKind, StoreFuture};
 
-/// How long the store may take for a caller that does not wait for the lock.
+/// Time limit of the store for a caller that does not wait for the lock.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A line to the engine. The engine stops when the last one is gone and everything is released.
+/// A handle to the engine. The engine stops when the last handle is dropped and everything is released.
 #[derive(Clone)]
 pub(crate) struct EngineHandle {
     shared: Arc<Shared>,
     alive: Arc<Alive>,
 }
 
-/// There is a handle. The driver hears when the last one goes.
+/// Exists while there is a handle. The driver's inbox ends when the last handle is dropped.
 pub(super) struct Alive {
     pub(super) commands: mpsc::UnboundedSender<Command>,
 }
 
-/// What the driver is told, beside what is in the schedule.
+/// A command to the driver. The rest of its work is in the schedule.
 pub(super) enum Command {
-    /// Work on the store outside of the lock protocol: migration, inspection, an operator's orders.
+    /// Work on the store outside of the lock protocol: migration, inspection, an operator's call.
     Run(Box<AdminTask>),
-    /// Refuse new outermost acquires, end what is left after the grace, then stop.
+    /// Refuse new outermost acquires, end the leases that are left after the grace, then stop.
     Shutdown {
         grace: Duration,
         done: oneshot::Sender<()>,
     },
 }
 
-/// Work that gets the store and the semaphore of which it must have a permit while it uses the store.
+/// A task on the store. It takes a permit of the semaphore before it uses the store.
 pub(super) type AdminTask = dyn FnOnce(Arc<dyn Store>, Arc<Semaphore>) -> StoreFuture<'static, ()> + Send;
 
-/// What a caller asks for.
+/// The arguments of an acquire.
 #[derive(Debug)]
 pub(crate) struct AcquireCall {
     pub(crate) key: Key,
     pub(crate) owner: Uuid,
     pub(crate) holder: Arc<str>,
     pub(crate) options: LockOptions,
-    /// The call chain holds another lock: it is let in even while the manager shuts down.
+    /// The call chain holds another lock: it may acquire even while the manager shuts down.
     pub(crate) nested: bool,
 }
 
-/// Where the answer to a caller goes. The caller drops the second part as soon as it runs again.
+/// Where the answer to a caller goes. The caller drops the `Resuming` as soon as it runs again.
 #[derive(Debug)]
 pub(crate) enum Ticket {
     Acquire(oneshot::Sender<(Result<Hold, LockError>, Option<Resuming>)>),
@@ -74,7 +74,7 @@ impl EngineHandle {
         Self { shared, alive }
     }
 
-    /// Tells the engines of one process apart.
+    /// Identifies the engine among those of this process.
     pub(crate) fn id(&self) -> u64 {
         self.shared.id
     }
@@ -84,13 +84,13 @@ impl EngineHandle {
         self.shared.clock.now()
     }
 
-    /// What a fence check in a transaction of the user's reads.
+    /// The data for a fence check in a user's transaction.
     #[cfg(feature = "sql")]
     pub(crate) fn fence_source(&self) -> Option<&FenceSource> {
         self.shared.fence_source.as_ref()
     }
 
-    /// Takes a lock. Dropping the future at any point leaves nothing behind: a grant that comes too late is
+    /// Takes a lock. Dropping the future at any point leaves nothing behind: a grant that arrives later is
     /// released at once.
     pub(crate) async fn acquire(&self, call: AcquireCall) -> Result<Hold, LockError> {
         let shared = &self.shared;
@@ -124,7 +124,7 @@ impl EngineHandle {
             ticket: Ticket::Acquire(reply),
         };
         let (asked, number) = shared.acquire(&call.key, Box::new(asks));
-        // Dropped before `gone`: a hold that came too late is released first.
+        // `answer` is bound again, so it is dropped before `gone`: a hold that arrived too late is released first.
         let mut gone = GiveUp {
             shared,
             cell: Some(asked),
@@ -132,7 +132,7 @@ impl EngineHandle {
         };
         let answer = answer;
         if shared.stopped.load(Ordering::Acquire) {
-            // The engine may have ended just before the caller came.
+            // The engine may have ended just before this acquire.
             return Err(refused());
         }
         let result = answer.await;
@@ -171,11 +171,11 @@ impl EngineHandle {
         let (done, answer) = oneshot::channel();
         self.shared.stopping.store(true, Ordering::Release);
         self.send(Command::Shutdown { grace, done });
-        // An engine that is gone has nothing left to shut down.
+        // An engine that has ended has nothing left to shut down.
         let _ = answer.await;
     }
 
-    /// An engine that has stopped drops the command, and with it the reply's sender: the caller sees that.
+    /// A stopped engine drops the command, and with it the reply's sender. The caller sees that.
     fn send(&self, command: Command) {
         let _ = self.alive.commands.send(command);
     }

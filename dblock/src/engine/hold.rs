@@ -1,4 +1,4 @@
-//! What an owner has: its lease, and each of its holds.
+//! The lease of an owner, and its holds.
 
 use std::fmt;
 use std::future::Future;
@@ -20,16 +20,16 @@ use crate::key::Key;
 use crate::options::OnLost;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Why the row does not say what a caller did.
+/// Why the row does not record what a caller did.
 #[derive(Debug)]
 pub(crate) enum Unconfirmed {
-    /// The lease had ended before.
+    /// The lease had already ended.
     Lost(LostReason),
     /// The store did not answer in time. The engine goes on trying.
     NoAnswer(Option<StoreError>),
 }
 
-/// An ownership as its owner sees it. Cloning is cheap, and keeps nothing locked.
+/// An ownership as its owner sees it. Cloning is cheap and does not keep the lock.
 #[derive(Clone)]
 pub(crate) struct Lease {
     shared: Arc<Shared>,
@@ -76,7 +76,7 @@ impl Lease {
         let now = self.now();
         let (reason, first) = self.ownership.look(now);
         if first && let Some(reason) = reason {
-            // Whoever looks first after its time tells the others.
+            // The first to see that the deadline has passed tells the others.
             report::lost(&self.ownership, reason, now);
             self.ownership.tell();
         }
@@ -97,7 +97,7 @@ impl Lease {
         }
     }
 
-    /// What is left until the local deadline; zero when the lease has ended.
+    /// Time left until the local deadline; zero when the lease has ended.
     pub(crate) fn remaining(&self) -> Duration {
         let now = self.now();
         self.ownership
@@ -110,18 +110,26 @@ impl Lease {
         self.ownership.held(self.now())
     }
 
+    /// How many holds the owner has: 0 once its lease has ended.
+    pub(crate) fn hold_count(&self) -> u32 {
+        match self.lost_reason() {
+            None => self.cell.holds(&self.ownership),
+            Some(_) => 0,
+        }
+    }
+
     /// Completes when an operator has revoked the lease.
     pub(crate) async fn revoked(&self) {
         self.ownership.until(Ownership::is_revoked).await;
     }
 
-    /// Completes when the lease has ended. Borrows nothing.
+    /// Completes when the lease has ended. The future borrows nothing.
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let ownership = Arc::clone(&self.ownership);
         async move { ownership.until(|ownership| ownership.deadline().is_none()).await }
     }
 
-    /// From here on the lock goes on through the store. With `named` it waits until the row names the owner.
+    /// Ends local hand-over of this lease. With `named` it also waits until the row names the owner.
     #[cfg(feature = "sql")]
     pub(crate) async fn pin(&self, named: bool) -> Result<(), LockError> {
         let pin = |confirm| Event::Pin(Arc::clone(&self.ownership), confirm);
@@ -156,7 +164,7 @@ impl Lease {
                     )
                 }),
             }),
-            // Nobody is left to answer: the lease was forgotten, or the engine has ended.
+            // No answer will come: the lease was forgotten, or the engine has ended.
             Err(_) => {
                 self.check()?;
                 Err(LockError::Shutdown {
@@ -181,7 +189,7 @@ fn confirm(deadline: Time) -> (Confirm<Ticket>, Confirmation) {
     (Confirm { ticket, deadline }, answer)
 }
 
-/// One entry by an owner. Dropping it ends the entry; the engine writes that to the row without the caller.
+/// One hold by an owner. Dropping it ends the hold; the engine writes that to the row without the caller.
 #[derive(Debug)]
 pub(crate) struct Hold {
     lease: Lease,
@@ -190,7 +198,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// The hold that a grant comes with. `None` when no handle is left.
+    /// The first hold of a granted lease. `None` when no handle is left.
     pub(super) fn granted(lease: Lease) -> Option<Self> {
         let alive = lease.shared.alive.upgrade();
         let engine = alive.map(|alive| EngineHandle::new(Arc::clone(&lease.shared), alive));
@@ -205,8 +213,8 @@ impl Hold {
         })
     }
 
-    /// One more hold of a lease that is held. Waits until the row counts it, and the store says that the lease still
-    /// holds.
+    /// Adds a hold to a lease. Waits until the store confirms it: the lease is still held, and the row counts the
+    /// hold.
     pub(crate) async fn enter(
         lease: &Lease,
         engine: &EngineHandle,
@@ -219,7 +227,7 @@ impl Hold {
         hold
     }
 
-    /// The same in memory only: the row follows.
+    /// Adds a hold in memory only. The row is written later.
     pub(crate) fn enter_now(lease: &Lease, engine: &EngineHandle) -> Result<Self, LockError> {
         Self::add(lease, engine, None)
     }
@@ -249,16 +257,16 @@ impl Hold {
         &self.engine
     }
 
-    /// Ends the hold and waits, at most `limit`, until the row says so. The hold has ended when the future
-    /// is first polled, whether or not it is polled again. `in_order`: the body returned; the lock may be
-    /// handed over inside the process.
+    /// Ends the hold and waits, at most `limit`, until that is confirmed. The hold has ended when the future
+    /// is first polled, whether or not it is polled again. `in_order`: the body returned, so the lock may be
+    /// handed over locally.
     pub(crate) async fn leave(mut self, limit: Duration, in_order: bool) -> Result<(), Unconfirmed> {
         self.left = true;
         let (confirm, answer) = confirm(self.lease.now() + limit);
         leave(&self.lease, in_order, Some(confirm));
         let answer = answer.await.map(|(answer, _)| answer);
         answer.unwrap_or_else(|_| {
-            // Nobody is left to answer: the lease was forgotten, or the engine has ended.
+            // No answer will come: the lease was forgotten, or the engine has ended.
             let reason = self.lease.lost_reason();
             Err(reason.map_or(Unconfirmed::NoAnswer(None), Unconfirmed::Lost))
         })

@@ -1,11 +1,11 @@
 //! The engine: everything between a manager and its store. It knows no SQL.
 //!
 //! - [`core`] decides, one machine a key, without I/O.
-//! - [`shared`] keeps the machines, and carries out what their steps want done.
-//! - [`handle`] is what the manager and its guards call. Callers step a machine themselves when they come, enter,
-//!   leave or give up; none of their futures ever drives a statement.
-//! - [`driver`] sends the requests and feeds the answers back: on a thread of its own, so that nothing that the
-//!   application does to its runtime can stop renewals and releases.
+//! - [`shared`] keeps the machines, and carries out the output of their steps.
+//! - [`handle`] is what the manager and its guards call. Callers step a machine themselves when they acquire,
+//!   enter, leave or give up; none of their futures ever drives a statement.
+//! - [`driver`] sends the requests and feeds the answers back. It has a thread of its own, so that nothing that
+//!   the application does to its runtime can stop renewals and releases.
 
 mod clock;
 pub(crate) mod core;

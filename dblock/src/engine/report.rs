@@ -1,4 +1,4 @@
-//! Telling callers, the log and the health board what a step said.
+//! Reports the output of a step to callers, the log and the health counters.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn granted(
     let Ticket::Acquire(reply) = waiter.ticket else {
         return;
     };
-    // A caller that has gone away drops the hold, which releases it. Without a handle nobody can be waiting.
+    // A caller that is gone drops the hold, which releases it. Without a handle no caller can be waiting.
     if let Some(hold) = Hold::granted(lease) {
         let _ = reply.send((Ok(hold), resuming));
     }
@@ -118,7 +118,7 @@ pub(super) fn note(shared: &Shared, note: Note) {
             } else {
                 "renewed"
             };
-            // It is sent again and again: one warning for each kind of request.
+            // The request is repeated until it succeeds: one warning for each kind of request.
             if again {
                 tracing::debug!(key = %ownership.key, owner = %ownership.call.owner,
                     fence_token = ownership.fence_token, %error, "lock still could not be {what}");
@@ -140,7 +140,7 @@ pub(super) fn note(shared: &Shared, note: Note) {
     }
 }
 
-/// The lease ended while somebody held it.
+/// The lease ended while an owner held it.
 pub(super) fn lost(ownership: &Ownership, reason: LostReason, now: super::core::time::Time) {
     tracing::error!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
         held = ?ownership.held(now), %reason, "lock lost");

@@ -1,4 +1,4 @@
-//! Waiting a moment for callers that were answered just now.
+//! A short wait for callers that were just answered.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::shared::Shared;
 
-/// The callers that a batch has answered and that do not run yet. They are likely to ask for something at once: the next
+/// The callers that a batch has answered and that do not run yet. They are likely to send a request at once, so the next
 /// batch waits a moment for them.
 pub(super) struct Resumption {
     callers: AtomicUsize,
-    /// A batch waits.
+    /// A batch is waiting for them.
     waited_for: AtomicBool,
     shared: Arc<Shared>,
 }

@@ -1,7 +1,7 @@
-//! What callers and the driver share: the keys' machines, and what is ready to be sent or due to be looked at.
+//! The state that callers and the driver share: the keys' machines, and the schedule of requests and looks.
 //!
-//! Lock order: a key's machine, then the schedule; never two machines. Nothing is called under a lock but the core:
-//! what a step wants done is carried out after the machine's mutex is let go.
+//! Lock order: a key's machine, then the schedule; never two machines. Only the core is called under a lock. What a
+//! step wants done is carried out after the machine's mutex is released.
 
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{BTreeMap, HashMap};
@@ -20,6 +20,7 @@ use super::core::dispatch::{Dispatch, MAX_BATCH};
 use super::core::env::{Env, Random};
 use super::core::key::{Event, Machine};
 use super::core::out::{Kind, Out};
+use super::core::ownership::Ownership;
 use super::core::time::Time;
 use super::handle::{Alive, Ticket};
 use super::report;
@@ -29,13 +30,13 @@ use crate::health::HealthBoard;
 use crate::key::Key;
 use crate::store::{FenceSource, Outcome, Request, Store, StoreError, StoreErrorKind};
 
-/// Keys are found in one of so many maps, so that none of them is locked for long.
+/// Number of maps that the keys are spread over, so that none of the maps is locked for long.
 const SHARDS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
 
-/// Everything that may be sent.
+/// Every kind of request.
 const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];
 
-/// What callers and the driver of one engine share.
+/// The state that callers and the driver of one engine share.
 pub(crate) struct Shared {
     pub(super) id: u64,
     pub(super) clock: Clock,
@@ -50,19 +51,19 @@ pub(crate) struct Shared {
     pub(super) alive: Weak<Alive>,
     /// Wakes the driver.
     pub(super) wake: Notify,
-    /// No outermost lock is given any more.
+    /// No new outermost lock is granted.
     pub(super) stopping: AtomicBool,
-    /// The engine has ended, or is about to: nobody gets a lock.
+    /// The engine has ended or is about to: nothing is granted.
     pub(super) stopped: AtomicBool,
-    /// The driver is gone: nobody else answers what a step leaves open.
+    /// The driver is gone. Steps that come later end their machine themselves.
     pub(super) ended: AtomicBool,
     pub(super) listening: AtomicBool,
-    /// A caller waits for a key of another process.
+    /// A caller waits for a key that another process holds.
     pub(super) wants_wake_ups: AtomicBool,
     pub(super) counts: Counts,
     hand_over: bool,
     wake_ups: bool,
-    /// The store answers at once: requests are carried out where they arise.
+    /// The store answers at once: the thread that steps a machine also carries out its requests.
     immediate: bool,
     hasher: RandomState,
     shards: Vec<Mutex<HashMap<Key, Arc<Cell>>>>,
@@ -82,10 +83,10 @@ pub(crate) struct Cell {
     key: Key,
     id: u64,
     state: Mutex<State>,
-    /// How large a batch it may go in. After one that hung, batches are smaller and smaller until there is an
+    /// The largest batch that the key may be part of. After a batch that hung it shrinks until there is an
     /// answer, so that a request that hangs the store does not take others along again and again.
     most_together: AtomicUsize,
-    /// When it is looked at, in the schedule; 0 for never. Written under the schedule's mutex only.
+    /// When the schedule looks at it; 0 for never. Written under the schedule's mutex only.
     look_at: AtomicU64,
 }
 
@@ -93,39 +94,44 @@ impl Cell {
     pub(super) fn key(&self) -> &Key {
         &self.key
     }
+
+    /// How many holds `ownership` has: 0 once it has ended.
+    pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
+        lock(&self.state).machine.holds(ownership)
+    }
 }
 
 struct State {
     machine: Machine<Ticket>,
-    /// It is no longer in its map: a caller that comes looks the key up again.
+    /// The cell is no longer in its map. An acquire must look the key up again.
     retired: bool,
-    /// What it counts for: a pending release, a grace, being busy.
+    /// Which counters include the key: pending releases, needs a grace, busy.
     counted: [bool; 3],
 }
 
-/// What is ready to be sent, and when to look at which key.
+/// Which keys have something to send, and when to look at each key again.
 pub(super) struct Schedule {
     pub(super) dispatch: Dispatch<Arc<Cell>>,
     looks: BTreeMap<(Time, u64), Arc<Cell>>,
-    /// When the driver looks next by itself.
+    /// When the driver looks next by itself, as it last planned.
     planned: Option<Time>,
 }
 
-/// What a caller learns of its own step.
+/// The result of a step for its caller.
 #[derive(Debug, Default)]
 pub(super) struct Stepped {
-    /// The caller's number, of an acquire.
+    /// The caller's number, for an acquire.
     pub(super) waiter: u64,
-    /// The hold was added, of a re-entry.
+    /// Whether the hold was added, for a re-entry.
     pub(super) entered: bool,
 }
 
-/// What a builder says of its engine.
+/// The builder's settings for its engine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
-    /// Locks may be handed over inside the process without the store.
+    /// Whether a lock may be handed over locally.
     pub(crate) hand_over: bool,
-    /// How long a row must have been idle to be deleted in the background; `None` for never.
+    /// Minimum idle time before a row is purged in the background; `None` for never.
     pub(crate) purge_after: Option<Duration>,
 }
 
@@ -200,7 +206,7 @@ impl Shared {
         }
     }
 
-    /// Tells every key of an event, some keys at a time.
+    /// Steps every key with an event, one map of keys at a time.
     pub(super) fn each(self: &Arc<Self>, event: impl Fn() -> Event<Ticket>) {
         for shard in &self.shards {
             let cells: Vec<Arc<Cell>> = lock(shard).values().cloned().collect();
@@ -210,7 +216,7 @@ impl Shared {
         }
     }
 
-    /// Forgets a key about which there is nothing to know.
+    /// Forgets a key of which nothing needs to be known.
     fn retire(&self, cell: &Arc<Cell>) {
         {
             let mut state = lock(&cell.state);
@@ -238,7 +244,7 @@ impl Shared {
 
     // ── Steps ────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Tells the key's machine of an acquire. Returns the cell, and the caller's number there.
+    /// Steps the key's machine with an acquire. Returns the cell, and the caller's number there.
     pub(super) fn acquire(
         self: &Arc<Self>,
         key: &Key,
@@ -255,9 +261,9 @@ impl Shared {
         }
     }
 
-    /// Tells a machine of an event, and carries out what it wants done.
+    /// Steps a machine with an event, and carries out what the step wants done.
     pub(super) fn step(self: &Arc<Self>, cell: &Arc<Cell>, event: Event<Ticket>) -> Stepped {
-        // Only an acquire minds that a cell is retired: nothing else can concern it.
+        // On a retired cell the event is dropped: only an acquire has to be repeated on a new cell.
         self.try_step(cell, event).unwrap_or_default()
     }
 
@@ -276,14 +282,14 @@ impl Shared {
         };
         self.carry_out(cell, &mut out, None);
         if self.ended.load(Ordering::Acquire) && !ends {
-            // It came too late for the driver's last event.
+            // The driver's last event came before this step.
             self.step(cell, Event::End);
         }
         Ok(stepped)
     }
 
-    /// A step, and what the key counts for after it. A machine that panics is given up: its lease and its callers end
-    /// with it, and whoever comes next gets another cell.
+    /// Steps the machine, and updates the counters. A machine that panics is given up: its lease and its callers end,
+    /// and the next acquire gets a new cell.
     fn step_locked(&self, state: &mut State, event: Event<Ticket>) -> Out<Ticket> {
         let mut random = Chance;
         let mut env = Env {
@@ -330,7 +336,7 @@ impl Shared {
         out
     }
 
-    /// Carries out what a step wants done. `resumption`: of the batch that the step has the answer of.
+    /// Carries out what a step wants done. `resumption`: that of the batch whose answer was the event.
     fn carry_out(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
@@ -349,9 +355,9 @@ impl Shared {
         self.plan(cell, out);
     }
 
-    /// Tells callers, the log and the driver what the step says.
+    /// Reports the output of a step to callers, the log and the driver.
     fn tell(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>, resumption: Option<&Arc<Resumption>>) {
-        // Before the replies: a caller that goes on finds in the log what it did.
+        // Before the replies, so that a caller finds its own step in the log.
         for note in out.notes.drain(..) {
             report::note(self, note);
         }
@@ -366,7 +372,7 @@ impl Shared {
         }
     }
 
-    /// Has the key sent for, and looked at again, when the step says so.
+    /// Puts the key into the schedule, to be sent for and to be looked at.
     fn plan(&self, cell: &Arc<Cell>, out: &Out<Ticket>) {
         if out.idle {
             return self.retire(cell);
@@ -393,7 +399,7 @@ impl Shared {
         }
     }
 
-    /// Carries out what the key has to send, where the store answers at once. `out` is that of the last step then.
+    /// Sends the key's requests, where the store answers at once. `out` becomes the output of the last step.
     fn carry_out_requests(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>) {
         while out.ready.take().is_some() {
             *out = self.step_now(cell, Event::Send(ANY));
@@ -420,8 +426,8 @@ impl Shared {
         self.step_locked(&mut lock(&cell.state), event)
     }
 
-    /// The request that a key has to send, of one of these kinds, and how long the store may take for it. It is on its
-    /// way from here on.
+    /// The request of the key, if it has one of these kinds, and the time limit of the store for it. From here on it
+    /// is on its way.
     pub(super) fn request(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
@@ -433,7 +439,7 @@ impl Shared {
         request
     }
 
-    /// The answer to the request on its way.
+    /// Steps the machine with the answer to its request.
     pub(super) fn answer(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
@@ -452,7 +458,7 @@ impl Shared {
         lock(&self.schedule)
     }
 
-    /// Looks at the keys whose time has come.
+    /// Steps the machines that are due.
     pub(super) fn look_at_due(self: &Arc<Self>) {
         let now = self.clock.now();
         loop {
@@ -464,11 +470,11 @@ impl Shared {
 }
 
 impl Schedule {
-    /// Looks at the key by then, or sooner. Returns whether the driver has to know.
+    /// Schedules a look at the key at `at`, unless one is due sooner. Returns whether the driver must be woken.
     fn look(&mut self, cell: &Arc<Cell>, at: Time) -> bool {
         let registered = cell.look_at.load(Ordering::Acquire);
         if registered != 0 && registered <= at.as_nanos() {
-            // Another step, which this one overtook, has asked for it.
+            // A later step has already scheduled a sooner look.
             return false;
         }
         self.look_never(cell);
@@ -503,7 +509,7 @@ impl Schedule {
     }
 }
 
-/// A panic inside of one of these locks leaves whole values behind.
+/// A panic never leaves a half-changed value under these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -529,7 +535,7 @@ mod tests {
     use super::*;
     use crate::store::MemoryStore;
 
-    /// Two steps of one key may ask for their looks in another order than they were made in.
+    /// Two steps of one key may reach the schedule in the other order.
     #[test]
     fn a_later_look_does_not_take_the_place_of_a_sooner_one() {
         let settings = Settings {

@@ -1,5 +1,5 @@
-//! What threads share in the engine is made of these. In the tests that loom runs, they are loom's. `resumption` uses the
-//! standard library's always: it relies on `SeqCst` loads and stores, which loom takes for weaker ones.
+//! The synchronisation types of the engine. Tests under loom replace them by loom's. `resumption` always uses the
+//! standard library's: it relies on `SeqCst` loads and stores, which loom treats as weaker ones.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::{
@@ -22,7 +22,7 @@ mod under_loom {
 
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-    /// Runs `test` in every order of its threads that interrupts them at most this often.
+    /// Most interruptions of a thread in the orders that `in_every_order` tries.
     const INTERRUPTIONS: usize = 3;
 
     pub(crate) fn in_every_order(test: impl Fn() + Send + Sync + 'static) {
@@ -34,8 +34,9 @@ mod under_loom {
     pub(crate) type AtomicBool = Atomic<atomic::AtomicBool>;
     pub(crate) type AtomicU64 = Atomic<atomic::AtomicU64>;
 
-    /// loom's, with a relaxed change of a number before each access. Without it loom overlooks orders: it forgets that
-    /// one thread has loaded a value when another one loads it too, before changing it (tokio-rs/loom#166).
+    /// An atomic of loom, with a relaxed change of a counter before each access. Without it loom misses some orders:
+    /// it forgets that one thread has loaded a value when another one loads it too, before changing it
+    /// (tokio-rs/loom#166).
     #[derive(Debug)]
     pub(crate) struct Atomic<A> {
         atomic: A,
@@ -63,7 +64,7 @@ mod under_loom {
         }
     }
 
-    /// tokio's. Each call is one step for loom, and orders memory as tokio's does.
+    /// The `Notify` of tokio. loom treats each call as one step, which orders memory as tokio's does.
     #[derive(Debug)]
     pub(crate) struct Notify {
         notify: tokio::sync::Notify,

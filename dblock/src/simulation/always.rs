@@ -1,4 +1,4 @@
-//! What is looked at after each event, whatever it was.
+//! Checks that run after every event.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::store::Lock;
 use super::world::{MS, Phase, S, World};
 use crate::store::LockRow;
 
-/// How late an answer may be: the engine's thread is not always at hand.
+/// How late an answer may be, because the engine's thread may run late.
 const TICK: u64 = 5 * MS;
 
 impl World {
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// Nobody may want a key in vain that nobody has.
+    /// Checks that no caller waits in vain for a key that nobody holds.
     fn check_blocked(&mut self, key: usize, wanted: bool) {
         let Some(limit) = self.answer_timeout() else {
             return;
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// For how long at most a key may be wanted that nobody has.
+    /// How long callers may wait for a key that nobody holds.
     fn answer_timeout(&self) -> Option<u64> {
         let plan = &self.plan;
         if plan.healthy {
@@ -107,7 +107,7 @@ impl World {
         (self.phase != Phase::Busy).then_some(12 * S)
     }
 
-    /// How long a caller waits at most.
+    /// The longest time that a caller waits.
     fn longest_wait(&self) -> u64 {
         if self.plan.healthy && self.plan.longest_section <= 4 {
             if self.plan.busy { 5 * S } else { 8 * S }
@@ -120,7 +120,7 @@ impl World {
         self.is_lease_excused(row.lease_id)
     }
 
-    /// It may keep the key busy until it ends by itself.
+    /// The lease may keep the key busy until it ends by itself.
     fn is_lease_excused(&self, lease: Uuid) -> bool {
         let (process, incarnation) = show::whose(lease);
         let dead = self

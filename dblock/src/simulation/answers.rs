@@ -1,4 +1,4 @@
-//! What callers are told.
+//! The answers to callers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::engine::core::key::Confirm;
 use crate::engine::core::out::Reply;
 use crate::engine::core::ownership::Ownership;
 
-/// How long an operation of the handle waits for the store.
+/// Time limit of the store for an operation of the handle.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl World {
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// Whose ticket it is, and what was asked. Each is answered once.
+    /// The caller of a ticket, and what it asked for. Checks that each ticket is answered only once.
     fn answered(&mut self, ticket: u32) -> Option<(usize, Asked)> {
         let (number, asked) = (ticket as usize / 4, Asked::ALL[ticket as usize % 4]);
         let caller = &mut self.callers[number];
@@ -56,7 +56,7 @@ impl World {
         if caller.state == State::Gone && asked != Asked::Acquire
             || caller.state == State::Leaving && asked != Asked::Leave
         {
-            // Whoever asked has been dropped meanwhile.
+            // The caller was dropped meanwhile.
             return None;
         }
         if caller.state != state {
@@ -101,7 +101,7 @@ impl World {
                 self.gone(number);
             }
             Asked::Enter if !yes => {
-                // The hold is dropped that was not confirmed.
+                // The hold was not confirmed, so it is dropped.
                 self.after(0, What::DropNested(number));
             }
             Asked::Enter => {

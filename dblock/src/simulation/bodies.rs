@@ -1,4 +1,4 @@
-//! What callers do while they hold the lock: go in again, check their token in a transaction, leave in all ways.
+//! The bodies of callers that hold the lock: they re-enter, check their token in a transaction, and end in all ways.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::engine::core::key::Event;
 use crate::engine::core::ownership::Ownership;
 use crate::error::LostReason;
 
-/// A transaction of a caller's that has passed a fence check.
+/// A caller's transaction that has passed a fence check.
 #[derive(Debug)]
 pub(super) struct Transaction {
     pub(super) key: usize,
@@ -19,7 +19,7 @@ pub(super) struct Transaction {
 }
 
 impl World {
-    /// How long a body does something.
+    /// How long one step of a body takes.
     pub(super) fn section(&mut self) -> u64 {
         const LENGTHS: [u64; 8] = [1, 0, 10, 40, 300, 2000, 6000, 20_000];
         let lengths = &LENGTHS[..self.plan.longest_section];
@@ -69,7 +69,7 @@ impl World {
             return self.drop_body(number);
         }
         if entering {
-            // It waits for its nested call.
+            // The body waits for its nested call.
             self.after(20 * MS, What::Body(number));
             return;
         }
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// The body was stopped, or its future dropped.
+    /// The body was stopped, or its future was dropped.
     pub(super) fn drop_body(&mut self, number: usize) {
         let caller = &mut self.callers[number];
         let (process, key, holds) = (caller.process, caller.key, caller.holds);
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Bodies of this ownership are told that something has happened to it.
+    /// Tells the bodies of this ownership that it has ended or was revoked.
     pub(super) fn tell_body(&mut self, process: usize, key: usize, ownership: &Arc<Ownership>) {
         let told = self.live.iter().copied().find(|number| {
             let caller = &self.callers[*number];
@@ -246,7 +246,10 @@ impl World {
     }
 
     pub(super) fn end_transaction(&mut self, key: usize, number: u32) {
-        self.store.end(key, Lock::Transaction(number), true);
+        if self.store.rows[key].lock == Lock::Transaction(number) {
+            self.store.rows[key].lock = Lock::Nobody;
+            self.store.flush();
+        }
         let before = self.checks.transactions.len();
         self.checks
             .transactions

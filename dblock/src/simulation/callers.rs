@@ -1,4 +1,4 @@
-//! Callers: they want a lock with some options, wait, give up, and get answers.
+//! Callers: they acquire with some options, wait, give up, and get answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use crate::engine::core::ownership::{Call, Ownership};
 use crate::engine::core::time::Time;
 use crate::options::OnLost;
 
-/// How long an operation of the handle waits for the store.
+/// Time limit of the store for an operation of the handle.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Waiting,
-    /// The body runs, or was told that it lost the lock and has not left yet.
+    /// The body runs, or was told that the lock is lost and has not ended yet.
     Inside,
-    /// It has left, and waits for the row to say so.
+    /// The body has ended, and the release is not confirmed yet.
     Leaving,
     Gone,
 }
 
-/// What a caller waits to be told beside the lock itself. A ticket is the caller's number and one of these.
+/// The answers that a caller waits for. A ticket is the caller's number and one of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Acquire,
@@ -42,7 +42,7 @@ impl Asked {
 pub(super) struct Caller {
     pub(super) process: usize,
     pub(super) key: usize,
-    /// `None` for the last callers of all.
+    /// `None` for the last callers of a schedule.
     pub(super) task: Option<u8>,
     pub(super) state: State,
     /// Its number in the machine.
@@ -50,25 +50,25 @@ pub(super) struct Caller {
     pub(super) came_at: u64,
     /// On the clock of its process.
     pub(super) entered: Time,
-    /// When an answer is due to each thing that it asked for.
+    /// When the answer to each of its requests is due.
     pub(super) due: [Option<Time>; 4],
     pub(super) ownership: Option<Arc<Ownership>>,
     pub(super) holds: u32,
-    /// Nobody who looked has found it alive since.
+    /// A check has found the ownership ended. It must not be alive afterwards.
     pub(super) ended: bool,
-    /// It goes on when it is told that it lost the lock.
+    /// It goes on when it is told that the lock is lost.
     pub(super) signal: bool,
     pub(super) pinned: bool,
-    /// How often its body has gone on.
+    /// How many steps its body has done.
     pub(super) steps: u8,
     /// A re-entry waits to be confirmed.
     pub(super) entering: bool,
-    /// It was inside when it left.
+    /// Its lease had not ended when its body left.
     pub(super) stood: bool,
 }
 
 impl World {
-    /// A task of a process wants a lock.
+    /// A task of a process acquires a lock.
     pub(super) fn call(&mut self, process: usize, task: u8) {
         if self.phase != Phase::Busy {
             return;
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// A caller comes.
+    /// A caller acquires a lock.
     pub(super) fn come(
         &mut self,
         process: usize,
@@ -173,14 +173,14 @@ impl World {
         tell!(self, "P{process} caller {number} gives up");
         self.step(process, key, Event::GiveUp(waiter));
         match self.callers[number].state {
-            // Its answer came at the same moment, and nobody takes it.
+            // Its answer came at the same moment, and no caller takes it.
             State::Inside => self.drop_body(number),
             State::Waiting => self.gone(number),
             State::Leaving | State::Gone => {}
         }
     }
 
-    /// The caller has no business here any more. Its task comes back later.
+    /// The caller has finished. Its task comes back later.
     pub(super) fn gone(&mut self, number: usize) {
         self.forget(number);
         let caller = &self.callers[number];
@@ -194,14 +194,14 @@ impl World {
         self.after(delay * MS, What::Call { process, task });
     }
 
-    /// The same without coming back.
+    /// The caller has finished, and its task does not come back.
     pub(super) fn forget(&mut self, number: usize) {
         self.callers[number].state = State::Gone;
         self.callers[number].due = [None; 4];
         self.live.retain(|live| *live != number);
     }
 
-    /// A caller after everything: it must enter.
+    /// A last caller at the end of the schedule: it must acquire the lock.
     pub(super) fn probe(&mut self, key: usize) {
         let alive: Vec<usize> = (0..self.processes.len())
             .filter(|at| self.processes[*at].alive)

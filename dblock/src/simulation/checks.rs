@@ -14,23 +14,23 @@ use crate::engine::core::time::Time;
 use crate::error::LostReason;
 use crate::store::{Action, Outcome, Request, StoreError};
 
-/// Nobody enters without an extension when a lease that was passed on has less left.
+/// With less time left of a lease that was passed on, a caller must not enter without an extension.
 const ENOUGH: u64 = 100 * MS;
 
-/// What the checks remember.
+/// The state of the checks.
 #[derive(Debug)]
 pub(super) struct Checks {
     pub(super) violation: Option<String>,
     pub(super) holder: Arc<str>,
-    /// Everything that was told after commits.
+    /// All wake-ups that were sent after commits.
     pub(super) wake_ups: Vec<WakeUp>,
     pub(super) transactions: Vec<Transaction>,
-    /// Leases that an operator has ended, or asked back.
+    /// Leases that an operator has force-released or revoked.
     pub(super) forced: Vec<Uuid>,
     pub(super) revoked: Vec<Uuid>,
-    /// Leases that may keep a key busy although nobody is inside, and until when.
+    /// Leases that may keep a key busy although no caller holds it, and until when.
     pub(super) excused: Vec<(Uuid, u64)>,
-    /// Leases that were passed on and not extended yet.
+    /// Leases that were passed on, and neither extended nor granted anew since.
     passed_on: Vec<Uuid>,
     pub(super) probes_left: usize,
     pub(super) keys: Vec<KeyChecks>,
@@ -40,12 +40,12 @@ pub(super) struct Checks {
 pub(super) struct KeyChecks {
     tokens: Vec<i64>,
     newest_token: i64,
-    /// Who entered last.
+    /// The owner that entered last.
     last: Option<Arc<Ownership>>,
     newest_checked: i64,
     /// `hold_min` keeps others than this lease out until then.
     closed: Option<(u64, Uuid)>,
-    /// Since when somebody wants the key and nobody has it.
+    /// Since when a caller waits for the key while nobody holds it.
     pub(super) blocked_since: Option<u64>,
 }
 
@@ -65,8 +65,8 @@ impl Checks {
         }
     }
 
-    /// The store has executed a request. `late`: whoever sent it may have given up, and may not have undone it before
-    /// this time.
+    /// The store has executed a request. `late`: the sender may have given up, and may not have undone it before this
+    /// time.
     pub(super) fn executed(
         &mut self,
         request: &Request,
@@ -78,8 +78,15 @@ impl Checks {
             (Ok(Outcome::Granted { .. } | Outcome::Queued { .. }), Some(until)) => {
                 self.excused.push((lease, until));
             }
-            (Ok(Outcome::Extended { .. }), _) => self.passed_on.retain(|passed_on| *passed_on != lease),
             _ => {}
+        }
+        let is_whole = match (answer, &request.action) {
+            (Ok(Outcome::Extended { .. }), _) => true,
+            (Ok(Outcome::Granted { remaining, .. }), Action::Acquire(ask)) => *remaining == ask.ttl,
+            _ => false,
+        };
+        if is_whole {
+            self.passed_on.retain(|passed_on| *passed_on != lease);
         }
     }
 
@@ -89,7 +96,7 @@ impl Checks {
     }
 }
 
-/// It ended before its owner left.
+/// Whether it ended before its owner left.
 fn lost(own: &Ownership, now: Time) -> bool {
     !matches!(own.look(now).0, None | Some(LostReason::Released))
 }
@@ -101,7 +108,7 @@ impl World {
         caller.state == State::Inside && caller.ownership.as_deref().is_some_and(alive)
     }
 
-    /// Everybody else who is inside now, and may not be.
+    /// Another caller that holds the lock now, and must not.
     fn other_inside(&self, key: usize, ownership: &Arc<Ownership>) -> Option<usize> {
         let forced = |lease: &Uuid| self.checks.forced.contains(lease);
         if self.plan.faults.big_jumps || forced(&ownership.lease_id) {
@@ -117,7 +124,7 @@ impl World {
         })
     }
 
-    /// Somebody is let in.
+    /// A caller enters.
     pub(super) fn check_entry(&mut self, process: usize, key: usize, number: usize, own: &Arc<Ownership>) {
         if let Some(other) = self.other_inside(key, own) {
             self.fail(format!(
@@ -238,7 +245,7 @@ impl World {
         self.callers[number].stood = self.is_inside(number);
     }
 
-    /// It was told that the row says so.
+    /// The end of its hold was confirmed.
     pub(super) fn check_left(&mut self, number: usize, yes: bool) {
         let caller = &self.callers[number];
         let Some(own) = &caller.ownership else { return };
@@ -248,7 +255,7 @@ impl World {
         {
             let clock = self.processes[caller.process].clock;
             let ahead = super::plan::nanos(until.since(clock.at(self.now)));
-            // Less what clocks may differ by.
+            // Minus the possible difference between clocks.
             let ahead = if self.plan.faults.clock_ahead > 0 {
                 ahead.saturating_sub(150 * MS)
             } else {
@@ -277,7 +284,7 @@ impl World {
         }
     }
 
-    /// A fence check has been refused although the row has the lease.
+    /// A fence check was refused although the row names the lease.
     pub(super) fn check_refused_fence(&mut self, number: usize) {
         if self.is_inside(number) {
             self.fail(format!(

@@ -1,10 +1,11 @@
-//! The engine's thread: what is ready goes out, wake-ups are heard.
+//! The engine's thread: it sends requests and receives wake-ups.
 
 use std::mem;
 use std::time::Duration;
 
 use super::show;
 use super::world::{MS, Phase, US, What, World, tell};
+use crate::engine::core::dispatch::time_limit;
 use crate::engine::core::key::Event;
 use crate::engine::core::out::Kind;
 use crate::engine::core::time::Time;
@@ -35,7 +36,7 @@ impl World {
         }
     }
 
-    /// The engine's thread has just done something, and goes on.
+    /// The engine's thread has just done something, and continues.
     pub(super) fn drive_now(&mut self, at: usize) {
         let process = &mut self.processes[at];
         process.drive_at = Some(self.now);
@@ -43,7 +44,7 @@ impl World {
         self.drive(at, incarnation);
     }
 
-    /// Sends what is ready on every free lane.
+    /// Sends a batch on every free lane that has something to send.
     pub(super) fn drive(&mut self, at: usize, incarnation: u32) {
         let process = &mut self.processes[at];
         if !process.alive || process.incarnation != incarnation || process.drive_at.take().is_none() {
@@ -67,11 +68,14 @@ impl World {
 
     fn send_batch(&mut self, at: usize, lane: usize, keys: &[(usize, u32)], kinds: &'static [Kind]) {
         let mut requests = Vec::with_capacity(keys.len());
+        let mut limit = time_limit(None);
         for (key, generation) in keys {
             if self.processes[at].cells[*key].generation != *generation {
                 continue;
             }
-            if let Some(request) = self.step(at, *key, Event::Send(kinds)).request {
+            let stepped = self.step(at, *key, Event::Send(kinds));
+            if let Some(request) = stepped.request {
+                limit = limit.min(time_limit(stepped.time_limit));
                 self.check_request(at, *key, &request);
                 requests.push((*key, request));
             }
@@ -79,7 +83,7 @@ impl World {
         if requests.is_empty() {
             self.processes[at].dispatch.answered(lane);
         } else {
-            self.send(at, lane, requests);
+            self.send(at, lane, requests, limit);
         }
     }
 
@@ -108,7 +112,7 @@ impl World {
             return;
         }
         process.listening = true;
-        tell!(self, "P{at} hears wake-ups");
+        tell!(self, "P{at} receives wake-ups");
         self.each(at, || Event::WokenUp);
     }
 
@@ -119,7 +123,7 @@ impl World {
             return;
         }
         if mem::take(&mut process.listening) {
-            tell!(self, "P{at} hears wake-ups no more");
+            tell!(self, "P{at} receives no more wake-ups");
             self.each(at, || Event::WakeUpsLost);
         }
     }
@@ -130,7 +134,7 @@ impl World {
         }
     }
 
-    pub(super) fn hear(&mut self, at: usize, wake_up: usize) {
+    pub(super) fn deliver_wake_up(&mut self, at: usize, wake_up: usize) {
         let process = &self.processes[at];
         if !process.alive || !process.listening {
             return;
@@ -140,7 +144,7 @@ impl World {
             None => Event::WokenUp,
             Some((lease_id, token)) => Event::PassedOn(lease_id, token),
         };
-        tell!(self, "P{at} hears {}", show::wake_up(&wake_up));
+        tell!(self, "P{at} receives {}", show::wake_up(&wake_up));
         self.step(at, wake_up.key, event);
     }
 

@@ -1,4 +1,4 @@
-//! What fails from outside: processes that stand still, die or are cut off, listeners that break, clocks that jump; and
+//! Faults from outside: processes that pause, die or are cut off, listeners that break, clocks that jump; and
 //! operators.
 
 use super::store::Lock;
@@ -15,10 +15,11 @@ enum Kind {
     Operate,
     ClockBack,
     ClockAhead,
+    Crash,
 }
 
 impl World {
-    /// Plans the next one.
+    /// Plans the next fault.
     pub(super) fn plan_fault(&mut self) {
         if self.kinds().next().is_some() {
             let delay = self.tape.pick(&[300, 50, 10, 1000, 3000]) * MS;
@@ -26,7 +27,7 @@ impl World {
         }
     }
 
-    /// Those that this schedule has.
+    /// The kinds of faults in this schedule.
     fn kinds(&self) -> impl Iterator<Item = Kind> + use<> {
         let faults = &self.plan.faults;
         let all = [
@@ -34,10 +35,11 @@ impl World {
             (faults.cuts, Kind::Cut),
             (faults.deaths, Kind::Die),
             (faults.deaths / 2, Kind::ShutDown),
-            (faults.deafness, Kind::LoseWakeUps),
+            (faults.broken_listeners, Kind::LoseWakeUps),
             (faults.operators, Kind::Operate),
             (faults.clock_back, Kind::ClockBack),
             (faults.clock_ahead, Kind::ClockAhead),
+            (faults.crashes, Kind::Crash),
         ];
         all.into_iter()
             .filter(|(often, _)| *often > 0)
@@ -54,9 +56,13 @@ impl World {
         let incarnation = self.processes[process].incarnation;
         let alive = self.processes[process].alive;
         match kind {
+            // After a crash that has forgotten a pass-on, an operator ends another lease than the one that is held, and an
+            // earlier clock may give its token again. No more than that is promised.
+            Kind::Operate | Kind::ClockBack if self.crashed > 0 => {}
             Kind::Operate => self.operate(),
             Kind::ClockBack => {
-                // Leases last longer by all of it together.
+                self.store.flush();
+                // The jumps together make leases last longer.
                 let longest = if self.store.jumped < -20_000_000 {
                     1
                 } else {
@@ -68,6 +74,7 @@ impl World {
                 self.store.jump(-micros);
             }
             Kind::ClockAhead => self.jump_ahead(),
+            Kind::Crash => self.crash(),
             _ if !alive => {}
             Kind::Pause => {
                 let length = self.tape.pick(&[10, 300, 2000, 6000, 35_000]);
@@ -111,7 +118,26 @@ impl World {
         self.store.jump(micros);
     }
 
-    /// Rows that will be busy for longer than anybody can know.
+    /// Sessions and listeners end, and with them transactions and statements that are not committed.
+    fn crash(&mut self) {
+        let forgets = self.tape.below(3) > 0;
+        tell!(
+            self,
+            "the server crashes{}",
+            if forgets { " and forgets" } else { "" }
+        );
+        let kept = self.store.crash(forgets);
+        self.checks
+            .excused
+            .extend(kept.into_iter().map(|lease| (lease, u64::MAX)));
+        self.checks.transactions.clear();
+        self.crashed = self.batches.len();
+        for process in 0..self.processes.len() {
+            self.lose_subscription(process);
+        }
+    }
+
+    /// Excuses rows that will be busy for longer than anybody can know.
     fn excuse_rows(&mut self) {
         for row in &self.store.rows {
             for lease in row.leases() {
@@ -120,7 +146,7 @@ impl World {
         }
     }
 
-    /// The store tells it of nothing any more; it finds out later.
+    /// The store sends no more wake-ups to the process, which notices later.
     fn lose_subscription(&mut self, process: usize) {
         let its = &mut self.processes[process];
         let incarnation = its.incarnation;
@@ -128,7 +154,7 @@ impl World {
             its.subscribed = false;
             tell!(self, "P{process}'s listener breaks");
             let delay = self.tape.pick(&[0, 300, 3000, 10_000]) * MS;
-            self.after(delay, What::Deaf { process, incarnation });
+            self.after(delay, What::WakeUpsLost { process, incarnation });
         }
     }
 
@@ -145,7 +171,7 @@ impl World {
         tell!(self, "P{process} can reach the store again");
     }
 
-    /// Its grace is over.
+    /// The grace of a shutdown is over.
     pub(super) fn stop(&mut self, process: usize, incarnation: u32) {
         let its = &self.processes[process];
         if !its.alive || its.incarnation != incarnation {
@@ -190,7 +216,7 @@ impl World {
 
     // ── The end ──────────────────────────────────────────────────────────────────────────────────────
 
-    /// Faults and calls end, and last callers come; or they have gone.
+    /// Moves on: faults and calls end and last callers come, or these are done.
     pub(super) fn next_phase(&mut self) {
         if self.phase == Phase::Calm {
             if !self.probes_are_done() {
@@ -231,7 +257,7 @@ impl World {
         self.checks.probes_left == 0 && self.live.is_empty()
     }
 
-    /// Nobody has anything left to do.
+    /// Checks that nothing is left to be done.
     pub(super) fn check_nothing_is_left(&mut self) {
         for process in 0..self.processes.len() {
             for key in 0..self.keys.len() {

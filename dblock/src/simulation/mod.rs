@@ -1,9 +1,9 @@
 //! The engine's core in simulation: several processes, a store made of its rules, a network, clocks and faults, all
-//! of them driven by a tape of choices. A schedule takes well under a millisecond, and each can be repeated by its seed.
+//! driven by a tape of choices. A schedule takes well under a millisecond, and its seed repeats it.
 //!
-//! The code that runs is the core's own. What stands in for the rest: `process` and `driver` for the engine's shell,
-//! `store` for the database, `network` for what lies between, `callers` and `bodies` for the application.
-//! `checks` and `always` say what must hold.
+//! The code that runs is the core's own. The rest is replaced: the engine's shell by `process` and `driver`, the
+//! database by `store`, the network by `network`, and the application by `callers` and `bodies`. `checks` and
+//! `always` say what must hold.
 
 mod always;
 mod answers;
@@ -34,31 +34,31 @@ use self::tape::Tape;
 use self::world::World;
 pub use crate::engine::core::flaw::{Flaw, put_in};
 
-/// A schedule in which something that must hold did not.
+/// A schedule that broke a rule.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// What does not hold.
+    /// The rule that was broken.
     pub violation: String,
-    /// The choices that lead there.
+    /// The choices that lead to it.
     pub tape: Vec<u32>,
-    /// What happened, line by line.
+    /// The events, line by line.
     pub events: Vec<String>,
 }
 
-/// Runs the schedule of a seed. Returns how many events it had, or what did not hold.
+/// Runs the schedule of a seed. Returns how many events it had.
 ///
 /// # Errors
-/// What does not hold.
+/// The rule that was broken.
 pub fn run(seed: u64) -> Result<u32, String> {
     run_tape(Tape::from_seed(seed, false), false).0
 }
 
-/// Runs the schedule of a tape, and writes down what happens.
+/// Runs the schedule of a tape, and records its events.
 pub fn replay(tape: &[u32]) -> Option<Failure> {
     failure(Tape::repeat(tape.to_vec()))
 }
 
-/// The same for a seed.
+/// As [`replay`], for a seed.
 pub fn explain(seed: u64) -> Option<Failure> {
     failure(Tape::from_seed(seed, true))
 }

@@ -1,5 +1,5 @@
-//! What lies between a process and its store: delays, broken connections, and statements that are carried out after
-//! whoever sent them has given up.
+//! The network between a process and its store: delays, broken connections, and statements that are carried out
+//! after their sender has given up.
 
 use std::time::Duration;
 
@@ -11,10 +11,6 @@ use crate::engine::core::dispatch::MAX_BATCH;
 use crate::engine::core::key::Event;
 use crate::engine::core::out::Kind;
 use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
-
-/// As in the driver.
-const TIMEOUT: Duration = Duration::from_secs(5);
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Requests that were sent together.
 #[derive(Debug)]
@@ -29,7 +25,7 @@ pub(super) struct Batch {
     fate: Fate,
     times_out_at: u64,
     breaks: bool,
-    /// Whoever sent it knows what came of it, or that it does not, since then.
+    /// Since when the sender knows the outcome, or knows that it is unknown.
     answered_at: Option<u64>,
 }
 
@@ -88,7 +84,13 @@ impl World {
         Fate::Goes
     }
 
-    pub(super) fn send(&mut self, process: usize, lane: usize, requests: Vec<(usize, Request)>) {
+    pub(super) fn send(
+        &mut self,
+        process: usize,
+        lane: usize,
+        requests: Vec<(usize, Request)>,
+        limit: Duration,
+    ) {
         let fate = self.fate(process);
         if self.trace.is_some() {
             for (key, request) in &requests {
@@ -100,11 +102,6 @@ impl World {
                 self.tell(&text);
             }
         }
-        let limit = requests
-            .iter()
-            .map(|(_, request)| limit(request))
-            .min()
-            .unwrap_or(TIMEOUT);
         let batch = Batch {
             process,
             incarnation: self.processes[process].incarnation,
@@ -162,7 +159,7 @@ impl World {
         }
     }
 
-    /// The process hears no more of it from here on.
+    /// The process gets no answer to the batch from here on.
     fn break_at(&mut self, number: usize, at: u64) {
         let batch = &mut self.batches[number];
         if !batch.breaks {
@@ -176,6 +173,9 @@ impl World {
 
     /// The next statement of the batch is executed.
     pub(super) fn arrive(&mut self, number: usize) {
+        if number < self.crashed {
+            return self.break_at(number, self.now);
+        }
         let batch = &mut self.batches[number];
         let kind = loop {
             let Some(kind) = KINDS.get(batch.next) else {
@@ -218,7 +218,8 @@ impl World {
             }
             let (_, request) = &self.batches[number].requests[index];
             let late = (fate == Fate::Late).then(|| {
-                // Its release is repeated until the ttl has passed, and what is carried out after that runs out by itself.
+                // Its release is repeated until the ttl has passed. An acquire that is carried out after that expires
+                // by itself.
                 let Action::Acquire(ask) = &request.action else {
                     return 0;
                 };
@@ -245,7 +246,7 @@ impl World {
     /// The statement that was executed last ends.
     pub(super) fn commit(&mut self, number: usize) {
         let batch = &self.batches[number];
-        let commits = batch.fate != Fate::RolledBack;
+        let commits = batch.fate != Fate::RolledBack && number >= self.crashed;
         let kind = KINDS[batch.next - 1];
         for index in 0..self.batches[number].requests.len() {
             let (key, request) = &self.batches[number].requests[index];
@@ -253,8 +254,14 @@ impl World {
             if Kind::of(&request.action) != kind || self.store.rows[key].lock != Lock::Batch(number) {
                 continue;
             }
-            self.store.end(key, Lock::Batch(number), commits);
-            if commits && let Some(Ok(outcome)) = self.batches[number].answers[index].clone() {
+            if !commits {
+                self.store.rows[key].lock = Lock::Nobody;
+                continue;
+            }
+            let answer = self.batches[number].answers[index].clone();
+            let outcome = answer.and_then(Result::ok);
+            self.store.commit(key, outcome.as_ref());
+            if let Some(outcome) = outcome {
                 self.tell_of(key, &outcome);
             }
         }
@@ -265,7 +272,7 @@ impl World {
         }
     }
 
-    /// All statements are committed.
+    /// All statements of the batch are committed.
     fn carried_out(&mut self, number: usize) {
         let delay = self.delay();
         match self.batches[number].fate {
@@ -314,7 +321,7 @@ impl World {
             };
             tell!(
                 self,
-                "P{process} hears of {}: {}",
+                "P{process} receives the answer for {}: {}",
                 self.keys[key],
                 show::answer(&answer)
             );
@@ -324,13 +331,6 @@ impl World {
             self.step(process, key, Event::Answer(answer));
         }
         self.drive_now(process);
-    }
-}
-
-fn limit(request: &Request) -> Duration {
-    match &request.action {
-        Action::Extend(extend) => (extend.ttl / 2).clamp(SHORTEST_TIMEOUT, TIMEOUT),
-        Action::Acquire(_) | Action::Release => TIMEOUT,
     }
 }
 

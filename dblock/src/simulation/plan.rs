@@ -1,4 +1,4 @@
-//! What may happen in one schedule. Each schedule has some kinds of faults only: a fault that is always there hides
+//! What may happen in one schedule. Each schedule has only some kinds of faults: a fault that always happens hides
 //! what others would show.
 
 use std::time::Duration;
@@ -6,34 +6,34 @@ use std::time::Duration;
 use super::tape::Tape;
 use crate::options::margin;
 
-/// How a schedule goes.
+/// The plan of a schedule.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub(super) struct Plan {
     pub(super) processes: usize,
     pub(super) keys: usize,
-    /// Callers of each process that come one after the other.
+    /// Tasks of each process. Each makes one call after the other.
     pub(super) tasks: u8,
     /// How many calls the store takes at once.
     pub(super) concurrency: usize,
     pub(super) wake_ups: bool,
-    /// After so many events faults and calls end.
+    /// Faults and calls end after this many events.
     pub(super) events: u32,
     /// Nothing fails, and commits are quick.
     pub(super) healthy: bool,
-    /// Callers that come back at once, and nothing else.
+    /// Callers that come back at once, and no faults.
     pub(super) busy: bool,
-    /// The engine's thread is not always at hand.
+    /// The engine's thread may run late.
     pub(super) late_driver: bool,
     pub(super) ttls: [u64; 2],
     pub(super) longest_section: usize,
     pub(super) faults: Faults,
     pub(super) callers: Callers,
-    /// The store's clock may still jump ahead by so much, in ns.
+    /// How far the store's clock may still jump ahead, in ns.
     pub(super) jump_ahead: u64,
 }
 
-/// Each in a thousand: of batches, wake-ups, or faults that come from outside.
+/// How many in a thousand: of batches, of wake-ups, or of faults from outside.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Faults {
     pub(super) errors: u32,
@@ -46,15 +46,17 @@ pub(super) struct Faults {
     pub(super) pauses: u32,
     pub(super) deaths: u32,
     pub(super) cuts: u32,
-    pub(super) deafness: u32,
+    pub(super) broken_listeners: u32,
     pub(super) operators: u32,
     pub(super) clock_back: u32,
     pub(super) clock_ahead: u32,
+    /// The server is killed, forgets what was not flushed, and starts again.
+    pub(super) crashes: u32,
     /// The store's clock jumps ahead by more than the margin: exclusion is not promised, fence checks are.
     pub(super) big_jumps: bool,
 }
 
-/// Each in a thousand callers.
+/// How many in a thousand callers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Callers {
     pub(super) give_up: u32,
@@ -103,7 +105,7 @@ impl Plan {
             plan.callers = Callers::draw(tape, healthy);
         }
         if plan.faults.clock_ahead > 0 {
-            // Clocks of different speeds have their part in the margin too.
+            // The different speeds of clocks use up a part of the margin too.
             let ttl = Duration::from_millis(plan.ttls[0].min(plan.ttls[1]).min(3000));
             let drift = Duration::from_millis(4);
             plan.jump_ahead = nanos(margin(ttl).saturating_sub(drift));
@@ -127,10 +129,11 @@ impl Faults {
             pauses: some(&[100, 400]),
             deaths: some(&[100]),
             cuts: some(&[100, 400]),
-            deafness: some(&[100, 400]),
+            broken_listeners: some(&[100, 400]),
             operators: some(&[100, 300]),
             clock_back: some(&[100]),
             clock_ahead: some(&[100]),
+            crashes: some(&[100, 400]),
             big_jumps: false,
         }
     }

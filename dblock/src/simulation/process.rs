@@ -1,4 +1,6 @@
-//! A process: what stands around its machines in the engine's shell, without threads.
+//! A process: the engine's shell around its machines, without threads.
+
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -27,7 +29,7 @@ impl Clock {
         Time::from_nanos((now + self.offset).saturating_add_signed(drift))
     }
 
-    /// When it shows `time`, or a moment later.
+    /// The simulation's time when this clock shows `time`, or a moment later.
     pub(super) fn when(self, time: Time, now: u64) -> u64 {
         let ahead = i64::try_from(time.since(self.at(now)).as_nanos()).unwrap_or(i64::MAX / 2000);
         let slower = if self.fast < 0 {
@@ -47,23 +49,23 @@ pub(super) struct Process {
     /// It refuses callers.
     pub(super) stopping: bool,
     pub(super) paused_until: u64,
-    /// When it was last started again after a pause.
+    /// When it last resumed after a pause.
     pub(super) resumed_at: u64,
     /// The store cannot be reached.
     pub(super) cut: bool,
     pub(super) clock: Clock,
     pub(super) hand_over: bool,
     pub(super) can_listen: bool,
-    /// The store tells it of releases.
+    /// The store sends wake-ups to it.
     pub(super) subscribed: bool,
-    /// It knows that.
+    /// It knows that it is subscribed.
     pub(super) listening: bool,
     pub(super) dispatch: Dispatch<(usize, u32)>,
     pub(super) drive_at: Option<u64>,
     pub(super) cells: Vec<Cell>,
 }
 
-/// What the shell keeps for a key.
+/// The shell's state of one key.
 #[derive(Debug)]
 pub(super) struct Cell {
     pub(super) machine: Machine<u32>,
@@ -86,12 +88,13 @@ impl Cell {
     }
 }
 
-/// What comes of a step beside what is carried out.
+/// The result of a step for its caller.
 #[derive(Debug, Default)]
 pub(super) struct Stepped {
     pub(super) waiter: u64,
     pub(super) entered: bool,
     pub(super) request: Option<Request>,
+    pub(super) time_limit: Option<Duration>,
 }
 
 struct Chance<'a> {
@@ -160,7 +163,7 @@ impl Process {
 }
 
 impl World {
-    /// Tells a machine of an event, and carries out what it wants done.
+    /// Steps a machine with an event, and carries out what the step wants done.
     pub(super) fn step(&mut self, at: usize, key: usize, event: Event<u32>) -> Stepped {
         let process = &mut self.processes[at];
         let mut env = Env {
@@ -231,6 +234,7 @@ impl World {
             waiter: out.waiter,
             entered: out.entered,
             request: out.request,
+            time_limit: out.time_limit,
         }
     }
 
@@ -241,7 +245,7 @@ impl World {
         }
         let early = process.clock.at(self.now) < look_at;
         if early {
-            // Clocks that differ: a moment more.
+            // A moment more, because clocks differ.
             self.after(
                 US,
                 What::Look {

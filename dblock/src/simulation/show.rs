@@ -1,4 +1,4 @@
-//! Ids, and what happens, as people read them.
+//! Ids and events in readable form.
 
 use uuid::Uuid;
 
@@ -22,7 +22,7 @@ pub(super) fn owner_id(caller: usize) -> Uuid {
     Uuid::from_u128(1 << 127 | caller as u128)
 }
 
-/// The process that has made a lease id, and its incarnation.
+/// The process that made a lease id, and its incarnation.
 #[allow(clippy::cast_possible_truncation, reason = "so it was put together")]
 pub(super) fn whose(lease: Uuid) -> (usize, u32) {
     let id = lease.as_u128();

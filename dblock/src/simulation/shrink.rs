@@ -1,10 +1,10 @@
-//! Makes a tape that fails shorter and simpler, as long as it fails in the same way.
+//! Makes a failing tape shorter and simpler, as long as it breaks the same rule.
 
 use std::time::{Duration, Instant};
 
 use super::{Failure, Tape, replay, run_tape};
 
-/// Shrinks for at most so long.
+/// Shrinks for at most `limit`.
 pub fn shrink(failure: Failure, limit: Duration) -> Failure {
     let until = Instant::now() + limit;
     let kind = kind(&failure.violation);
@@ -33,7 +33,7 @@ pub fn kind(violation: &str) -> String {
         .collect()
 }
 
-/// What is not on the tape is 0.
+/// Choices beyond the end of a tape are 0.
 fn cut_end(tape: &mut Vec<u32>, fails: &impl Fn(&[u32]) -> bool) {
     let (mut short, mut long) = (0, tape.len());
     while short < long {

@@ -5,8 +5,9 @@ use uuid::Uuid;
 
 use super::show;
 use super::world::{MS, What, World, tell};
+use crate::engine::core::flaw::{Flaw, flawed};
 use crate::key::Key;
-use crate::store::rules::{absent, carry_out, still_busy};
+use crate::store::rules::{carry_out, may_be_forgotten, still_busy};
 use crate::store::{LockRow, Outcome, Request, StoreError};
 
 #[derive(Debug)]
@@ -19,13 +20,15 @@ pub(super) struct Database {
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) committed: LockRow,
-    /// What a statement or transaction has made of it that is not committed yet.
+    /// The row as a statement or transaction has changed it, not committed yet.
     uncommitted: LockRow,
+    /// What a crash leaves of it.
+    durable: LockRow,
     pub(super) lock: Lock,
 }
 
 impl Row {
-    /// Those that have it, or may have it soon.
+    /// The leases that have the row, or may have it soon.
     pub(super) fn leases(&self) -> impl Iterator<Item = Uuid> + use<> {
         let next = |row: &LockRow| row.next.as_ref().map_or(Uuid::nil(), |next| next.lease_id);
         let (now, then) = (&self.committed, &self.uncommitted);
@@ -33,7 +36,7 @@ impl Row {
     }
 }
 
-/// Who has a row locked.
+/// The owner of a row lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lock {
     Nobody,
@@ -41,7 +44,7 @@ pub(super) enum Lock {
     Transaction(u32),
 }
 
-/// What is told after a commit.
+/// A wake-up, sent after a commit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WakeUp {
     pub(super) key: usize,
@@ -53,8 +56,9 @@ const EPOCH: i64 = 1_000_000_000_000;
 impl Database {
     pub(super) fn new(keys: &[Key]) -> Self {
         let row = |key: &Key| Row {
-            committed: absent(key.clone(), 0),
-            uncommitted: absent(key.clone(), 0),
+            committed: LockRow::new(key.clone(), 0),
+            uncommitted: LockRow::new(key.clone(), 0),
+            durable: LockRow::new(key.clone(), 0),
             lock: Lock::Nobody,
         };
         Self {
@@ -72,9 +76,9 @@ impl Database {
         self.jumped += micros;
     }
 
-    /// Executes a request, whose row is locked by `batch` from here on unless somebody else has it locked.
-    /// `snapshot`: before that, the row is read without a lock as it was committed last, and an acquire that would
-    /// write nothing is answered from that.
+    /// Executes a request. From here on `batch` has the row locked, unless somebody else has it. `snapshot`: the
+    /// row is first read without a lock, as it was last committed, and an acquire that would write nothing is
+    /// answered from that.
     pub(super) fn execute(
         &mut self,
         (key, request): (usize, &Request),
@@ -95,18 +99,41 @@ impl Database {
         carry_out(request, &mut row.uncommitted).map(|(outcome, _)| outcome)
     }
 
-    /// The statement of a batch ends for this row.
-    pub(super) fn end(&mut self, key: usize, lock: Lock, commit: bool) {
+    /// The statement of a batch is committed for this row.
+    pub(super) fn commit(&mut self, key: usize, outcome: Option<&Outcome>) {
         let row = &mut self.rows[key];
-        if row.lock == lock {
-            row.lock = Lock::Nobody;
-            if commit && matches!(lock, Lock::Batch(_)) {
-                std::mem::swap(&mut row.committed, &mut row.uncommitted);
-            }
+        row.lock = Lock::Nobody;
+        std::mem::swap(&mut row.committed, &mut row.uncommitted);
+        let before = &row.uncommitted;
+        let flushes = outcome.is_none_or(|outcome| !may_be_forgotten(before, outcome));
+        if flushes && !(flawed(Flaw::PassOnIsNotFlushed) && matches!(outcome, Some(Outcome::Released { .. })))
+        {
+            self.flush();
         }
     }
 
-    /// The committed row said that somebody waits when it was written.
+    /// The log is on the disk, with everything that was committed.
+    pub(super) fn flush(&mut self) {
+        for row in &mut self.rows {
+            row.durable.clone_from(&row.committed);
+        }
+    }
+
+    /// The server starts again. `forgets`: what was not flushed. Gives the leases that may keep a key busy from then on.
+    pub(super) fn crash(&mut self, forgets: bool) -> Vec<Uuid> {
+        let mut kept = Vec::new();
+        for row in &mut self.rows {
+            row.lock = Lock::Nobody;
+            if forgets && row.committed != row.durable {
+                row.committed.clone_from(&row.durable);
+                kept.extend(row.leases());
+            }
+        }
+        self.flush();
+        kept
+    }
+
+    /// Whether the committed row said, when it was written, that somebody waits.
     fn is_wanted(&self, key: usize) -> bool {
         let row = &self.rows[key].committed;
         row.wanted_until > row.now
@@ -122,7 +149,7 @@ impl Database {
 }
 
 impl World {
-    /// Tells of a release that is committed.
+    /// Sends the wake-ups of a committed release.
     pub(super) fn tell_of(&mut self, key: usize, outcome: &Outcome) {
         let passed_on = match outcome {
             Outcome::Released { passed_on: true, .. } => {
@@ -172,7 +199,7 @@ impl World {
         }
     }
 
-    /// An operator's order: it waits for the row's lock.
+    /// An operator's call. It waits for the row's lock.
     pub(super) fn operate(&mut self) {
         let key = self.tape.below(u32::try_from(self.keys.len()).unwrap_or(1)) as usize;
         let force = self.tape.below(2) == 1;
@@ -196,6 +223,7 @@ impl World {
             row.revoked = true;
             self.checks.revoked.push(lease);
         }
+        self.store.flush();
         let order = if force { "force_release" } else { "revoke" };
         tell!(
             self,

@@ -7,7 +7,7 @@ pub(super) struct Tape {
     state: u64,
     /// Choices to repeat; 0 after their end.
     script: Option<std::vec::IntoIter<u32>>,
-    /// What was chosen, if it is to be known.
+    /// The choices so far, if they are recorded.
     record: Option<Vec<u32>>,
 }
 
@@ -53,7 +53,7 @@ impl Tape {
         u32::try_from(((z >> 32) * u64::from(count)) >> 32).unwrap_or(0)
     }
 
-    /// True so many times in a thousand.
+    /// True this many times in a thousand.
     pub(super) fn chance(&mut self, permille: u32) -> bool {
         permille > 0 && self.below(1000) >= 1000 - permille.min(1000)
     }

@@ -1,5 +1,5 @@
-//! A share of what `cargo xtask simulate` runs. What it has found is kept as tests of the core: a tape ends with the next
-//! change of what is drawn.
+//! A part of what `cargo xtask simulate` runs. Failures that it found are kept as tests of the core, because a tape is no
+//! longer valid once the code draws its choices differently.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn what_is_promised_holds_in_each_schedule() {
     run_all(1, 3_000);
 }
 
-/// Those that need few schedules; `cargo xtask simulate --flaws` has them all.
+/// The flaws that few schedules show; `cargo xtask simulate --flaws` looks for all.
 #[test]
 fn flaws_are_found() {
     use Flaw::*;

@@ -1,4 +1,4 @@
-//! The world of one schedule: its time, what will happen in it, and the loop that makes it happen.
+//! The world of one schedule: its time, its planned events, and the loop that runs them.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -17,21 +17,21 @@ pub(super) const US: u64 = 1_000;
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const S: u64 = 1_000_000_000;
 
-/// What happens at some time.
+/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// A task of a process wants a lock.
+    /// A task of a process acquires a lock.
     Call {
         process: usize,
         task: u8,
     },
-    /// A caller's body goes on.
+    /// A caller's body does its next step.
     Body(usize),
     /// A nested call that was not confirmed ends.
     DropNested(usize),
     /// A caller's future is dropped.
     GiveUp(usize),
-    /// Time has passed for a key.
+    /// A look at a key is due.
     Look {
         process: usize,
         key: usize,
@@ -46,11 +46,11 @@ pub(super) enum What {
     Arrive(usize),
     /// Its statement is committed, or rolled back.
     Commit(usize),
-    /// Its answers are there.
+    /// Its answers arrive.
     Deliver(usize),
-    /// Its connection broke, or its time is up.
+    /// Its connection broke, or its time limit has passed.
     Break(usize),
-    /// A wake-up is heard.
+    /// A wake-up arrives.
     WakeUp {
         process: usize,
         wake_up: usize,
@@ -59,18 +59,18 @@ pub(super) enum What {
         process: usize,
         incarnation: u32,
     },
-    Deaf {
+    WakeUpsLost {
         process: usize,
         incarnation: u32,
     },
-    /// A fence check in a transaction of the caller's reaches the store.
+    /// A fence check in a caller's transaction reaches the store.
     Verify(usize),
     /// Such a transaction ends.
     EndTransaction {
         key: usize,
         number: u32,
     },
-    /// Something fails, or an operator comes.
+    /// A fault, or an operator's call.
     Fault,
     Resume(usize),
     Heal(usize),
@@ -83,7 +83,7 @@ pub(super) enum What {
         incarnation: u32,
     },
     Restart(usize),
-    /// After everything: a last caller for each key.
+    /// At the end: a last caller for each key.
     Probe(usize),
 }
 
@@ -109,13 +109,13 @@ impl PartialOrd for Entry {
 }
 
 impl Ord for Entry {
-    /// The earliest is the greatest.
+    /// The earliest entry is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
 }
 
-/// Faults and calls come, then they end, then the last callers come and go.
+/// First calls and faults, then neither, then the last callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Busy,
@@ -127,26 +127,28 @@ pub(super) enum Phase {
 pub(super) struct World {
     pub(super) tape: Tape,
     pub(super) plan: Plan,
-    /// Nanoseconds of a clock that nobody can read.
+    /// The true time in nanoseconds, which no process can read.
     pub(super) now: u64,
     pub(super) phase: Phase,
     pub(super) keys: Vec<Key>,
     pub(super) processes: Vec<Process>,
     pub(super) store: Database,
     pub(super) callers: Vec<Caller>,
-    /// Those that have not gone.
+    /// Callers that have not finished.
     pub(super) live: Vec<usize>,
     pub(super) batches: Vec<Batch>,
+    /// So many of them were sent before the server crashed last.
+    pub(super) crashed: usize,
     pub(super) last_id: u64,
     pub(super) checks: Checks,
-    /// What happened, in words, if somebody reads it.
+    /// The events in words, if they are recorded.
     pub(super) trace: Option<Vec<String>>,
     pub(super) events: u32,
     heap: BinaryHeap<Entry>,
-    /// What waits for processes that stand still.
+    /// Events that wait for processes that are paused.
     deferred: Vec<(usize, What)>,
     last_number: u32,
-    /// How many events there have been without time going on.
+    /// How many events there have been since time last advanced.
     in_a_row: u32,
 }
 
@@ -175,6 +177,7 @@ impl World {
             callers: Vec::with_capacity(64),
             live: Vec::with_capacity(16),
             batches: Vec::with_capacity(128),
+            crashed: 0,
             last_id: 0,
             checks: Checks::new(keys.len()),
             trace: traced.then(Vec::new),
@@ -214,7 +217,7 @@ impl World {
         });
     }
 
-    /// Lets everything happen, until a check fails or nothing is left.
+    /// Runs events until a check fails or none is left.
     pub(super) fn run(&mut self) {
         loop {
             let Some(Entry { at, what, .. }) = self.heap.pop() else {
@@ -260,9 +263,9 @@ impl World {
             What::Commit(batch) => self.commit(batch),
             What::Deliver(batch) => self.deliver(batch),
             What::Break(batch) => self.break_off(batch),
-            What::WakeUp { process, wake_up } => self.hear(process, wake_up),
+            What::WakeUp { process, wake_up } => self.deliver_wake_up(process, wake_up),
             What::Listening { process, incarnation } => self.listening(process, incarnation),
-            What::Deaf { process, incarnation } => self.lose_wake_ups(process, incarnation),
+            What::WakeUpsLost { process, incarnation } => self.lose_wake_ups(process, incarnation),
             What::Verify(caller) => self.verify(caller),
             What::EndTransaction { key, number } => self.end_transaction(key, number),
             What::Fault => self.fault(),
@@ -275,7 +278,7 @@ impl World {
         }
     }
 
-    /// The process that this would happen to, if it stands still.
+    /// The process of this event, if it is paused.
     fn stands_still(&self, what: What) -> Option<usize> {
         let process = match what {
             What::Call { process, .. }
@@ -283,7 +286,7 @@ impl World {
             | What::Drive { process, .. }
             | What::WakeUp { process, .. }
             | What::Listening { process, .. }
-            | What::Deaf { process, .. }
+            | What::WakeUpsLost { process, .. }
             | What::Stop { process, .. } => process,
             What::Body(caller) | What::DropNested(caller) | What::GiveUp(caller) => {
                 self.callers[caller].process
@@ -294,7 +297,7 @@ impl World {
         (self.processes[process].paused_until > self.now).then_some(process)
     }
 
-    /// What would have happened to a process while it stood still happens now.
+    /// Runs the events of a process that waited while it was paused.
     pub(super) fn make_up(&mut self, process: usize) {
         for (whose, what) in std::mem::take(&mut self.deferred) {
             if whose == process {

@@ -1,4 +1,4 @@
-//! Which keys were busy when they were last asked for: a caller that waits asks again and again.
+//! Which keys were busy when they were last asked for: a waiting caller asks for the same key again and again.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,12 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::key::Key;
 use crate::store::{Action, Outcome, Request, StoreError};
 
-/// No more keys than this are remembered. Most callers of a process that waits for more pay for a statement in
-/// vain.
+/// Most keys that are remembered. A process that waits for more keys sends most of its requests twice.
 const MOST: usize = 4096;
 
-/// Says which statement to try first, and decides nothing: a key that is here is asked for in the way that suits
-/// a busy one. A wrong word costs one statement.
+/// Says only which statement to try first: a remembered key is asked for with the statement that suits a busy
+/// one. A wrong guess costs one statement.
 #[derive(Debug, Default)]
 pub(crate) struct BusyKeys(Mutex<HashSet<Key>>);
 
@@ -20,9 +19,9 @@ impl BusyKeys {
         self.keys().contains(key)
     }
 
-    /// Remembers what the answers to acquires and extends say.
+    /// Remembers which keys the answers to acquires and extends show to be busy.
     pub(crate) fn note(&self, requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
-        // What is extended is ours, also where no acquire has said so.
+        // A key that is extended is ours, even where no acquire has shown that.
         let telling = requests.iter().zip(answers).filter(|(request, answer)| {
             matches!(request.action, Action::Acquire(_)) || matches!(answer, Ok(Outcome::Extended { .. }))
         });
@@ -36,7 +35,7 @@ impl BusyKeys {
         }
     }
 
-    /// Remembers the keys too that are the caller's and that somebody waits for: after [`note`](Self::note).
+    /// Also remembers our keys that somebody waits for. To be called after [`note`](Self::note).
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
     pub(crate) fn note_wanted(&self, requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
         let wanted = requests.iter().zip(answers).filter(|(_, answer)| {

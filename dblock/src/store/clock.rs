@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// A length in µs. Options allow at most 30 days, so nothing is cut off.
+/// A length in µs. Options allow at most 30 days, so every length fits.
 pub fn micros(length: Duration) -> i64 {
     i64::try_from(length.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// From `now` to `then`, zero when `then` is past.
+/// The time from `now` to `then`; zero when `then` has passed.
 pub fn until(then: i64, now: i64) -> Duration {
     Duration::from_micros(u64::try_from(then.saturating_sub(now)).unwrap_or(0))
 }

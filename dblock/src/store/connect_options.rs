@@ -1,5 +1,5 @@
-//! Where the options of a new connection come from. Passwords may change while a program runs, so they are asked for
-//! each time that one is opened.
+//! Where the options of a new connection come from. Passwords may change while a program runs, so the options are
+//! fetched each time a connection is opened.
 
 use std::error::Error;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::error::{StoreError, StoreErrorKind};
 
 type Asking<O> = Pin<Box<dyn Future<Output = Result<O, Box<dyn Error + Send + Sync>>> + Send>>;
 
-/// Options of type `O`, anew for each connection. Clones ask the same.
+/// A source of options of type `O` for each new connection. Clones share the source.
 pub(crate) struct OptionsSource<O> {
     ask: Arc<dyn Fn() -> Asking<O> + Send + Sync>,
     latest: Arc<Mutex<Option<O>>>,
@@ -26,12 +26,12 @@ impl<O: Clone + Send + Sync + 'static> OptionsSource<O> {
         }
     }
 
-    /// Options that are at hand, such as a pool's.
+    /// Options that can be read at any time, such as a pool's.
     pub(crate) fn of(current: impl Fn() -> O + Send + Sync + 'static) -> Self {
         Self::asked(move || ready(Ok::<_, std::convert::Infallible>(current())))
     }
 
-    /// Options that somebody has to be asked for.
+    /// Options that must be fetched.
     pub(crate) fn asked<F, E>(ask: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<O, E>> + Send + 'static,
@@ -56,7 +56,7 @@ impl<O: Clone + Send + Sync + 'static> OptionsSource<O> {
         Ok(options)
     }
 
-    /// Those of the latest connection.
+    /// The options of the latest connection.
     #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
     pub(crate) fn latest(&self) -> Option<O> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -73,7 +73,7 @@ impl<O> Clone for OptionsSource<O> {
 }
 
 impl<O> fmt::Debug for OptionsSource<O> {
-    /// They hold a password.
+    /// The options contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OptionsSource").finish_non_exhaustive()
     }

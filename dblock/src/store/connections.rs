@@ -1,12 +1,12 @@
 //! The store's own few connections.
 //!
-//! Not sqlx's pool, for three reasons: a refused connection is reported at once instead of being retried
-//! until a time-out hides the cause, there is no liveness round trip before a statement on a connection in use, and
-//! one whose statement was cut off can never come back into use (sqlx issues 4349 and 4385).
+//! Not sqlx's pool, for three reasons. A refused connection is reported at once; the pool retries until a timeout
+//! hides the cause. A connection in use needs no liveness round trip before a statement. A connection whose
+//! statement was interrupted can never come back into use (sqlx issues 4349 and 4385).
 //!
-//! Firewalls drop idle connections without a word: what is sent then is answered by nobody. One that was idle for
-//! long is asked for a sign of life first, and where one is dead all idle ones are taken to be. So a caller waits for
-//! the dead once, not once for each.
+//! Firewalls drop idle connections silently: a statement that is sent then is never answered. So a connection that
+//! was idle for long is pinged first. When it is dead, all idle connections are closed, so that a caller waits for a
+//! dead connection once and not once for each.
 
 use std::fmt;
 use std::future::Future;
@@ -20,21 +20,21 @@ use tokio::time::{Instant, timeout};
 
 use super::error::{StoreError, StoreErrorKind};
 
-/// No store opens more connections than this, whatever for.
+/// Most connections that a store opens, for all purposes together.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) const MAX_CONNECTIONS: usize = 4;
 
-/// How long opening a connection may take: less than the engine waits for an acquire, so that a server that
-/// swallows packets is known to be unreachable, and nothing was sent.
+/// Time limit for opening a connection. It is shorter than the engine waits for an acquire, so that a server
+/// that drops packets is known to be unreachable, with nothing sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// After so long without use a connection is asked for a sign of life. Firewalls wait for longer.
+/// A connection that was unused for this long is pinged first. Firewalls wait for longer.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// How long that may take: what is left of a lease's shortest time for an extend must be enough for a new connection.
+/// Time limit of the ping: an extend must have time left for a new connection, even with the shortest ttl.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// A connection that can be asked whether its server is still there.
+/// A connection that can be pinged.
 pub(crate) trait Alive: Send {
     fn is_alive(&mut self) -> impl Future<Output = bool> + Send;
 }
@@ -47,19 +47,19 @@ impl<C: sqlx::Connection> Alive for C {
 
 type Opening<C> = Pin<Box<dyn Future<Output = Result<C, StoreError>> + Send>>;
 
-/// A store's connections, opened when needed. Who has a permit may have one.
+/// A store's connections, opened when needed. Each use takes a permit.
 pub(crate) struct Connections<C> {
     open: Box<dyn Fn() -> Opening<C> + Send + Sync>,
-    /// Each with the time of its last use.
+    /// Each connection with the time of its last use.
     idle: Mutex<Vec<(Instant, C)>>,
     shared: Semaphore,
-    /// For extends alone.
+    /// Permits for extends only.
     reserved: Semaphore,
 }
 
 impl<C> Connections<C> {
-    /// `open` opens one connection and makes its session settings. There are at most `shared` ones for any use, and
-    /// `reserved` ones more for [`take_reserved`](Self::take_reserved).
+    /// `open` opens one connection and makes its session settings. At most `shared` connections are for any use,
+    /// and `reserved` more are for [`take_reserved`](Self::take_reserved).
     pub(crate) fn new<F>(shared: usize, reserved: usize, open: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<C, StoreError>> + Send + 'static,
@@ -72,7 +72,7 @@ impl<C> Connections<C> {
         }
     }
 
-    /// An idle connection, or a new one. The server may have closed an idle one: the caller tries again.
+    /// An idle connection, or a new one. The server may have closed an idle one, so the caller must try again.
     pub(crate) async fn take(&self) -> Result<Borrowed<'_, C>, StoreError>
     where
         C: Alive,
@@ -80,7 +80,7 @@ impl<C> Connections<C> {
         self.take_with(permit(&self.shared).await?).await
     }
 
-    /// The same for an extend: it never waits until other work is done. The lease might end meanwhile.
+    /// As [`take`](Self::take), for an extend: it never waits for other work, because the lease might end meanwhile.
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
     pub(crate) async fn take_reserved(&self) -> Result<Borrowed<'_, C>, StoreError>
     where
@@ -107,16 +107,16 @@ impl<C> Connections<C> {
         Ok(self.lend(self.opened().await?, permit))
     }
 
-    /// A new connection, for a statement that is not tried again.
+    /// A new connection, for a statement that must not be tried again.
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     pub(crate) async fn take_new(&self) -> Result<Borrowed<'_, C>, StoreError> {
         let permit = permit(&self.shared).await?;
-        // An idle one makes room, so that there are never more than allowed.
+        // Closes an idle connection, so that there are never more than allowed.
         drop(self.idle().pop());
         Ok(self.lend(self.opened().await?, permit))
     }
 
-    /// Room for one connection that the caller opens and keeps, until the permit is dropped.
+    /// A permit for one connection that the caller opens and keeps itself, until it drops the permit.
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     pub(crate) async fn room(&self) -> Result<SemaphorePermit<'_>, StoreError> {
         let permit = permit(&self.shared).await?;
@@ -142,7 +142,7 @@ impl<C> Connections<C> {
         }
     }
 
-    /// Closes the idle connections. Those of a broken server are all broken.
+    /// Closes the idle connections. When the server is gone, all of them are broken.
     pub(crate) fn forget_idle(&self) {
         self.idle().clear();
     }
@@ -172,18 +172,18 @@ impl<C> fmt::Debug for Connections<C> {
     }
 }
 
-/// A connection in use. Dropping it closes it, so that a statement that was cut off, failed or left a
-/// transaction open cannot meet another one; [`keep`](Self::keep) makes it idle again.
+/// A connection in use. Dropping it closes it, so that a statement that was interrupted, failed or left a
+/// transaction open cannot affect another one. [`keep`](Self::keep) makes it idle again.
 pub(crate) struct Borrowed<'a, C> {
     connection: Option<C>,
-    /// Something came back on it. What was cut off while it waited for an answer may be dead, and the idle ones too.
+    /// The server has answered on it. If not, this connection and the idle ones may be dead.
     answered: bool,
     home: &'a Connections<C>,
     _permit: SemaphorePermit<'a>,
 }
 
 impl<C> Borrowed<'_, C> {
-    /// Its last statement was answered: it may be used again.
+    /// Makes the connection idle again. Its last statement must have been answered.
     pub(crate) fn keep(mut self) {
         let connection = self.connection.take();
         self.home
@@ -191,8 +191,8 @@ impl<C> Borrowed<'_, C> {
             .extend(connection.map(|connection| (Instant::now(), connection)));
     }
 
-    /// Keeps the connection when the answer shows that it works; otherwise closes it, and the idle ones
-    /// too when the server is gone.
+    /// Keeps the connection when the answer shows that it works. Otherwise closes it, and the idle ones too
+    /// when the server is gone.
     pub(crate) fn finish<T>(mut self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
         match &answer {
             Ok(_) => self.keep(),

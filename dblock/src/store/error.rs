@@ -1,10 +1,10 @@
-//! What a store says when it cannot do its work.
+//! A store's errors.
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// A store's failure. [`kind`](Self::kind) says what follows from it; the message says what to do.
+/// A store's failure. [`kind`](Self::kind) says what follows from it; the message says what to do about it.
 #[derive(Debug, Clone)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -12,18 +12,18 @@ pub struct StoreError {
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-/// What follows from a [`StoreError`].
+/// The consequence of a [`StoreError`]: whether something was carried out, and whether to try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// No connection that can write could be had; nothing was carried out. Worth trying again: after a fail-over
-    /// the next connection may find the primary.
+    /// No connection that can write was available, and nothing was carried out. Worth trying again: after a
+    /// fail-over the next connection may find the primary.
     Unreachable,
-    /// The connection broke or the time was up after something was sent: it may have been carried out
-    /// or may still be. The store has given up the connection. Worth trying again.
+    /// The connection broke, or the time limit passed, after something was sent: the request may have been
+    /// carried out or may still be. The store has given up the connection. Worth trying again.
     Interrupted,
-    /// The database undid the statement because of others (deadlock, serialization failure, a lock that
-    /// was not free in time). Worth trying again.
+    /// The database undid the statement because of others (a deadlock, a serialization failure, or a lock
+    /// that was not free in time). Worth trying again.
     Conflict,
     /// The table is missing, older or newer than this version of dblock. The message has the remedy.
     Schema,
@@ -53,7 +53,7 @@ impl StoreError {
         self
     }
 
-    /// What follows from it.
+    /// Its consequence.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
     }

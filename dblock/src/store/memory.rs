@@ -58,7 +58,7 @@ impl MemoryStore {
         }
     }
 
-    /// For [`open`](super::open).
+    /// For [`open`](crate::open).
     pub(crate) fn place(&self, rows: &[LockRow]) {
         let placed = rows.iter().map(|row| (row.key.clone(), row.clone()));
         self.table().rows.extend(placed);
@@ -67,7 +67,7 @@ impl MemoryStore {
     /// The table, with its clock set to this instant. The guard must not live across an await.
     fn table(&self) -> MutexGuard<'_, Table> {
         let (wall, instant) = self.shared.origin;
-        // A panic inside the lock leaves a whole row behind, so the table is still good.
+        // A panic never leaves a half-written row, so the table is still good.
         let mut table = self.shared.table.lock().unwrap_or_else(PoisonError::into_inner);
         table.now = table.now.max(wall.saturating_add(micros(instant.elapsed())));
         table

@@ -1,4 +1,4 @@
-//! The contract between the engine and what keeps the rows.
+//! The contract between the engine and the stores, which keep the rows.
 //!
 //! A store executes requests; it has no memory of its own, decides nothing about waiting, and never
 //! retries an acquire. Its database's clock alone decides expiry.
@@ -23,7 +23,7 @@ pub(crate) mod connect_options;
 #[cfg(feature = "sql")]
 mod connections;
 mod error;
-mod row;
+pub(crate) mod row;
 #[cfg(feature = "sql")]
 mod schema;
 #[cfg(feature = "sql")]
@@ -32,16 +32,14 @@ mod sql_error;
 mod sql_row;
 pub(crate) mod table;
 
-pub mod memory;
+pub(crate) mod memory;
 #[cfg(feature = "mysql")]
-pub mod mysql;
-#[doc(hidden)]
-pub mod open;
+pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
-pub mod postgres;
+pub(crate) mod postgres;
 pub mod rules;
 #[cfg(feature = "sqlite")]
-pub mod sqlite;
+pub(crate) mod sqlite;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -53,32 +51,39 @@ use uuid::Uuid;
 
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
-pub use row::{Holder, InspectFilter, LockRow, Successor};
+#[cfg(feature = "mysql")]
+#[doc(hidden)]
+pub use mysql::MySqlStore;
+#[cfg(feature = "postgres")]
+#[doc(hidden)]
+pub use postgres::PostgresStore;
+pub use row::{Holder, Successor};
+pub(crate) use row::{InspectFilter, LockRow};
 
 use crate::key::Key;
 
 /// The future of a store method.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What keeps the rows: one table in one database, or memory.
+/// A store keeps the rows: in one table of one database, or in memory.
 ///
-/// For a store of your own: `examples/custom_store` shows a small one and says what to mind, the crate
-/// `dblock-conformance` has the suite that it must pass, and
+/// To write a store of your own: `examples/custom_store` shows a small one and what to take care of. The
+/// crate `dblock-conformance` has the suite that it must pass.
 /// [`LockManager::builder`](crate::LockManager::builder) takes it as an `Arc<dyn Store>`.
 ///
-/// The engine calls every method on its own runtime and never drops a future of [`apply`](Self::apply)
-/// except when a statement takes far too long; a store must then give up the connection that it used.
+/// The engine calls every method on its own runtime. It drops a future of [`apply`](Self::apply) only when a
+/// statement takes far too long; the store must then give up the connection that it used.
 pub trait Store: Debug + Send + Sync + 'static {
-    /// What this store can do. Constant for the life of the store.
+    /// The store's capabilities. Constant for the life of the store.
     fn capabilities(&self) -> Capabilities;
 
     /// Executes a batch: at most one request per key, in any order and of any mix of actions. Answers in
     /// the order of the requests, exactly one for each.
     ///
-    /// Requests of a batch are independent. When one of them fails, the store finds out which and the
-    /// others are executed all the same. Each action is its own statement, and no row lock outlives the
-    /// call. A request that finds its row locked by somebody else is answered with [`Outcome::Skipped`]
-    /// rather than waited for.
+    /// Requests of a batch are independent. When one of them fails, the store finds out which, and still
+    /// executes the others. Each action is its own statement, and no row lock outlives the call. A request
+    /// that finds its row locked by somebody else is answered with [`Outcome::Skipped`]; the store does not
+    /// wait for the row.
     ///
     /// Rules, by action and state of the row:
     ///
@@ -129,18 +134,19 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Reads rows without locking them, ordered by key.
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>>;
 
-    /// Marks the lease that holds `key` as revoked: it is no longer extended. Whether it was held.
+    /// Marks the lease that holds `key` as revoked: it is no longer extended. Returns whether the key was held.
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
 
-    /// Frees `key` whoever holds it: count 0, no successor, and `lease_id` replaced by a fresh one, so that the
-    /// former holder's requests find nothing. Whether it was held.
+    /// Frees `key`, whoever holds it: count 0, no successor, and `lease_id` replaced by a fresh one, so that
+    /// the former holder's requests find nothing. Returns whether the key was held.
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
 
-    /// Listens for releases of wanted keys, and tells each one, until it cannot listen any more; the error
-    /// says why. Called only where [`Capabilities::wake_ups`] is set; dropping the future ends it.
+    /// Listens for releases of keys that others wait for, and reports each one to `tell` until it cannot
+    /// listen any more. The returned error says why. Called only where [`Capabilities::wake_ups`] is set.
+    /// Dropping the future ends it.
     ///
-    /// [`WakeUp::Listening`] is told first: every release of a wanted key that is carried out after that is
-    /// told, or the future ends.
+    /// [`WakeUp::Listening`] is reported first. From then on every such release is reported, or the future
+    /// ends.
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         let _ = tell;
         Box::pin(async {
@@ -151,10 +157,10 @@ pub trait Store: Debug + Send + Sync + 'static {
         })
     }
 
-    /// One step of a purge: looks at up to `limit` rows in the order of their keys, from the one behind
-    /// `after` on, and deletes those that nobody has used for `idle`: `expire_at`, `wanted_until` and
-    /// `fence_ceiling` all lie `idle` or more before now. A later grant of a deleted key is a first one, whose
-    /// token is the clock: that is why the ceiling must be in the past.
+    /// One step of a purge. It looks at up to `limit` rows in the order of their keys, starting after the key
+    /// `after`, and deletes those that were unused for `idle`: `expire_at`, `wanted_until` and `fence_ceiling`
+    /// all lie `idle` or more before now. After a purge the next grant of the key is a first one, whose token
+    /// is the clock. That is why the ceiling must be in the past.
     ///
     /// A store that keeps no row of a free key has nothing to do, which is the default.
     fn purge<'a>(
@@ -170,13 +176,13 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Closes the store's own connections.
     fn close(&self) -> StoreFuture<'_, ()>;
 
-    /// For the fence check in a transaction of the user's: the kind of database and the table.
+    /// For the fence check in a user's transaction: the kind of database and the table.
     fn fence_source(&self) -> Option<FenceSource> {
         None
     }
 }
 
-/// What a store can do, as data.
+/// The capabilities of a store.
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each says of one thing whether the store can do it"
@@ -188,14 +194,14 @@ pub struct Capabilities {
     pub name: &'static str,
     /// The store must run on the runtime that builds the manager rather than on the engine's own thread.
     pub callers_runtime: bool,
-    /// Transactions of the user's can check a fence token in the same database.
+    /// A user's transaction in the same database can check a fence token.
     pub verify_in: bool,
-    /// How many calls of [`Store::apply`] may be under way at once.
+    /// How many calls of [`Store::apply`] may run at once.
     pub concurrency: usize,
-    /// [`Store::listen`] hears of other processes' releases. Without it waiters poll.
+    /// [`Store::listen`] reports releases by other processes. Without it waiters poll.
     pub wake_ups: bool,
-    /// [`Store::apply`] never waits: its future is ready when it is polled first. Requests are then carried out where
-    /// they arise.
+    /// [`Store::apply`] never waits: its future is ready at the first poll. The engine then carries out requests in
+    /// the thread that makes them.
     pub immediate: bool,
 }
 
@@ -213,26 +219,41 @@ impl Capabilities {
     }
 }
 
-/// One thing to do to one row.
+/// One request for one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Request {
     /// The row.
     pub key: Key,
-    /// The lease that is asked for or acted for. Every write after the grant is conditioned on it.
+    /// The lease that is asked for, or that the request acts for. Every write after the grant is conditioned on it.
     pub lease_id: Uuid,
-    /// What to do.
+    /// The action.
     pub action: Action,
 }
 
-/// A lease that has waited for so much longer than the successor takes its place. Short, so that processes enter about
-/// in the order in which they came, however often each of them asks; not zero, so that they do not write in turns.
+impl Request {
+    /// A request to carry out `action` on the row of `key` for `lease_id`.
+    pub fn new(key: Key, lease_id: Uuid, action: Action) -> Self {
+        Self {
+            key,
+            lease_id,
+            action,
+        }
+    }
+}
+
+/// A waiting lease replaces the successor if it has waited for this much longer. The time is short, so that processes
+/// enter about in the order in which they came, however often each of them asks. It is not zero, so that they do not
+/// keep replacing each other.
 pub const QUEUE_AHEAD: Duration = Duration::from_millis(100);
 
 /// The longest lease that a release passes on. The successor extends it to its whole ttl.
 pub const NEXT_TTL: Duration = Duration::from_secs(3);
 
-/// What a [`Request`] does. [`Store::apply`] has the rules.
+/// The action of a [`Request`]. [`Store::apply`] has the rules. A store answers an action that it does not know with
+/// [`StoreErrorKind::Unsupported`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Action {
     /// Take the lock for a fresh `lease_id`.
     Acquire(Acquire),
@@ -301,7 +322,7 @@ pub struct Extend {
     pub count: u32,
     /// Length of the lease from now.
     pub ttl: Duration,
-    /// Who has the lease now, if it was handed over inside the process since the row was written last.
+    /// The new owner, if the lease was handed over locally since the row was last written.
     pub handed_over: Option<HandedOver>,
 }
 
@@ -316,8 +337,9 @@ impl Extend {
     }
 }
 
-/// Who has a lease after a local hand-over.
+/// The owner of a lease after a local hand-over.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HandedOver {
     /// The call chain that has the lock now.
     pub owner: Uuid,
@@ -327,15 +349,27 @@ pub struct HandedOver {
     pub fence_token: i64,
 }
 
-/// What a store tells of the releases that it hears of.
+impl HandedOver {
+    /// A local hand-over to `owner`, with a token that the acquire kept free.
+    pub fn new(owner: Uuid, holder: impl Into<Arc<str>>, fence_token: i64) -> Self {
+        Self {
+            owner,
+            holder: holder.into(),
+            fence_token,
+        }
+    }
+}
+
+/// A wake-up, as a store reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WakeUp {
-    /// From here on no release of a wanted key is missed.
+    /// From here on no release of a key that others wait for is missed.
     Listening,
-    /// The key has been freed while somebody wanted it.
+    /// The key has been freed while others waited for it.
     Released(Key),
     /// The key has been passed on.
+    #[non_exhaustive]
     PassedOn {
         /// The key.
         key: Key,
@@ -346,8 +380,20 @@ pub enum WakeUp {
     },
 }
 
-/// What one step of [`Store::purge`] did.
+impl WakeUp {
+    /// [`PassedOn`](Self::PassedOn): `key` was passed on to `lease_id`.
+    pub fn passed_on(key: Key, lease_id: Uuid, fence_token: i64) -> Self {
+        Self::PassedOn {
+            key,
+            lease_id,
+            fence_token,
+        }
+    }
+}
+
+/// The result of one step of [`Store::purge`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Purged {
     /// How many rows were deleted.
     pub rows: u64,
@@ -355,21 +401,31 @@ pub struct Purged {
     pub next: Option<Key>,
 }
 
+impl Purged {
+    /// `rows` were deleted. The next step begins after `next`, if there may be more.
+    pub fn new(rows: u64, next: Option<Key>) -> Self {
+        Self { rows, next }
+    }
+}
+
 /// The answer to a [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// `Acquire`: the lock is taken.
+    #[non_exhaustive]
     Granted {
         /// Larger than every token given for the key before.
         fence_token: i64,
         /// `expire_at - now`.
         remaining: Duration,
-        /// Who held the lease that had expired, if one had.
+        /// The holder of the expired lease, if there was one.
         taken_over: Option<Holder>,
         /// Somebody waits for the key: `wanted_until > now`.
         wanted: bool,
     },
     /// `Extend`: the count is written.
+    #[non_exhaustive]
     Extended {
         /// `expire_at - now`.
         remaining: Duration,
@@ -379,27 +435,61 @@ pub enum Outcome {
         wanted: bool,
     },
     /// `Release`: the lease is over.
+    #[non_exhaustive]
     Released {
         /// The row was held until this request.
         freed: bool,
-        /// The successor has the row now.
+        /// The row was passed on to the successor.
         passed_on: bool,
     },
-    /// `Release`: the lease was the successor, and is no longer.
+    /// `Release`: the lease was the successor, and no longer is.
     Withdrawn,
-    /// `Acquire`: somebody else holds the lock.
+    /// `Acquire`: another owner holds the lock.
     Busy(Holder),
-    /// `Acquire`: somebody else holds the lock, and the request's lease is its live successor.
+    /// `Acquire`: another owner holds the lock, and the request's lease is the live successor.
+    #[non_exhaustive]
     Queued {
-        /// The holder. Its token tells this place in the queue from earlier ones of the same lease.
+        /// The holder. Its token tells this place as successor from earlier places of the same lease.
         holder: Holder,
-        /// How long the lease will run from the release on.
+        /// How long the lease will run once the row is passed on to it.
         next_ttl: Duration,
     },
-    /// The row does not carry this lease any more, or the lease has expired.
+    /// The row no longer names this lease, or the lease has expired.
     Lost,
-    /// The row is locked by somebody else's transaction. Ask again soon.
+    /// Somebody else's transaction has the row locked. Ask again soon.
     Skipped,
+}
+
+/// For stores: the answers that have fields.
+impl Outcome {
+    /// [`Granted`](Self::Granted), with `taken_over` if a lease had expired.
+    pub fn granted(fence_token: i64, remaining: Duration, taken_over: Option<Holder>, wanted: bool) -> Self {
+        Self::Granted {
+            fence_token,
+            remaining,
+            taken_over,
+            wanted,
+        }
+    }
+
+    /// [`Extended`](Self::Extended).
+    pub fn extended(remaining: Duration, revoked: bool, wanted: bool) -> Self {
+        Self::Extended {
+            remaining,
+            revoked,
+            wanted,
+        }
+    }
+
+    /// [`Released`](Self::Released).
+    pub const fn released(freed: bool, passed_on: bool) -> Self {
+        Self::Released { freed, passed_on }
+    }
+
+    /// [`Queued`](Self::Queued) behind `holder`.
+    pub fn queued(holder: Holder, next_ttl: Duration) -> Self {
+        Self::Queued { holder, next_ttl }
+    }
 }
 
 /// The database and table that a fence check reads.

@@ -6,22 +6,36 @@ use uuid::Uuid;
 
 use crate::key::Key;
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The call chain that holds it.
     pub owner: Uuid,
-    /// Its host, process and function.
+    /// Its host, process and function, for people.
     pub name: String,
     /// Its token.
     pub fence_token: i64,
-    /// What is left of its lease unless it is renewed: no upper bound on how long the lock stays busy. Zero when
-    /// it has expired.
+    /// Time left of its lease unless it is renewed, so the lock may stay busy for longer. Zero when the lease
+    /// has expired.
     pub remaining: Duration,
+}
+
+impl Holder {
+    /// For stores: a holder with all its fields.
+    pub fn new(owner: Uuid, name: impl Into<String>, fence_token: i64, remaining: Duration) -> Self {
+        Self {
+            owner,
+            name: name.into(),
+            fence_token,
+            remaining,
+        }
+    }
 }
 
 /// A row of the lock table. Times are µs since the Unix epoch on the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockRow {
     /// The key with its namespace prefix.
     pub key: Key,
@@ -35,24 +49,24 @@ pub struct LockRow {
     pub lease_id: Uuid,
     /// The last token given.
     pub fence_token: i64,
-    /// The largest token that anyone may have been given.
+    /// The largest token that any owner may have been given.
     pub fence_ceiling: i64,
-    /// Until when somebody said to wait for it; 0 for nobody.
+    /// Somebody waits for the key until then; 0 when nobody has waited.
     pub wanted_until: i64,
     /// When the lease was granted.
     pub acquired_at: i64,
     /// Host, process and function that hold or last held it.
     pub holder: String,
-    /// An operator asked for it back.
+    /// An operator has revoked the lease.
     pub revoked: bool,
-    /// The lease that the release passes the row on to, if it is still live then.
+    /// The lease that the release passes the row on to, if it is still live by then.
     pub next: Option<Successor>,
     /// The store's clock when the row was read.
     pub now: i64,
 }
 
-/// The lease of another process that a row names as next. It means nothing on a row that is free or expired, and
-/// once `until` has passed. Times are µs since the Unix epoch on the store's clock.
+/// The lease of another process that a row names as next. It means nothing when the row is free or expired, or
+/// when `until` has passed. Times are µs since the Unix epoch on the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Successor {
@@ -62,7 +76,7 @@ pub struct Successor {
     pub owner: Uuid,
     /// Its host, process and function.
     pub holder: String,
-    /// How long the lease will run from the release on, in µs.
+    /// How long the lease will run once the row is passed on to it, in µs.
     pub ttl: i64,
     /// How many tokens to keep free above the lease's own.
     pub spare_tokens: u32,
@@ -73,7 +87,7 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// For stores: all columns as they are in the row.
+    /// For stores: all columns as stored in the row.
     pub fn new(
         lease_id: Uuid,
         owner: Uuid,
@@ -96,7 +110,27 @@ impl Successor {
 }
 
 impl LockRow {
-    /// Somebody is inside: the count is above 0 and the lease has not expired.
+    /// For stores: the row to use for a key that has none, on a clock that reads `now`. It is free, with no lease, and
+    /// no token given yet. A store that has a row sets the other columns.
+    pub fn new(key: Key, now: i64) -> Self {
+        Self {
+            key,
+            owner: Uuid::nil(),
+            reentrant_count: 0,
+            expire_at: 0,
+            lease_id: Uuid::nil(),
+            fence_token: 0,
+            fence_ceiling: 0,
+            wanted_until: 0,
+            acquired_at: 0,
+            holder: String::new(),
+            revoked: false,
+            next: None,
+            now,
+        }
+    }
+
+    /// An owner holds the lock: the count is above 0 and the lease has not expired.
     pub fn is_held(&self) -> bool {
         self.reentrant_count > 0 && self.expire_at > self.now
     }
@@ -128,7 +162,7 @@ impl InspectFilter {
         }
     }
 
-    /// Only keys that start with `prefix`, byte by byte. From the manager, the namespace is put before it.
+    /// Only keys that start with `prefix`, compared byte by byte. A manager puts its namespace before the prefix.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self

@@ -12,8 +12,12 @@ use super::{
 };
 use crate::key::Key;
 
-/// Does to `row` what `request` asks for. Nobody else can change the row meanwhile, and [`LockRow::now`] was
-/// read after that was so. Returns the answer, and whether the row has changed.
+/// Applies `request` to `row`. The caller must have the row locked, and [`LockRow::now`] must have been read
+/// after that. Returns the answer, and whether the row has changed.
+///
+/// [`LockRow::new`] stands for the row of a key that has none. It is to be inserted if it has changed.
+///
+/// [`LockRow::new`] stands for the row of a key that has none. It is to be inserted if it has changed.
 ///
 /// # Errors
 /// The tokens of the key are used up. The row has not changed.
@@ -28,12 +32,12 @@ pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<(Outcome, bool)
 fn acquire(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> Result<(Outcome, bool), StoreError> {
     let held = row.is_held();
     if row.lease_id == lease_id {
-        // A late request of a lease that is over: it must not come to life again.
+        // A late request for a lease that is over, which must not come to life again.
         if !held {
             return Ok((Outcome::Lost, false));
         }
-        // A repeated request, whose first answer was lost, or a row that was passed on. Whether it took over a
-        // lease is forgotten.
+        // A repeated request whose first answer was lost, or a row that was passed on. Whether the lease was a
+        // takeover is no longer known.
         let changed = row.reentrant_count != 1;
         row.reentrant_count = 1;
         return Ok((granted(row, None), changed));
@@ -76,6 +80,27 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
     (extended, true)
 }
 
+/// Whether a crash of the store may forget what a release has made of `row`, which is as it was before: such a release
+/// need not wait for the disk, nor for a standby.
+///
+/// After the crash the row is held by the released lease again, and nobody can acquire it before that lease expires.
+/// - Freed: nobody holds the lock meanwhile.
+/// - Passed on: the successor holds it, at first for no longer than the time that the row named, and that ends before
+///   the released lease does. What it extends, or commits in a transaction with a fence check, is durable together
+///   with the pass-on, because the log is written in order.
+/// - Its tokens are not given again: the first one is the clock's, and the next token after the crash is the clock's too,
+///   3 seconds later at least.
+pub fn may_be_forgotten(row: &LockRow, released: &Outcome) -> bool {
+    match released {
+        Outcome::Released { passed_on: true, .. } => {
+            let lasts = |next: &Successor| row.expire_at.saturating_sub(row.now) >= next.ttl;
+            row.next.as_ref().is_some_and(lasts) && row.fence_ceiling < row.now
+        }
+        Outcome::Released { .. } | Outcome::Withdrawn => true,
+        _ => false,
+    }
+}
+
 fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {
     let held = row.is_held();
     if row.lease_id != lease_id {
@@ -100,7 +125,7 @@ fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {
     (released, held)
 }
 
-/// The row becomes its successor's, if it has one that is live.
+/// Passes the row on to its successor, if that is live.
 fn pass_on(row: &mut LockRow) -> bool {
     let Some((next, fence_token)) = row.next.take_if(|next| next.until > row.now).zip(next_token(row)) else {
         return false;
@@ -133,8 +158,8 @@ fn used_up(key: &Key) -> StoreError {
     StoreError::new(StoreErrorKind::Other, message)
 }
 
-/// Makes `lease_id` the successor of a held row, unless another one is before it. The write is spared as in
-/// [`must_want`].
+/// Makes `lease_id` the successor of a held row, unless another lease comes first. As in [`must_want`], it
+/// spares the write while half of the time is left.
 fn queue(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> bool {
     let Some((waited, length)) = ask.queue.zip(ask.wanted_for) else {
         return false;
@@ -174,9 +199,8 @@ fn busy(lease_id: Uuid, row: &LockRow) -> Outcome {
     }
 }
 
-/// The answer to an acquire that finds the key held by somebody else and that would change nothing: from a row that was
-/// read without a lock. A live successor is told `Busy` too, because a row that is not locked may be passed on at any
-/// time.
+/// The answer to an acquire that finds the key held by another lease and would change nothing. The row was read without
+/// a lock. A live successor is answered `Busy` too, because a row that is not locked may be passed on at any time.
 pub fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
     match carry_out(request, &mut row.clone()) {
         Ok((Outcome::Busy(holder) | Outcome::Queued { holder, .. }, false)) => Some(Outcome::Busy(holder)),
@@ -184,27 +208,7 @@ pub fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
     }
 }
 
-/// What stands for the row of a key that has none: free, the lease nobody's, and no token given yet. It is to
-/// be inserted if [`carry_out`] changes it.
-pub fn absent(key: Key, now: i64) -> LockRow {
-    LockRow {
-        key,
-        owner: Uuid::nil(),
-        reentrant_count: 0,
-        expire_at: 0,
-        lease_id: Uuid::nil(),
-        fence_token: 0,
-        fence_ceiling: 0,
-        wanted_until: 0,
-        acquired_at: 0,
-        holder: String::new(),
-        revoked: false,
-        next: None,
-        now,
-    }
-}
-
-/// Who is, or was, inside.
+/// The holder of the row, or the last one.
 pub fn holder(row: &LockRow) -> Holder {
     Holder {
         owner: row.owner,

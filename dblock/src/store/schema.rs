@@ -1,13 +1,13 @@
 //! Schema versions: which tables this build of dblock can work with.
 //!
 //! The version table has one row: `version`, the schema's version, and `min_client`, the oldest schema
-//! version that a client may have been built for. A change that older clients survive raises only
-//! `version`, so that they keep working through a rolling deploy.
+//! version that a client may be built for. A change that older clients can live with raises only `version`,
+//! so that they keep working during a rolling deploy.
 
 use super::error::{StoreError, StoreErrorKind};
 use super::table::{DEFAULT_TABLE, TableName};
 
-/// The version that the scripts in `migrations/` lead to.
+/// The version that the scripts in `migrations/` create.
 pub(crate) const SCHEMA_VERSION: i32 = 2;
 
 /// The row of the version table.
@@ -17,12 +17,12 @@ pub(crate) struct SchemaVersion {
     pub(crate) min_client: i32,
 }
 
-/// Whether this client can work with what was found.
+/// Fails if this client cannot work with the schema that was found.
 pub(crate) fn check(found: Option<SchemaVersion>, table: &TableName) -> Result<(), StoreError> {
     check_for(SCHEMA_VERSION, found, table)
 }
 
-/// The same for a client of schema version `client`.
+/// As [`check`], for a client of schema version `client`.
 fn check_for(client: i32, found: Option<SchemaVersion>, table: &TableName) -> Result<(), StoreError> {
     let message = match found {
         None => format!(
@@ -45,8 +45,8 @@ fn check_for(client: i32, found: Option<SchemaVersion>, table: &TableName) -> Re
     Err(StoreError::new(StoreErrorKind::Schema, message))
 }
 
-/// A script of `migrations/` for the configured table. The scripts name the default tables, so that they
-/// can be run by hand.
+/// A script of `migrations/`, rewritten for the configured table. The scripts use the default table names, so
+/// that they can be run by hand.
 pub(crate) fn script_for(script: &str, table: &TableName, quote: char) -> String {
     script
         .replace("distributed_lock_version", "\u{1}")
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(say(version(SCHEMA_VERSION, 1)), Ok(()));
     }
 
-    /// Earlier clients follow other rules for who is next.
+    /// Earlier clients follow other rules for the successor.
     #[test]
     fn a_client_of_version_1_is_refused() {
         let table = TableName::parse("ops.locks").unwrap();

@@ -1,12 +1,12 @@
-//! From a driver's error to a [`StoreError`]: what is common to the databases.
+//! Maps a driver's error to a [`StoreError`]: the part that all databases share.
 
 use super::error::{StoreError, StoreErrorKind};
 
 /// Classifies an error of a statement. `dialect` knows the database's own codes; `None` from it means
 /// an ordinary refusal of the statement.
 ///
-/// An answer of the database is a known outcome: the statement was not carried out. Everything else after
-/// something was sent is an unknown one.
+/// When the database answers with an error, the outcome is known: the statement was not carried out. After
+/// any other error, once something was sent, the outcome is unknown.
 pub(crate) fn of_statement(
     error: sqlx::Error,
     dialect: impl Fn(&dyn sqlx::error::DatabaseError) -> Option<(StoreErrorKind, &'static str)>,
@@ -27,7 +27,7 @@ pub(crate) fn of_statement(
             )
             .with_source(error)
         }
-        // Such as a column that cannot be read: the statement may have been carried out.
+        // Such as a column that cannot be read. The statement may have been carried out.
         other => StoreError::new(
             StoreErrorKind::Interrupted,
             format!("unexpected answer of the database: {other}"),

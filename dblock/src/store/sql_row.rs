@@ -1,4 +1,4 @@
-//! Reading a row of the lock table: what is common to the databases.
+//! Reads a row of the lock table: the part that all databases share.
 
 use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
@@ -7,15 +7,15 @@ use super::row::{LockRow, Successor};
 use super::schema::SchemaVersion;
 use crate::key::Key;
 
-/// The columns in the order in which rows are read.
+/// The columns, in the order in which they are selected.
 pub(crate) const COLUMNS: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
                                   fence_ceiling, wanted_until, acquired_at, holder, revoked, next_lease, next_owner, \
                                   next_holder, next_ttl, next_spare, next_since, next_until";
 
-/// How many [`COLUMNS`] there are: the place of what is selected behind them.
+/// The number of [`COLUMNS`]: the index of the next selected column.
 pub(crate) const WIDTH: usize = 18;
 
-/// A row of [`COLUMNS`], which was read at `now`. Its key is read by those who know what type it has.
+/// A row of [`COLUMNS`] that was read at `now`. The caller reads the key, whose type depends on the database.
 pub(crate) fn lock_row<'r, R>(row: &'r R, key: Key, now: i64) -> Result<LockRow, sqlx::Error>
 where
     R: Row,
@@ -73,7 +73,7 @@ pub(crate) fn key(text: &str) -> Result<Key, sqlx::Error> {
     Key::new(None, text).map_err(unreadable)
 }
 
-/// A value that is there and cannot be.
+/// The error for a stored value that is not valid.
 pub(crate) fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
     sqlx::Error::Decode(error.into())
 }

@@ -1,18 +1,16 @@
-//! The name of the lock table: the one place that decides which names reach SQL text.
+//! The name of the lock table. Only names that this file accepts reach SQL text.
 
-use crate::error::LockError;
-
-/// The table where the builder names none.
+/// The table name when the builder gives none.
 pub(crate) const DEFAULT_TABLE: &str = "distributed_lock";
 
-/// What is added to the table's name for the version table.
+/// The suffix of the version table's name.
 const VERSION_SUFFIX: &str = "_version";
 
-/// PostgreSQL cuts longer names off; MySQL allows one more.
+/// PostgreSQL truncates longer names; MySQL allows one byte more.
 const MAX_PART_BYTES: usize = 63;
 
-/// A checked table name, with its schema (a database in MySQL) where one is given. Each part is a letter
-/// or `_`, then letters, digits or `_`, all ASCII: nothing in it can end a quoted identifier.
+/// A checked table name, with its schema (a database in MySQL) where one is given. Each part is a letter or
+/// `_`, then letters, digits or `_`, all ASCII: no part can end a quoted identifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableName {
     schema: Option<String>,
@@ -21,8 +19,8 @@ pub(crate) struct TableName {
 
 #[cfg_attr(not(feature = "sql"), allow(dead_code, reason = "only SQL needs the text"))]
 impl TableName {
-    /// Reads `table` or `schema.table`.
-    pub(crate) fn parse(text: &str) -> Result<Self, LockError> {
+    /// Reads `table` or `schema.table`. The error is for people.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (schema, name) = match text.split_once('.') {
             Some((schema, name)) => (Some(schema), name),
             None => (None, text),
@@ -35,10 +33,10 @@ impl TableName {
         if !fits(name, MAX_PART_BYTES - VERSION_SUFFIX.len())
             || !schema.is_none_or(|s| fits(s, MAX_PART_BYTES))
         {
-            return Err(LockError::invalid(format!(
+            return Err(format!(
                 "the table name {text:?} is not allowed: write `table` or `schema.table` with ASCII letters, \
                  digits and `_`, at most 55 bytes for the table and 63 for the schema"
-            )));
+            ));
         }
         Ok(Self {
             schema: schema.map(Into::into),

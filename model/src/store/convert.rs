@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::{self, LockRow, Successor, rules};
+use dblock::store::{self, Successor};
+use dblock::{Key, LockRow};
 use uuid::Uuid;
 
 use super::{LeaseId, Next, Outcome, Process, Row, Time, Token};
@@ -32,20 +32,18 @@ impl From<Uuid> for LeaseId {
 impl Row {
     /// As the rules see it.
     pub(super) fn at(&self, now: Time) -> LockRow {
-        LockRow {
-            owner: Uuid::nil(),
-            reentrant_count: self.count.into(),
-            expire_at: micros(self.expire_at),
-            lease_id: self.lease.into(),
-            fence_token: self.token.0,
-            fence_ceiling: self.ceiling.0,
-            next: self.next.map(|next| {
-                let (since, until) = (micros(next.since), micros(next.until));
-                let (lease, spare) = (next.lease.into(), next.spare.into());
-                Successor::new(lease, Uuid::nil(), "", micros(next.ttl), spare, since, until)
-            }),
-            ..rules::absent(key(), micros(now))
-        }
+        let mut row = LockRow::new(key(), micros(now));
+        row.reentrant_count = self.count.into();
+        row.expire_at = micros(self.expire_at);
+        row.lease_id = self.lease.into();
+        row.fence_token = self.token.0;
+        row.fence_ceiling = self.ceiling.0;
+        row.next = self.next.map(|next| {
+            let (since, until) = (micros(next.since), micros(next.until));
+            let (lease, spare) = (next.lease.into(), next.spare.into());
+            Successor::new(lease, Uuid::nil(), "", micros(next.ttl), spare, since, until)
+        });
+        row
     }
 }
 
@@ -81,10 +79,11 @@ impl From<store::Outcome> for Outcome {
             store::Outcome::Released { .. } => Self::Released,
             store::Outcome::Withdrawn => Self::Withdrawn,
             store::Outcome::Busy(_) | store::Outcome::Skipped => Self::Busy,
-            store::Outcome::Queued { holder, next_ttl } => {
+            store::Outcome::Queued { holder, next_ttl, .. } => {
                 Self::Queued(Token(holder.fence_token), ticks(next_ttl))
             }
             store::Outcome::Lost => Self::Lost,
+            other => unreachable!("the model asks for nothing that is answered with {other:?}"),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Rows in any state, written past dblock.
 
-use dblock::store::LockRow;
-use dblock::store::open;
+use dblock::{LockRow, open};
 use sqlx::AssertSqlSafe;
 
 use super::{Backend, Place};

@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use dblock::open;
 use dblock::store::StoreErrorKind;
-use dblock::store::open;
 use dblock::{LockGuard, LockManager, LockOptions};
 use dblock_conformance::poll::{DropWhen, drop_after};
 use dblock_tests::faulty_store::{ALL, Fault, FaultyStore, Kind};

@@ -75,6 +75,11 @@ async fn a_broken_store_is_a_store_error_in_bounded_time() {
         let locks = store.manager();
         store.down(&fault);
         for (options, limit) in [(options(), ms(5002)), (options().wait(ms(2000)), ms(2002))] {
+            let tried = timeout(limit, locks.try_acquire("k", options.clone())).await;
+            assert!(
+                matches!(tried, Ok(Err(_))),
+                "{fault:?}: busy is not known: {tried:?}"
+            );
             let answer = timeout(limit, locks.acquire("k", options)).await;
             let error = answer
                 .unwrap_or_else(|_| panic!("{fault:?}: the caller hangs"))
@@ -208,10 +213,7 @@ async fn a_store_that_always_says_lost_to_acquires_ends_with_the_callers_time() 
 async fn an_answer_to_another_question_is_a_store_error() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let released = Outcome::Released {
-        passed_on: false,
-        freed: false,
-    };
+    let released = Outcome::released(false, false);
     store.always(Kind::Acquire, Fault::Answer(released.clone()));
     let answer = timeout(ms(2002), locks.acquire("k", options().wait(ms(2000)))).await;
     assert!(answer.expect("bounded").unwrap_err().is_store());
@@ -221,11 +223,7 @@ async fn an_answer_to_another_question_is_a_store_error() {
         .acquire("k", LockOptions::new().ttl(ms(3000)))
         .await
         .unwrap();
-    let extended = Outcome::Extended {
-        remaining: TTL,
-        revoked: false,
-        wanted: false,
-    };
+    let extended = Outcome::extended(TTL, false, false);
     store.next(Kind::Release, Fault::Answer(extended));
     store.next(Kind::Extend, Fault::Answer(Outcome::Skipped));
     sleep(ms(6000)).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use dblock::store::memory::MemoryStore;
+use dblock::store::MemoryStore;
 use dblock::{CurrentLock, LockError, LockManager, LockOptions, LostReason, current};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
@@ -20,7 +20,7 @@ use crate::{LONG, RENEWED, SHORT, patient};
 const ROUNDS: usize = 20;
 
 on_every_store!(
-    the_next_in_line_shares_the_lease_and_has_an_owner_and_a_token_of_its_own,
+    the_next_waiter_shares_the_lease_and_has_an_owner_and_a_token_of_its_own,
     the_row_follows,
     another_process_is_told_who_has_the_lock,
     an_owner_that_has_handed_over_is_out,
@@ -51,9 +51,9 @@ fn nothing() -> Body {
     Box::new(|_| async {}.boxed())
 }
 
-/// Runs `bodies` one after the other under the lock, in this order: they are in line before the first of them
-/// can get it. From the second on each one may hand over to the next.
-async fn in_line(
+/// Runs `bodies` one after the other under the lock, in this order: all are in the wait queue before the first of them
+/// can enter. From the second on each one may hand over to the next.
+async fn in_queue(
     backend: &Backend,
     locks: &LockManager,
     bodies: Vec<(LockOptions, Body)>,
@@ -68,19 +68,19 @@ async fn in_line(
             Seen { lock, lease_id }
         })
     });
-    // The calls are polled once, and so in line, before the release.
+    // The calls are polled once, and so are in the wait queue, before the release.
     let (seen, ()) = tokio::join!(join_all(calls), async { first.release().await.unwrap() });
     seen
 }
 
-async fn four_in_line(backend: &Backend, locks: &LockManager, third: LockOptions, body: Body) -> [Seen; 4] {
+async fn four_queued(backend: &Backend, locks: &LockManager, third: LockOptions, body: Body) -> [Seen; 4] {
     let bodies = vec![
         (patient(), nothing()),
         (patient(), nothing()),
         (third, body),
         (patient(), nothing()),
     ];
-    let seen = in_line(backend, locks, bodies).await;
+    let seen = in_queue(backend, locks, bodies).await;
     seen.into_iter()
         .map(Result::unwrap)
         .collect::<Vec<_>>()
@@ -88,7 +88,7 @@ async fn four_in_line(backend: &Backend, locks: &LockManager, third: LockOptions
         .unwrap_or_else(|_| panic!("four"))
 }
 
-/// Four in line, of whom the second has handed over to the third. A turn is a tenth of a second, or less: on a machine
+/// Four waiters, of which the second has handed over to the third. A turn is a tenth of a second, or less: on a machine
 /// that stalls it may be over too early.
 async fn handed_over(
     backend: &Backend,
@@ -97,7 +97,7 @@ async fn handed_over(
     body: impl Fn() -> Body,
 ) -> [Seen; 4] {
     for _ in 0..ROUNDS {
-        let seen = four_in_line(backend, locks, third.clone(), body()).await;
+        let seen = four_queued(backend, locks, third.clone(), body()).await;
         if seen[1].lease_id == seen[2].lease_id {
             return seen;
         }
@@ -105,7 +105,7 @@ async fn handed_over(
     panic!("nothing is handed over");
 }
 
-async fn the_next_in_line_shares_the_lease_and_has_an_owner_and_a_token_of_its_own(backend: Backend) {
+async fn the_next_waiter_shares_the_lease_and_has_an_owner_and_a_token_of_its_own(backend: Backend) {
     let locks = backend.manager().await;
     let mut rounds = 0..ROUNDS;
     let [_, second, third, fourth] = loop {
@@ -134,7 +134,7 @@ async fn the_row_follows(backend: Backend) {
         }
         .boxed()
     });
-    four_in_line(&backend, &locks, patient(), body).await;
+    four_queued(&backend, &locks, patient(), body).await;
 }
 
 async fn another_process_is_told_who_has_the_lock(backend: Backend) {
@@ -157,7 +157,7 @@ async fn another_process_is_told_who_has_the_lock(backend: Backend) {
         }
         .boxed()
     });
-    four_in_line(&backend, &locks, patient(), body).await;
+    four_queued(&backend, &locks, patient(), body).await;
 }
 
 async fn an_owner_that_has_handed_over_is_out(backend: Backend) {
@@ -188,7 +188,7 @@ async fn an_owner_that_has_handed_over_is_out(backend: Backend) {
                 }),
             ),
         ];
-        for seen in in_line(&backend, &locks, bodies).await {
+        for seen in in_queue(&backend, &locks, bodies).await {
             seen.unwrap();
         }
         if handed_over.await.unwrap() {
@@ -200,7 +200,7 @@ async fn an_owner_that_has_handed_over_is_out(backend: Backend) {
 
 async fn the_next_grant_of_the_store_is_above_every_token_handed_over(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let [.., last] = four_in_line(&backend, &locks, patient(), nothing()).await;
+    let [.., last] = four_queued(&backend, &locks, patient(), nothing()).await;
     let row = backend.the_row("key").await;
     assert!(row.fence_ceiling >= last.lock.fence_token());
     let next = other.acquire("key", patient()).await.unwrap();
@@ -232,7 +232,7 @@ async fn who_has_gone_away_is_passed_over(backend: Backend) {
     backend.until_free("key").await;
 }
 
-/// The lease of the one behind a third in line that ended in `way`.
+/// After a waiter that panicked or was dropped, the next one has a lease of its own.
 async fn only_a_body_that_returned_hands_over(backend: Backend) {
     for way in ["panics", "is dropped"] {
         let (locks, other) = (backend.manager().await, backend.manager().await);
@@ -280,13 +280,13 @@ async fn hold_min_is_not_handed_over(backend: Backend) {
 
 async fn a_lease_that_is_not_renewed_is_not_handed_over(backend: Backend) {
     let locks = backend.manager().await;
-    let [_, second, third, _] = four_in_line(&backend, &locks, patient().renew(false), nothing()).await;
+    let [_, second, third, _] = four_queued(&backend, &locks, patient().renew(false), nothing()).await;
     assert_ne!(second.lease_id, third.lease_id, "it gets all of its ttl");
 }
 
 async fn it_can_be_switched_off(backend: Backend) {
     let locks = backend.builder().hand_over(false).build().await.unwrap();
-    let seen = four_in_line(&backend, &locks, patient(), nothing()).await;
+    let seen = four_queued(&backend, &locks, patient(), nothing()).await;
     for pair in seen.windows(2) {
         assert_ne!(pair[0].lease_id, pair[1].lease_id);
     }
@@ -314,7 +314,7 @@ async fn a_loss_reaches_who_is_inside_and_the_others_acquire_again(backend: Back
         (patient(), nothing()),
         (patient(), nothing()),
     ];
-    let seen = in_line(&backend, &locks, bodies).await;
+    let seen = in_queue(&backend, &locks, bodies).await;
     let [_, second, third, fourth, fifth] = &seen[..] else {
         panic!("five");
     };
@@ -454,6 +454,6 @@ async fn a_body_that_was_checked_does_not_hand_over(backend: Backend) {
         }
         .boxed()
     });
-    let [.., third, fourth] = four_in_line(&backend, &locks, patient(), body).await;
+    let [.., third, fourth] = four_queued(&backend, &locks, patient(), body).await;
     assert_ne!(third.lease_id, fourth.lease_id);
 }

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dblock::store::memory::MemoryStore;
 use dblock::store::{
-    Capabilities, LockRow, Outcome, Purged, Request, Store, StoreError, StoreErrorKind, StoreFuture,
+    Capabilities, MemoryStore, Outcome, Purged, Request, Store, StoreError, StoreErrorKind, StoreFuture,
 };
-use dblock::{InspectFilter, Key, LockError, LockManager};
+use dblock::{InspectFilter, Key, LockError, LockManager, LockRow};
 use dblock_tests::{Backend, on_every_store};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;

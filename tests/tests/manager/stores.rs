@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use dblock::store::open;
+use dblock::open;
 use dblock::store::{Acquire, Action, Request, StoreErrorKind};
 use dblock::{Key, LockError, LockManager, StoreSource};
 use dblock_tests::backend::Place;
@@ -290,10 +290,12 @@ async fn every_request_of_a_batch_is_told_the_cause() {
         open::mysql::open("mysql://a@127.0.0.1:1/a".parse().unwrap(), "t"),
         open::sqlite::open(file, "t"),
     ];
-    let requests = ["a", "b"].map(|key| Request {
-        key: Key::new(None, key).unwrap(),
-        lease_id: Uuid::now_v7(),
-        action: Action::Acquire(Acquire::new(Uuid::now_v7(), LONG, "test")),
+    let requests = ["a", "b"].map(|key| {
+        Request::new(
+            Key::new(None, key).unwrap(),
+            Uuid::now_v7(),
+            Action::Acquire(Acquire::new(Uuid::now_v7(), LONG, "test")),
+        )
     });
     for store in stores {
         let answers = store.unwrap().apply(&requests).await;

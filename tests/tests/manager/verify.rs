@@ -1,5 +1,6 @@
 //! The fence check in a transaction of the application's.
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use dblock::store::StoreErrorKind;
@@ -176,7 +177,7 @@ async fn acquiring_while_a_transaction_writes_names_the_cause(backend: Backend) 
         loop {
             let error = locks.acquire("other", options.clone()).await.unwrap_err();
             assert!(error.is_store() && error.is_retryable(), "{error:?}");
-            if error.to_string().contains("write transaction") {
+            if error.source().unwrap().to_string().contains("write transaction") {
                 break;
             }
             // On a machine that stalls the file did not answer at all.

@@ -5,11 +5,10 @@
 
 use std::time::Duration;
 
-use dblock::store::mysql::MySqlStore;
-use dblock::store::open::sqlite;
-use dblock::store::postgres::PostgresStore;
+use dblock::open::sqlite;
 use dblock::store::{
-    Acquire, Action, Extend, HandedOver, Outcome, Request, Store, StoreError, StoreErrorKind,
+    Acquire, Action, Extend, HandedOver, MySqlStore, Outcome, PostgresStore, Request, Store, StoreError,
+    StoreErrorKind,
 };
 use dblock::{Key, LockError, LockGuard, LockOptions};
 use dblock_tests::backend::Place;
@@ -124,11 +123,7 @@ impl Bank {
 
     async fn ask(&self, lease_id: Uuid, action: Action) -> Outcome {
         let key = self.key.clone();
-        let request = Request {
-            key,
-            lease_id,
-            action,
-        };
+        let request = Request::new(key, lease_id, action);
         self.store.apply(&[request]).await.remove(0).unwrap()
     }
 
@@ -199,11 +194,7 @@ async fn a_snapshot_from_before_a_local_hand_over_is_a_conflict(backend: Backend
         .execute(&format!("UPDATE {} SET balance = 90", bank.accounts))
         .await;
     let mut extend = Extend::new(1, TTL);
-    extend.handed_over = Some(HandedOver {
-        owner: Uuid::now_v7(),
-        holder: "the next task".into(),
-        fence_token: token + 1,
-    });
+    extend.handed_over = Some(HandedOver::new(Uuid::now_v7(), "the next task", token + 1));
     let extended = bank.ask(lease, Action::Extend(extend)).await;
     assert!(matches!(extended, Outcome::Extended { .. }), "{extended:?}");
     assert_conflict(user.verify(&bank, lease, token + 1).await);

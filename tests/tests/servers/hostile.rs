@@ -6,10 +6,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dblock::store::memory::MemoryStore;
-use dblock::store::open;
-use dblock::store::{Acquire, Action, Extend, Outcome, Request};
-use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions};
+use dblock::store::{Acquire, Action, Extend, MemoryStore, Outcome, Request};
+use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions, open};
 use dblock_conformance::Fixture;
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, Row, on_every_store};
@@ -176,11 +174,7 @@ async fn hostile_owners_and_holders_change_nothing_outside_their_row(backend: Ba
     let store = backend.store().await;
     let ask = async |key: &str, lease_id, action| {
         let key = Key::new(None, key).unwrap();
-        let request = Request {
-            key,
-            lease_id,
-            action,
-        };
+        let request = Request::new(key, lease_id, action);
         let mut answers = store.apply(std::slice::from_ref(&request)).await;
         answers.remove(0).unwrap()
     };
@@ -277,7 +271,7 @@ proptest! {
             }
             Err(error) => {
                 prop_assert!(!fits, "{}", error);
-                prop_assert!(is_invalid(&error));
+                prop_assert!(is_invalid(&error.into()));
             }
         }
     }

@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::mysql::MySqlStore;
-use dblock::store::{Acquire, Action, Extend, InspectFilter, Outcome, Purged, Request, Store};
+use dblock::store::{Acquire, Action, Extend, MySqlStore, Outcome, Purged, Request, Store};
+use dblock::{InspectFilter, Key};
 use dblock_tests::line::Database;
 use dblock_tests::own_server;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
@@ -47,11 +46,7 @@ const HOSTILE: [&str; 24] = [
 ];
 
 fn request(name: &str, lease_id: Uuid, action: Action) -> Request {
-    Request {
-        key: Key::new(None, name).unwrap(),
-        lease_id,
-        action,
-    }
+    Request::new(Key::new(None, name).unwrap(), lease_id, action)
 }
 
 fn acquire(queue: bool) -> Action {

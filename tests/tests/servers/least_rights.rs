@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock::open;
 use dblock::store::Store;
-use dblock::store::open;
 use dblock::{InspectFilter, LockManager, LockOptions, StoreSource};
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, on_every_store};

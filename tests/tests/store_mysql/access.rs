@@ -1,10 +1,10 @@
 //! Who may connect and do what, and connections that end.
 
-use dblock::store::mysql::MySqlStore;
-use dblock::store::{Outcome, Store, StoreErrorKind};
+use dblock::store::{Acquire, MySqlStore, Outcome, Store, StoreErrorKind};
+use uuid::Uuid;
 
 use crate::place::Place;
-use crate::{acquire, extend, kind, one, release, token};
+use crate::{TTL, acquire, asking, extend, kind, one, release, token};
 
 #[tokio::test]
 async fn connections_that_the_server_closed_while_idle_are_replaced() {
@@ -72,4 +72,22 @@ async fn no_server_is_unreachable() {
     for answer in answers {
         assert_eq!(kind(answer).0, StoreErrorKind::Unreachable);
     }
+}
+
+/// A table that was made by hand.
+#[tokio::test]
+async fn a_holder_that_the_table_cannot_keep_names_the_remedy() {
+    let Some(place) = Place::migrated().await else {
+        return;
+    };
+    let table = &place.table;
+    place
+        .run(&format!(
+            "ALTER TABLE {table} MODIFY holder VARCHAR(255) CHARACTER SET latin1 NOT NULL"
+        ))
+        .await;
+    let request = asking("k", Acquire::new(Uuid::now_v7(), TTL, "host/1 \u{1f512}"));
+    let error = place.store().apply(&[request]).await.pop().unwrap().unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Other, "{error}");
+    assert!(error.to_string().contains("utf8mb4"), "{error}");
 }

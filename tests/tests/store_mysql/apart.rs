@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use dblock::store::{InspectFilter, Outcome, Store, StoreErrorKind};
+use dblock::InspectFilter;
+use dblock::store::{Outcome, Store, StoreErrorKind};
 use sqlx::Connection;
 
 use crate::place::Place;

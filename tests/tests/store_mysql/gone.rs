@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dblock::store::mysql::MySqlStore;
-use dblock::store::{Outcome, Request, Store, StoreErrorKind};
+use dblock::store::{MySqlStore, Outcome, Request, Store, StoreErrorKind};
 use dblock_tests::line::Database;
 use dblock_tests::own_server;
 use dblock_tests::proxy::{Proxy, Traffic, Trick};

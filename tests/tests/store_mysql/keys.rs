@@ -1,6 +1,7 @@
 //! Keys are bytes.
 
-use dblock::store::{InspectFilter, Outcome, Store};
+use dblock::InspectFilter;
+use dblock::store::{Outcome, Store};
 
 use crate::place::Place;
 use crate::{acquire, one, token};

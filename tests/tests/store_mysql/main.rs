@@ -19,11 +19,10 @@ mod single;
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::mysql::MySqlStore;
 use dblock::store::{
-    Acquire, Action, Extend, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreErrorKind,
+    Acquire, Action, Extend, MySqlStore, Outcome, Request, Store, StoreError, StoreErrorKind,
 };
+use dblock::{InspectFilter, Key, LockRow};
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 use uuid::Uuid;
@@ -47,11 +46,7 @@ fn ask() -> Acquire {
 }
 
 fn asking(name: impl AsRef<str>, ask: Acquire) -> Request {
-    Request {
-        key: key(name),
-        lease_id: Uuid::now_v7(),
-        action: Action::Acquire(ask),
-    }
+    Request::new(key(name), Uuid::now_v7(), Action::Acquire(ask))
 }
 
 fn acquire(name: impl AsRef<str>) -> Request {
@@ -59,17 +54,15 @@ fn acquire(name: impl AsRef<str>) -> Request {
 }
 
 fn extend(of: &Request, count: u32) -> Request {
-    Request {
-        action: Action::Extend(Extend::new(count, TTL)),
-        ..of.clone()
-    }
+    Request::new(
+        of.key.clone(),
+        of.lease_id,
+        Action::Extend(Extend::new(count, TTL)),
+    )
 }
 
 fn release(of: &Request) -> Request {
-    Request {
-        action: Action::Release,
-        ..of.clone()
-    }
+    Request::new(of.key.clone(), of.lease_id, Action::Release)
 }
 
 async fn one(store: &MySqlStore, request: Request) -> Outcome {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::store::mysql::MySqlStore;
-use dblock::store::{Acquire, InspectFilter, LockRow, NEXT_TTL, Outcome, Request, Store};
+use dblock::store::{Acquire, MySqlStore, NEXT_TTL, Outcome, Request, Store};
+use dblock::{InspectFilter, LockRow};
 use uuid::Uuid;
 
 use crate::place::Place;
@@ -31,7 +31,7 @@ async fn answer(store: &MySqlStore, request: &Request, alone: bool) -> Outcome {
 
 async fn queued(store: &MySqlStore, request: &Request) -> i64 {
     let answer = one(store, request.clone()).await;
-    let Outcome::Queued { holder, next_ttl } = answer else {
+    let Outcome::Queued { holder, next_ttl, .. } = answer else {
         panic!("{answer:?}")
     };
     assert_eq!(next_ttl, NEXT_TTL);
@@ -50,8 +50,9 @@ fn passed_on(outcome: &Outcome) -> bool {
 }
 
 /// The row without what only tells when.
-fn timeless(row: LockRow) -> LockRow {
-    LockRow { now: 0, ..row }
+fn timeless(mut row: LockRow) -> LockRow {
+    row.now = 0;
+    row
 }
 
 #[tokio::test]

@@ -2,8 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use dblock::store::Store;
-use dblock::store::mysql::MySqlStore;
+use dblock::store::{MySqlStore, Store};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions};
 use uuid::Uuid;

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::mysql::MySqlStore;
-use dblock::store::{InspectFilter, Purged, Store};
+use dblock::store::{MySqlStore, Purged, Store};
+use dblock::{InspectFilter, Key};
 
 use crate::place::Place;
 use crate::{acquire, key, one, release, run, token};
@@ -62,20 +61,11 @@ async fn only_rows_idle_for_long_enough_are_deleted_in_steps_of_the_given_size()
             ))
             .await;
     }
-    let first = Purged {
-        rows: 1,
-        next: Some(key("b")),
-    };
+    let first = Purged::new(1, Some(key("b")));
     assert_eq!(step(&store, None, 2).await, first);
-    let second = Purged {
-        rows: 0,
-        next: Some(key("d")),
-    };
+    let second = Purged::new(0, Some(key("d")));
     assert_eq!(step(&store, Some(&key("b")), 2).await, second);
-    let third = Purged {
-        rows: 1,
-        next: Some(key("f")),
-    };
+    let third = Purged::new(1, Some(key("f")));
     assert_eq!(step(&store, Some(&key("d")), 2).await, third);
     assert_eq!(step(&store, Some(&key("f")), 2).await, Purged::default());
     assert_eq!(keys(&store).await, ["b", "c", "d", "f"]);

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dblock::Key;
-use dblock::store::{Action, InspectFilter, Outcome, Store};
+use dblock::store::{Action, Outcome, Store};
+use dblock::{InspectFilter, Key};
 use uuid::Uuid;
 
 use crate::place::Place;

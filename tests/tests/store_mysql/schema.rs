@@ -1,7 +1,7 @@
 //! Creating the tables, and their version.
 
-use dblock::store::mysql::MySqlStore;
-use dblock::store::{InspectFilter, Outcome, Store, StoreErrorKind};
+use dblock::InspectFilter;
+use dblock::store::{MySqlStore, Outcome, Store, StoreErrorKind};
 use sqlx::mysql::MySqlConnection;
 use uuid::Uuid;
 

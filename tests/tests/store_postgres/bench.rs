@@ -5,8 +5,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use dblock::Key;
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{Acquire, Action, Extend, Outcome, Request, Store, StoreError, StoreErrorKind};
+use dblock::store::{
+    Acquire, Action, Extend, Outcome, PostgresStore, Request, Store, StoreError, StoreErrorKind,
+};
 use dblock_tests::postgres_url;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection};
@@ -93,11 +94,7 @@ pub(crate) fn key(name: impl AsRef<str>) -> Key {
 
 pub(crate) fn acquire(name: impl AsRef<str>) -> Request {
     let ask = Acquire::new(Uuid::now_v7(), TTL, "host/1 test");
-    Request {
-        key: key(name),
-        lease_id: Uuid::now_v7(),
-        action: Action::Acquire(ask),
-    }
+    Request::new(key(name), Uuid::now_v7(), Action::Acquire(ask))
 }
 
 /// The payload of an acquire.
@@ -122,17 +119,15 @@ pub(crate) fn queueing(name: impl AsRef<str>, wish: Duration) -> Request {
 }
 
 pub(crate) fn extend(of: &Request, count: u32) -> Request {
-    Request {
-        action: Action::Extend(Extend::new(count, TTL)),
-        ..of.clone()
-    }
+    Request::new(
+        of.key.clone(),
+        of.lease_id,
+        Action::Extend(Extend::new(count, TTL)),
+    )
 }
 
 pub(crate) fn release(of: &Request) -> Request {
-    Request {
-        action: Action::Release,
-        ..of.clone()
-    }
+    Request::new(of.key.clone(), of.lease_id, Action::Release)
 }
 
 pub(crate) async fn one(store: &PostgresStore, request: &Request) -> Result<Outcome, StoreError> {

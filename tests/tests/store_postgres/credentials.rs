@@ -1,5 +1,6 @@
 //! A password that changes while the program runs.
 
+use std::error::Error as _;
 use std::sync::{Arc, Mutex};
 
 use dblock::{InspectFilter, LockManager, StoreSource};
@@ -39,7 +40,8 @@ async fn connections_take_the_pools_options_of_the_moment() {
         .unwrap();
     change(&bench, role, "second").await;
     let error = locks.inspect(InspectFilter::new()).await.unwrap_err();
-    assert!(error.to_string().contains("password"), "{error}");
+    let said = error.source().unwrap().to_string();
+    assert!(said.contains("password"), "{said}");
     pool.set_connect_options(options(&bench, role, "second"));
     locks.inspect(InspectFilter::new()).await.unwrap();
 }
@@ -74,7 +76,8 @@ async fn a_provider_is_asked_for_each_connection() {
     change(&bench, role, "second").await;
     let error = locks.inspect(InspectFilter::new()).await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    assert!(error.to_string().contains("the agent is away"), "{error}");
+    let said = error.source().unwrap().to_string();
+    assert!(said.contains("the agent is away"), "{said}");
     *known.lock().unwrap() = Some("second");
     locks.inspect(InspectFilter::new()).await.unwrap();
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use dblock::store::{InspectFilter, Outcome, Store, StoreErrorKind};
+use dblock::InspectFilter;
+use dblock::store::{Outcome, PostgresStore, Store, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
-use dblock::store::postgres::PostgresStore;
 use dblock_tests::proxy::{Proxy, Traffic};
 use tokio::time::timeout;
 

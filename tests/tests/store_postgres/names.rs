@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{InspectFilter, Outcome, Store, WakeUp};
+use dblock::InspectFilter;
+use dblock::store::{Outcome, PostgresStore, Store, WakeUp};
 use sqlx::{Connection as _, PgConnection};
 use tokio::sync::mpsc;
 

@@ -1,6 +1,7 @@
 //! What operators see and do.
 
-use dblock::store::{InspectFilter, Outcome, Store};
+use dblock::InspectFilter;
+use dblock::store::{Outcome, Store};
 
 use crate::bench::{Bench, acquire, ask, extend, release, token};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{InspectFilter, LockRow, NEXT_TTL, Outcome, Request, Store, Successor, WakeUp};
+use dblock::store::{NEXT_TTL, Outcome, PostgresStore, Request, Store, Successor, WakeUp};
+use dblock::{InspectFilter, LockRow};
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -27,7 +27,7 @@ async fn row(store: &PostgresStore, name: &str) -> LockRow {
 
 fn queued(outcome: &Outcome) -> (i64, Duration) {
     match outcome {
-        Outcome::Queued { holder, next_ttl } => (holder.fence_token, *next_ttl),
+        Outcome::Queued { holder, next_ttl, .. } => (holder.fence_token, *next_ttl),
         other => panic!("not queued: {other:?}"),
     }
 }
@@ -75,15 +75,9 @@ async fn a_release_passes_the_row_on_and_says_so() {
         let mut batch = vec![release(&holder)];
         batch.extend(in_a_batch.then(|| release(&plain)));
         let mut answers = holder_store.apply(&batch).await.into_iter().map(Result::unwrap);
-        let passed_on = Outcome::Released {
-            freed: true,
-            passed_on: true,
-        };
+        let passed_on = Outcome::released(true, true);
         assert_eq!(answers.next(), Some(passed_on));
-        let freed = Outcome::Released {
-            freed: true,
-            passed_on: false,
-        };
+        let freed = Outcome::released(true, false);
         assert!(answers.all(|answer| answer == freed));
 
         let row = row(&other, name).await;
@@ -99,11 +93,7 @@ async fn a_release_passes_the_row_on_and_says_so() {
         assert_eq!(row.fence_ceiling, row.fence_token + 5);
         assert_eq!(row.expire_at - row.acquired_at, 3_000_000);
         assert!(row.fence_token > before && row.wanted_until > row.now);
-        let wake_up = WakeUp::PassedOn {
-            key: key(name),
-            lease_id: next.lease_id,
-            fence_token: row.fence_token,
-        };
+        let wake_up = WakeUp::passed_on(key(name), next.lease_id, row.fence_token);
         assert_eq!(told.recv().await, Some(wake_up));
         // The former holder is out, and the successor asks as if it had heard nothing.
         assert_eq!(ask(&holder_store, &extend(&holder, 1)).await, Outcome::Lost);
@@ -389,10 +379,8 @@ async fn a_locked_row_says_nothing_to_who_may_be_next() {
     let mut transaction = user.begin().await.unwrap();
     let lock = AssertSqlSafe(format!("SELECT FROM {} FOR UPDATE", bench.table));
     sqlx::query(lock).execute(&mut *transaction).await.unwrap();
-    let unqueued = Request {
-        lease_id: next.lease_id,
-        ..waiting("followed", WISH)
-    };
+    let mut unqueued = waiting("followed", WISH);
+    unqueued.lease_id = next.lease_id;
     let mut older = queueing("followed", WISH);
     ask_of(&mut older).queue = Some(TTL);
     for (request, is_busy) in [

@@ -6,8 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{Store, StoreErrorKind};
+use dblock::store::{PostgresStore, Store, StoreErrorKind};
 use sqlx::Connection as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dblock::store::{InspectFilter, Outcome, Purged, Store};
+use dblock::InspectFilter;
+use dblock::store::{Outcome, Purged, Store};
 use sqlx::{AssertSqlSafe, Connection};
 
 use crate::bench::{Bench, acquire, ask, ask_of, key, release, token};
@@ -36,10 +37,7 @@ async fn what_was_used_within_the_idle_time_stays() {
             ask(&store, &release(&request)).await;
         }
     }
-    assert_eq!(
-        store.purge(DAY, None, 10).await.unwrap(),
-        Purged { rows: 0, next: None }
-    );
+    assert_eq!(store.purge(DAY, None, 10).await.unwrap(), Purged::new(0, None));
     let two_days = 2 * 86_400_000_000_i64;
     bench
         .run(&format!(
@@ -50,10 +48,7 @@ async fn what_was_used_within_the_idle_time_stays() {
         ))
         .await;
     assert_eq!(store.purge(3 * DAY, None, 10).await.unwrap().rows, 0);
-    assert_eq!(
-        store.purge(DAY, None, 10).await.unwrap(),
-        Purged { rows: 2, next: None }
-    );
+    assert_eq!(store.purge(DAY, None, 10).await.unwrap(), Purged::new(2, None));
     assert_eq!(keys(&store).await, ["ceiling", "expiry", "wanted"]);
     // A purged key starts anew, and a late request of its former lease finds nothing.
     token(&ask(&store, &acquire("free")).await);
@@ -84,10 +79,7 @@ async fn steps_go_through_the_keys_in_order() {
             break;
         }
     }
-    let step = |rows, next: Option<&str>| Purged {
-        rows,
-        next: next.map(key),
-    };
+    let step = |rows, next: Option<&str>| Purged::new(rows, next.map(key));
     assert_eq!(
         steps,
         [

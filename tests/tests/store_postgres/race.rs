@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dblock::Key;
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{Outcome, Request, Store, StoreErrorKind};
+use dblock::store::{Outcome, PostgresStore, Request, Store, StoreErrorKind};
 use futures_util::future::join_all;
 
 use crate::bench::{Bench, acquire, ask, extend, insist, release};

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::store::{
-    Action, Extend, HandedOver, InspectFilter, Outcome, Request, Store, StoreError, StoreErrorKind,
-};
+use dblock::InspectFilter;
+use dblock::store::{Action, Extend, HandedOver, Outcome, Request, Store, StoreError, StoreErrorKind};
 use uuid::Uuid;
 
 use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, key, one, queueing, release, token, waiting};
@@ -22,10 +21,11 @@ async fn the_rules_hold_for_one_row_and_for_many() {
             if round == "alone" {
                 return ask(&store, request).await;
             }
-            let other = Request {
-                key: key(format!("{round} other {}", Uuid::now_v7())),
-                ..request.clone()
-            };
+            let other = Request::new(
+                key(format!("{round} other {}", Uuid::now_v7())),
+                request.lease_id,
+                request.action.clone(),
+            );
             let mut answers = store.apply(&[other, request.clone()]).await;
             answers.pop().unwrap().unwrap()
         };
@@ -68,20 +68,8 @@ async fn the_rules_hold_for_one_row_and_for_many() {
             Outcome::Extended { wanted: true, .. }
         ));
         assert_eq!(ask(&release(&second)).await, Outcome::Lost);
-        assert_eq!(
-            ask(&release(&first)).await,
-            Outcome::Released {
-                freed: true,
-                passed_on: false,
-            }
-        );
-        assert_eq!(
-            ask(&release(&first)).await,
-            Outcome::Released {
-                freed: false,
-                passed_on: false,
-            }
-        );
+        assert_eq!(ask(&release(&first)).await, Outcome::released(true, false));
+        assert_eq!(ask(&release(&first)).await, Outcome::released(false, false));
         assert_eq!(ask(&extend(&first, 1)).await, Outcome::Lost);
         assert_eq!(ask(&first).await, Outcome::Lost);
 
@@ -157,10 +145,7 @@ async fn the_last_token_is_given_once() {
     assert_eq!(token(&ask(&store, &last).await), i64::MAX);
     let next = queueing("a", TTL);
     assert!(matches!(ask(&store, &next).await, Outcome::Queued { .. }));
-    let freed = Outcome::Released {
-        freed: true,
-        passed_on: false,
-    };
+    let freed = Outcome::released(true, false);
     assert_eq!(ask(&store, &release(&last)).await, freed);
     let refused = |answer: Result<Outcome, StoreError>| {
         let error = answer.unwrap_err();
@@ -238,17 +223,10 @@ async fn a_lease_is_handed_over_in_the_row() {
             ask_of(&mut first).spare_tokens = spare;
             let fence = token(&ask(&first).await);
             assert_eq!(row(round).await.fence_ceiling, fence + i64::from(spare));
-            let next = HandedOver {
-                owner: Uuid::now_v7(),
-                holder: "host/1 next".into(),
-                fence_token: fence + 3,
-            };
+            let next = HandedOver::new(Uuid::now_v7(), "host/1 next", fence + 3);
             let mut to_next = Extend::new(2, 2 * TTL);
             to_next.handed_over = Some(next.clone());
-            let handed_over = Request {
-                action: Action::Extend(to_next),
-                ..first.clone()
-            };
+            let handed_over = Request::new(first.key.clone(), first.lease_id, Action::Extend(to_next));
             // A repeated one says the same.
             for _ in 0..2 {
                 let outcome = ask(&handed_over).await;
@@ -267,10 +245,8 @@ async fn a_lease_is_handed_over_in_the_row() {
             ask(&extend(&first, 1)).await;
             assert_eq!(row(round).await.owner, next.owner);
             ask(&release(&first)).await;
-            let late = Request {
-                action: handed_over.action.clone(),
-                ..acquire(round)
-            };
+            let mut late = acquire(round);
+            late.action = handed_over.action.clone();
             assert_eq!(ask(&late).await, Outcome::Lost);
             assert_eq!(row(round).await.fence_token, fence + 3);
             let after = acquire(round);

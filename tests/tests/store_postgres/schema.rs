@@ -1,7 +1,7 @@
 //! Migrations, and tables of other versions.
 
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{InspectFilter, Outcome, Store, StoreErrorKind};
+use dblock::InspectFilter;
+use dblock::store::{Outcome, PostgresStore, Store, StoreErrorKind};
 use dblock_tests::postgres_url;
 use futures_util::future::join_all;
 use sqlx::postgres::PgConnectOptions;

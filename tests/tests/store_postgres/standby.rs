@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{Outcome, Store};
+use dblock::store::{NEXT_TTL, Outcome, PostgresStore, Store};
 use dblock_tests::line::Database;
 use dblock_tests::own_server;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::time::{sleep, timeout};
 
-use crate::bench::{acquire, one, release, token};
+use crate::bench::{acquire, ask_of, key, one, queueing, release, token};
 
 /// How many standbys there are whose answer a commit waits for. None of them ever answers.
 async fn standbys(admin: &mut PgConnection, names: &str) {
@@ -87,15 +86,21 @@ async fn a_commit_that_no_standby_has_is_no_grant() {
 
 /// A crash that forgets such a release leaves a lease that ends by itself.
 #[tokio::test]
-async fn a_release_that_passes_nothing_on_waits_for_no_standby() {
+async fn a_release_waits_for_no_standby_unless_a_short_lease_is_passed_on() {
     let Some(server) = own_server::start(Database::Postgres).await else {
         return;
     };
     let store = PostgresStore::open(server.url(), "locks").unwrap();
     store.migrate().await.unwrap();
-    let leases = ["alone", "first", "second"].map(acquire);
-    for lease in &leases {
+    let leases = ["alone", "first", "second", "passed on"].map(acquire);
+    let mut short = acquire("short");
+    ask_of(&mut short).ttl = NEXT_TTL;
+    for lease in leases.iter().chain([&short]) {
         token(&one(&store, lease).await.unwrap());
+    }
+    for name in ["passed on", "short"] {
+        let queued = one(&store, &queueing(name, Duration::from_mins(1))).await;
+        assert!(matches!(queued, Ok(Outcome::Queued { .. })), "{queued:?}");
     }
     let mut admin = PgConnection::connect(server.url()).await.unwrap();
     standbys(&mut admin, "nobody").await;
@@ -105,15 +110,14 @@ async fn a_release_that_passes_nothing_on_waits_for_no_standby() {
         .is_ok()
     {}
     let releases = leases.map(|lease| release(&lease));
-    let (alone, together) = releases.split_at(1);
-    for batch in [alone, together] {
+    for batch in [&releases[..1], &releases[1..3], &releases[3..]] {
         let answers = timeout(Duration::from_secs(30), store.apply(batch)).await;
         for answer in answers.expect("a release does not wait") {
-            assert!(
-                matches!(answer, Ok(Outcome::Released { freed: true, .. })),
-                "{answer:?}"
-            );
+            let expected = Outcome::released(true, batch[0].key == key("passed on"));
+            assert_eq!(answer.unwrap(), expected);
         }
     }
+    let waits = timeout(Duration::from_millis(300), one(&store, &release(&short))).await;
+    assert!(waits.is_err(), "a crash that forgets this lets two in");
     standbys(&mut admin, "").await;
 }

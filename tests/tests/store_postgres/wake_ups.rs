@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::postgres::PostgresStore;
-use dblock::store::{Outcome, Request, Store, StoreError, StoreErrorKind, WakeUp};
+use dblock::store::{Outcome, PostgresStore, Request, Store, StoreError, StoreErrorKind, WakeUp};
 use dblock_tests::proxy::{Proxy, Traffic};
 use sqlx::{AssertSqlSafe, Row};
 use tokio::sync::mpsc;

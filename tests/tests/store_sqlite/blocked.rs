@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dblock::store::{InspectFilter, Outcome, Request, StoreErrorKind};
+use dblock::InspectFilter;
+use dblock::store::{Outcome, Request, StoreErrorKind};
 
 use crate::{File, TTL, acquire, assert_error, execute, extend, granted, one, release};
 
@@ -38,10 +39,7 @@ async fn a_write_transaction_of_the_user_is_a_conflict_in_bounded_time() {
     granted(&*store, &acquire("k", TTL)).await;
     assert_eq!(
         one(&*store, &release(&held)).await.unwrap(),
-        Outcome::Released {
-            freed: true,
-            passed_on: false,
-        }
+        Outcome::released(true, false)
     );
 }
 

@@ -1,7 +1,7 @@
 //! The fence check, in a transaction of the user's.
 
+use dblock::open::sqlite;
 use dblock::store::StoreErrorKind;
-use dblock::store::open::sqlite;
 use sqlx::Connection;
 use uuid::Uuid;
 
@@ -68,4 +68,18 @@ async fn a_savepoint_that_is_rolled_back_keeps_everybody_out() {
     assert_error(one(&*store, &release(&lease)).await, StoreErrorKind::Conflict, "");
     execute(&mut user, "COMMIT").await;
     one(&*store, &release(&lease)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fence_check_that_does_not_find_the_table_says_where_to_begin() {
+    let (file, other) = (File::migrated().await, File::new());
+    let (store, mut user) = (file.store(), other.user().await);
+    let lease = acquire("k", TTL);
+    let token = granted(&*store, &lease).await;
+    let answer = sqlite::verify(&mut user, &*store, &lease.key, lease.lease_id, token).await;
+    assert_error(
+        answer,
+        StoreErrorKind::Schema,
+        "begin it on the file that keeps the lock",
+    );
 }

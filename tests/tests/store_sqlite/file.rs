@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use dblock::LockError;
+use dblock::open::sqlite;
 use dblock::store::StoreErrorKind;
-use dblock::store::open::sqlite;
 use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::{File, TABLE, TTL, acquire, assert_error, one, options};

@@ -15,11 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::open::sqlite;
-use dblock::store::{
-    Acquire, Action, Extend, InspectFilter, LockRow, Outcome, Request, Store, StoreError, StoreErrorKind,
-};
+use dblock::open::sqlite;
+use dblock::store::{Acquire, Action, Extend, Outcome, Request, Store, StoreError, StoreErrorKind};
+use dblock::{InspectFilter, Key, LockRow};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, SqliteConnection};
 use tempfile::TempDir;
@@ -75,11 +73,7 @@ fn ask(ttl: Duration) -> Acquire {
 }
 
 fn asking(key: &str, ask: Acquire) -> Request {
-    Request {
-        key: Key::new(None, key).unwrap(),
-        lease_id: Uuid::now_v7(),
-        action: Action::Acquire(ask),
-    }
+    Request::new(Key::new(None, key).unwrap(), Uuid::now_v7(), Action::Acquire(ask))
 }
 
 fn acquire(key: &str, ttl: Duration) -> Request {
@@ -87,17 +81,15 @@ fn acquire(key: &str, ttl: Duration) -> Request {
 }
 
 fn extend(acquire: &Request) -> Request {
-    Request {
-        action: Action::Extend(Extend::new(1, TTL)),
-        ..acquire.clone()
-    }
+    Request::new(
+        acquire.key.clone(),
+        acquire.lease_id,
+        Action::Extend(Extend::new(1, TTL)),
+    )
 }
 
 fn release(acquire: &Request) -> Request {
-    Request {
-        action: Action::Release,
-        ..acquire.clone()
-    }
+    Request::new(acquire.key.clone(), acquire.lease_id, Action::Release)
 }
 
 async fn one(store: &dyn Store, request: &Request) -> Result<Outcome, StoreError> {

@@ -45,10 +45,7 @@ async fn a_release_passes_the_row_on() {
         assert_eq!(waiting.next.as_ref().unwrap().lease_id, next.lease_id);
 
         let released = answer(&*store, &release(&holder), alone).await;
-        let passed_on = Outcome::Released {
-            freed: true,
-            passed_on: true,
-        };
+        let passed_on = Outcome::released(true, true);
         assert_eq!(released, passed_on);
         let passed = row(&*store, "k").await.unwrap();
         assert_eq!((passed.lease_id, passed.reentrant_count), (next.lease_id, 1));
@@ -59,10 +56,7 @@ async fn a_release_passes_the_row_on() {
         // Its wake-up was lost: it asks again.
         assert_eq!(granted(&*store, &next).await, passed.fence_token);
         assert_eq!(answer(&*store, &release(&holder), alone).await, Outcome::Lost);
-        let freed = Outcome::Released {
-            freed: true,
-            passed_on: false,
-        };
+        let freed = Outcome::released(true, false);
         assert_eq!(answer(&*store, &release(&next), alone).await, freed);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::store::{InspectFilter, Purged, Request, StoreErrorKind};
+use dblock::InspectFilter;
+use dblock::store::{Purged, Request, StoreErrorKind};
 
 use crate::{File, TTL, acquire, assert_error, execute, granted, one, release};
 
@@ -43,7 +44,7 @@ async fn a_purge_takes_what_nobody_has_used_for_long() {
     let nothing = store.purge(DAY * 2, None, 100).await.unwrap();
     assert_eq!(nothing, Purged::default(), "nothing is two days old");
     let purged = store.purge(DAY, None, 100).await.unwrap();
-    assert_eq!(purged, Purged { rows: 2, next: None });
+    assert_eq!(purged, Purged::new(2, None));
     let left = store.inspect(&InspectFilter::new().include_free()).await.unwrap();
     let left: Vec<_> = left.iter().map(|row| row.key.as_str()).collect();
     assert_eq!(left, ["ceiling", "held", "wanted", "young"]);

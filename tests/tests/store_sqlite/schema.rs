@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use dblock::store::open::sqlite;
-use dblock::store::{InspectFilter, Outcome, StoreErrorKind};
+use dblock::InspectFilter;
+use dblock::open::sqlite;
+use dblock::store::{Outcome, StoreErrorKind};
 
 use crate::{File, TTL, acquire, assert_error, execute, granted, one, row};
 

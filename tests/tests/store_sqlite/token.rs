@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::{Action, Extend, HandedOver, LockRow, Outcome, Request, StoreErrorKind};
+use dblock::store::{Action, Extend, HandedOver, Outcome, Request, StoreErrorKind};
 use uuid::Uuid;
 
 use crate::{File, TTL, acquire, ask, asking, assert_error, execute, granted, one, release, row};
@@ -86,15 +86,8 @@ async fn a_local_hand_over_is_written_with_the_count() {
     let owner = Uuid::now_v7();
     let extend = |lease: &Request| {
         let mut ask = Extend::new(2, Duration::from_secs(1));
-        ask.handed_over = Some(HandedOver {
-            owner,
-            holder: "next".into(),
-            fence_token: token + 2,
-        });
-        Request {
-            action: Action::Extend(ask),
-            ..lease.clone()
-        }
+        ask.handed_over = Some(HandedOver::new(owner, "next", token + 2));
+        Request::new(lease.key.clone(), lease.lease_id, Action::Extend(ask))
     };
     assert_eq!(
         one(&*store, &extend(&acquire("k", TTL))).await.unwrap(),
@@ -105,14 +98,12 @@ async fn a_local_hand_over_is_written_with_the_count() {
         let answer = store.apply(&batch).await.remove(0).unwrap();
         assert!(matches!(answer, Outcome::Extended { .. }), "{answer:?}");
         let after = row(&*store, "k").await.unwrap();
-        let expected = LockRow {
-            owner,
-            holder: "next".into(),
-            fence_token: token + 2,
-            reentrant_count: 2,
-            now: after.now,
-            ..before.clone()
-        };
+        let mut expected = before.clone();
+        expected.owner = owner;
+        expected.holder = "next".into();
+        expected.fence_token = token + 2;
+        expected.reentrant_count = 2;
+        expected.now = after.now;
         assert_eq!(after, expected, "everything else stays");
     }
     one(&*store, &release(&lease)).await.unwrap();

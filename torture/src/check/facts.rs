@@ -7,10 +7,15 @@ use crate::fault::Fault;
 use crate::history::{Event, History, Line, MS};
 use crate::seat::Life;
 use crate::settings::Settings;
+use crate::target::StoreKind;
 use crate::worker::key_names;
 
 /// How long after an operator's order of unknown outcome it may still be carried out.
 const LATE_ORDER: i64 = 15_000 * MS;
+
+/// How long before a crash a release may have been confirmed that the server has forgotten: three times PostgreSQL's
+/// `wal_writer_delay`, and what the kill takes.
+const NOT_FLUSHED: i64 = 1_000 * MS;
 
 /// A stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +43,10 @@ pub(crate) struct Facts {
     /// When replies of the store came late, by seat, and when to everybody.
     slowed: HashMap<usize, Vec<Span>>,
     slow_commits: Vec<Span>,
+    /// A release that passes nothing on is not flushed.
+    releases_later: bool,
+    /// When the server was killed.
+    crashes: Vec<i64>,
     /// When a process was killed, or had surely ended.
     ends: HashMap<Life, i64>,
     pub(crate) calm: Option<i64>,
@@ -111,6 +120,10 @@ impl Facts {
                     from: *at,
                     to: *at + i64::from(*ms) * MS,
                 }),
+                Event::Begin { store, .. } => facts.releases_later = store == StoreKind::Postgres.name(),
+                Event::Fault {
+                    fault: Fault::KillServer | Fault::StopServer,
+                } => facts.crashes.push(*at),
                 Event::Fault {
                     fault: Fault::Revoke { key },
                 } => {
@@ -140,6 +153,18 @@ impl Facts {
 
     fn still(&self, life: Life) -> &[Span] {
         self.still.get(&life).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a process neither ended nor stood still in a stretch of time.
+    pub(super) fn runs_throughout(&self, life: Life, span: Span) -> bool {
+        let ended = self.ends.get(&life).is_some_and(|end| *end <= span.to);
+        !ended && self.still_within(life, span) == 0
+    }
+
+    /// Whether the server may have forgotten a release that was confirmed in a stretch of time.
+    pub(super) fn may_have_forgotten(&self, released: Span) -> bool {
+        let lost = released.from..=released.to.saturating_add(NOT_FLUSHED);
+        self.releases_later && self.crashes.iter().any(|crash| lost.contains(crash))
     }
 
     /// Whether a process may have heard of the store in a stretch of time later than it was told.

@@ -38,13 +38,14 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
 }
 
 /// Until when a call that has returned keeps its key. The grant came no sooner than it was asked for, and no sooner
-/// than the one before had gone.
+/// than the one before had left, unless that one had lost its lease and went on beside it.
 fn keeps_until(call: &Call, left_before: i64, facts: &Facts) -> Option<i64> {
     let hold_min = call.parameters.hold_min.filter(|_| call.is_root())?;
-    let (left, answer) = (call.stay.as_ref()?.left?, call.answer.as_ref()?);
+    let stay = call.stay.as_ref()?;
+    let (left, answer) = (stay.left?, call.answer.as_ref()?);
     let in_order = answer.end == End::Done && answer.at - left.at < LEFT_AT_ONCE;
     let granted = if left_before <= left.at {
-        call.asked.max(left_before)
+        call.asked.max(left_before).min(stay.entered)
     } else {
         call.asked
     };

@@ -70,7 +70,15 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         let Some(stay) = &call.stay else { continue };
         let (at, last) = released.entry((&call.key, stay.token)).or_insert((i64::MAX, 0));
         let kept = stay.entered + call.parameters.hold_min.unwrap_or(0);
-        *at = call.released.map_or(*at, |released| released.max(kept).min(*at));
+        // A process that is gone by then, or stands still, keeps the row for the whole ttl.
+        let released = call.released.filter(|released| {
+            let keeps = Span {
+                from: *released,
+                to: kept,
+            };
+            kept <= *released || facts.runs_throughout(call.life, keeps)
+        });
+        *at = released.map_or(*at, |released| released.max(kept).min(*at));
         // Holds of the same lease, such as a child's, may outlive the guard.
         *last = call
             .answer
@@ -98,7 +106,11 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             from: since,
             to: call.asked,
         };
-        if since.saturating_add(LAG) < call.asked && !facts.hears_late(call.life, span) {
+        let released = Span { from: at, to: since };
+        if since.saturating_add(LAG) < call.asked
+            && !facts.hears_late(call.life, span)
+            && !facts.may_have_forgotten(released)
+        {
             findings.push(Finding::BusyAfterRelease {
                 key: call.key.clone(),
                 token: by,

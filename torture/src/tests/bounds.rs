@@ -45,6 +45,26 @@ fn nobody_comes_in_before_hold_min_is_over() {
     assert!(matches!(killed.findings()[..], [Finding::HoldMinCut { .. }]));
 }
 
+/// Seed 8 on PostgreSQL, 16 minutes in: the body before did not reach an await when its lease was lost.
+#[test]
+fn hold_min_counts_from_the_entry_beside_a_body_that_overran_seed_8() {
+    let sketch = |entered| {
+        let mut sketch = Sketch::default().section_last_seen(B, 1, 5, 0, (300, 0));
+        let ask = Ask {
+            hold_min: Some(1_000),
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 100, ask);
+        sketch.enter(A, 1, 101, ("10", 10));
+        sketch.leave(A, 1, 310, 310);
+        sketch.answer(A, 1, 310, End::Done, None);
+        let found = sketch.section(B, 2, 20, entered, entered + 1).findings();
+        found.iter().any(|found| matches!(found, Finding::HoldMinCut { .. }))
+    };
+    assert!(!sketch(1_101));
+    assert!(sketch(1_100));
+}
+
 #[test]
 fn hold_min_counts_from_the_end_of_the_one_before() {
     let sketch = |entered| {

@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::memory::MemoryStore;
 use dblock::store::{
-    Acquire, Action, Capabilities, Extend, InspectFilter, LockRow, NEXT_TTL, Outcome, Request, Store,
-    StoreError, StoreErrorKind, StoreFuture, WakeUp, rules,
+    Acquire, Action, Capabilities, Extend, MemoryStore, NEXT_TTL, Outcome, Request, Store, StoreError,
+    StoreErrorKind, StoreFuture, WakeUp, rules,
 };
+use dblock::{InspectFilter, Key, LockRow};
 use dblock_tests::telling_store::TellingStore;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
@@ -82,12 +81,7 @@ impl Shared {
     /// The same key, with this lease and action.
     async fn also(&self, request: &Request, lease_id: Uuid, action: Action) -> Result<Outcome, StoreError> {
         let key = request.key.clone();
-        self.honest(Request {
-            key,
-            lease_id,
-            action,
-        })
-        .await
+        self.honest(Request::new(key, lease_id, action)).await
     }
 
     async fn row(&self, key: &Key) -> Result<Option<LockRow>, StoreError> {
@@ -104,11 +98,7 @@ impl Shared {
             (Action::Extend(ask), Flaw::RevivesExpired) => {
                 let answer = self.honest(request.clone()).await?;
                 Ok(if answer == Outcome::Lost {
-                    Outcome::Extended {
-                        remaining: ask.ttl,
-                        revoked: false,
-                        wanted: false,
-                    }
+                    Outcome::extended(ask.ttl, false, false)
                 } else {
                     answer
                 })
@@ -143,10 +133,7 @@ impl Shared {
     async fn keep(&self, request: &Request, ttl: Duration) -> Result<Outcome, StoreError> {
         let extend = Action::Extend(Extend::new(1, ttl));
         self.also(request, request.lease_id, extend).await?;
-        Ok(Outcome::Released {
-            freed: true,
-            passed_on: false,
-        })
+        Ok(Outcome::released(true, false))
     }
 
     /// Puts a lease that nobody has into the place of the successor, if there is one.
@@ -168,11 +155,9 @@ impl Shared {
             (twin.filter(|(twin, _)| twin == key), self.row(key).await?)
         {
             let fence_token = row.fence_token;
-            let _ = self.false_wake_ups.send(WakeUp::PassedOn {
-                key,
-                lease_id,
-                fence_token,
-            });
+            let _ = self
+                .false_wake_ups
+                .send(WakeUp::passed_on(key, lease_id, fence_token));
         }
         Ok(())
     }
@@ -192,10 +177,7 @@ impl Shared {
             _ => {}
         }
         let waits = ask.queue.is_some();
-        let request = Request {
-            action: Action::Acquire(ask),
-            ..request.clone()
-        };
+        let request = Request::new(request.key.clone(), request.lease_id, Action::Acquire(ask));
         let mut answer = self.honest(request.clone()).await?;
         match (&mut answer, self.flaw) {
             (Outcome::Busy(_), Flaw::GrantsWhileHeld | Flaw::LosesMoney)
@@ -207,10 +189,7 @@ impl Shared {
             }
             (Outcome::Busy(holder), Flaw::PassesOnTwice) if waits => {
                 *self.twin.lock().unwrap() = Some((request.key.clone(), request.lease_id));
-                answer = Outcome::Queued {
-                    holder: holder.clone(),
-                    next_ttl: said.min(NEXT_TTL),
-                };
+                answer = Outcome::queued(holder.clone(), said.min(NEXT_TTL));
             }
             (Outcome::Granted { fence_token, .. }, Flaw::CoarseTokens) => *fence_token /= 1_000_000,
             (Outcome::Granted { fence_token, .. }, Flaw::FallingTokens) => {

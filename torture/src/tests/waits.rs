@@ -1,7 +1,8 @@
 //! Histories in which a call takes too long to be decided or to end, or is refused for nothing.
 
-use super::sketch::{A, B, Sketch, WAIT, paused};
+use super::sketch::{A, Ask, B, Sketch, WAIT, paused};
 use crate::check::Finding;
+use crate::fault::Fault;
 use crate::history::{End, Event};
 
 #[test]
@@ -65,6 +66,55 @@ fn a_released_lock_is_not_busy() {
         matches!(found[..], [Finding::BusyAfterRelease { .. }]),
         "{found:?}"
     );
+}
+
+/// Seed 7 on PostgreSQL, 8 minutes in.
+#[test]
+fn a_process_that_is_killed_before_hold_min_is_over_keeps_the_row_seed_7() {
+    let sketch = |killed| {
+        let mut sketch = Sketch::default();
+        let ask = Ask {
+            hold_min: Some(800),
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 0, ask);
+        sketch.enter(A, 1, 0, ("x", 10));
+        sketch.leave(A, 1, 20, 20);
+        sketch.worker(A, 30, Event::Released { call: 1 });
+        sketch.answer(A, 1, 30, End::Done, None);
+        let mut sketch = sketch.runner(killed, Event::Killed { life: A });
+        sketch.ask(B, 1, 2_301, None);
+        sketch.answer(B, 1, 2_305, End::Busy, Some(10));
+        sketch.findings()
+    };
+    assert_eq!(sketch(799), []);
+    assert!(
+        matches!(sketch(801)[..], [Finding::BusyAfterRelease { .. }]),
+        "{:?}",
+        sketch(801)
+    );
+}
+
+#[test]
+fn postgres_may_forget_a_release_when_it_crashes_right_after() {
+    let sketch = |store: &str, crash| {
+        let begin = Event::Begin {
+            store: store.to_owned(),
+            seed: 1,
+            end: 0,
+        };
+        let fault = Fault::KillServer;
+        let sketch = Sketch::default().runner(0, begin).section(A, 1, 10, 0, 100);
+        let mut sketch = sketch.runner(crash, Event::Fault { fault });
+        sketch.worker(A, 100, Event::Released { call: 1 });
+        sketch.ask(B, 1, 2_000, None);
+        sketch.answer(B, 1, 2_005, End::Busy, Some(10));
+        sketch.findings()
+    };
+    assert_eq!(sketch("postgres", 1_100), []);
+    assert_eq!(sketch("postgres", 99).len(), 1);
+    assert_eq!(sketch("postgres", 1_101).len(), 1);
+    assert_eq!(sketch("mysql", 1_000).len(), 1);
 }
 
 /// Seed 20 on MariaDB, 5.5 minutes in: a guard was released and the lease went to the next waiter of the process, which

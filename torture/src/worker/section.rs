@@ -237,7 +237,7 @@ async fn until_lost<L>(
 #[cfg(test)]
 mod tests {
     use dblock::LockManager;
-    use dblock::store::memory::MemoryStore;
+    use dblock::store::MemoryStore;
     use fastrand::Rng;
 
     use super::super::mix;

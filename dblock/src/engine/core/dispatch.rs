@@ -1,13 +1,14 @@
-//! Which requests go together, and when.
+//! Which requests go together in a batch, and when it is sent.
 //!
 //! Group commit: while a batch is on its way, the next one collects. A store that takes three calls at once gets a
-//! lane for each kind of request, so that a renewal never waits behind acquires; one that takes fewer gets mixed
-//! batches on one lane.
+//! lane for each kind of request, so that a renewal never waits behind acquires. A store that takes fewer gets
+//! mixed batches on one lane.
 //!
-//! A batch costs a commit, however few requests are in it, and callers whose requests were answered together tend to
-//! ask again together. So a batch of acquires waits, once and for a moment, for a batch of releases that is on its
-//! way and no smaller, and the other way round: its callers are about to want the same. It also waits for callers
-//! that the last batch has answered and that do not run yet.
+//! Batches are coalesced: a batch costs one commit, however few requests are in it, and callers that were answered
+//! together tend to ask again together. So a batch of acquires waits a moment for a batch of releases that is on its
+//! way and is not smaller, because the callers of that one are about to acquire. The same holds the other way round.
+//! A batch also waits for callers that the last batch has answered and that do not run yet. Each batch waits only
+//! once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,35 +16,49 @@ use std::time::Duration;
 use super::out::Kind;
 use super::time::Time;
 
-/// The most requests of one batch.
+/// The most requests in a batch.
 pub(crate) const MAX_BATCH: usize = 1024;
 
-/// How long a batch waits for another one: a commit takes less, unless something is wrong.
+/// Time limit of a batch, connecting included. After it the connection is given up and the outcome is unknown.
+/// Commits of two seconds must succeed, and a renewal that hangs must leave time to be sent again before its
+/// lease ends.
+const TIMEOUT: Duration = Duration::from_millis(2500);
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The time limit of a batch that has a request with this limit; `None`: the usual one.
+pub(crate) fn time_limit(limit: Option<Duration>) -> Duration {
+    limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT)
+}
+
+/// Longest time that a batch waits for another one: a commit takes less, unless something is wrong.
 const HOLD_BACK: Duration = Duration::from_millis(2);
 
-/// A batch of fewer is not waited for.
+/// A batch with fewer requests is not waited for.
 const SMALLEST_TO_WAIT_FOR: usize = 3;
+
+/// A batch of so many does not wait: one more would hardly be cheaper, and meanwhile the store could work.
+const LARGE: usize = 64;
 
 /// One lane for everything, or one for each kind of request.
 const MIXED: [&[Kind]; 1] = [&[Kind::Extend, Kind::Release, Kind::Acquire]];
 const APART: [&[Kind]; 3] = [&[Kind::Extend], &[Kind::Release], &[Kind::Acquire]];
 
-/// `K` stands for a key.
+/// `K` is the type of a key.
 #[derive(Debug)]
 pub(crate) struct Dispatch<K> {
     lanes: Vec<Lane<K>>,
-    /// A batch waits for another one until then.
+    /// A batch is held back until then.
     held_back_until: Option<Time>,
 }
 
 #[derive(Debug)]
 struct Lane<K> {
     kinds: &'static [Kind],
-    /// Keys with something to send, and how large a batch each may go in.
+    /// Keys with something to send, each with the largest batch that it may be part of.
     ready: VecDeque<(K, usize)>,
     /// How many requests are on their way, and since when.
     on_its_way: Option<(usize, Time)>,
-    /// Since when the next batch waits for another one. That is done once a batch.
+    /// Since when the next batch is held back. Each batch is held back only once.
     held_back_since: Option<Time>,
 }
 
@@ -67,14 +82,14 @@ impl<K> Dispatch<K> {
         }
     }
 
-    /// The key has a request of this kind. It may go in a batch of at most `most_together`.
+    /// Lists a key with a request of this kind. Its batch may have at most `most_together` requests.
     pub(crate) fn ready(&mut self, key: K, kind: Kind, most_together: usize) {
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.kinds.contains(&kind)) {
             lane.ready.push_back((key, most_together));
         }
     }
 
-    /// A lane whose next batch can go out now. `resuming`: callers have been answered that do not run yet.
+    /// A lane whose next batch can be sent now. `resuming`: some answered callers do not run yet.
     pub(crate) fn next_lane(&mut self, now: Time, resuming: bool) -> Option<usize> {
         self.held_back_until = None;
         (0..self.lanes.len()).find(|lane| self.may_send(*lane, now, resuming))
@@ -93,13 +108,16 @@ impl<K> Dispatch<K> {
         }
     }
 
-    /// Until when a lane waits for the batch of its counterpart, or for callers that were answered just now.
+    /// The time until which a lane waits for the batch of its counterpart, or for callers that were just answered.
     fn waits_until(&mut self, at: usize, now: Time, resuming: bool) -> Option<Time> {
         let counterpart = match self.lanes[at].kinds {
             [Kind::Release] => Kind::Acquire,
             [Kind::Acquire] => Kind::Release,
             _ => return None,
         };
+        if self.lanes[at].ready.len() >= LARGE {
+            return None;
+        }
         if resuming {
             let since = *self.lanes[at].held_back_since.get_or_insert(now);
             return Some(since + HOLD_BACK);
@@ -111,12 +129,12 @@ impl<K> Dispatch<K> {
         (count >= SMALLEST_TO_WAIT_FOR && lane.ready.len() <= count).then(|| since + HOLD_BACK)
     }
 
-    /// When to ask again for a batch that waits for another one.
+    /// When a batch that is held back may be sent.
     pub(crate) fn held_back_until(&self) -> Option<Time> {
         self.held_back_until
     }
 
-    /// The keys of a lane's next batch. It is on its way until [`answered`](Self::answered).
+    /// Takes the keys of a lane's next batch. The batch is on its way until [`answered`](Self::answered).
     pub(crate) fn take(&mut self, lane: usize, now: Time) -> (Vec<K>, &'static [Kind]) {
         let lane = &mut self.lanes[lane];
         let mut keys = Vec::new();
@@ -133,7 +151,7 @@ impl<K> Dispatch<K> {
         (keys, lane.kinds)
     }
 
-    /// The batch of a lane is back.
+    /// The batch of a lane was answered.
     pub(crate) fn answered(&mut self, lane: usize) {
         self.lanes[lane].on_its_way = None;
     }
@@ -197,6 +215,16 @@ mod tests {
             dispatch.next_lane(now + HOLD_BACK, true).is_some(),
             "for a moment only"
         );
+    }
+
+    #[test]
+    fn a_large_batch_does_not_wait() {
+        let now = Time::from_nanos(1);
+        let mut dispatch = Dispatch::new(3);
+        ready(&mut dispatch, Kind::Acquire, 63);
+        assert_eq!(dispatch.next_lane(now, true), None);
+        ready(&mut dispatch, Kind::Acquire, 1);
+        assert!(dispatch.next_lane(now, true).is_some());
     }
 
     #[test]

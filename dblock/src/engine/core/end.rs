@@ -1,8 +1,8 @@
 //! The end of an ownership, in one atomic word that bodies and the engine share.
 //!
-//! The word is a deadline, or the fact that it has ended, with the reason and the time. Both can look at any moment,
-//! and whoever finds the deadline past ends it for all: it never lives again, because a deadline is moved only
-//! from a deadline that is still ahead.
+//! The word is either a deadline, or an end with its reason and time. Both sides may look at any moment, and the
+//! first to find the deadline past ends the ownership for all. An ended ownership never lives again, because a
+//! deadline is moved only while it is still ahead.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
@@ -11,7 +11,7 @@ use super::time::Time;
 use crate::engine::sync::AtomicU64;
 use crate::error::LostReason;
 
-/// The reasons, by the number that stands for each in the word's upper four bits. 0 there means: not ended.
+/// Each reason is stored as its number, from 1, in the word's upper four bits. 0 there means: not ended.
 const REASONS: [LostReason; 6] = [
     LostReason::Expired,
     LostReason::Gone,
@@ -26,12 +26,12 @@ const TIME_BITS: u32 = 60;
 #[derive(Debug)]
 pub(crate) struct End(AtomicU64);
 
-/// What the word says.
+/// The decoded word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// Unless it is moved, at this time.
+    /// It ends at this time, unless the deadline is moved.
     At(Time),
-    /// It has, at this time.
+    /// It ended at this time, for this reason.
     Ended(LostReason, Time),
 }
 
@@ -44,7 +44,7 @@ impl End {
         decode(self.0.load(Acquire))
     }
 
-    /// Moves the deadline, unless it has passed. It never moves back.
+    /// Moves the deadline, unless it has passed. A deadline never moves back.
     pub(crate) fn move_to(&self, deadline: Time, now: Time) {
         self.change(|ends| match ends {
             Ends::At(before) if now < before || flawed(Flaw::LostLivesAgain) => {
@@ -54,16 +54,16 @@ impl End {
         });
     }
 
-    /// Ends it. Returns whether this call did: the first reason stays.
+    /// Ends the ownership. Returns whether this call ended it: the first reason stays.
     pub(crate) fn end(&self, reason: LostReason, now: Time) -> bool {
         self.change(|ends| match ends {
-            // Nobody may have looked when its time was over.
+            // The deadline may have passed unnoticed.
             Ends::At(deadline) => Some(Ends::Ended(reason, deadline.min(now))),
             Ends::Ended(..) => None,
         })
     }
 
-    /// Ends it if its time is over.
+    /// Ends the ownership if the deadline has passed. Returns whether this call ended it.
     pub(crate) fn end_in_time(&self, reason: LostReason, now: Time) -> bool {
         self.change(|ends| match ends {
             Ends::At(deadline) if now >= deadline => Some(Ends::Ended(reason, deadline)),
@@ -151,7 +151,7 @@ mod loom_tests {
         Time::from_nanos(nanos)
     }
 
-    /// Does both beside each other to an end at 10. Returns what they return, and what the word says then.
+    /// Runs both at the same time on an end at 10. Returns their results, and the word afterwards.
     fn beside<A: 'static, B: 'static>(
         one: impl FnOnce(&End) -> A + 'static,
         other: impl FnOnce(&End) -> B + 'static,
@@ -206,7 +206,7 @@ mod loom_tests {
             let seen = [end.read(), end.read(), end.read()];
             moves.join().unwrap();
             ends.join().unwrap();
-            // A reader may miss some of these, and goes back to none.
+            // A reader may miss some of these states, and never sees an earlier one again.
             let order = [
                 Ends::At(at(10)),
                 Ends::At(at(20)),
@@ -243,7 +243,7 @@ mod loom_tests {
         ] {
             for sees in [
                 |end: &End| end.read() != Ends::At(at(10)),
-                // It ended before, or its deadline was moved.
+                // It had ended before, or its deadline was moved.
                 |end: &End| !end.end_in_time(LostReason::Expired, at(15)),
             ] {
                 in_every_order(move || {

@@ -1,4 +1,4 @@
-//! What a step is told beside its event.
+//! The inputs of a step beside its event.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use uuid::Uuid;
 
 use super::time::Time;
 
-/// What a step is told beside its event.
+/// The inputs of a step beside its event.
 pub(crate) struct Env<'a> {
     pub(crate) now: Time,
-    /// The store can tell of releases.
+    /// The store has wake-ups.
     pub(crate) wake_ups: bool,
-    /// Releases by other processes are heard just now.
+    /// The engine receives wake-ups at this moment.
     pub(crate) listening: bool,
-    /// Locks may be handed over inside the process.
+    /// Local hand-over is switched on.
     pub(crate) hand_over: bool,
     pub(crate) random: &'a mut dyn Random,
 }
 
-/// Chance as an input.
+/// Randomness as an input.
 pub(crate) trait Random {
-    /// A fresh id, never given before.
+    /// A fresh id, never returned before.
     fn lease_id(&mut self) -> Uuid;
 
     /// From 0 up to, but not including, 1.

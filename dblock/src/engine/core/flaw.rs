@@ -3,14 +3,14 @@
 
 macro_rules! flaws {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// A rule that the core leaves out.
+        /// A rule that the core can leave out, so that the simulation has to find its absence.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Flaw {
             $($(#[$doc])* $name),+
         }
 
         impl Flaw {
-            /// Every flaw there is.
+            /// All flaws.
             pub const ALL: &[Self] = &[$(Self::$name),+];
         }
     };
@@ -19,33 +19,33 @@ macro_rules! flaws {
 flaws! {
     /// A wake-up is believed whatever its token.
     OldWakeUpsAreBelieved,
-    /// A caller enters with next to nothing left of a lease that was passed on.
+    /// A caller enters although almost nothing is left of the lease that was passed on.
     TooLittleIsEnough,
-    /// The end of a lease is counted from when the answer came.
+    /// The end of a lease is counted from when the answer arrived.
     DeadlineFromTheAnswer,
-    /// A lease that was lost may be handed over.
+    /// A lost lease may be handed over.
     HandOverAfterLoss,
     /// A lease whose release was sent may be handed over.
     HandOverWhileReleasing,
-    /// The next owner has the same token.
+    /// A local hand-over keeps the token.
     HandOverKeepsToken,
     /// A lease is handed over more often than tokens were kept free.
     HandOverBeyondSpareTokens,
-    /// No ask asks for a place in the queue.
+    /// No ask queues.
     NobodyQueues,
-    /// Wake-ups change nothing.
+    /// A wake-up changes nothing.
     WakeUpsAreIgnored,
-    /// Places that nobody waits for are kept.
+    /// A place is kept although no caller waits for it.
     PlacesAreKept,
-    /// Callers whose time is over are not told.
+    /// A caller whose timeout has passed is not answered.
     TimeoutsAreForgotten,
     /// An acquire of unknown outcome is asked again with the same lease.
     UnknownOutcomeIsRepeated,
-    /// An answer is taken for two.
+    /// An answer is used twice.
     AnswersCountTwice,
-    /// A lease ends here when it ends in the store.
+    /// The local deadline is the end in the store, without the margin.
     NoMargin,
-    /// What is left of a lease that was passed on counts from the wake-up.
+    /// The end of a lease that was passed on is counted from the wake-up.
     PlacesCountFromTheWakeUp,
     /// A wake-up is believed while an ask is on its way.
     WakeUpsAreBelievedWhileAsking,
@@ -61,38 +61,40 @@ flaws! {
     LastReleaseIsSentEarly,
     /// The deadline of a lease that has ended is moved.
     LostLivesAgain,
-    /// Whoever leaves takes all its holds along.
+    /// The end of one hold ends all holds of the owner.
     HoldsAreForgotten,
-    /// The lease that somebody entered with is asked for again.
+    /// A lease with which a caller has entered is asked for again.
     EnteredPlaceIsKept,
     /// A lease whose ask has an unknown outcome is asked for again.
     UnknownPlaceIsKept,
-    /// A lease that was withdrawn is asked for again.
+    /// A withdrawn lease is asked for again.
     WithdrawnPlaceIsKept,
-    /// A lease that was told `Lost` is asked for again.
+    /// A lease that was answered `Lost` is asked for again.
     LostPlaceIsKept,
-    /// An answer that found the row locked gives the place more time.
+    /// An answer that found the row locked extends the place.
     SkippedCounts,
-    /// Busy read from a snapshot gives the place more time.
+    /// A `Busy` that was read from a snapshot extends the place.
     BusyCounts,
-    /// Whoever hears wake-ups does not poll.
+    /// A process that receives wake-ups does not poll.
     ListenersDoNotPoll,
     /// No lease is renewed.
     NothingIsRenewed,
     /// The row is free when the body ends, whatever `hold_min` says.
     HoldMinIsForgotten,
-    /// A body stays for longer than `max_hold`.
+    /// A body may stay for longer than `max_hold`.
     MaxHoldIsForgotten,
-    /// A process hands the lock over in its own ranks for good.
+    /// A process hands the lock over locally for ever.
     TurnsNeverEnd,
     /// A revoked lease is handed over.
     RevokedIsHandedOver,
-    /// Callers that went away are answered.
+    /// A caller that is gone is answered.
     GoneCallersAreKept,
     /// A release of unknown outcome is not repeated.
     UnknownReleaseIsDone,
-    /// Requests go out while another one is on its way.
+    /// A request is sent while another one is on its way.
     RequestsOvertake,
+    /// The store flushes no release, not even one that passes the row on with a lease that ends first.
+    PassOnIsNotFlushed,
 }
 
 #[cfg(feature = "simulation")]
@@ -105,7 +107,7 @@ mod switch {
         static FLAW: Cell<Option<Flaw>> = const { Cell::new(None) };
     }
 
-    /// Puts a flaw into the core, for this thread.
+    /// Puts a flaw into the core, for this thread; `None` removes it.
     pub fn put_in(flaw: Option<Flaw>) {
         FLAW.set(flaw);
     }

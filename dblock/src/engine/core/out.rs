@@ -1,4 +1,4 @@
-//! What a step wants done. It is carried out after the key's mutex is let go.
+//! The output of a step: what it wants done. It is carried out after the key's mutex is released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,30 +11,30 @@ use crate::store::{Holder, Request, StoreError};
 
 pub(crate) use crate::store::Kind;
 
-/// What a step wants done. `C` is what a caller is answered with: a channel, or a number in a simulation.
+/// What a step wants done. `C` is the means to answer a caller: a channel, or a number in a simulation.
 #[derive(Debug)]
 pub(crate) struct Out<C> {
     pub(crate) replies: Vec<Reply<C>>,
-    /// These have ended or were revoked: whoever watches them is woken.
+    /// These ownerships have ended or were revoked: wake the tasks that watch them.
     pub(crate) changed: Vec<Arc<Ownership>>,
     pub(crate) notes: Vec<Note>,
     /// The key has something to send on this lane, and is not listed there yet.
     pub(crate) ready: Option<Kind>,
     /// The request that [`Event::Send`](super::key::Event::Send) asked for.
     pub(crate) request: Option<Request>,
-    /// How long the store may take for it, if that is less than usual.
+    /// Time limit of the store for the request, if shorter than usual.
     pub(crate) time_limit: Option<Duration>,
-    /// When time has to pass without another event.
+    /// When to step again if no other event comes first.
     pub(crate) look_at: Option<Time>,
-    /// Callers wait for a key that another process has.
+    /// Callers wait for a key that another process holds.
     pub(crate) wants_wake_ups: bool,
-    /// The number of the caller that has just come.
+    /// The number of the caller, for an acquire.
     pub(crate) waiter: u64,
-    /// The hold was added that was asked for.
+    /// Whether the hold was added, for a re-entry.
     pub(crate) entered: bool,
-    /// Nothing is held, wanted or on its way.
+    /// Nothing is held, waited for or on its way: the key can be forgotten.
     pub(crate) idle: bool,
-    /// A machine that panicked: to be dropped where no lock is held.
+    /// A machine that panicked. It must be dropped outside of all locks.
     pub(crate) broken: Option<Box<Machine<C>>>,
 }
 
@@ -63,28 +63,28 @@ pub(crate) enum Reply<C> {
     /// The caller has the lock.
     Granted(Box<Waiter<C>>, Arc<Ownership>),
     Refused(Box<Waiter<C>>, Refusal),
-    /// The row says what the caller did.
+    /// The store has confirmed what the caller did.
     Confirmed(C),
-    /// The lease had ended before.
+    /// The lease had already ended.
     Lost(C, LostReason),
-    /// The store did not say so in time. The last error, if there was one.
+    /// The store did not confirm it in time. With the last error, if there was one.
     Unconfirmed(C, Option<StoreError>),
 }
 
-/// Why a caller does not get the lock.
+/// Why a caller does not acquire the lock.
 #[derive(Debug, Clone)]
 pub(crate) enum Refusal {
-    /// Somebody holds it.
+    /// Another owner holds it.
     Held(Option<Holder>),
-    /// Its row is locked by somebody's transaction.
+    /// A transaction has its row locked.
     RowLocked,
-    /// The store has not said anything yet.
+    /// The store has not answered yet.
     NoAnswer,
     Store(StoreError),
     Shutdown,
 }
 
-/// What the store said last of a key.
+/// The store's last answer about a key.
 #[derive(Debug)]
 pub(crate) enum LastAnswer {
     Busy(Option<Holder>),
@@ -92,16 +92,16 @@ pub(crate) enum LastAnswer {
     Failed(StoreError),
 }
 
-/// For the log and for metrics.
+/// An entry for the log or for metrics.
 #[derive(Debug)]
 pub(crate) enum Note {
     TakenOver(Arc<Ownership>, Holder),
     Lost(Arc<Ownership>, LostReason),
     Revoked(Arc<Ownership>, Duration),
     Released(Arc<Ownership>),
-    /// The row did not know the lease any more when it was to be released.
+    /// The row no longer named the lease when it was to be released.
     GoneBeforeRelease(Arc<Ownership>),
-    /// A renewal or a release failed. `again`: and so did the one before it.
+    /// A renewal or a release failed. `again`: the one before it failed too.
     Failed {
         ownership: Arc<Ownership>,
         kind: Kind,
@@ -109,8 +109,8 @@ pub(crate) enum Note {
         again: bool,
     },
     RenewedAgain(Arc<Ownership>),
-    /// How late a renewal was that has just been confirmed.
+    /// How late the renewal was that has just been confirmed.
     RenewalLag(Duration),
-    /// A row that `hold_min` keeps busy was left to expire by itself.
+    /// A row that `hold_min` keeps busy was left to expire.
     LeftBusy(Arc<Ownership>),
 }

@@ -1,4 +1,4 @@
-//! One owner's time in a lease: what stays the same for it, and its end.
+//! One owner's share of a lease: its fixed data, and its end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::error::LostReason;
 use crate::key::Key;
 use crate::options::OnLost;
 
-/// What a caller asks for.
+/// The arguments of an acquire.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) owner: Uuid,
@@ -24,11 +24,11 @@ pub(crate) struct Call {
     pub(crate) on_lost: OnLost,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) hold_min: Option<Duration>,
-    /// The call chain holds another lock: it is let in even while the manager shuts down.
+    /// The call chain holds another lock: it may acquire even while the manager shuts down.
     pub(crate) nested: bool,
 }
 
-/// One owner's time in a lease. After a local hand-over the same lease has another ownership, with a larger token.
+/// One owner's share of a lease. After a local hand-over the same lease has a new ownership, with a larger token.
 #[derive(Debug)]
 pub(crate) struct Ownership {
     pub(crate) key: Key,
@@ -39,11 +39,11 @@ pub(crate) struct Ownership {
     pub(crate) lease_id: Uuid,
     pub(crate) fence_token: i64,
     pub(crate) call: Call,
-    /// When the owner entered; for a grant of the store, when its request was sent.
+    /// When the owner entered; for a grant by the store, when the request was sent.
     pub(crate) since: Time,
-    /// It ends here whatever is renewed.
+    /// `max_hold` ends it here, whatever is renewed.
     pub(crate) max_hold_until: Option<Time>,
-    /// The row stays busy until here even when the body ended.
+    /// The row stays busy until here, even when the body has ended before.
     pub(crate) hold_min_until: Option<Time>,
     end: End,
     revoked: AtomicBool,
@@ -51,8 +51,8 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// `entered` is when the owner is let in: what it asked for at most and at least counts from there.
-    /// `deadline` is that of the lease.
+    /// `entered` is when the owner enters: `max_hold` and `hold_min` count from there.
+    /// `deadline` is the lease's.
     pub(super) fn new(
         key: Key,
         call: Call,
@@ -76,8 +76,8 @@ impl Ownership {
         }
     }
 
-    /// Why it has ended, if it has; the first reason stays. `true` for the first look after its time: whoever
-    /// gets that calls [`tell`](Self::tell).
+    /// Why it has ended, if it has; the first reason stays. `true` for the first look after the deadline:
+    /// that caller must then call [`tell`](Self::tell).
     pub(crate) fn look(&self, now: Time) -> (Option<LostReason>, bool) {
         let reason = match self.max_hold_until {
             Some(end) if now >= end => LostReason::MaxHold,
@@ -91,13 +91,13 @@ impl Ownership {
         }
     }
 
-    /// Its lease ends later now, if it has not ended.
+    /// Moves the end to a later deadline of the lease, if it has not ended.
     pub(super) fn move_deadline(&self, deadline: Time, now: Time) {
         let deadline = self.max_hold_until.map_or(deadline, |end| end.min(deadline));
         self.end.move_to(deadline, now);
     }
 
-    /// Ends it. Returns whether this call did.
+    /// Ends it. Returns whether this call ended it.
     pub(crate) fn end(&self, reason: LostReason, now: Time) -> bool {
         self.end.end(reason, now)
     }
@@ -110,7 +110,7 @@ impl Ownership {
         }
     }
 
-    /// Why it has ended, if somebody has seen that it has.
+    /// Why it has ended, if that has been noticed.
     pub(super) fn ended(&self) -> Option<LostReason> {
         match self.end.read() {
             Ends::Ended(reason, _) => Some(reason),
@@ -118,7 +118,7 @@ impl Ownership {
         }
     }
 
-    /// For how long the owner has, or had, the lock.
+    /// How long the owner has, or had, the lock.
     pub(crate) fn held(&self, now: Time) -> Duration {
         match self.end.read() {
             Ends::At(_) => now.since(self.since),
@@ -134,12 +134,12 @@ impl Ownership {
         self.revoked.load(Ordering::Acquire)
     }
 
-    /// Wakes whoever waits for its end or for a revocation.
+    /// Wakes the tasks that wait for its end or for a revocation.
     pub(crate) fn tell(&self) {
         self.changed.notify_waiters();
     }
 
-    /// Completes when `test` holds, which is asked at once and whenever it is told.
+    /// Completes when `test` holds. The test runs at once and after each [`tell`](Self::tell).
     pub(crate) async fn until(&self, test: impl Fn(&Self) -> bool) {
         loop {
             let changed = self.changed.notified();
@@ -166,7 +166,7 @@ mod loom_tests {
         Time::from_nanos(nanos)
     }
 
-    /// One that ends at 10.
+    /// An ownership that ends at 10.
     fn ownership() -> Arc<Ownership> {
         let call = Call {
             owner: Uuid::nil(),
@@ -183,7 +183,7 @@ mod loom_tests {
         Arc::new(Ownership::new(key, call, (Uuid::nil(), 1), times, at(10)))
     }
 
-    /// Does this on a thread of its own.
+    /// Runs a closure on a thread of its own.
     fn spawn<T: 'static>(
         ownership: &Arc<Ownership>,
         does: impl FnOnce(&Ownership) -> T + 'static,
@@ -211,7 +211,7 @@ mod loom_tests {
         });
     }
 
-    /// Whoever waits for `test` is woken when `does` makes it true.
+    /// Checks that a task that waits for `test` is woken when `does` makes it true.
     fn wakes(does: fn(&Ownership), test: fn(&Ownership) -> bool) {
         in_every_order(move || {
             let ownership = ownership();

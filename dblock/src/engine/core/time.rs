@@ -1,9 +1,9 @@
-//! Instants as plain numbers. The core has no clock: the driver reads one, a simulation makes one up.
+//! Instants as plain numbers. The core has no clock: the driver reads a real one, a simulation makes one up.
 
 use std::ops::Add;
 use std::time::Duration;
 
-/// Nanoseconds since an origin that its maker chose. At most [`Time::MAX`], so that four bits stay free beside it.
+/// Nanoseconds since an origin that the creator chose. At most [`Time::MAX`], which leaves four bits free beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Time(u64);
 

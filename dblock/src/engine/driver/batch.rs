@@ -1,4 +1,4 @@
-//! Has the store carry out a batch, in bounded time and whatever the store does.
+//! Runs a batch on the store, in bounded time, whatever the store does.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -7,15 +7,9 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
-use crate::engine::core::dispatch::MAX_BATCH;
+use crate::engine::core::dispatch::{MAX_BATCH, time_limit};
 use crate::engine::shared::Cell;
 use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
-
-/// How long a batch may take, connecting included, before its connection is given up and its outcome is unknown.
-/// Commits of two seconds must go through; a renewal that hangs must leave time to be sent again before its lease
-/// ends.
-const TIMEOUT: Duration = Duration::from_millis(2500);
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Requests that go together.
 pub(super) struct Batch {
@@ -25,12 +19,12 @@ pub(super) struct Batch {
     limit: Duration,
 }
 
-/// A batch that came back.
+/// A batch and its answers.
 pub(super) struct Answered {
     pub(super) lane: usize,
     pub(super) cells: Vec<Arc<Cell>>,
     pub(super) answers: Vec<Result<Outcome, StoreError>>,
-    /// How large the next batch with one of these keys may be.
+    /// The largest batch that these keys may be part of next.
     pub(super) most_together: usize,
 }
 
@@ -40,14 +34,13 @@ impl Batch {
             lane,
             cells: Vec::new(),
             requests: Vec::new(),
-            limit: TIMEOUT,
+            limit: time_limit(None),
         }
     }
 
-    /// `limit`: how long the store may take for the request, if that is less than usual.
+    /// `limit`: time limit of the store for the request, if shorter than usual.
     pub(super) fn push(&mut self, cell: Arc<Cell>, request: Request, limit: Option<Duration>) {
-        let limit = limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT);
-        self.limit = self.limit.min(limit);
+        self.limit = self.limit.min(time_limit(limit));
         self.cells.push(cell);
         self.requests.push(request);
     }
@@ -56,7 +49,7 @@ impl Batch {
         self.requests.is_empty()
     }
 
-    /// Has `store` carry it out.
+    /// Runs the batch on `store`.
     pub(super) async fn run(self, store: Arc<dyn Store>) -> Answered {
         let count = self.requests.len();
         let (answers, most_together) = match apply(&*store, &self.requests, self.limit).await {
@@ -73,13 +66,13 @@ impl Batch {
 }
 
 /// # Errors
-/// The store gave no answers that can be told apart.
+/// The store did not give one answer to each request.
 async fn apply(
     store: &dyn Store,
     requests: &[Request],
     limit: Duration,
 ) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
-    // The call is inside the future too: a store may panic before it returns one.
+    // The call is inside the future too: a store may panic before it returns its future.
     let work = async { timeout(limit, store.apply(requests)).await };
     let message = match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(answers)) if answers.len() == requests.len() => return Ok(answers),

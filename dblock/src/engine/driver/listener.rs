@@ -1,4 +1,4 @@
-//! Hearing of releases by other processes. It only saves time: who hears nothing polls.
+//! Receives wake-ups of releases by other processes. They only save time: without them the callers poll.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use uuid::Uuid;
 use crate::key::Key;
 use crate::store::{Store, StoreError, StoreErrorKind, WakeUp};
 
-/// Listening ends when nobody has waited for so long.
+/// Listening ends when no caller has waited for this long.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// Pause before listening is tried again after it broke: starts at the first, grows to the longest.
+/// Pause before listening is tried again after it failed: starts at the first, grows to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Pause when the store says that it cannot.
+/// Pause when the store says that it does not support listening.
 const UNSUPPORTED_PAUSE: Duration = Duration::from_mins(10);
 
-/// What the engine hears.
+/// A report of the listener.
 #[derive(Debug)]
-pub(super) enum Heard {
-    /// Wake-ups are heard from here on: what was asked before may be out of date.
+pub(super) enum ListenerEvent {
+    /// Wake-ups arrive from here on. Answers from before may be out of date.
     Listening,
-    /// A key has been freed that somebody wanted.
+    /// A key has been freed for which others waited.
     Released(Key),
     /// A key was passed on to this lease, with this token.
     PassedOn(Key, Uuid, i64),
-    /// No wake-up is heard from here on.
-    Nothing,
+    /// No wake-ups arrive from here on.
+    Stopped,
 }
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(super) struct Listener {
     store: Option<Arc<dyn Store>>,
     tell: mpsc::UnboundedSender<WakeUp>,
     told: mpsc::UnboundedReceiver<WakeUp>,
-    /// At most one: the store's `listen`.
+    /// The running `listen` of the store: at most one.
     task: JoinSet<StoreError>,
     needed_at: Instant,
     retry_at: Instant,
@@ -66,7 +66,7 @@ impl Listener {
         }
     }
 
-    /// A caller waits for a key that another process has.
+    /// A caller waits for a key that another process holds.
     pub(super) fn need(&mut self, now: Instant) {
         self.needed_at = now;
         let Some(store) = &self.store else { return };
@@ -77,44 +77,44 @@ impl Listener {
         self.task.spawn(async move {
             store
                 .listen(&|wake_up| {
-                    // The engine that does not hear it any more has stopped.
+                    // The receiver is gone only when the engine has stopped.
                     let _ = tell.send(wake_up);
                 })
                 .await
         });
     }
 
-    /// What is heard next.
+    /// The next report.
     ///
     /// # Cancel safety
-    /// Nothing is lost.
-    pub(super) async fn next(&mut self) -> Heard {
+    /// No report is lost when the future is dropped.
+    pub(super) async fn next(&mut self) -> ListenerEvent {
         loop {
             let idle_at = self.needed_at + IDLE;
             tokio::select! {
-                // What was told before the end comes before the end.
+                // Wake-ups that were sent before the end of listening are reported before it.
                 biased;
                 Some(wake_up) = self.told.recv() => match wake_up {
-                    WakeUp::Released(key) => return Heard::Released(key),
+                    WakeUp::Released(key) => return ListenerEvent::Released(key),
                     WakeUp::PassedOn { key, lease_id, fence_token } => {
-                        return Heard::PassedOn(key, lease_id, fence_token);
+                        return ListenerEvent::PassedOn(key, lease_id, fence_token);
                     }
                     WakeUp::Listening => {
                         self.pause = FIRST_PAUSE;
                         if std::mem::take(&mut self.complained) {
                             tracing::info!("releases by other processes are heard again");
                         }
-                        return Heard::Listening;
+                        return ListenerEvent::Listening;
                     }
                 },
                 Some(ended) = self.task.join_next() => {
                     match ended {
                         Ok(error) => self.broke(&error),
-                        // Stopped for want of waiters.
+                        // Stopped because no caller waited.
                         Err(error) if error.is_cancelled() => {}
                         Err(_) => self.broke(&StoreError::new(StoreErrorKind::Other, "the store panicked")),
                     }
-                    return Heard::Nothing;
+                    return ListenerEvent::Stopped;
                 }
                 () = sleep_until(idle_at), if !self.task.is_empty() => {
                     self.task.abort_all();

@@ -17,20 +17,20 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::batch::{Answered, Batch};
-use self::listener::{Heard, Listener};
+use self::listener::{Listener, ListenerEvent};
 use self::stop::Stop;
 use super::core::key::Event;
 use super::handle::Command;
 use super::resumption::Resumption;
 use super::shared::Shared;
 
-/// How long a stopping engine waits for releases to go through.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a stopping engine waits for its releases, and then for the store to close.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Driver {
     shared: Arc<Shared>,
     inbox: mpsc::UnboundedReceiver<Command>,
-    /// Nothing will come any more, and that was handled.
+    /// Every handle is gone, and that was handled.
     inbox_ended: bool,
     listener: Listener,
     /// At most one for each lane.
@@ -38,7 +38,7 @@ pub(super) struct Driver {
     /// The callers that the last batch has answered.
     resumption: Option<Arc<Resumption>>,
     admin_tasks: JoinSet<()>,
-    /// Admin tasks take turns: all connections but one are for locks.
+    /// One permit: admin tasks run one at a time, because all connections but one are for locks.
     turn: Arc<Semaphore>,
     stop: Stop,
 }
@@ -58,7 +58,7 @@ impl Driver {
         }
     }
 
-    /// Works until the last handle is gone and everything is released, or until it is shut down.
+    /// Runs until the last handle is gone and everything is released, or until it is shut down.
     pub(super) async fn run(mut self, purge_after: Option<Duration>) {
         let mut background = purge::start(
             Arc::clone(&self.shared.store),
@@ -80,7 +80,7 @@ impl Driver {
                 Some(answered) = self.batches.next() => self.answer(answered),
                 () = self.shared.wake.notified() => {}
                 command = self.inbox.recv(), if !self.inbox_ended => self.handle(command),
-                heard = self.listener.next() => self.hear(heard),
+                event = self.listener.next() => self.handle_wake_up(event),
                 Some(_) = self.admin_tasks.join_next() => {}
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
             }
@@ -96,7 +96,7 @@ impl Driver {
         look.into_iter().chain(self.stop.wakes_at()).min()
     }
 
-    /// Sends what is ready on every free lane.
+    /// Sends a batch on every free lane that has something to send.
     fn send_batches(&mut self) {
         loop {
             let (lane, cells, kinds) = {
@@ -111,7 +111,7 @@ impl Driver {
             };
             let mut batch = Batch::new(lane);
             for cell in cells {
-                // What the key needs may have changed since it was listed.
+                // The key may need something else by now.
                 if let Some((request, limit)) = self.shared.request(&cell, kinds) {
                     batch.push(cell, request, limit);
                 }
@@ -125,7 +125,7 @@ impl Driver {
         }
     }
 
-    /// Feeds the answers of a batch back.
+    /// Gives the answers of a batch to the machines.
     fn answer(&mut self, answered: Answered) {
         self.shared.schedule().dispatch.answered(answered.lane);
         self.shared.health.note(&answered.answers);
@@ -148,9 +148,9 @@ impl Driver {
                 self.shared.each(|| Event::Refuse);
             }
             None => {
-                // Every manager, guard and body is gone: what they held is being released.
+                // Every manager, guard and body is gone. Their locks are being released.
                 self.inbox_ended = true;
-                self.stop.begin(FAREWELL, None);
+                self.stop.begin(SHUTDOWN_TIMEOUT, None);
             }
         }
     }
@@ -162,24 +162,24 @@ impl Driver {
         }
     }
 
-    fn hear(&mut self, heard: Heard) {
+    fn handle_wake_up(&mut self, event: ListenerEvent) {
         let shared = &self.shared;
-        match heard {
-            Heard::Released(key) => {
+        match event {
+            ListenerEvent::Released(key) => {
                 if let Some(cell) = shared.find(&key) {
                     shared.step(&cell, Event::WokenUp);
                 }
             }
-            Heard::PassedOn(key, lease_id, fence_token) => {
+            ListenerEvent::PassedOn(key, lease_id, fence_token) => {
                 if let Some(cell) = shared.find(&key) {
                     shared.step(&cell, Event::PassedOn(lease_id, fence_token));
                 }
             }
-            Heard::Listening => {
+            ListenerEvent::Listening => {
                 shared.listening.store(true, Ordering::Relaxed);
                 shared.each(|| Event::WokenUp);
             }
-            Heard::Nothing => {
+            ListenerEvent::Stopped => {
                 shared.listening.store(false, Ordering::Relaxed);
                 shared.each(|| Event::WakeUpsLost);
             }
@@ -189,7 +189,10 @@ impl Driver {
     async fn finish(mut self) {
         self.batches.clear();
         self.admin_tasks.shutdown().await;
-        if timeout(FAREWELL, self.shared.store.close()).await.is_err() {
+        if timeout(SHUTDOWN_TIMEOUT, self.shared.store.close())
+            .await
+            .is_err()
+        {
             tracing::warn!("the lock store did not close in time");
         }
         self.stop.finish();
@@ -197,7 +200,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// However the engine ends, no body goes on with a lease that is no longer renewed, and no caller waits for an answer.
+    /// However the engine ends, no body goes on with a lease that is not renewed, and no caller waits on.
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.stopped.store(true, Ordering::Release);

@@ -1,10 +1,10 @@
-//! Deleting the rows of keys that nobody uses any more: in the background, and for operators.
+//! Purges the rows of keys that nobody uses any more: in the background, and for operators.
 //!
-//! Rows stay after a release, so a table with a key for each order would grow for ever. A pass walks over the
-//! table in small steps with pauses in between. While it lasts it takes at most ten steps a second, which look
-//! at 5,000 rows, and keeps the connection for admin tasks busy for at most a fifth of the time: a million rows take
-//! a little more than three minutes. A step is one statement; where a store looks before it deletes, one more
-//! round trip or two if there is something to delete. Every manager does its own passes.
+//! Rows stay after a release, so a table with a key for each order would grow for ever. A pass walks over the table
+//! in small steps with pauses in between. It takes at most ten steps a second, which look at 5,000 rows, and keeps
+//! the connection for admin tasks busy for at most a fifth of the time: a million rows take a little more than three
+//! minutes. A step is one statement. A store that looks before it deletes needs one or two more round trips when
+//! there is something to delete. Every manager does its own passes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,30 +18,31 @@ use crate::error::LockError;
 use crate::key::Key;
 use crate::store::{Purged, Store, StoreError, StoreErrorKind};
 
-/// The shortest time that a row must have been idle. A first token of a key is the clock's: a purge is as safe
-/// against a clock that is set back as this time is long.
+/// Shortest idle time before a row may be purged. The first token of a key without a row is the clock's, so a
+/// purge is safe as long as the clock is set back by less than the idle time.
 pub(crate) const SHORTEST_IDLE: Duration = Duration::from_hours(24);
 
-/// The time where none is given.
+/// Idle time where none is given.
 pub(crate) const DEFAULT_IDLE: Duration = Duration::from_hours(7 * 24);
 
 /// How many rows a step looks at.
 const STEP_ROWS: u32 = 500;
 
-/// How long a step may take.
+/// Time limit of a step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pause after a step in the background: at least so long, and so many times as long as the step was.
+/// The pause after a step in the background: at least this, and at least `PAUSE_PER_STEP` times as long as the step
+/// took.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_PER_STEP: u32 = 4;
 
-/// The first pass comes within this time, so that programs that run for an hour do their share; the next ones
-/// when rows have grown older by this part of the purge's age, so that a pass finds what it is worth.
+/// The first pass starts within this time, so that programs that run for only an hour do their share. The
+/// next passes start after this part of the idle time, so that each finds enough rows to be worth it.
 const FIRST_PASS_WITHIN: Duration = Duration::from_hours(1);
 const PASSES_PER_IDLE: u32 = 24;
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_hours(1);
 
-/// Refuses a time that is too short.
+/// Refuses an idle time that is too short.
 pub(crate) fn check(idle: Duration) -> Result<(), LockError> {
     if idle < SHORTEST_IDLE {
         return Err(LockError::invalid(format!(
@@ -52,7 +53,7 @@ pub(crate) fn check(idle: Duration) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Purges in the background until the handle is dropped.
+/// Purges in the background until the returned handle is dropped.
 pub(super) fn start(
     store: Arc<dyn Store>,
     turn: Arc<Semaphore>,
@@ -70,10 +71,10 @@ pub(super) fn start(
 
 struct Background {
     store: Arc<dyn Store>,
-    /// One permit for each step: admin tasks take turns, and locks have the other connections.
+    /// One permit for each step: admin tasks run one at a time, because the other connections are for locks.
     turn: Arc<Semaphore>,
     idle: Duration,
-    /// Where the pass is. One that failed goes on from here.
+    /// The last key of the pass so far. After a failure the pass continues from there.
     after: Option<Key>,
     /// The last failure was logged.
     complained: bool,
@@ -94,7 +95,7 @@ impl Background {
                     PAUSE_AFTER_FAILURE
                 }
             };
-            // Processes that started together do not stay in step.
+            // Jitter, so that processes that started together do not purge in step.
             pause = pause.mul_f64(0.75 + fastrand::f64() / 2.0);
         }
     }
@@ -134,7 +135,7 @@ async fn step(store: &dyn Store, idle: Duration, after: Option<&Key>) -> Result<
 }
 
 impl EngineHandle {
-    /// A pass now. Each step is an admin task of its own, so that others get their turn.
+    /// Does a whole pass now. Each step is an admin task of its own, so that others can run in between.
     pub(crate) async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
         check(idle)?;
         let (mut rows, mut after) = (0, None);
@@ -150,7 +151,7 @@ impl EngineHandle {
                 return Ok(rows);
             };
             tracing::debug!(rows, %last, "purging idle rows");
-            // Half of the time is left to others.
+            // Leaves half of the time to others.
             sleep(start.elapsed()).await;
         }
     }

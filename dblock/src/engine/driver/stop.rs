@@ -1,4 +1,4 @@
-//! The end of the engine, in three steps: work, grace, farewell.
+//! The end of the engine, in three states: working, grace, closing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,29 +7,29 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Driver, FAREWELL};
+use super::{Driver, SHUTDOWN_TIMEOUT};
 use crate::engine::core::key::Event;
-use crate::options::MAX_DURATION;
+use crate::options::LockOptions;
 
-/// The end of the engine.
+/// How far the engine is on its way to its end.
 pub(super) enum Stop {
     No,
-    /// No new outermost locks; what is held at `end_at` is ended.
+    /// New outermost locks are refused. Leases still held at `end_at` are ended.
     Grace {
         end_at: Instant,
         done: Vec<oneshot::Sender<()>>,
     },
-    /// Everything has been ended; releases may go on until `give_up_at`.
-    Farewell {
+    /// All leases are ended. Releases may go on until `give_up_at`.
+    Closing {
         give_up_at: Instant,
         done: Vec<oneshot::Sender<()>>,
     },
 }
 
 impl Stop {
-    /// Begins the grace, or cuts it short. `asker` is told when the engine has stopped.
+    /// Begins the grace, or shortens it. `asker` is told when the engine has stopped.
     pub(super) fn begin(&mut self, grace: Duration, asker: Option<oneshot::Sender<()>>) {
-        let sooner = Instant::now() + grace.min(MAX_DURATION);
+        let sooner = Instant::now() + grace.min(LockOptions::MAX_DURATION);
         match self {
             Self::No => {
                 *self = Self::Grace {
@@ -41,20 +41,20 @@ impl Stop {
                 *end_at = sooner.min(*end_at);
                 done.extend(asker);
             }
-            Self::Farewell { done, .. } => done.extend(asker),
+            Self::Closing { done, .. } => done.extend(asker),
         }
     }
 
     pub(super) fn wakes_at(&self) -> Option<Instant> {
         match self {
             Self::No => None,
-            Self::Grace { end_at: at, .. } | Self::Farewell { give_up_at: at, .. } => Some(*at),
+            Self::Grace { end_at: at, .. } | Self::Closing { give_up_at: at, .. } => Some(*at),
         }
     }
 
     /// Tells those who asked that the engine has stopped.
     pub(super) fn finish(&mut self) {
-        if let Self::Grace { done, .. } | Self::Farewell { done, .. } = std::mem::replace(self, Self::No) {
+        if let Self::Grace { done, .. } | Self::Closing { done, .. } = std::mem::replace(self, Self::No) {
             for asker in done {
                 let _ = asker.send(());
             }
@@ -63,7 +63,7 @@ impl Stop {
 }
 
 impl Driver {
-    /// Moves the stop on. Returns whether the engine is done.
+    /// Moves on to the next state if it is due. Returns whether the engine is done.
     pub(super) fn may_stop(&mut self) -> bool {
         let now = Instant::now();
         let shared = Arc::clone(&self.shared);
@@ -73,8 +73,8 @@ impl Driver {
                 return false;
             }
             let done = std::mem::take(done);
-            self.stop = Stop::Farewell {
-                give_up_at: now + FAREWELL,
+            self.stop = Stop::Closing {
+                give_up_at: now + SHUTDOWN_TIMEOUT,
                 done,
             };
             self.shared.stopped.store(true, Ordering::Release);
@@ -82,7 +82,7 @@ impl Driver {
             self.send_batches();
         }
         match self.stop {
-            Stop::Farewell { give_up_at, .. } => {
+            Stop::Closing { give_up_at, .. } => {
                 let busy = counts.busy.load(Ordering::Acquire) > 0 || !self.admin_tasks.is_empty();
                 !busy || now >= give_up_at
             }

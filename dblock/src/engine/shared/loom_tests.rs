@@ -1,4 +1,4 @@
-//! Callers and the driver on one key, in every order of what they do to what they share. The clock stands still.
+//! Callers and the driver on one key, in every order of their steps on what they share. The clock stands still.
 
 use std::pin::Pin;
 
@@ -14,10 +14,10 @@ use crate::error::LockError;
 use crate::options::LockOptions;
 use crate::store::MemoryStore;
 
-/// Somebody who takes the lock and leaves it at once.
+/// A caller that takes the lock and releases it at once.
 type Caller = MaybeDone<LocalBoxFuture<'static, Left>>;
 
-/// What became of taking the lock, and then of leaving it.
+/// The result of the acquire, and then of the release.
 type Left = Result<Result<(), Unconfirmed>, LockError>;
 
 /// An engine whose driver is the test.
@@ -25,7 +25,7 @@ struct Engine {
     shared: Arc<Shared>,
     handle: EngineHandle,
     key: Key,
-    /// Somebody holds the lock.
+    /// An owner holds the lock.
     inside: Arc<AtomicBool>,
 }
 
@@ -95,7 +95,7 @@ impl Engine {
         maybe_done(call_and_leave.boxed_local())
     }
 
-    /// Whether the driver looks again without going to sleep.
+    /// Whether the driver would look again without going to sleep.
     fn is_woken(&self) -> bool {
         self.shared.wake.notified().now_or_never().is_some()
     }
@@ -137,7 +137,7 @@ impl Engine {
     }
 }
 
-/// Goes on until it has to wait.
+/// Runs the caller until it has to wait.
 fn go_on(caller: &mut Caller) {
     let _ = caller.now_or_never();
 }
@@ -214,7 +214,7 @@ fn no_request_is_forgotten() {
 #[test]
 fn a_request_wakes_the_driver() {
     check(false, |engine| {
-        // Not because of the caller's look.
+        // So that the caller's look does not wake the driver.
         engine.shared.schedule().planned = Some(seconds(1));
         let beside = go_on_beside(engine.caller(5));
         let sleeps = !engine.drive();
@@ -229,7 +229,7 @@ fn a_look_before_the_driver_s_next_wakes_it() {
         let mut waits = engine.caller(10);
         go_on(&mut waits);
         assert!(engine.is_woken());
-        // A look that has been.
+        // A look whose time has passed.
         engine.shared.schedule().planned = Some(seconds(1));
         let beside = go_on_beside(engine.caller(5));
         let planned = engine.planned();

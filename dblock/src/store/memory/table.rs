@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::key::Key;
 use crate::store::clock::micros;
-use crate::store::rules::{absent, carry_out};
+use crate::store::rules::carry_out;
 use crate::store::{LockRow, Outcome, Purged, Request, StoreError};
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) rows: BTreeMap<Key, LockRow>,
-    /// The clock's last reading, so that it never falls, not even between runtimes.
+    /// The last reading of the clock. It never goes back, not even between runtimes.
     pub(super) now: i64,
 }
 
@@ -26,7 +26,7 @@ impl Table {
                 carry_out(request, row).map(|(outcome, _)| outcome)
             }
             Entry::Vacant(place) => {
-                let mut row = absent(request.key.clone(), self.now);
+                let mut row = LockRow::new(request.key.clone(), self.now);
                 let (outcome, changed) = carry_out(request, &mut row)?;
                 if changed {
                     place.insert(row);
@@ -40,7 +40,7 @@ impl Table {
         let before = self.now.saturating_sub(micros(idle));
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let looked_at = self.rows.range((from, Bound::Unbounded)).take(limit);
+        let looked_at = self.rows.range::<Key, _>((from, Bound::Unbounded)).take(limit);
         let looked_at: Vec<_> = looked_at
             .map(|(key, row)| {
                 let last_used = row.expire_at.max(row.wanted_until).max(row.fence_ceiling);

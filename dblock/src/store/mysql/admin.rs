@@ -1,4 +1,4 @@
-//! What operators ask for. Unlike a batch, it may wait shortly for a row.
+//! The operators' calls. Unlike a batch, they may wait a short time for a row.
 
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
@@ -11,8 +11,8 @@ use crate::store::{InspectFilter, LockRow, StoreError};
 pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let (table, clock) = (&store.table_sql, sql::CLOCK);
     let prefix = filter.key_prefix().as_bytes();
-    // Both columns and literals are bytes, so LEFT counts bytes and nothing is a wildcard. The range
-    // makes it start at the first such key.
+    // Columns and literals are bytes, so LEFT counts bytes and no character is a wildcard. The range makes it
+    // start at the first such key.
     let held = if filter.is_held_only() {
         format!("AND reentrant_count > 0 AND expire_at > {clock}")
     } else {
@@ -38,8 +38,8 @@ pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Resul
 }
 
 pub(super) async fn revoke(store: &MySqlStore, key: &Key) -> Result<bool, StoreError> {
-    // The clock is up to a second old when the row was locked by somebody else. Then a lease that
-    // expired meanwhile is marked, which changes nothing: it is never extended and never revived.
+    // The clock is up to a second old when somebody else had the row locked. A lease that expired meanwhile
+    // may then be marked, which changes nothing: it is never extended and never revived.
     change_held(store, key, "revoked = TRUE").await
 }
 
@@ -49,7 +49,7 @@ pub(super) async fn force_release(store: &MySqlStore, key: &Key) -> Result<bool,
     change_held(store, key, &free).await
 }
 
-/// Makes `assignments` to the row of a held key. Whether it was held.
+/// Applies `assignments` to the row of a held key. Returns whether it was held.
 async fn change_held(store: &MySqlStore, key: &Key, assignments: &str) -> Result<bool, StoreError> {
     let text = format!(
         "UPDATE {} SET {assignments} WHERE lock_key = {} AND reentrant_count > 0 AND expire_at > {}",
@@ -62,6 +62,6 @@ async fn change_held(store: &MySqlStore, key: &Key, assignments: &str) -> Result
         .execute(&mut **connection)
         .await;
     let done = connection.finish(done.map_err(|error| store.failed(error)))?;
-    // sqlx asks for the rows met, not for those that changed.
+    // sqlx counts the rows that matched, not those that changed.
     Ok(done.rows_affected() > 0)
 }

@@ -1,11 +1,11 @@
-//! A batch of requests: rows are locked, the rules are applied to them here, and the changes are written.
+//! A batch of requests: locks the rows, applies the rules to them here, and writes the changes.
 //!
-//! Two round trips, whatever the size: the first locks and reads the rows that nobody else has locked,
-//! with the clock; the second writes and commits. One commit, so one flush to disk, for the whole batch.
-//! Between the two the rows are ours, so what is decided here is decided under the row lock.
+//! Two round trips, whatever the size. The first locks and reads the rows that nobody else has locked, with
+//! the clock. The second writes and commits: one commit, so one flush to disk, for the whole batch. Between
+//! the two the rows are locked by us, so the decision holds.
 //!
-//! Absent rows are inserted afterwards in a statement of their own. An insert is the only statement that
-//! can wait (for another process that inserts the same key), and no row is kept locked while it does.
+//! Absent rows are inserted afterwards, in a statement of their own. An insert is the only statement that can
+//! wait (for another process that inserts the same key), and no row stays locked while it waits.
 
 use std::collections::VecDeque;
 
@@ -13,15 +13,15 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 
 use super::{MySqlStore, busy, error, one, row, sql};
-use crate::store::rules::{absent, carry_out, holder};
+use crate::store::rules::{carry_out, holder};
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
-/// How often a batch that collided with others is tried as a whole before it is split.
+/// How often a batch that conflicts with others is tried as a whole before it is split.
 const TRIES: u32 = 3;
 
 pub(super) type Answer = Result<Outcome, StoreError>;
 
-/// Requests by their place in the call, in the order of their keys.
+/// Requests by their index in the call, in the order of their keys.
 struct Batch {
     members: Vec<usize>,
     tries: u32,
@@ -42,7 +42,7 @@ enum Stage {
     Write,
 }
 
-/// What to do about a [`Failure`].
+/// The reaction to a [`Failure`].
 enum Next {
     Again,
     Split,
@@ -93,7 +93,7 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
             }
             Next::Fail => {
                 if failure.error.kind() == StoreErrorKind::Unreachable {
-                    // The rest would only wait for the same refusal.
+                    // The other requests would only wait for the same error.
                     batch
                         .members
                         .extend(queue.drain(..).flat_map(|batch| batch.members));
@@ -122,14 +122,14 @@ fn next(failure: &Failure, batch: &Batch) -> Next {
     let alone = batch.members.len() <= 1;
     let kind = failure.error.kind();
     match failure.number {
-        // Only a table that is being altered makes the first statement wait: that concerns every request.
+        // The first statement waits only for a table that is being altered, which concerns every request.
         Some(error::LOCK_WAIT_TIMEOUT) if failure.stage == Stage::Read => Next::Fail,
         Some(error::LOCK_WAIT_TIMEOUT) if alone => Next::Skipped,
         Some(error::DUPLICATE_KEY) if alone && batch.tries >= TRIES => Next::Skipped,
         Some(error::DUPLICATE_KEY | error::DEADLOCK | error::RECORD_CHANGED) if batch.tries < TRIES => {
             Next::Again
         }
-        // The server closes idle connections after a while, which shows at the next use.
+        // The server closes idle connections after a while, which shows only at the next use.
         _ if kind == StoreErrorKind::Interrupted && failure.stage == Stage::Read && batch.tries < 2 => {
             Next::Again
         }
@@ -138,7 +138,7 @@ fn next(failure: &Failure, batch: &Batch) -> Next {
     }
 }
 
-/// Runs the members as one batch on one connection. After a failure some of them may have been answered.
+/// Runs the members as one batch on one connection. After a failure some of them may have answers already.
 async fn attempt(
     store: &MySqlStore,
     requests: &[Request],
@@ -162,10 +162,11 @@ async fn attempt(
             Ok(())
         }
         Err(Failure { error, number, stage }) => {
-            // The server answered: the row locks end here rather than when it notices the closed socket.
+            // The server answered, so closing properly ends the row locks now, not when the server notices the closed
+            // socket.
             let answered = error.kind() != StoreErrorKind::Interrupted
                 && sqlx::raw_sql("ROLLBACK").execute(&mut **connection).await.is_ok();
-            // A server that cannot do it now may be the wrong one: the next connection finds out.
+            // A server that cannot do it now may be the wrong one: the next connection may reach another.
             if answered && error.kind() != StoreErrorKind::Unreachable {
                 connection.keep();
                 return Err(Failure { error, number, stage });
@@ -177,7 +178,7 @@ async fn attempt(
     }
 }
 
-/// One try of one batch.
+/// One attempt at one batch.
 #[derive(Clone, Copy)]
 struct Run<'a> {
     store: &'a MySqlStore,
@@ -242,8 +243,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Rows that the locking read did not return are absent, or locked by somebody else. Returns what is
-    /// to be inserted.
+    /// Rows that the locking read did not return are absent, or locked by somebody else. Returns the rows to
+    /// insert.
     async fn look_at_missing(
         self,
         connection: &mut MySqlConnection,
@@ -264,7 +265,7 @@ impl Run<'_> {
                 outcomes.push((member, Ok(judge_locked(request, row))));
                 continue;
             }
-            let mut row = absent(request.key.clone(), now);
+            let mut row = LockRow::new(request.key.clone(), now);
             match carry_out(request, &mut row) {
                 Ok((outcome, true)) => inserts.push((member, outcome, row)),
                 answer => outcomes.push((member, answer.map(|(outcome, _)| outcome))),
@@ -273,7 +274,7 @@ impl Run<'_> {
         Ok(inserts)
     }
 
-    /// The place among the members of the request for a row.
+    /// The index, among the members, of the request for a row.
     fn place(self, row: &LockRow) -> Option<usize> {
         self.members
             .binary_search_by(|member| self.requests[*member].key.cmp(&row.key))
@@ -306,8 +307,8 @@ impl Run<'_> {
     }
 }
 
-/// What can be said of a row that somebody else has locked, from its last committed state: an acquire
-/// learns that the key is busy; everything else has to ask again.
+/// The answer for a row that somebody else has locked, from its last committed state: an acquire learns that
+/// the key is busy; every other request must ask again.
 fn judge_locked(request: &Request, row: &LockRow) -> Outcome {
     let acquire = matches!(request.action, Action::Acquire(_));
     if acquire && row.is_held() && row.lease_id != request.lease_id {

@@ -1,23 +1,22 @@
-//! Keys that were busy when they were last asked for: they are looked at before anything is written.
+//! Keys that were busy when they were last asked for: they are read before anything is written.
 //!
-//! So a waiter that asks again and again costs one plain read each time, however many keys it asks for, and
-//! neither locks a row nor writes. Only what is sent first depends on what is remembered here, never the answer.
+//! So each repeated ask of a waiter costs one plain read, however many keys it asks for, and neither locks a row
+//! nor writes. What is remembered only decides what is sent first, never the answer.
 
 use sqlx::AssertSqlSafe;
 
-use super::apply::Answer;
 use super::{MySqlStore, row, sql};
 use crate::Key;
 use crate::store::rules::still_busy;
-use crate::store::{Action, LockRow, Request, StoreError, StoreErrorKind};
+use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// Answers the acquires of keys that are still busy and need no write. Everything else, and every error, is
-/// left to those who write, except that the server cannot be reached: they would only find out once more.
-/// Returns the requests whose row is held and has to be locked.
+/// left to the statements that write. The exception is a server that cannot be reached: they would only find
+/// the same. Returns the requests whose row is held and must be locked.
 pub(super) async fn look(
     store: &MySqlStore,
     requests: &[Request],
-    answers: &mut [Option<Answer>],
+    answers: &mut [Option<Result<Outcome, StoreError>>],
 ) -> Result<Vec<usize>, StoreError> {
     let was_busy =
         |request: &Request| matches!(request.action, Action::Acquire(_)) && store.busy.contains(&request.key);

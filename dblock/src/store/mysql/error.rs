@@ -1,4 +1,4 @@
-//! What the error numbers of MySQL and MariaDB mean for a lock.
+//! Classifies the error numbers of MySQL and MariaDB.
 
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
@@ -10,15 +10,15 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// Another transaction inserted the same key first.
 pub(super) const DUPLICATE_KEY: u16 = 1062;
-/// A row or the table was not free within our time-out.
+/// A row or the table was not free within our timeout.
 pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
-/// The server undid the transaction to end a deadlock; Galera also says so when two nodes collided.
+/// The server undid the transaction to end a deadlock. Galera also answers this when two nodes conflicted.
 pub(super) const DEADLOCK: u16 = 1213;
 /// MariaDB with `innodb_snapshot_isolation`: the row changed since the transaction's snapshot.
 pub(super) const RECORD_CHANGED: u16 = 1020;
-/// There is such a column already.
+/// The column exists already.
 pub(super) const DUPLICATE_COLUMN: u16 = 1060;
-/// There is no such table.
+/// The table does not exist.
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 
 /// The server's error number, where the server answered.
@@ -26,7 +26,7 @@ pub(super) fn number(error: &sqlx::Error) -> Option<u16> {
     error.as_database_error().and_then(number_of)
 }
 
-fn number_of(answer: &(dyn DatabaseError + 'static)) -> Option<u16> {
+fn number_of(answer: &dyn DatabaseError) -> Option<u16> {
     answer
         .try_downcast_ref::<MySqlDatabaseError>()
         .map(MySqlDatabaseError::number)
@@ -42,9 +42,14 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
     sql_error::of_statement(error, meaning)
 }
 
-/// An error of a statement on a connection of the user's.
+/// An error of a statement on a user's connection.
 pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
-    sql_error::of_statement(error, meaning)
+    let missing = "this transaction does not find the lock table: begin it on the server that keeps the lock, and name \
+                   the table with its database in the builder's `table` if the URL names none";
+    sql_error::of_statement(error, |answer| match number_of(answer) {
+        Some(NO_SUCH_TABLE) => Some((StoreErrorKind::Schema, missing)),
+        _ => meaning(answer),
+    })
 }
 
 /// An error of opening a connection.
@@ -60,14 +65,16 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
         1290 if !answer.message().contains("read-only") && !answer.message().contains("read_only") => {
             (Refused, "")
         }
-        NO_SUCH_TABLE => (
-            Schema,
-            "call `LockManager::migrate`, or name the table with its database",
-        ),
         // A column is missing or has another type.
         1054 | 1136 => (
             Schema,
             "the lock table is not the one that dblock creates; call `LockManager::migrate`",
+        ),
+        // The text has a character that the column's character set lacks: the fault of one request, not of its batch.
+        1366 => (
+            StoreErrorKind::Other,
+            "the lock table cannot keep this holder's name: make its column `holder` utf8mb4, as `LockManager::migrate` \
+             does, with ALTER TABLE",
         ),
         1049 => (Refused, "create the database, or correct its name"),
         1045 | 1698 | 1251 | 2061 => (
@@ -100,7 +107,7 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
             Unreachable,
             "raise the server's connection limit or use fewer connections",
         ),
-        // Galera answers any statement so.
+        // Galera answers every statement with this.
         1047 => (
             Unreachable,
             "this Galera node is not part of the primary component, or is still joining it",
@@ -109,8 +116,8 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
             Interrupted,
             "the server could not finish a commit; a Galera node says so when it loses the others meanwhile",
         ),
-        // Shutdown, a killed connection or statement, an idle connection that was closed: what had been sent before
-        // may have been carried out.
+        // Shutdown, a killed connection or statement, or a closed idle connection: statements sent before may have
+        // been carried out.
         1053 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 2006 | 2013 | 3169 | 4031 => {
             (Interrupted, "")
         }

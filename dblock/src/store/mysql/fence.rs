@@ -1,4 +1,4 @@
-//! The fence check: the one statement of dblock that runs on a connection of the user's.
+//! The fence check: the one statement of dblock that runs on a user's connection.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::Key;
 use crate::store::clock::until;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Locks the row of `key` for sharing and says what is left of the lease, `None` when it is gone. From
-/// here to the end of the user's transaction nobody can take the lock over.
+/// Locks the row of `key` for sharing and returns the time left of the lease, `None` when it is gone. From
+/// here to the end of the user's transaction nobody else can take the lock over.
 ///
-/// A locking read sees the newest row, whatever the transaction's snapshot is, and the user's plain reads see the
-/// snapshot. So the token is read plainly first: a snapshot that has another one is older than the lease, and what
-/// the transaction has read may be from before the last owner's commit.
+/// A locking read sees the newest row, whatever the transaction's snapshot is, but the user's plain reads see the
+/// snapshot. So the token is first read by a plain read. A snapshot with another token is older than the lease,
+/// and what the transaction has read may be from before the last owner's commit.
 ///
-/// The clock is read by a last statement, because the locking one may have waited for the row, and `UTC_TIMESTAMP` is
-/// the start of its statement. It is right in every time zone of the session.
+/// The clock is read by the last statement: the locking one may have waited for the row, and `UTC_TIMESTAMP` is the
+/// start of its statement. It does not depend on the session's time zone.
 pub(crate) async fn verify(
     connection: &mut MySqlConnection,
     table_sql: &str,

@@ -10,13 +10,13 @@ use crate::store::schema::{self, SchemaVersion};
 use crate::store::sql_row::schema_version;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// What leads from one schema version to the next: the first script makes version 1.
+/// The scripts from each schema version to the next. The first one creates version 1.
 const SCRIPTS: [&str; 2] = [
     include_str!("../../../migrations/mysql/0001_distributed_lock.sql"),
     include_str!("../../../migrations/mysql/0002_successor.sql"),
 ];
 
-/// How long a node waits for another one that migrates.
+/// How long a node waits for the migration of another one.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
@@ -25,14 +25,14 @@ pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
     schema::check(connection.finish(found)?, &store.table)
 }
 
-/// What stands in the version table; `None` when it or the lock table is not there.
+/// The content of the version table; `None` when it or the lock table does not exist.
 async fn version(
     store: &MySqlStore,
     connection: &mut MySqlConnection,
 ) -> Result<Option<SchemaVersion>, StoreError> {
     let (lock, version) = (&store.table_sql, store.table.quoted_version('`'));
     let sql = format!("SELECT version, min_client FROM {version};SELECT lock_key FROM {lock} LIMIT 0");
-    // All of the answer is read, because the error of the second statement comes last.
+    // The whole answer is read, because an error of the second statement comes last.
     let rows = match sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await {
         Err(error) if error::number(&error) == Some(error::NO_SUCH_TABLE) => return Ok(None),
         answer => answer.map_err(|error| store.failed(error))?,
@@ -43,8 +43,8 @@ async fn version(
 
 /// Creates or upgrades the tables, one node at a time.
 ///
-/// The named lock belongs to a connection of its own that is closed at the end, whatever happens: a lock
-/// that stayed behind on a connection would stop every later migration.
+/// The named lock belongs to a connection of its own, which is closed at the end, whatever happens: a lock
+/// left on a connection would block every later migration.
 pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
     let _room = store.connections.room().await?;
     let mut connection = session::open(&store.options, store.any_server).await?;
@@ -54,7 +54,7 @@ pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
 }
 
 async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
-    // Looked at before the lock too: nothing to do then needs no rights but SELECT.
+    // Checked before the lock too: when nothing is to be done, the right to SELECT suffices.
     if let Some(found) = version(store, connection).await?
         && found.version >= schema::SCHEMA_VERSION
     {
@@ -70,7 +70,7 @@ async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<
                 .execute(&mut *connection)
                 .await;
             if let Err(error) = made
-                // A former run was interrupted between this statement and the script's last one.
+                // An earlier run was interrupted between this statement and the script's last one.
                 && error::number(&error) != Some(error::DUPLICATE_COLUMN)
             {
                 return Err(store.failed(error));
@@ -81,15 +81,15 @@ async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<
     schema::check(after, &store.table)
 }
 
-/// The statements of a script, which has no `;` anywhere else.
+/// The statements of a script. A script has no `;` anywhere else.
 fn statements(script: &str) -> impl Iterator<Item = &str> {
     script
         .split_inclusive(';')
         .filter(|statement| statement.ends_with(';'))
 }
 
-/// Takes the named lock. Its name is a digest because MySQL allows 64 bytes, fewer than a table's name
-/// with its database may have.
+/// Takes the named lock. Its name is a digest, because MySQL allows 64 bytes, and a table's name with its
+/// database may be longer.
 async fn take_turn(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
     let sql = "SELECT GET_LOCK(CONCAT('dblock.', SHA1(CONCAT(COALESCE(?, DATABASE(), ''), '.', ?))), ?)";
     let taken: Option<i64> = sqlx::query_scalar(sql)

@@ -1,7 +1,6 @@
 //! Rows in MySQL (8.0.1 or later) or MariaDB (10.6 or later): the first versions with `SKIP LOCKED`.
 //!
-//! Nothing here decides about waiting, and no statement runs on a connection of the user's except the
-//! fence check.
+//! Nothing here decides about waiting. No statement but the fence check runs on a user's connection.
 
 mod admin;
 mod apply;
@@ -35,11 +34,10 @@ use super::{
     Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
     StoreFuture,
 };
-use crate::error::LockError;
 use crate::key::Key;
 
-/// How many batches may be under way at once. One connection is left for the operator's calls, so that none has to be
-/// reserved: nobody waits for one.
+/// How many batches may run at once. One connection is left for operators' calls, so that none has to be reserved:
+/// batches never wait for a connection.
 const CONCURRENT_BATCHES: usize = MAX_CONNECTIONS - 1;
 
 /// Locks in one table of MySQL or MariaDB.
@@ -48,15 +46,15 @@ pub struct MySqlStore {
     options: OptionsSource<MySqlConnectOptions>,
     any_server: bool,
     table: TableName,
-    /// The lock table for SQL text.
+    /// The quoted lock table.
     table_sql: String,
     statements: Statements,
     busy: BusyKeys,
 }
 
 impl MySqlStore {
-    /// A store in `table` of the database that `options` name. Connects when it is first used, with `any_server`
-    /// also to one that is known to lock no rows.
+    /// A store in `table` of the database that `options` name. It connects when it is first used. With
+    /// `any_server` it also accepts a server that is known not to lock rows.
     pub(crate) fn new(
         options: OptionsSource<MySqlConnectOptions>,
         table: TableName,
@@ -79,10 +77,13 @@ impl MySqlStore {
     }
 
     /// For tests: a store from a URL.
+    ///
+    /// # Errors
+    /// Why the URL or the table's name cannot be read.
     #[doc(hidden)]
-    pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
+    pub fn open(url: &str, table: &str) -> Result<Self, String> {
         let options = MySqlConnectOptions::from_str(url)
-            .map_err(|error| LockError::invalid(format!("the database URL cannot be read: {error}")))?;
+            .map_err(|error| format!("the database URL cannot be read: {error}"))?;
         Ok(Self::new(
             OptionsSource::fixed(options),
             TableName::parse(table)?,
@@ -102,14 +103,14 @@ impl MySqlStore {
         verify(connection, &self.qualified_table(), key, lease_id, fence_token).await
     }
 
-    /// What an error of a statement on the lock table means.
+    /// Classifies an error of a statement on the lock table.
     fn failed(&self, error: sqlx::Error) -> StoreError {
         error::of_statement(error, &self.table)
     }
 
-    /// The lock table with its database: a session of the user's may have chosen another one.
+    /// The lock table with its database: a user's session may have selected another database.
     fn qualified_table(&self) -> String {
-        // Whoever has a lease has had a connection.
+        // A lease exists, so there has been a connection.
         let options = self.options.latest();
         let database = options.as_ref().and_then(MySqlConnectOptions::get_database);
         match (self.table.schema(), database) {
@@ -121,7 +122,7 @@ impl MySqlStore {
 
 impl fmt::Debug for MySqlStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the options: they have the password.
+        // The options are left out: they contain the password.
         f.debug_struct("MySqlStore")
             .field("table", &self.table)
             .field("connections", &self.connections)

@@ -1,16 +1,17 @@
-//! A single request by one autocommit statement: one round trip and one flush to disk for the usual acquire,
+//! One request by one autocommit statement: one round trip and one flush to disk for the usual acquire,
 //! release and renewal.
 //!
-//! The statement's condition is what the rules ask of the row, and the server judges it under the row lock.
-//! What the answer needs besides comes back in the reply itself: `LAST_INSERT_ID(x)` puts a number there, and
-//! is multiplied by 0 where no column needs it. Assignments are made from left to right and see the ones before.
+//! The statement's condition is what the rules require of the row, and the server checks it under the row lock.
+//! The reply itself carries whatever else the answer needs: `LAST_INSERT_ID(x)` puts a number there, and is
+//! multiplied by 0 where no column needs it. Assignments are made from left to right, and each sees the ones
+//! before it.
 //!
-//! None of these statements waits for a row, which takes MariaDB's `SET STATEMENT`: the shortest lock wait of
-//! MySQL is a second, in which a transaction of the user's would hold up the leases of others. So with MySQL every
-//! request is a batch.
+//! None of these statements waits for a row, which takes MariaDB's `SET STATEMENT`. In MySQL the shortest lock
+//! wait is a second, in which a user's transaction would delay the leases of others. So with MySQL every request
+//! is a batch.
 //!
-//! What is not usual is left to [`apply`](super::apply): an expired row, a repeated acquire, a row that names a
-//! successor or is to, a row that somebody has locked, and whatever the server refuses.
+//! Unusual cases are left to [`apply`](super::apply): an expired row, a repeated acquire, a row that names a
+//! successor or will name one, a row that somebody has locked, and whatever the server refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +27,10 @@ use crate::store::rules::{holder, still_busy};
 use crate::store::sql_row::COLUMNS;
 use crate::store::{Acquire, Action, Extend, Outcome, Request, StoreError, StoreErrorKind};
 
-/// A row that somebody has locked is an error at once.
+/// A row that somebody has locked is an immediate error.
 const AT_ONCE: &str = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR";
 
-/// The texts, for one table. They are prepared once for each connection.
+/// The statements for one table. They are prepared once for each connection.
 pub(super) struct Statements {
     take: Arc<str>,
     insert: Arc<str>,
@@ -44,7 +45,7 @@ impl Statements {
     pub(super) fn new(table: &str) -> Self {
         let clock = LIVE_CLOCK;
         let wanted = format!("(wanted_until > 0 AND wanted_until > {clock})");
-        // A token with no room for the bit beside it is out of range, which is an error.
+        // A token that leaves no room for the flag bit is out of range, which is an error.
         let take = format!(
             "{AT_ONCE} UPDATE {table} SET lock_owner = ?, holder = ?, acquired_at = {clock}, expire_at = acquired_at + ?, \
              fence_token = GREATEST(fence_ceiling + 1, acquired_at), fence_ceiling = fence_token + ?, revoked = FALSE, \
@@ -89,7 +90,7 @@ impl Statements {
     }
 }
 
-/// Tries to carry `request` out. `None`: nothing has been done, and [`apply`](super::apply) has to find out.
+/// Tries to carry out `request`. `None`: nothing was done, and [`apply`](super::apply) has to carry it out.
 pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Result<Outcome, StoreError>> {
     let mut connection = match store.connections.take().await {
         Ok(connection) => connection,
@@ -112,10 +113,10 @@ pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Resu
         Err(error) => store.failed(error),
     };
     if let StoreErrorKind::Interrupted | StoreErrorKind::Unreachable = error.kind() {
-        // It may have been carried out, which the engine must know; or another server may do it.
+        // It may have been carried out, which the engine must know. Or the next attempt must reach another server.
         return Some(connection.finish(Err(error)));
     }
-    // It was refused, and it was a transaction of its own.
+    // The statement was refused. It was a transaction of its own, so the connection is clean.
     connection.keep();
     None
 }
@@ -160,7 +161,7 @@ impl Single<'_> {
         if let Some(busy) = still_busy(self.request, &row) {
             return Ok(Some(busy));
         }
-        // The wish is to be written. Who is or asks to be the successor needs the locked row.
+        // `wanted_until` must be written. A request that is or asks to be the successor needs the locked row.
         let next = row.next.as_ref().map(|next| next.lease_id);
         let ours = [Some(row.lease_id), next].contains(&Some(self.request.lease_id));
         let Some(length) = ask
@@ -204,8 +205,8 @@ impl Single<'_> {
         })
     }
 
-    /// Only of a row that names no successor: it may be the lease itself that the row names, or it may have to pass
-    /// the row on.
+    /// Only for a row that names no successor. Otherwise the row may name this lease as successor, or may have to
+    /// be passed on.
     async fn release(self) -> Result<Option<Outcome>, sqlx::Error> {
         let release = query(&self.statements.release)
             .bind(self.key())
@@ -226,7 +227,7 @@ impl<'a> Single<'a> {
         self.request.key.as_str().as_bytes()
     }
 
-    /// A statement that begins with the values of a grant.
+    /// Binds the values of a grant, with which a statement begins.
     fn grant(&self, sql: &Arc<str>, ask: &'a Acquire) -> Query<'a, MySql, MySqlArguments> {
         query(sql)
             .bind(ask.owner)

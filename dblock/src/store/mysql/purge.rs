@@ -1,8 +1,8 @@
-//! Deleting rows that nobody has used for long.
+//! Deletes rows that nobody has used for a long time.
 //!
-//! Rows that are in use are only read, without a lock. Those that look idle are locked, if nobody else has
-//! locked them, and looked at again before they are deleted, so no request waits for a purge but one for a
-//! key that has been idle until this instant.
+//! Rows in use are only read, without a lock. Rows that look idle are locked, unless somebody else has locked
+//! them, and checked again before they are deleted. So a purge can delay a request only for a key that was
+//! idle until this instant.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) async fn purge(
     let mut connection = store.connections.take().await?;
     let done = step.on(&mut connection).await;
     match connection.finish(done) {
-        // The server closes idle connections after a while, which shows at the next use.
+        // The server closes idle connections after a while, which shows only at the next use.
         Err(error) if error.kind() == StoreErrorKind::Interrupted => {
             let mut connection = store.connections.take_new().await?;
             let done = step.on(&mut connection).await;
@@ -81,7 +81,7 @@ impl Step<'_> {
         Ok(purged)
     }
 
-    /// The keys looked at, and whether each is idle; and since when it must have been.
+    /// The keys of the step and whether each looks idle; and the time since which an idle row is unused.
     async fn look(&self, connection: &mut MySqlConnection) -> Result<(Vec<(Key, bool)>, i64), StoreError> {
         let before = format!("{} - {}", sql::CLOCK, micros(self.idle));
         let from = sql::hex(self.after.map_or(&[], |key| key.as_str().as_bytes()));
@@ -116,7 +116,7 @@ impl Step<'_> {
     }
 }
 
-/// That a row has not been used since the time that the expression `before` gives.
+/// SQL for: the row has not been used since the time of the expression `before`.
 fn idle_since(before: &str) -> String {
     format!("GREATEST(expire_at, wanted_until, fence_ceiling) <= {before}")
 }

@@ -7,13 +7,13 @@ use crate::Key;
 use crate::store::LockRow;
 use crate::store::sql_row::{self, WIDTH, lock_row, unreadable};
 
-/// Runs a text that selects [`COLUMNS`](sql_row::COLUMNS) and, as its last statement, the clock.
+/// Runs a text that selects [`COLUMNS`](sql_row::COLUMNS), and the clock in its last statement.
 pub(super) async fn fetch(
     connection: &mut MySqlConnection,
     sql: String,
 ) -> Result<(Vec<LockRow>, i64), sqlx::Error> {
     let mut rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await?;
-    // The rows of all statements come as one list.
+    // The rows of all statements arrive as one list.
     let now = rows.pop().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
     let rows = rows.iter().map(|row| lock_row(row, key(row)?, now));
     Ok((rows.collect::<Result<_, _>>()?, now))

@@ -1,4 +1,4 @@
-//! Connections of the store's own.
+//! Connections of the store.
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
@@ -9,18 +9,18 @@ use crate::store::connect_options::OptionsSource;
 use crate::store::connections::Alive;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// What the statements rely on, whatever the server's defaults and its `init_connect` are.
+/// The session settings that the statements rely on, whatever the server's defaults and its `init_connect` are.
 ///
 /// - READ COMMITTED takes no gap locks. It has a statement of its own because the variable is called
 ///   `tx_isolation` in MariaDB before 11.1 and `transaction_isolation` in MySQL 8.
-/// - One second is the shortest `innodb_lock_wait_timeout` of MySQL. Batches skip locked rows; this one is
-///   for inserts that meet an insert of the same key. `lock_wait_timeout` is for tables that are altered.
-///   MariaDB allows 0, but then the `COMMIT` of a transaction that has skipped a locked row fails.
+/// - One second is the shortest `innodb_lock_wait_timeout` of MySQL. Batches skip locked rows; the timeout is
+///   for inserts that wait for an insert of the same key. `lock_wait_timeout` is for tables that are being
+///   altered. MariaDB allows 0, but then the `COMMIT` of a transaction that has skipped a locked row fails.
 /// - `completion_type`: after a chained commit the next statement would not commit by itself.
 /// - A client that is cut off between locking a row and writing it leaves the row locked until the server
-///   finds its session idle, after 8 hours by default; `wait_timeout` makes that 30 seconds. MariaDB can end
-///   just the idle transaction, sooner; to MySQL, which cannot, that setting is a comment. A connection
-///   that was closed while idle is replaced when it is next needed.
+///   ends its idle session, after 8 hours by default; `wait_timeout` makes that 30 seconds. MariaDB can end
+///   only the idle transaction, and sooner. MySQL cannot, and takes that setting for a comment. An idle
+///   connection that the server closed is replaced when it is next needed.
 /// - A fixed `sql_mode`: strict, so that nothing is cut off silently, and with assignments made from left to
 ///   right. The time zone makes `SYSDATE` a clock without jumps.
 /// - Limits that leave rows out of an answer or refuse a statement for its size (`sql_select_limit`,
@@ -30,10 +30,10 @@ use crate::store::{StoreError, StoreErrorKind};
 ///   `range_optimizer_max_mem_size` could make it a scan of the table, which touches the rows of others.
 /// - `unique_checks`: without it and `foreign_key_checks` MariaDB may lock an empty table for an insert.
 ///
-/// What is left out of this list was set to its extremes, one by one, without an effect on any answer.
+/// Other settings were set to their extremes, one by one, without an effect on any answer.
 ///
 /// The last statement asks whether the server knows `SET STATEMENT`, as MariaDB does, and whether `SYSDATE` is
-/// the time of day, which a server option can make the start of the statement.
+/// the current time: a server option can make it the start of the statement.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;\
     SET completion_type = 0, autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 30, \
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
@@ -44,24 +44,24 @@ const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, 
     /*!80000 max_execution_time = 0, range_optimizer_max_mem_size = 0, */ NAMES utf8mb4;\
     SELECT 0 /*M!100300 OR (SLEEP(0.001) = 0 AND SYSDATE(6) > NOW(6)) */";
 
-/// What the server calls itself.
+/// The server's description of itself.
 const ABOUT: &str = "SELECT CONCAT(VERSION(), ' ', @@version_comment)";
 
-/// Servers that speak the protocol, accept `SKIP LOCKED`, and lock nothing.
+/// Servers that speak the protocol and accept `SKIP LOCKED`, but do not lock rows.
 const LOCK_NOTHING: [&str; 2] = ["TiDB", "Dolt"];
 
 /// A connection with our settings.
 #[derive(Debug)]
 pub(super) struct Session {
     connection: MySqlConnection,
-    /// The server knows the means of [`one`](super::one).
+    /// The server supports the statements of [`one`](super::one).
     pub(super) writes_alone: bool,
 }
 
 impl Session {
-    /// Says goodbye to the server.
+    /// Closes the connection properly.
     pub(super) async fn close(self) {
-        // The answer does not matter; dropping the connection closes it too.
+        // The result does not matter: dropping the connection closes it too.
         let _ = self.connection.close().await;
     }
 }
@@ -86,8 +86,8 @@ impl Alive for Session {
     }
 }
 
-/// The user's options for a connection of ours: no logging of statements, which have keys in them, and
-/// none of the settings that sqlx makes, because [`SETTINGS`] has them all in one round trip.
+/// The user's options for a connection of the store. Statements are not logged, because they contain keys.
+/// sqlx makes no settings, because [`SETTINGS`] makes them all in one round trip.
 fn for_us(options: MySqlConnectOptions) -> MySqlConnectOptions {
     options
         .pipes_as_concat(false)
@@ -97,7 +97,7 @@ fn for_us(options: MySqlConnectOptions) -> MySqlConnectOptions {
         .disable_statement_logging()
 }
 
-/// Opens a connection with our settings. With `any_server` also to one that is known to grant a lock twice.
+/// Opens a connection with our settings. With `any_server` also to a server that is known to grant a lock twice.
 pub(super) async fn open(
     options: &OptionsSource<MySqlConnectOptions>,
     any_server: bool,
@@ -106,11 +106,11 @@ pub(super) async fn open(
     let mut connection = MySqlConnection::connect_with(&options)
         .await
         .map_err(error::of_connect)?;
-    // Before the settings, some of which such a server may not know.
+    // Before the settings, because such a server may not know some of them.
     if !any_server {
         let about = sqlx::raw_sql(ABOUT).fetch_optional(&mut connection).await;
         let about = about.and_then(|row| row.map(|row| row.try_get::<String, _>(0)).transpose());
-        // No row: a `sql_select_limit` of 0.
+        // No row is returned where `sql_select_limit` is 0.
         check(&about.map_err(error::of_connect)?.unwrap_or_default())?;
     }
     let settings = sqlx::raw_sql(SETTINGS).fetch_one(&mut connection).await;
@@ -123,7 +123,7 @@ pub(super) async fn open(
     })
 }
 
-/// Refuses a server by what it says `about` itself.
+/// Refuses a server that describes itself, in `about`, as one that does not lock rows.
 fn check(about: &str) -> Result<(), StoreError> {
     let Some(name) = LOCK_NOTHING.iter().find(|name| about.contains(**name)) else {
         return Ok(());

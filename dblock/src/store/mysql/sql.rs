@@ -1,9 +1,9 @@
 //! SQL text for batches.
 //!
-//! A batch goes to the server as a few statements in one packet, which the protocol allows for text but
-//! not for prepared statements: two round trips for a batch of any size and any mix of actions. Every
-//! value is written as a number or as hexadecimal digits, so no value can be taken for SQL, whatever
-//! the session's `sql_mode` and character set are.
+//! A batch goes to the server as a few statements in one packet, which the protocol allows for text but not
+//! for prepared statements. So a batch of any size and any mix of actions takes two round trips. Every value
+//! is written as a number or as hexadecimal digits, so no value can be taken for SQL, whatever the session's
+//! `sql_mode` and character set are.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::Key;
 use crate::store::LockRow;
 use crate::store::sql_row::COLUMNS;
 
-/// Assignments after which the row names no successor.
+/// Assignments that clear the row's successor.
 pub(super) const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = NULL, next_ttl = NULL, \
                                        next_spare = NULL, next_since = NULL, next_until = NULL";
 
@@ -20,15 +20,15 @@ pub(super) const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, nex
 pub(super) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
 /// µs since the Unix epoch when this is evaluated, such as for a row that the statement has just locked. Only
-/// in sessions of ours: `SYSDATE` follows the session's time zone.
+/// for our own sessions: `SYSDATE` follows the session's time zone.
 pub(super) const LIVE_CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
 
 /// Locks the rows that nobody else has locked and reads them, then the clock.
 ///
-/// The clock is a statement of its own because `UTC_TIMESTAMP` is the start of its statement: this way
-/// it is read after the locks were had, and an expired lease cannot look alive. READ COMMITTED takes no
-/// gap locks here. The index is forced because in a small table a scan looks cheaper, and a scan would
-/// touch the rows of others.
+/// The clock is read by a statement of its own, because `UTC_TIMESTAMP` is the start of its statement: this
+/// way it is read after the rows were locked, and an expired lease cannot look alive. READ COMMITTED takes no
+/// gap locks here. The index is forced because in a small table a scan looks cheaper, and a scan would lock
+/// the rows of others.
 pub(super) fn lock_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> String {
     let keys = key_list(keys);
     format!(
@@ -51,9 +51,9 @@ pub(super) fn look<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Stri
 
 /// Writes rows that this transaction has locked, whatever changed in each of them.
 ///
-/// Every row exists and is locked by us, so none is inserted and nothing is waited for. That is what makes
-/// `ON DUPLICATE KEY UPDATE` sound here: its deadlocks come from gaps, which absent rows lie in. A
-/// multi-row `UPDATE` cannot do it: joined with a list of values it scans the table.
+/// Every row exists and is locked by us, so none is inserted and nothing waits. That makes `ON DUPLICATE KEY
+/// UPDATE` safe here: its deadlocks come from the gaps in which absent rows lie. A multi-row `UPDATE` is no
+/// alternative: joined with a list of values, it scans the table.
 pub(super) fn rewrite<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -> String {
     let mut sql = insert(table, rows);
     sql.push_str(" ON DUPLICATE KEY UPDATE ");
@@ -66,7 +66,7 @@ pub(super) fn rewrite<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) 
     sql
 }
 
-/// Inserts rows that were absent. Plain: it fails when one of them is there by now.
+/// Inserts rows that were absent. Fails when one of them exists by now.
 pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -> String {
     let mut sql = format!("INSERT INTO {table} ({COLUMNS}) VALUES ");
     for (index, row) in rows.enumerate() {

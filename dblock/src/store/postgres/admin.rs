@@ -1,4 +1,4 @@
-//! What operators ask for. Unlike a batch, it may wait shortly for a row.
+//! The operators' calls. Unlike a batch, they may wait a short time for a row.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(super) async fn force_release(store: &PostgresStore, key: &Key) -> Result<bo
     first_flag(store, &rows)
 }
 
-/// Executes one statement on a connection of the store's.
+/// Executes one statement on a connection of the store.
 async fn rows<'q>(
     store: &PostgresStore,
     text: &Arc<str>,
@@ -57,7 +57,7 @@ async fn rows<'q>(
     connection.finish(rows)
 }
 
-/// The flag of the only row; no row means that the key was free.
+/// The boolean in the only row. No row means that the key was free.
 fn first_flag(store: &PostgresStore, rows: &[PgRow]) -> Result<bool, StoreError> {
     let flag = rows.first().map(|row| row.try_get(0)).transpose();
     Ok(flag.map_err(|error| store.failed(error))?.unwrap_or(false))

@@ -1,4 +1,4 @@
-//! Executes a batch: one statement per action, and the requests of a failed one by themselves.
+//! Executes a batch with one statement per action. The requests of a failed statement are then executed one by one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,13 @@ type Answer = Result<Outcome, StoreError>;
 /// A request with its place in the batch.
 pub(super) type Placed<'a> = (usize, &'a Request);
 
-/// The order of the statements: what keeps or frees a lease goes first, since only an acquire can be slow.
+/// The order of the statements: extends and releases go first, because only an acquire can be slow.
 const ORDER: [Kind; 3] = [Kind::Extend, Kind::Release, Kind::Acquire];
 
 /// [`Store::apply`](crate::store::Store::apply).
 pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<Answer> {
     let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
-    // Once no connection can be had, the rest is not tried: each attempt may take seconds.
+    // Once no connection can be opened, the rest is not tried: each attempt may take seconds.
     let mut unreachable = None;
     for kind in ORDER {
         let mut parts = vec![group(kind, requests)];
@@ -38,8 +38,8 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
                 Some(error) => Err(StoreError::clone(error)),
             };
             let Err(error) = executed else { continue };
-            // The error is not about what an earlier statement answered. That is committed: its answer stands,
-            // and sent again it could get another one.
+            // The error does not concern requests that an earlier statement answered. That statement is
+            // committed, so its answer stands; sent again, the request could get another one.
             part.retain(|(place, _)| answers[*place].is_none());
             if part.len() > 1 && may_be_one_row(error.kind()) {
                 parts.extend(part.into_iter().rev().map(|request| vec![request]));
@@ -53,7 +53,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
             }
         }
     }
-    // What the statements leave out is a row that was locked, or that came, changed or went meanwhile.
+    // Requests that no statement answered found their row locked, or it was inserted, changed or deleted meanwhile.
     let skipped = |answer: Option<Answer>| answer.unwrap_or(Ok(Outcome::Skipped));
     let answers: Vec<Answer> = answers.into_iter().map(skipped).collect();
     store.contended.note(requests, &answers);
@@ -61,7 +61,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     answers
 }
 
-/// The requests of one kind in the order of their keys' bytes, in which rows are inserted.
+/// The requests of one kind in the byte order of their keys. Rows are inserted in this order.
 fn group(kind: Kind, requests: &[Request]) -> Vec<Placed<'_>> {
     let mut group: Vec<_> = requests
         .iter()
@@ -72,12 +72,12 @@ fn group(kind: Kind, requests: &[Request]) -> Vec<Placed<'_>> {
     group
 }
 
-/// Whether the error of a statement may come from one of its rows.
+/// Whether the error of a statement may be caused by a single row.
 fn may_be_one_row(kind: StoreErrorKind) -> bool {
     matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Other)
 }
 
-/// Fills in the answers to `part`, which is sorted by key: with an error too, those known before it.
+/// Fills in the answers to `part`, which is sorted by key. After an error, the answers from before it are filled in.
 async fn execute(
     store: &PostgresStore,
     kind: Kind,
@@ -106,11 +106,11 @@ async fn execute(
     connection.finish(executed)
 }
 
-/// A grant whose commit took so long may have been answered although no synchronous standby has it: the server says so
-/// in a warning only, which sqlx keeps to itself. Slow disks take less.
+/// A commit of a grant that took this long may have been answered although no synchronous standby has it: the server
+/// says so only in a warning, which sqlx does not pass on. Slow disks take less.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// Waits for a commit after those of the grants, where commits wait for a standby. Once that has it, it has the grants.
+/// Waits for one more commit, where commits wait for a standby. Once the standby has that one, it has the grants too.
 async fn confirm(session: &mut Session) -> Result<(), StoreError> {
     let commit = "SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''
         THEN pg_logical_emit_message(true, 'dblock', '') IS NULL END";
@@ -122,8 +122,8 @@ async fn confirm(session: &mut Session) -> Result<(), StoreError> {
     committed.map(drop).map_err(unknown)
 }
 
-/// Asks for the usual state of the rows first, and for every state then, about those that are in no usual one.
-/// Each statement is committed before its answers are filled in.
+/// First asks with the statement for the usual state of the rows, then with the general statement for the rows
+/// that were in another state. Each statement is committed before its answers are filled in.
 async fn ask(
     store: &PostgresStore,
     kind: Kind,
@@ -132,7 +132,7 @@ async fn ask(
     connection: &mut Session,
 ) -> Result<(), sqlx::Error> {
     let statements = statements(store, kind);
-    // A key that was contended is in no usual state, most likely: it is busy, or somebody is next for it.
+    // A contended key is probably in no usual state: it is busy, or its row names a successor.
     let is_contended = |request: &Request| kind != Kind::Extend && store.contended.contains(&request.key);
     let likely = part.iter().filter(|(_, request)| !is_contended(request));
     let likely: Vec<Placed<'_>> = likely.copied().collect();
@@ -143,7 +143,7 @@ async fn ask(
     };
     if let Some(usual) = usual {
         match usual.fetch_all(connection).await {
-            // Nothing was carried out. The general statement can do without telling.
+            // Nothing was carried out. The general statement can do without notifications.
             Err(error) if error::is_full_queue(&error) => {}
             rows => read(kind, &likely, &rows?, answers)?,
         }

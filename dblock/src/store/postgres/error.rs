@@ -1,4 +1,4 @@
-//! What PostgreSQL's error codes mean for a lock.
+//! Classifies PostgreSQL's error codes.
 //! Codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>
 
 use sqlx::error::DatabaseError;
@@ -11,6 +11,9 @@ use crate::store::table::TableName;
 
 /// The server or the session is read-only.
 const READ_ONLY: &str = "25006";
+const MISSING_TABLE: &str = "42P01";
+/// A schema does not exist, or the `search_path` leads to none.
+const MISSING_SCHEMA: &str = "3F000";
 
 /// An error of a statement on the lock table.
 pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError {
@@ -24,11 +27,14 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
     })
 }
 
-/// An error of the fence check, in a transaction of the user's.
+/// An error of the fence check, in a user's transaction.
 pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
     let read_only = "a fence check locks the row: begin a transaction that may write, on the primary";
+    let missing = "this transaction does not find the lock table: begin it on the database that keeps the lock, and name \
+                   the table with its schema in the builder's `table` if your sessions change `search_path`";
     sql_error::of_statement(error, |answer| match answer.code().as_deref() {
         Some(READ_ONLY) => Some((StoreErrorKind::Refused, read_only)),
+        Some(MISSING_TABLE | MISSING_SCHEMA) => Some((StoreErrorKind::Schema, missing)),
         _ => meaning(answer).or_else(|| ends_the_session(answer)),
     })
 }
@@ -42,26 +48,35 @@ pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
     })
 }
 
-/// The table or its schema is not there.
-pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
-    has_code(error, "42P01") || has_code(error, "3F000")
+/// No schema exists in which new tables could be created.
+pub(super) fn no_schema_to_create_in() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Refused,
+        "the `search_path` of this user's sessions leads to no schema, so there is nowhere to create the lock table: \
+         create its first schema and grant USAGE on it, or name the table with its schema in the builder's `table`",
+    )
 }
 
-/// The server's queue of notifications is full, because some session that listens stays in a transaction. The statement
+/// The table or its schema does not exist.
+pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
+    has_code(error, MISSING_TABLE) || has_code(error, MISSING_SCHEMA)
+}
+
+/// The server's queue of notifications is full, because a session that listens stays in a transaction. The statement
 /// was undone.
 pub(super) fn is_full_queue(error: &sqlx::Error) -> bool {
     has_code(error, "54000")
 }
 
-/// The same of an error that is classified already.
+/// As [`is_full_queue`], for an error that is classified already.
 pub(super) fn is_from_full_queue(error: &StoreError) -> bool {
     std::error::Error::source(error)
         .and_then(|cause| cause.downcast_ref())
         .is_some_and(is_full_queue)
 }
 
-/// A pooler does not pass our session settings on: `PgBouncer` with the first code, which it has for much
-/// else, Amazon's RDS Proxy with the second one.
+/// A pooler refuses our session settings: `PgBouncer` with the first code, which it also uses for much else,
+/// Amazon's RDS Proxy with the second one.
 pub(super) fn is_refused_startup(error: &sqlx::Error) -> bool {
     let names_it = |answer: &dyn DatabaseError| answer.message().contains("startup parameter");
     has_code(error, "08P01") && error.as_database_error().is_some_and(names_it) || has_code(error, "0A000")
@@ -74,7 +89,7 @@ fn has_code(error: &sqlx::Error, code: &str) -> bool {
         .is_some_and(|found| found == code)
 }
 
-/// With an error of such severity the server ends the session; whether it had committed is not said.
+/// An error of this severity ends the session, without saying whether it had committed.
 fn ends_the_session(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
     let severity = answer.try_downcast_ref::<PgDatabaseError>()?.severity();
     matches!(severity, PgSeverity::Fatal | PgSeverity::Panic).then_some((StoreErrorKind::Interrupted, ""))
@@ -84,9 +99,10 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
     use StoreErrorKind::{Conflict, Interrupted, Refused, Schema, Unreachable};
     let code = answer.code()?;
     let known = match &*code {
-        // Deadlock, serialization failure, lock time-out, statement time-out or cancelled.
+        // Deadlock, serialization failure, lock timeout, statement timeout or cancelled.
         "40P01" | "40001" | "55P03" | "57014" => (Conflict, ""),
-        // Another session's work behind a pooler, or a table that was altered: a new connection knows.
+        // A pooler's other client changed the session, or the table was altered: a new connection knows the new
+        // state.
         "26000" | "42P05" | "0A000" => (Conflict, "the prepared statement is out of date"),
         "42703" | "42804" => (
             Schema,
@@ -112,10 +128,16 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
             StoreErrorKind::Other,
             "the fence tokens of the key are used up: its row must be deleted by hand",
         ),
+        // The text has a character that the encoding lacks, or a NUL: the fault of one request, not of its batch.
+        "22021" | "22P05" => (
+            StoreErrorKind::Other,
+            "the database cannot keep this key or holder: keep the locks in a database with the encoding UTF8, and \
+             leave NUL out of the function's name",
+        ),
         "57P04" => (Refused, "the database was dropped"),
         "57P03" | "53300" => (Unreachable, ""),
         "53100" | "53200" | "53400" => (Conflict, "the server is short of resources"),
-        // Shutdown, crash, idle time-outs and the like: the server ends the session.
+        // Shutdown, crash, idle timeouts and the like: the server ends the session.
         "57P01" | "57P02" | "57P05" | "25P03" => (Interrupted, ""),
         other if other.starts_with("08") => (Interrupted, ""),
         _ => return None,

@@ -1,4 +1,4 @@
-//! The fence check in a transaction of the user's.
+//! The fence check in a user's transaction.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use crate::key::Key;
 use crate::store::clock::until;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// What is left of the lease, or `None` when it is gone. `table_sql` is the quoted table.
+/// Returns the time left of the lease, or `None` when it is gone. `table_sql` is the quoted table.
 ///
-/// Until that transaction ends, nobody else can take the key over. The server ends it when it has idled for
-/// `idle_limit`: a host that has vanished would keep the key shut until TCP notices, which may take hours.
+/// Until that transaction ends, nobody else can take the key over. The server ends the transaction when it
+/// has idled for `idle_limit`. Otherwise a host that vanished would keep the key busy until TCP notices,
+/// which may take hours.
 ///
 /// # Errors
-/// [`StoreErrorKind::Conflict`] under REPEATABLE READ or stricter when the row was written since the snapshot, such as by
-/// a renewal, or is not in the snapshot: the transaction can be tried again.
+/// [`StoreErrorKind::Conflict`] under REPEATABLE READ or stricter, when the row was written after the snapshot (by a
+/// renewal, for example) or is not in the snapshot. The transaction can be tried again.
 pub(crate) async fn verify(
     connection: &mut PgConnection,
     table_sql: &str,

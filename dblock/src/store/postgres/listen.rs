@@ -1,12 +1,13 @@
-//! Wake-ups: LISTEN on a connection of its own, one of the store's few.
+//! Wake-ups: LISTEN on a connection of its own, which is one of the store's few.
 //!
-//! A release that sees that its key is wanted notifies the table's channel, and so does one that passes the key on;
-//! [`wake_up`] reads what they say. Whoever misses it looks again within a second. So nothing here need be hurried, but a connection that hears nothing must not be taken for a quiet one:
-//! - A pooler in transaction mode accepts LISTEN and leaves it with a session that it lends to others, whose
-//!   drivers may fail on a notification (sqlx does). So poolers are found out before anything listens (`session.rs`
-//!   says how), and what is left of doubt by a channel of which nobody else knows ([`prove`]).
-//! - A server that is gone without a word is found out by a statement now and then. The kernel's keep-alive
-//!   would do too, but sqlx cannot set it, and its default is two hours.
+//! A release notifies the table's channel when others wait for the key or when it passes the row on; [`wake_up`] reads
+//! the payload. A waiter that misses a notification polls again within a second, so nothing here needs to be fast. But a
+//! connection that receives nothing must not be taken for a quiet one:
+//! - A pooler in transaction mode accepts LISTEN and leaves it on a session that it lends to others, whose drivers may
+//!   fail on a notification (sqlx does). So poolers are detected before anything listens (see `session.rs`). A channel
+//!   that nobody else knows of removes the remaining doubt ([`prove`]).
+//! - A server that is gone silently is detected by a statement now and then. The kernel's keep-alive would do too, but
+//!   sqlx cannot set it, and its default is two hours.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,10 +28,10 @@ use crate::store::WakeUp;
 use crate::store::connections::CONNECT_TIMEOUT;
 use crate::store::error::{StoreError, StoreErrorKind};
 
-/// After this long without a notification, a statement shows whether the server is there.
+/// After this long without a notification, a statement checks whether the server is still there.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// How long a statement on this connection, or the first notification, may take.
+/// Time limit of a statement on this connection, and of the first notification.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) async fn listen(store: &PostgresStore, tell: &(dyn Fn(WakeUp) + Send + Sync)) -> StoreError {
@@ -69,11 +70,11 @@ async fn until_lost(
     }
 }
 
-/// What a payload says: a letter for its kind, for a row that was passed on its lease and token, and the key.
+/// Reads a payload: a letter for its kind; for a pass-on the lease and its token; and the key.
 ///
-/// Who may use the database may notify anything. What cannot be read is ignored, and a forged release only
-/// makes waiters look. A forged hand-over would let the successor in beside the holder, but it must have the successor's
-/// lease, which only those can know who may read the table.
+/// Every user of the database can send notifications. A payload that cannot be read is ignored, and a forged release
+/// only makes waiters ask. A forged pass-on would let the successor enter beside the holder, but it must name the
+/// successor's lease, which only users who may read the table can know.
 fn wake_up(payload: &str) -> Option<WakeUp> {
     let key = |text| Key::new(None, text).ok();
     if let Some(released) = payload.strip_prefix(RELEASED) {
@@ -90,7 +91,7 @@ fn wake_up(payload: &str) -> Option<WakeUp> {
     })
 }
 
-/// Where the store's other sessions are not its own, none is opened for listening.
+/// Refuses to listen where a pooler shares the store's sessions with others.
 async fn refuse_a_pooler(store: &PostgresStore) -> Result<(), StoreError> {
     let session = store.connections.take().await?;
     let is_ours = session.is_ours();
@@ -98,10 +99,11 @@ async fn refuse_a_pooler(store: &PostgresStore) -> Result<(), StoreError> {
     if is_ours { Ok(()) } else { Err(behind_a_pooler()) }
 }
 
-/// sqlx receives notifications only on a connection of a pool, so this is a pool of one.
+/// Connects for listening. sqlx receives notifications only on a connection of a pool, so this is a pool of
+/// one.
 ///
-/// Dropping the listener sends an UNLISTEN in the background and then closes the connection; if the server
-/// is gone without a word, the kernel gives up on it after some minutes.
+/// Dropping the listener sends an UNLISTEN in the background and then closes the connection. If the server is
+/// gone silently, the kernel gives up on it after some minutes.
 async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
     let mark = Mark::new();
     let pool = PgPoolOptions::new()
@@ -111,7 +113,7 @@ async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
         .max_lifetime(None)
         .connect_lazy_with(mark.on(store.options().await?));
     let mut listener = PgListener::connect_with(&pool).await.map_err(error::of_connect)?;
-    // A lost connection is the engine's business: it asks all waiters to look again.
+    // The engine handles a lost connection: it makes all waiters ask again.
     listener.eager_reconnect(false);
     let row = in_time(store, listener.fetch_one(Mark::READ)).await?;
     let is_ours = mark.is_in(&row);
@@ -129,7 +131,7 @@ async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<Str
     row.try_get(0).map_err(|error| store.failed(error))
 }
 
-/// Sees a notification arrive that another connection has sent.
+/// Waits for a notification that another connection sends, as proof that notifications arrive.
 async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<(), StoreError> {
     let channel = format!("dblock_{}", Uuid::now_v7().simple());
     in_time(store, listener.listen(&channel)).await?;

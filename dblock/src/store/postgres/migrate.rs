@@ -1,4 +1,4 @@
-//! The tables: whether they fit, and how they are made.
+//! The tables: checking their version, and creating them.
 
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
 
@@ -8,7 +8,7 @@ use crate::store::StoreError;
 use crate::store::schema::{self, SchemaVersion};
 use crate::store::sql_row::schema_version;
 
-/// Settings of a migration's session. It may wait for those of other nodes.
+/// Settings of a migration's session, which may wait for the migrations of other nodes.
 const SESSION: [(&str, &str); 4] = [
     ("lock_timeout", "60s"),
     ("statement_timeout", "120s"),
@@ -26,7 +26,7 @@ pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError
     schema::check(connection.finish(found)?, &store.table)
 }
 
-/// What the version table says; `None` where a table or its row is missing.
+/// The content of the version table; `None` where a table or its row is missing.
 async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<SchemaVersion>, sqlx::Error> {
     let rows = match Statement::new(&store.sql.version).fetch_in(on).await {
         Err(error) if error::is_missing_table(&error) => return Ok(None),
@@ -35,7 +35,7 @@ async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<
     rows.first().map(schema_version).transpose()
 }
 
-/// Does nothing, and needs no rights to create, when the schema is there already.
+/// Creates or upgrades the tables. Where the schema is up to date, it does nothing and needs no right to create.
 pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
     let _room = store.connections.room().await?;
     let options = store.options().await?;
@@ -44,44 +44,51 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
         Err(error) if error::is_refused_startup(&error) => options.connect().await,
         answer => answer,
     };
-    // Closed at the end, however it ends: nothing of it can come back into use.
+    // Closed at the end, whatever happens: nothing of it can come back into use.
     let mut connection = connected.map_err(error::of_connect)?;
     let failed = |error| store.failed(error);
     let mut found = version(store, &mut connection).await.map_err(failed)?;
     if found.is_none_or(|found| found.version < schema::SCHEMA_VERSION) {
-        run_script(store, &mut connection).await.map_err(failed)?;
+        run_script(store, &mut connection).await?;
         found = version(store, &mut connection).await.map_err(failed)?;
     }
-    // The work is done; how the session ends makes no difference.
+    // The work is done, so errors while closing do not matter.
     drop(connection.close().await);
     schema::check(found, &store.table)
 }
 
-/// The script in one transaction, one node after the other.
-async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    // Each statement must see what another node has committed while this one waited.
+/// Runs the script in one transaction, one node after the other.
+async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Result<(), StoreError> {
+    let failed = |error| store.failed(error);
+    // Each statement must see what another node committed while this one waited.
     let mut transaction = connection
         .begin_with("BEGIN ISOLATION LEVEL READ COMMITTED")
-        .await?;
+        .await
+        .map_err(failed)?;
     let one_at_a_time = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(
         pg_catalog.concat('dblock migration of ', $1), 0))";
     Statement::new(&one_at_a_time.into())
         .bind(&*store.table.to_string())
         .fetch_in(&mut transaction)
-        .await?;
+        .await
+        .map_err(failed)?;
     let script = schema::script_for(SCRIPT, &store.table, '"');
     let script = match store.table.schema() {
         Some(name) => {
-            create_schema(name, &mut transaction).await?;
+            create_schema(name, &mut transaction).await.map_err(failed)?;
             script
         }
-        None => in_its_schema(&script, store, &mut transaction).await?,
+        None => {
+            let placed = in_its_schema(&script, store, &mut transaction).await;
+            placed
+                .map_err(failed)?
+                .ok_or_else(error::no_schema_to_create_in)?
+        }
     };
     let script = format!("SET LOCAL search_path = pg_catalog; {script}");
-    sqlx::raw_sql(AssertSqlSafe(script))
-        .execute(&mut *transaction)
-        .await?;
-    transaction.commit().await
+    let script = sqlx::raw_sql(AssertSqlSafe(script));
+    script.execute(&mut *transaction).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)
 }
 
 async fn create_schema(name: &str, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
@@ -102,13 +109,13 @@ async fn create_schema(name: &str, connection: &mut PgConnection) -> Result<(), 
     Ok(())
 }
 
-/// The script with the schema before its tables: where the lock table is, else where new tables go. Types and operators
-/// are looked for in `pg_catalog` alone then.
+/// Puts the schema before the script's tables: the one of the lock table, else the one where new tables are created.
+/// `None` if there is no such schema. The script's types and operators are then looked up in `pg_catalog` only.
 async fn in_its_schema(
     script: &str,
     store: &PostgresStore,
     connection: &mut PgConnection,
-) -> Result<String, sqlx::Error> {
+) -> Result<Option<String>, sqlx::Error> {
     let (table, version) = (store.table.quoted('"'), store.table.quoted_version('"'));
     let find = format!(
         "SELECT coalesce(
@@ -118,9 +125,8 @@ async fn in_its_schema(
     );
     let row = sqlx::raw_sql(AssertSqlSafe(find)).fetch_one(connection).await?;
     let schema: Option<&str> = row.try_get(0)?;
-    // Without one the server says what is the matter.
-    let schema = schema.unwrap_or("\"\"");
-    Ok(script
-        .replace(&table, &format!("{schema}.{table}"))
-        .replace(&version, &format!("{schema}.{version}")))
+    Ok(schema.map(|schema| {
+        let script = script.replace(&table, &format!("{schema}.{table}"));
+        script.replace(&version, &format!("{schema}.{version}"))
+    }))
 }

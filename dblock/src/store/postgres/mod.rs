@@ -1,9 +1,9 @@
 //! Rows in PostgreSQL 13 or later.
 //!
-//! Each action is one autocommit statement, so a lock that nobody else wants costs one round trip to
-//! acquire and one to release; only a row in an unusual state costs a second one. Rows are locked with
-//! `SKIP LOCKED`: a transaction of the user's that holds a row stalls nobody. `sql/mod.rs` explains why the
-//! statements are right.
+//! Each action is one autocommit statement, so an uncontended lock costs one round trip to acquire and one to
+//! release. Only a row in an unusual state costs a second one. Rows are locked with `SKIP LOCKED`, so a
+//! user's transaction that locks a row delays nobody else. `sql/mod.rs` explains why the statements are
+//! right.
 
 mod admin;
 mod apply;
@@ -35,11 +35,10 @@ use super::{
     Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
     StoreFuture, WakeUp,
 };
-use crate::error::LockError;
 use crate::key::Key;
 
-/// How many connections are kept for extends. The others are for the lanes of acquires and releases, the listener, which
-/// keeps its own as long as somebody waits, and operators.
+/// How many connections are reserved for extends. The others are for acquires, for releases, for the listener, which
+/// keeps one as long as a caller waits, and for operators.
 const RESERVED: usize = 1;
 
 /// A lock table in a PostgreSQL database.
@@ -48,13 +47,13 @@ pub struct PostgresStore {
     sql: sql::Sql,
     options: OptionsSource<PgConnectOptions>,
     connections: Connections<Session>,
-    /// Keys that were busy or wanted when they were last asked for.
+    /// Keys that were busy, or that others waited for, when they were last asked for.
     contended: BusyKeys,
     idle_limit: Option<Duration>,
 }
 
 impl PostgresStore {
-    /// Connects when it is first asked something.
+    /// A store that connects at its first request.
     pub(crate) fn new(options: OptionsSource<PgConnectOptions>, table: TableName) -> Self {
         let opener = Opener::new(options.clone());
         let connections = Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, move || {
@@ -71,7 +70,7 @@ impl PostgresStore {
         }
     }
 
-    /// How long a transaction of the user's may idle after a fence check in it.
+    /// How long a user's transaction may idle after a fence check.
     #[doc(hidden)]
     #[must_use]
     pub fn transaction_idle_limit(mut self, limit: Option<Duration>) -> Self {
@@ -79,25 +78,25 @@ impl PostgresStore {
         self
     }
 
-    /// A store of its own, for tests of it. Programs use `LockManager`.
+    /// A store without a manager, for the tests of this crate. Programs use `LockManager`.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a URL or table name that cannot be read.
+    /// Why the URL or the table's name cannot be read.
     #[doc(hidden)]
-    pub fn open(url: &str, table: &str) -> Result<Self, LockError> {
-        // sqlx's error may quote a part of the URL, which may have a password in it.
+    pub fn open(url: &str, table: &str) -> Result<Self, String> {
+        // sqlx's error may quote a part of the URL, which may contain a password.
         let options = url
             .parse()
-            .map_err(|_: sqlx::Error| LockError::invalid("the database URL cannot be read"))?;
+            .map_err(|_: sqlx::Error| "the database URL cannot be read")?;
         Ok(Self::new(OptionsSource::fixed(options), TableName::parse(table)?))
     }
 
-    /// The user's options, as they are now, for a connection of ours.
+    /// The user's current options, for a connection of the store.
     async fn options(&self) -> Result<PgConnectOptions, StoreError> {
         session::options(&self.options).await
     }
 
-    /// What an error of a statement on the lock table means.
+    /// Classifies an error of a statement on the lock table.
     fn failed(&self, error: sqlx::Error) -> StoreError {
         error::of_statement(error, &self.table)
     }

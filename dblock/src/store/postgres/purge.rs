@@ -1,4 +1,4 @@
-//! Deleting rows that nobody has used for long.
+//! Deletes rows that nobody has used for a long time.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::key::Key;
 use crate::store::clock::micros;
 use crate::store::{Purged, StoreError, sql_row};
 
-/// [`Store::purge`](crate::store::Store::purge). On an idle connection, unlike what operators ask for: it takes many
-/// steps, and one that fails is tried again later.
+/// [`Store::purge`](crate::store::Store::purge). It uses an idle connection, where operators' calls
+/// open a new one: it takes many steps, and a failed one is tried again later.
 pub(super) async fn purge(
     store: &PostgresStore,
     idle: Duration,

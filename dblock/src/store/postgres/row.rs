@@ -5,10 +5,9 @@ use std::time::Duration;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use super::apply::Placed;
 use crate::store::clock::until;
 use crate::store::sql_row::{self, WIDTH, unreadable};
-use crate::store::{Holder, Kind, LockRow, Outcome};
+use crate::store::{Holder, Kind, LockRow, Outcome, Request};
 
 /// A row of [`COLUMNS`](sql_row::COLUMNS) and the clock.
 pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
@@ -16,7 +15,11 @@ pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
 }
 
 /// Reads one row of an answer: the request's place in the batch, and the outcome. [`super::sql`] lists the columns.
-pub(super) fn answer(kind: Kind, part: &[Placed<'_>], row: &PgRow) -> Result<(usize, Outcome), sqlx::Error> {
+pub(super) fn answer(
+    kind: Kind,
+    part: &[(usize, &Request)],
+    row: &PgRow,
+) -> Result<(usize, Outcome), sqlx::Error> {
     let key: &str = row.try_get(0)?;
     let found = part
         .binary_search_by(|(_, request)| request.key.as_str().cmp(key))

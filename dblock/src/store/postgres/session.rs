@@ -1,9 +1,9 @@
-//! Opening a session of the store's own, and noticing that a pooler shares it with others.
+//! Opens sessions of the store, and detects a pooler that shares them with others.
 //!
-//! A pooler such as `PgBouncer` in transaction mode gives each transaction another session of the server. What
-//! belongs to a session is then not ours: settings, `LISTEN`, and prepared statements. The last are worse than
-//! useless: sqlx names them `sqlx_s_1`, `sqlx_s_2` and so on in every client, and sends preparation and execution
-//! as two transactions, so the name may stand for another client's statement by then.
+//! A pooler such as `PgBouncer` in transaction mode gives each transaction another session of the server. Session
+//! state is then not ours: settings, `LISTEN`, and prepared statements. Prepared statements do harm: sqlx names
+//! them `sqlx_s_1`, `sqlx_s_2` and so on in every client, and prepares and executes in two transactions. By then
+//! the name may stand for another client's statement.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +18,10 @@ use crate::store::connect_options::OptionsSource;
 use crate::store::connections::Alive;
 use crate::store::error::StoreError;
 
-/// The isolation level that the statements are written for. In a stricter one they fail and are tried again.
+/// The isolation level that the statements are written for. Under a stricter one they fail and are tried again.
 const ISOLATION: &str = "read committed";
 
-/// What else our own sessions have. Nothing but speed and patience depends on it.
+/// The other settings of our own sessions. They affect only speed and waiting times.
 ///
 /// The planner's switches keep a plan that was made for an empty table from reading the whole of a large one.
 const SETTINGS: [(&str, &str); 9] = [
@@ -36,7 +36,7 @@ const SETTINGS: [(&str, &str); 9] = [
     ("client_min_messages", "warning"),
 ];
 
-/// A setting of no meaning to the server. Whoever reads back what was sent has the session to themselves.
+/// A setting that means nothing to the server. A session that returns the value that was sent is not shared.
 pub(super) struct Mark(String);
 
 impl Mark {
@@ -50,25 +50,25 @@ impl Mark {
         options.options([("dblock.session", &self.0)])
     }
 
-    /// Whether the answer to [`READ`](Self::READ) is this one.
+    /// Whether the answer to [`READ`](Self::READ) is this mark.
     pub(super) fn is_in(&self, row: &PgRow) -> Result<bool, sqlx::Error> {
         let found: Option<&str> = row.try_get(0)?;
         Ok(found == Some(&self.0))
     }
 }
 
-/// The server's processes, and when each began in µs.
+/// The server's processes, with the time in µs when each began.
 const STARTED: &str = "(SELECT pid, (date_part('epoch', backend_start) * 1000000)::bigint AS began
     FROM pg_stat_get_activity(NULL)) started";
 
-/// The process that is asked.
+/// The process that answers.
 const THIS_PROCESS: &str = "SELECT pid, (date_part('epoch', backend_start) * 1000000)::bigint
     FROM pg_stat_get_activity(pg_backend_pid())";
 
-/// A process of the server, by its id and when it began, in µs.
+/// A process of the server: its id, and when it began in µs.
 type Process = (i32, i64);
 
-/// A connection, and whose the session behind it is.
+/// A connection, and whether the session behind it is ours.
 #[derive(Debug)]
 pub(super) struct Session {
     connection: PgConnection,
@@ -79,11 +79,11 @@ pub(super) struct Session {
     shared: Arc<Shared>,
 }
 
-/// What the sessions of a store share.
+/// State that the sessions of a store share.
 #[derive(Debug, Default)]
 struct Shared {
     pooled: AtomicBool,
-    /// Sessions that were given up in the middle of a statement.
+    /// Sessions that were given up while a statement was running.
     abandoned: Mutex<Vec<Process>>,
 }
 
@@ -108,21 +108,21 @@ impl Alive for Session {
 }
 
 impl Session {
-    /// Settings, prepared statements and `LISTEN` last from one transaction to the next. Otherwise each
-    /// transaction may meet another session, which others use in between.
+    /// Whether settings, prepared statements and `LISTEN` last from one transaction to the next. Otherwise
+    /// each transaction may run in another session, which others use in between.
     pub(super) fn is_ours(&self) -> bool {
         !self.shared.pooled.load(Ordering::Relaxed)
     }
 
-    /// The connection, for a statement. If [`answered`](Self::answered) is not called after it, the server's side is
-    /// ended when the next session is opened: it could wait for a lock or a standby for hours, and not notice that
-    /// nobody listens.
+    /// The connection, for a statement. Unless [`answered`](Self::answered) is called after it, the server's session
+    /// is ended when the next session is opened. Left alone, it could wait for a lock or a standby for hours without
+    /// noticing that the client is gone.
     pub(super) fn for_statement(&mut self) -> &mut PgConnection {
         self.waits = true;
         &mut self.connection
     }
 
-    /// The server has answered.
+    /// Notes that the server has answered.
     pub(super) fn answered(&mut self) {
         self.waits = false;
     }
@@ -142,16 +142,16 @@ impl DerefMut for Session {
     }
 }
 
-/// The user's options, as they are now, for a connection of ours.
+/// The user's current options, for a connection of the store.
 pub(super) async fn options(
     source: &OptionsSource<PgConnectOptions>,
 ) -> Result<PgConnectOptions, StoreError> {
     let options = source.get().await?.application_name("dblock");
-    // No number here has a fraction, and `PgBouncer` refuses the setting by default.
+    // No number here has a fraction, and `PgBouncer` refuses this setting by default.
     Ok(options.extra_float_digits(None).disable_statement_logging())
 }
 
-/// How sessions are opened. Clones share what the sessions do.
+/// Opens sessions. Clones share the sessions' state.
 #[derive(Debug, Clone)]
 pub(super) struct Opener {
     options: OptionsSource<PgConnectOptions>,
@@ -166,7 +166,7 @@ impl Opener {
         }
     }
 
-    /// Opens a session with our settings, or one without where a pooler refuses or swallows them.
+    /// Opens a session with our settings, or without them where a pooler refuses or ignores them.
     pub(super) async fn open(&self) -> Result<Session, StoreError> {
         let options = options(&self.options).await?;
         if !self.shared.pooled.load(Ordering::Relaxed) {
@@ -190,8 +190,8 @@ impl Opener {
         }
     }
 
-    /// `None` when the session is not ours. The settings are sent while connecting: a `SET` afterwards would
-    /// reach other programs' sessions behind a pooler.
+    /// `None` when the session is not ours. The settings are sent while connecting: behind a pooler, a later
+    /// `SET` would change other programs' sessions.
     async fn open_ours(&self, options: PgConnectOptions) -> Result<Option<Session>, sqlx::Error> {
         let mark = Mark::new();
         let options = options.options(SETTINGS);
@@ -209,14 +209,15 @@ impl Opener {
         Ok(Some(self.session(connection, Some(process))))
     }
 
-    /// Ends the sessions that were given up. They may have ended, and their ids be others' by now.
+    /// Ends the sessions that were given up. They may have ended already, and their ids may belong to others, so the
+    /// start time is compared too.
     async fn end_abandoned(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         let abandoned = self.shared.abandoned().clone();
         for (id, began) in &abandoned {
             let end = format!(
                 "SELECT pg_terminate_backend(pid) FROM {STARTED} WHERE pid = {id} AND began = {began}"
             );
-            // Where that is not permitted the server has to find out by itself.
+            // Without permission for that, the server must notice by itself.
             match sqlx::raw_sql(AssertSqlSafe(end)).execute(&mut *connection).await {
                 Ok(_) | Err(sqlx::Error::Database(_)) => {}
                 Err(error) => return Err(error),
@@ -228,7 +229,7 @@ impl Opener {
         Ok(())
     }
 
-    /// Once in the log.
+    /// Logs once that a pooler is used.
     fn say_pooled(&self) {
         if !self.shared.pooled.swap(true, Ordering::Relaxed) {
             tracing::info!(
@@ -245,18 +246,19 @@ pub(super) enum Lasts {
     Transaction,
 }
 
-/// Functions, types and operators are the server's own, whatever `search_path` the user or the database has; tables
-/// are found as before. One row without meaning.
+/// Functions, types and operators are always the server's own, whatever the `search_path` of the user or the
+/// database; tables are found as before. The answer is one row without meaning.
 ///
-/// Names in this statement, and in what goes to sessions without it, say that they are of `pg_catalog`.
+/// Names in this statement, and in statements for sessions without it, are qualified with `pg_catalog`.
 pub(super) fn trusted_names(lasts: Lasts) -> String {
     let path = "pg_catalog.concat('pg_catalog, ', pg_catalog.current_setting('search_path'))";
     let is_local = lasts == Lasts::Transaction;
-    // A path may be empty.
+    // The path may be empty.
     format!("SELECT pg_catalog.set_config('search_path', pg_catalog.rtrim({path}, ', '), {is_local})")
 }
 
-/// The settings for one transaction, to stand before a statement in the same message. One row of answer comes of it.
+/// The settings for one transaction, to be put before a statement in the same message. They add one row to the
+/// answer.
 pub(super) fn for_one_transaction() -> String {
     let settings = SETTINGS.map(|(name, value)| format!("SET LOCAL {name} = '{value}';"));
     format!(

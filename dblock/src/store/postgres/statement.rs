@@ -1,8 +1,8 @@
 //! A statement with its parameters, and the two ways to send it.
 //!
-//! In a session of ours it is prepared once and then takes one round trip. Through a pooler, and in a
-//! transaction of the user's, it goes as text in a single message, because what was prepared may be gone,
-//! or another client's, when it is executed. Every value then is written as digits, so that none can be
+//! In a session of ours, a statement is prepared once and then takes one round trip. Through a pooler, and in
+//! a user's transaction, it is sent as text in a single message: a prepared statement might be gone, or be
+//! another client's, by the time it is executed. Every value is then written as digits, so that none can be
 //! taken for SQL.
 
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::session::{self, Session};
 
-/// A statement that is being given its parameters.
+/// A statement whose parameters are being bound.
 pub(super) struct Statement<'q> {
     sql: Arc<str>,
     parameters: Vec<Parameter<'q>>,
@@ -73,7 +73,7 @@ from!(
 );
 
 impl<'q> Statement<'q> {
-    /// Parameters stand in `sql` as `$1` to `$9`.
+    /// A statement with the text `sql`, whose parameters are `$1` to `$9`.
     pub(super) fn new(sql: &Arc<str>) -> Self {
         Self {
             sql: Arc::clone(sql),
@@ -81,13 +81,13 @@ impl<'q> Statement<'q> {
         }
     }
 
-    /// Gives the next parameter.
+    /// Binds the next parameter.
     pub(super) fn bind(mut self, value: impl Into<Parameter<'q>>) -> Self {
         self.parameters.push(value.into());
         self
     }
 
-    /// Executes it in a session of the store's.
+    /// Executes it in a session of the store.
     pub(super) async fn fetch_all(self, session: &mut Session) -> Result<Vec<PgRow>, sqlx::Error> {
         let rows = if session.is_ours() {
             self.fetch_prepared(session.for_statement()).await
@@ -122,12 +122,12 @@ impl<'q> Statement<'q> {
     async fn fetch_pooled(self, connection: &mut PgConnection) -> Result<Vec<PgRow>, sqlx::Error> {
         let text = session::for_one_transaction() + &self.text();
         let mut rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection).await?;
-        // What the settings answered.
+        // The rows of the settings.
         drop(rows.remove(0));
         Ok(rows)
     }
 
-    /// Executes it in whatever transaction `connection` is in, without preparing anything there.
+    /// Executes it in the current transaction of `connection`, without preparing anything there.
     pub(super) async fn fetch_in(self, connection: &mut PgConnection) -> Result<Vec<PgRow>, sqlx::Error> {
         sqlx::raw_sql(AssertSqlSafe(self.text()))
             .fetch_all(connection)
@@ -185,7 +185,7 @@ fn array<T>(text: &mut String, kind: &str, values: &[Option<T>], write: impl Fn(
     let _ = write!(text, "]::{kind}[]");
 }
 
-/// As hexadecimal digits: whatever `standard_conforming_strings` is, no character of it has a meaning.
+/// Writes hexadecimal digits, in which no character has a special meaning, whatever `standard_conforming_strings` is.
 fn write_text(text: &mut String, value: &&str) {
     text.push_str("pg_catalog.convert_from(pg_catalog.decode('");
     for byte in value.bytes() {
@@ -194,7 +194,7 @@ fn write_text(text: &mut String, value: &&str) {
     text.push_str("', 'hex'), 'UTF8')");
 }
 
-/// What consists of letters, digits and `-` alone.
+/// Writes a value that consists of letters, digits and `-` only.
 fn write_plain(text: &mut String, value: &impl std::fmt::Display) {
     let _ = write!(text, "'{value}'");
 }

@@ -20,7 +20,7 @@ fn row(lease_id: Uuid, reentrant_count: u32, expire_at: i64) -> LockRow {
         fence_ceiling: 9,
         acquired_at: 1,
         holder: "h".into(),
-        ..absent(Key::new(None, "k").unwrap(), NOW)
+        ..LockRow::new(Key::new(None, "k").unwrap(), NOW)
     }
 }
 
@@ -28,7 +28,7 @@ fn held_by(lease_id: Uuid) -> LockRow {
     row(lease_id, 1, NOW + SECOND)
 }
 
-/// Held by another lease, with a successor until `until` that waits since `since`.
+/// A row held by another lease, with a successor that waits since `since` and is live until `until`.
 fn queued(next: Uuid, since: i64, until: i64) -> LockRow {
     let owner = Uuid::now_v7();
     LockRow {
@@ -128,7 +128,7 @@ fn an_absent_row_becomes_a_whole_one() {
         ask.owner = owner;
         ask.spare_tokens = 10;
     });
-    let (outcome, row) = after(&request, &absent(request.key.clone(), NOW));
+    let (outcome, row) = after(&request, &LockRow::new(request.key.clone(), NOW));
     assert!(
         matches!(outcome, Outcome::Granted { taken_over: None, .. }),
         "{outcome:?}"
@@ -204,7 +204,7 @@ fn a_local_hand_over_changes_who_has_the_lease_and_nothing_else() {
     assert_eq!(held, expected);
     let late = extend(Uuid::now_v7(), 1, Some(next));
     assert_eq!(unchanged(&late, &held), Outcome::Lost);
-    // A request that was given up may be carried out after a later one.
+    // A request that the caller has given up may be carried out after a later one.
     let mut row = held.clone();
     carry_out(&extend(mine, 1, Some(to("former", 7))), &mut row).unwrap();
     assert_eq!(row, held);

@@ -1,4 +1,4 @@
-//! What operators ask for.
+//! The operators' calls.
 
 use sqlx::sqlite::SqliteRow;
 use uuid::Uuid;
@@ -26,7 +26,7 @@ pub(super) async fn force_release(store: &SqliteStore, key: &Key) -> Result<bool
     Ok(!rows(store, free).await?.is_empty())
 }
 
-/// Executes one statement on the store's connection.
+/// Executes one statement on the connection of the store.
 async fn rows(store: &SqliteStore, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
     let mut connection = store.connections.take().await?;
     let rows = store.rows(&mut connection, query).await;

@@ -1,4 +1,4 @@
-//! Carrying requests out: the usual ones by one statement each, the others by the rules.
+//! Carries out requests: the usual ones by one statement each, the others by the rules.
 
 use sqlx::SqliteConnection;
 
@@ -20,7 +20,7 @@ pub(super) async fn apply(store: &SqliteStore, requests: &[Request]) -> Vec<Answ
 }
 
 impl SqliteStore {
-    /// Carries out one request as a transaction of its own.
+    /// Carries out one request in a transaction of its own.
     async fn alone(&self, request: &Request) -> Answer {
         let mut connection = self.connections.take().await?;
         let answer = self.alone_on(&mut connection, request).await;
@@ -44,11 +44,11 @@ impl SqliteStore {
         answer
     }
 
-    /// Carries out the requests in one transaction, or none of them.
+    /// Carries out all requests in one transaction, or none of them.
     async fn together(&self, requests: &[Request]) -> Result<Vec<Answer>, Undone> {
         let mut connection = self.connections.take().await.map_err(Undone::all)?;
         let answers = self.together_on(&mut connection, requests).await;
-        // Closing the connection of a failed batch rolls it back.
+        // Closing the connection rolls a failed batch back.
         if answers.is_ok() {
             connection.keep();
         }
@@ -81,7 +81,7 @@ impl SqliteStore {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// The answer to an acquire of a key that is busy, if nothing is to be written.
+    /// The answer to an acquire of a busy key, if nothing has to be written.
     async fn still_busy(
         &self,
         connection: &mut SqliteConnection,
@@ -93,7 +93,7 @@ impl SqliteStore {
         Ok(still_busy(request, &self.read(connection, &request.key).await?))
     }
 
-    /// Carries out one request inside a write transaction. Its answer, or what the database says.
+    /// Carries out one request in a write transaction. Returns its answer, or the database's error.
     async fn inside(
         &self,
         connection: &mut SqliteConnection,
@@ -105,7 +105,7 @@ impl SqliteStore {
         }
     }
 
-    /// The usual case of a request, in one statement. `None`: another case, and nothing has been done.
+    /// Carries out the usual case of a request, in one statement. `None`: it is another case, and nothing was done.
     async fn usual(
         &self,
         connection: &mut SqliteConnection,
@@ -140,7 +140,7 @@ impl SqliteStore {
         }
     }
 
-    /// Any case of a request, by the rules, inside a write transaction.
+    /// Carries out any case of a request, by the rules, in a write transaction.
     async fn decide(
         &self,
         connection: &mut SqliteConnection,
@@ -164,7 +164,7 @@ impl SqliteStore {
         })?;
         match get::<Option<&str>>(row, 0)? {
             Some(_) => lock_row(row),
-            None => Ok(rules::absent(key.clone(), now(row)?)),
+            None => Ok(LockRow::new(key.clone(), now(row)?)),
         }
     }
 
@@ -197,7 +197,7 @@ impl SqliteStore {
             match self.together(requests).await {
                 Ok(answers) => return answers,
                 Err(Undone { error, of_one: false }) => return vec![Err(error); requests.len()],
-                // One request spoils the batch: find out which, and the others never notice.
+                // One request made the batch fail. Find out which: the others are not affected.
                 Err(Undone { of_one: true, .. }) => {}
             }
         }
@@ -209,7 +209,7 @@ impl SqliteStore {
     }
 }
 
-/// Why no request of a batch was carried out, and whether it is the fault of one of them.
+/// Why no request of a batch was carried out, and whether a single one may be the cause.
 struct Undone {
     error: StoreError,
     of_one: bool,

@@ -1,4 +1,4 @@
-//! What SQLite's result codes mean for a lock store.
+//! Classifies SQLite's result codes.
 
 use std::path::Path;
 
@@ -30,9 +30,15 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
     }
 }
 
-/// An error of the fence check, in a transaction that found its table before.
+/// An error of the fence check, in a user's transaction.
 pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
-    sql_error::of_statement(error, meaning)
+    let missing = "this transaction does not find the lock table: begin it on the file that keeps the lock";
+    sql_error::of_statement(error, |answer| {
+        let is_missing = answer.message().starts_with("no such table");
+        is_missing
+            .then_some((StoreErrorKind::Schema, missing))
+            .or_else(|| meaning(answer))
+    })
 }
 
 /// An error of opening the file at `path`.
@@ -50,7 +56,7 @@ pub(super) fn of_connect(error: sqlx::Error, path: &Path) -> StoreError {
     }
 }
 
-/// Why there is no opening the file at `path`, as far as can be seen. SQLite says the same in all cases.
+/// Why the file at `path` cannot be opened, as far as can be seen. SQLite gives the same error in all cases.
 fn obstacle(path: &Path) -> &'static str {
     // The parent of a bare file name is the empty path.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -70,9 +76,8 @@ fn primary_code(answer: &dyn DatabaseError) -> Option<i32> {
     Some(code & 0xff)
 }
 
-/// By the primary result code. SQLite has undone
-/// a statement that failed, except that an I/O error or a full disk at the commit leaves it open what the
-/// file says.
+/// Classifies by the primary result code. SQLite has undone a statement that failed. Only after an I/O error
+/// or a full disk at the commit it is open what the file contains.
 fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
     Some(match primary_code(answer)? {
         5 | 6 => (StoreErrorKind::Conflict, BLOCKED),

@@ -1,4 +1,4 @@
-//! The fence check in a transaction of the user's.
+//! The fence check in a user's transaction.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::key::Key;
 use crate::store::StoreError;
 use crate::store::clock::until;
 
-/// What is left of the lease, or `None` when it is gone. `table_sql` is the quoted table.
+/// Returns the time left of the lease, or `None` when it is gone. `table_sql` is the quoted table.
 ///
-/// The check writes (a column to its own value). So it needs SQLite's only write lock: a transaction whose
-/// snapshot is older than the last commit fails as a conflict rather than believe an old row, and until
-/// the user's commit nobody can take the lock over.
+/// The check writes (a column to its own value), so it needs SQLite's only write lock. A transaction whose
+/// snapshot is older than the last commit then fails as a conflict and does not trust an old row. Until the
+/// user's commit nobody else can take the lock over.
 pub(crate) async fn verify(
     connection: &mut SqliteConnection,
     table_sql: &str,

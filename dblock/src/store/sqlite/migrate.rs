@@ -1,4 +1,4 @@
-//! The tables: whether they fit, and how they are made.
+//! The tables: checking their version, and creating them.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::store::schema::{self, SchemaVersion};
 use crate::store::sql_row::schema_version;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// What leads from one schema version to the next: the first script makes version 1.
+/// The scripts from each schema version to the next. The first one creates version 1.
 const SCRIPTS: [&str; 2] = [
     include_str!("../../../migrations/sqlite/0001_distributed_lock.sql"),
     include_str!("../../../migrations/sqlite/0002_successor.sql"),
 ];
 
-/// How long a migration waits for others in all. Longer than a single statement: it is done once, when the
-/// program starts, and perhaps by many processes together.
+/// How long a migration waits for others in all. Longer than for a statement: a migration runs once, when the
+/// program starts, and perhaps in many processes at the same time.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) async fn check_schema(store: &SqliteStore) -> Result<(), StoreError> {
@@ -47,9 +47,9 @@ impl SqliteStore {
         connection.finish(answer)
     }
 
-    /// Runs the scripts that are missing, all or none. What is there afterwards.
+    /// Runs the missing scripts, all or none. Returns the version afterwards.
     async fn upgrade(&self, connection: &mut SqliteConnection) -> Result<Option<SchemaVersion>, StoreError> {
-        // Usually there is nothing to do, and then nobody's write transaction is waited for.
+        // Usually there is nothing to do, and then no write transaction is waited for.
         let found = self.version(connection).await?;
         if schema::check(found, &self.table).is_ok() {
             return Ok(found);

@@ -32,7 +32,7 @@ use crate::key::Key;
 
 /// Rows in a SQLite file.
 #[derive(Debug)]
-pub struct SqliteStore {
+pub(crate) struct SqliteStore {
     connections: Connections<SqliteConnection>,
     table: TableName,
     statements: Statements,
@@ -68,7 +68,7 @@ impl SqliteStore {
         self.rows(connection, sqlx::query(text)).await.map(drop)
     }
 
-    /// What an error of a statement on the lock table means.
+    /// Classifies an error of a statement on the lock table.
     fn failed(&self, error: sqlx::Error) -> StoreError {
         error::of_statement(error, &self.table)
     }
@@ -134,7 +134,7 @@ fn statement<'q>(text: &Arc<str>) -> Query<'q> {
     sqlx::query(AssertSqlSafe(Arc::clone(text)))
 }
 
-/// A statement about one row; further parameters follow the key.
+/// A statement about one row. Further parameters follow the key.
 fn query<'q>(text: &Arc<str>, key: &'q Key) -> Query<'q> {
     statement(text).bind(key.as_str())
 }

@@ -1,4 +1,4 @@
-//! Deleting rows that nobody has used for long.
+//! Deletes rows that nobody has used for a long time.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) async fn purge(
 }
 
 impl SqliteStore {
-    /// Reads first: a file without idle rows, which is the usual one, is never locked for writing.
+    /// Reads first, so that a file without idle rows, the usual case, is never locked for writing.
     async fn purge_on(
         &self,
         connection: &mut SqliteConnection,
@@ -31,7 +31,7 @@ impl SqliteStore {
         after: Option<&Key>,
         limit: u32,
     ) -> Result<Purged, StoreError> {
-        // Every key is longer than the empty one, so it stands behind it.
+        // The empty key sorts before every key.
         let after = after.map_or("", Key::as_str);
         let look = statement(&self.statements.idle)
             .bind(after)

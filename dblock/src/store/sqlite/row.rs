@@ -8,7 +8,7 @@ use crate::store::clock::until;
 use crate::store::sql_row::{self, WIDTH};
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
-/// What the row of a usual statement says.
+/// The outcome in the row of a usual statement.
 pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, StoreError> {
     Ok(match request.action {
         Action::Acquire(_) => Outcome::Granted {
@@ -33,7 +33,7 @@ pub(super) fn lock_row(row: &SqliteRow) -> Result<LockRow, StoreError> {
     sql_row::lock_row(row, key(get(row, 0)?)?, now(row)?).map_err(unexpected)
 }
 
-/// The clock behind the columns of a row.
+/// The clock, which follows the columns of a row.
 pub(super) fn now(row: &SqliteRow) -> Result<i64, StoreError> {
     get(row, WIDTH)
 }

@@ -1,4 +1,4 @@
-//! Which files can keep locks, and how the store's own connection is opened.
+//! Which files can keep locks, and how the store opens its connection.
 
 use std::time::Duration;
 
@@ -7,18 +7,17 @@ use sqlx::{ConnectOptions, SqliteConnection};
 use tokio::time::Instant;
 
 use super::{SqliteStore, error};
-use crate::error::LockError;
 use crate::store::table::TableName;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// How long a statement of ours waits for somebody else's write transaction. The shortest ttl is 1 s.
+/// How long a statement of ours waits for another write transaction. The shortest ttl is 1 s.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SqliteStore {
-    /// Refuses what would look like a lock but not be one: rows that only one connection sees.
-    pub(crate) fn check_options(options: &SqliteConnectOptions, table: &TableName) -> Result<(), LockError> {
+    /// Refuses databases that only one connection sees: they would look like a lock and not be one. The error is for people.
+    pub(crate) fn check_options(options: &SqliteConnectOptions, table: &TableName) -> Result<(), String> {
         let file = options.get_filename().to_string_lossy();
-        // The options show their mode only as a URL, and not every file name makes one.
+        // The options show their mode only as a URL, and not every file name is valid in one.
         let mode = options.clone().filename("any").to_url_lossy();
         let in_memory = file.is_empty()
             || file.contains(":memory:")
@@ -27,15 +26,16 @@ impl SqliteStore {
                 .query_pairs()
                 .any(|(name, value)| name == "mode" && value == "memory");
         if in_memory {
-            return Err(LockError::invalid(
+            return Err(
                 "an in-memory SQLite database is private to its connections, so nobody else would see the locks; \
-                 use a file, such as sqlite://locks.db, or the memory store, memory:",
-            ));
+                 use a file, such as sqlite://locks.db, or the memory store, memory:"
+                    .into(),
+            );
         }
         if table.schema().is_some_and(|schema| schema != "main") {
-            return Err(LockError::invalid(format!(
+            return Err(format!(
                 "the table {table} is not in the SQLite file itself; write the table's name alone"
-            )));
+            ));
         }
         Ok(())
     }
@@ -43,8 +43,8 @@ impl SqliteStore {
 
 /// The given options with the store's own settings.
 ///
-/// `synchronous = FULL`, because WAL with less may forget the last commits in a power cut, and a fence
-/// token that somebody has seen must not be given again.
+/// `synchronous = FULL`: with less, WAL may lose the last commits in a power cut, and a fence token that
+/// somebody has seen must not be given again.
 pub(super) fn settings(options: SqliteConnectOptions) -> SqliteConnectOptions {
     options
         .journal_mode(SqliteJournalMode::Wal)
@@ -56,8 +56,8 @@ pub(super) fn settings(options: SqliteConnectOptions) -> SqliteConnectOptions {
         .disable_statement_logging()
 }
 
-/// Opens the file. The first change to WAL needs the file for itself and does not heed the busy time-out,
-/// so processes that start together try again.
+/// Opens the file. The first change to WAL needs exclusive access and ignores the busy timeout, so processes
+/// that start together try again.
 pub(super) async fn open(options: SqliteConnectOptions) -> Result<SqliteConnection, StoreError> {
     let start = Instant::now();
     loop {

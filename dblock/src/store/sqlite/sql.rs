@@ -1,21 +1,21 @@
 //! The SQL text of the store, written once for its table.
 //!
-//! Parameters are `$N`, not `?N`: a text has several statements that share them, and where one leaves out
+//! Parameters are `$N`, not `?N`: several statements of a text share them, and where one statement leaves out
 //! a `?N`, sqlx fills the gap by position and counts the later ones wrongly.
 //!
-//! Every statement reads the clock after the wait for the write lock, also one without a transaction around
+//! Every statement reads the clock after it has waited for the write lock, even without a transaction around
 //! it: SQLite begins the write before it computes anything.
 //!
-//! An acquire, an extend and a release have a statement for the usual case, which changes nothing and gives no row
-//! in any other one. What is not usual is decided by the rules, on the row that [`BEGIN`] keeps others from writing.
+//! An acquire, an extend and a release have a statement for the usual case. In any other case it changes nothing and
+//! returns no row. Then the rules decide, on a row that [`BEGIN`] keeps others from writing.
 
 use std::sync::Arc;
 
 use crate::store::sql_row::{COLUMNS, WIDTH};
 use crate::store::table::TableName;
 
-/// µs since the Unix epoch. The clock has ms, which a floating-point number holds only nearly: rounded
-/// first, so that it is exact. Stays the same within one statement.
+/// µs since the Unix epoch. The clock has ms, which a floating-point number holds only approximately, so it
+/// is rounded first. It stays the same within one statement.
 const NOW: &str = "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)";
 
 pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
@@ -62,8 +62,8 @@ fn held() -> String {
 
 /// $1 key, $2 lease, $3 owner, $4 ttl, $5 holder, $6 spare tokens.
 ///
-/// Takes a key that is absent or free. It reads the clock once: `acquired_at` is now. The tokens end far above the
-/// limit that is here.
+/// Takes a key that is absent or free. It reads the clock once: `acquired_at` is now. The limit on tokens here is
+/// far below the last one.
 fn take(table: &str) -> String {
     format!(
         "INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
@@ -81,7 +81,7 @@ fn take(table: &str) -> String {
 }
 
 /// $1 key, $2 lease, $3 count, $4 ttl; after a local hand-over its $5 owner, $6 holder and $7 token, otherwise NULL.
-/// Has every case: no row means that the lease is lost.
+/// Covers every case: no row means that the lease is lost.
 fn extend(table: &str) -> String {
     format!(
         "UPDATE {table} SET reentrant_count = $3, lock_owner = iif($7 >= fence_token, $5, lock_owner), \
@@ -145,13 +145,13 @@ fn inspect(table: &str) -> String {
     )
 }
 
-/// Nobody has used the row for `idle`: not held, not wanted, and a token from the clock is above the ceiling.
+/// Nobody has used the row for `idle`: it is not held, nobody waits, and the clock is above the ceiling.
 fn is_idle(idle: &str) -> String {
     format!("max(expire_at, wanted_until, fence_ceiling) <= {NOW} - {idle}")
 }
 
-/// $1 the key before the first, $2 idle, $3 limit. How many rows there are, the last one's key, and how
-/// many of them are idle. Without rows no key, and NULL.
+/// $1 the key to start after, $2 idle, $3 limit. Returns how many rows there are, the last one's key, and how
+/// many of them are idle. Without rows the key and the number of idle ones are NULL.
 fn idle_rows(table: &str) -> String {
     format!(
         "SELECT count(*), max(lock_key), sum(idle) FROM \
@@ -160,7 +160,7 @@ fn idle_rows(table: &str) -> String {
     )
 }
 
-/// $1 the key before the first, $2 idle, $3 the last key. Looks at the rows again, now that nobody else writes.
+/// $1 the key to start after, $2 idle, $3 the last key. Checks the rows again, now that nobody else writes.
 fn purge(table: &str) -> String {
     format!(
         "DELETE FROM {table} WHERE lock_key > $1 AND lock_key <= $3 AND {idle}",
@@ -168,8 +168,8 @@ fn purge(table: &str) -> String {
     )
 }
 
-/// $1 key, $2 lease, $3 fence token; what is left of the lease. What matters is that the statement writes. It
-/// writes the token, for a row that is still behind a hand-over.
+/// $1 key, $2 lease, $3 fence token; returns what is left of the lease. What matters is that the statement
+/// writes. It writes the token, because the row may not have it yet after a local hand-over.
 pub(super) fn verify(table: &str) -> String {
     format!(
         "UPDATE {table} SET fence_token = $3 \

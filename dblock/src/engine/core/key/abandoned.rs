@@ -1,4 +1,4 @@
-//! Abandoned acquires: leases that nobody takes any more, which are released by their id.
+//! Abandoned acquires: leases that no caller takes any more, which are released by their id.
 
 use std::time::Duration;
 
@@ -10,25 +10,26 @@ use crate::store::{Outcome, StoreError};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 
-/// The longest pause while the store cannot be asked: the key may be blocked.
+/// Longest pause between two releases while the store fails: the key may be blocked.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The longest pause while the store answers, and nothing is left of the lease.
+/// Longest pause between two releases while the store answers that nothing is left of the lease.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// An acquire of unknown outcome may have been carried out, or may still be: a release that finds nothing proves
-/// nothing, so it is repeated until the ttl has passed. A grant that is carried out after that lives at most one ttl.
+/// An acquire of unknown outcome may have been carried out, or may still be. A release that finds nothing therefore
+/// proves nothing, and is repeated until the ttl has passed. An acquire that is carried out after that lives at most
+/// one ttl.
 #[derive(Debug)]
 pub(super) struct Abandoned {
     pub(super) lease_id: Uuid,
     pub(super) retry_at: Time,
     until: Time,
-    /// Whatever was carried out before `until` has run out by then.
+    /// Every lease that was granted before `until` has expired by then.
     pub(super) over_at: Time,
     pause: Duration,
-    /// All its acquires were answered: none of them can take the key any more.
+    /// All its acquires were answered: none of them can be carried out later.
     answered: bool,
-    /// One of its acquires was answered `Queued`: what its release finds may be the work of that one.
+    /// An earlier acquire was answered `Queued`: what a release finds may come from that one.
     queued: bool,
 }
 
@@ -45,7 +46,7 @@ impl Abandoned {
         }
     }
 
-    /// An acquire of unknown outcome, of a lease that has a place in the queue already.
+    /// An acquire of unknown outcome, by a lease that already has a place in the queue.
     pub(super) fn queued(lease_id: Uuid, ttl: Duration, now: Time) -> Self {
         Self {
             queued: true,
@@ -53,7 +54,8 @@ impl Abandoned {
         }
     }
 
-    /// A lease whose acquires were all answered: a successor, or one that has the row. It ends by itself at `until`.
+    /// A lease whose acquires were all answered: a successor, or a lease that the row names. It ends by itself at
+    /// `until`.
     pub(super) fn answered(lease_id: Uuid, until: Time, now: Time) -> Self {
         Self {
             until,
@@ -63,7 +65,7 @@ impl Abandoned {
         }
     }
 
-    /// The row was passed on to it: its release is due at once.
+    /// The row was passed on to the lease: its release is due at once.
     pub(super) fn passed_on(&mut self, now: Time) {
         self.retry_at = now;
     }
@@ -75,10 +77,10 @@ impl Abandoned {
         sent_at: Time,
         now: Time,
     ) -> bool {
-        // A row that carries the lease shows that an acquire was carried out; it cannot be once more. Where an earlier
-        // acquire may have done that, it shows nothing of the one on its way: that may still become the
-        // successor, for nobody. A release sent before the end may have been carried out before the acquire, however
-        // late its answer.
+        // A row that names the lease shows that an acquire was carried out, and no acquire is carried out twice. If an
+        // earlier acquire may have done that, the answer shows nothing about the acquire on its way: that one may
+        // still make the lease a successor that nobody waits with. A release sent before `until` may have been carried
+        // out before the acquire, however late its answer.
         let done = match answer {
             Ok(Outcome::Released { .. }) => self.answered || !self.queued,
             Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered || flawed(Flaw::AbandonedIsReleasedOnce),
@@ -97,7 +99,8 @@ impl Abandoned {
             return true;
         }
         let longest = if carried_out { LONGEST_RETRY } else { SOON };
-        // A row that was locked for a moment is busy for nobody until it is asked again.
+        // The row was locked for a moment. Until the next release it is busy although nobody uses it, so that comes
+        // sooner.
         let sooner = if matches!(answer, Ok(Outcome::Skipped)) {
             10
         } else {
@@ -118,7 +121,7 @@ impl Abandoned {
 mod tests {
     use super::*;
 
-    /// The acquire may have been carried out between the release and its answer.
+    /// The acquire may be carried out between the release and its answer.
     #[test]
     fn a_release_sent_before_the_ttl_has_passed_proves_nothing() {
         let ttl = Duration::from_secs(1);
@@ -131,7 +134,7 @@ mod tests {
         assert!(abandoned.release_answered(&nothing, end, end + ttl));
     }
 
-    /// An acquire of unknown outcome may repeat one whose place is withdrawn here, and still be on its way.
+    /// An acquire of unknown outcome may repeat one whose place is withdrawn here, and may still be on its way.
     #[test]
     fn a_withdrawal_ends_what_was_only_a_successor() {
         let (now, ttl) = (Time::from_nanos(0), Duration::from_secs(9));
@@ -143,7 +146,7 @@ mod tests {
         assert!(!known().release_answered(&Ok(Outcome::Skipped), now, now));
     }
 
-    /// The row was passed on because of an earlier acquire: the one of unknown outcome may still come.
+    /// The row was passed on because of an earlier acquire: the one of unknown outcome may still be carried out.
     #[test]
     fn a_release_of_a_queued_lease_proves_nothing_about_a_later_acquire() {
         let (now, ttl) = (Time::from_nanos(0), Duration::from_secs(9));
@@ -160,7 +163,7 @@ mod tests {
         assert!(Abandoned::new(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
     }
 
-    /// The last release is the one that counts: it must be carried out.
+    /// Only a last release after the ttl proves anything, so it must be carried out.
     #[test]
     fn a_last_release_that_fails_is_sent_again() {
         let (begin, ttl) = (Time::from_nanos(0), Duration::from_secs(9));

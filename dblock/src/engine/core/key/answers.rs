@@ -1,4 +1,4 @@
-//! What an answer of the store means for a key.
+//! Applies the store's answers to a key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::engine::core::out::{LastAnswer, Note, Out, Refusal, Reply};
 use crate::engine::core::time::Time;
 use crate::store::{Action, Extend, Holder, Outcome, StoreError, StoreErrorKind};
 
-/// How long a caller that does not wait puts up with a row that somebody has locked.
+/// How long a non-blocking caller waits for a row that somebody has locked.
 const ROW_LOCKED_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl<C> Machine<C> {
@@ -77,7 +77,7 @@ impl<C> Machine<C> {
         }
     }
 
-    /// The extension of a row that was passed on.
+    /// Takes the answer to the extension of a row that was passed on.
     fn answer_arriving(
         &mut self,
         sent: &OnItsWay,
@@ -105,7 +105,8 @@ impl<C> Machine<C> {
                     fence_token: arriving.fence_token,
                     spare_tokens: arriving.spare_tokens,
                     store_end: sent.sent_at + remaining,
-                    over_at: env.now + remaining,
+                    // An earlier extension of unknown outcome, for another caller, may still be carried out.
+                    over_at: arriving.until.max(env.now + remaining),
                     length: *ttl,
                     row_owner: Some(to.owner),
                     since: sent.sent_at,
@@ -120,7 +121,8 @@ impl<C> Machine<C> {
             }
             Ok(_) => self.asking.retry_arriving(Duration::ZERO, env),
             Err(error) => {
-                // It may have been carried out all the same, or may still be until a ttl has passed, and lasts for one.
+                // The extension may have been carried out, or may still be until a ttl has passed. It then lasts one
+                // ttl.
                 self.asking.retry_arriving(*ttl * 2, env);
                 self.refuse_hopeless(&error, out);
                 self.asking.answered(LastAnswer::Failed(error), env.now);
@@ -148,7 +150,8 @@ impl<C> Machine<C> {
                 taken_over,
                 wanted,
             }) => {
-                // A fresh lease is as long as the ask; what is left of another length is a row that was passed on.
+                // A fresh lease is as long as the ask. A remaining time of another length belongs to a row that was
+                // passed on.
                 let place = self.asking.place.filter(|_| remaining != ask.ttl);
                 let grant = Grant {
                     lease_id,
@@ -157,7 +160,7 @@ impl<C> Machine<C> {
                     store_end: sent.sent_at + remaining,
                     over_at: now + remaining,
                     length: place.map_or(ask.ttl, |place| place.next_ttl),
-                    // An earlier ask for another caller may have given the place.
+                    // The place may come from an earlier ask for another caller.
                     row_owner: place.is_none().then_some(ask.owner),
                     since: sent.sent_at,
                     wanted,
@@ -178,22 +181,22 @@ impl<C> Machine<C> {
             Ok(Outcome::Busy(holder)) => {
                 self.busy(holder, env, out);
                 if ask.wanted_for.is_none() && !self.queue.is_empty() {
-                    // Nobody waited when it was asked: the row must hear of those that do.
+                    // Nobody waited when this was asked: the row must be told of those that wait now.
                     self.asking.ask_now();
                 }
             }
             Ok(Outcome::Skipped) => {
-                let patient = now.before(ROW_LOCKED_TIMEOUT);
-                self.refuse_non_blocking(patient, &Refusal::RowLocked, out);
+                let came_before = now.before(ROW_LOCKED_TIMEOUT);
+                self.refuse_non_blocking(came_before, &Refusal::RowLocked, out);
                 self.asking.skipped(env);
             }
             Ok(Outcome::Lost) if self.asking.place.is_some() => {
-                // It was passed on, and ran out before anybody heard of it.
+                // The row was passed on to the lease, which expired before any wake-up arrived.
                 self.asking.place = self.asking.place.filter(|_| flawed(Flaw::LostPlaceIsKept));
                 self.asking.ask_now();
             }
             Ok(other) => {
-                // The lease was never granted, so no store that keeps its contract says that.
+                // The lease was never granted, so no store that keeps its contract answers this.
                 let message = format!("the store answered an acquire with {other:?}");
                 let error = StoreError::new(StoreErrorKind::Interrupted, message);
                 self.acquire_failed(lease_id, ask.ttl, error, env, out);
@@ -236,7 +239,7 @@ impl<C> Machine<C> {
         self.asking.failed(error, env);
     }
 
-    /// Refuses callers for whom asking again makes no sense.
+    /// Refuses the callers for whom asking again cannot help.
     fn refuse_hopeless(&mut self, error: &StoreError, out: &mut Out<C>) {
         let refusal = Refusal::Store(error.clone());
         if error.kind() == StoreErrorKind::Unreachable {

@@ -1,16 +1,19 @@
-//! Asking the store for a key that callers of this process want, and what its answers mean for them. Only the first
-//! caller's request goes to the store; the others learn from its answers.
+//! Asking the store for a key that callers of this process want. Only the first caller's request goes to the store;
+//! the others use its answers.
 //!
 //! # The place as successor
 //! An ask that finds the key held makes its lease the row's successor ([`Place`]). The holder's release passes the row
-//! on, and a wake-up says so. The rules for entering then; each closes a sequence of events that lets two owners enter:
+//! on, and a wake-up says so. These are the rules for entering on a wake-up. Each closes a sequence of events that lets
+//! two owners enter:
 //!
 //! - *The wake-up's token is larger than the holder's token in the answer that gave the place.* The row may have been
-//!   passed on to this lease once before, have expired unheard, and have gone to others.
-//! - *No request of the key is on its way*, else its answer is waited for: it may find the lease expired, and queue it anew.
-//! - *What is left counts from when the latest ask was sent that was answered `Queued`.* The release came after
-//!   that. With too little left, or for a caller that does not renew, an extension comes first.
-//! - *A lease that has entered, was withdrawn, was told `Lost`, or had an ask of unknown outcome is never asked with again.*
+//!   passed on to this lease once before, have expired before the wake-up arrived, and have gone to others.
+//! - *No request of the key is on its way*, else its answer is waited for: it may find the lease expired, and queue
+//!   it again.
+//! - *The time left counts from when the latest ask was sent that was answered `Queued`.* The release came
+//!   after that. With too little left, or for a caller that does not renew, an extension comes first.
+//! - *A lease is never asked with again* once it has entered, was withdrawn, was answered `Lost`, or had an ask of
+//!   unknown outcome.
 
 use std::time::Duration;
 
@@ -22,46 +25,45 @@ use crate::engine::core::out::{LastAnswer, Refusal};
 use crate::engine::core::time::Time;
 use crate::store::{Holder, NEXT_TTL, StoreError};
 
-/// Pause before a busy key is asked for again, where nothing wakes us up: starts at the first, grows to the longest.
+/// Pause before the next ask for a busy key, where no wake-ups arrive: starts at the first, grows to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause before a busy key is asked for again although wake-ups are heard: one may be lost, and the place must stay
-/// live.
+/// Pause before the next ask for a busy key while wake-ups arrive: one may be lost, and the place must stay live.
 const LISTENING_PAUSE: Duration = Duration::from_millis(950);
 
-/// Pause before a row that is locked is asked for again after a wake-up: somebody is about to take it.
+/// Pause before the next ask for a locked row after a wake-up: another process is about to take it.
 const WOKEN_PAUSE: Duration = Duration::from_millis(2);
 
-/// A process that is not woken up queues after it has waited for so long: while it polls, a key that is passed on
-/// to it lies idle. The second is for stores where others are woken up.
+/// A process that receives no wake-ups queues only after it has waited this long: a key that is passed on to it
+/// lies idle until its next poll. The second value is for stores where other processes receive wake-ups.
 const QUEUE_AFTER: Duration = Duration::from_millis(100);
 const QUEUE_AFTER_AMONG_LISTENERS: Duration = Duration::from_secs(1);
 
-/// How long the store's word that a key is busy counts for callers that come later. A store that answers is
-/// asked more often than that.
+/// How long an answer of the store counts for callers that come later. A store that answers is asked more
+/// often than that.
 const ANSWER_LASTS: Duration = Duration::from_secs(1);
 
-/// How many tokens an acquire keeps free for local hand-overs: some sixteen times as many as the last leases used, so
-/// that tokens run ahead of the clock only where they are used up as fast, and a process that comes to a busy key soon
-/// has turns as long as the others'.
+/// How many tokens an acquire keeps free for local hand-overs: about sixteen times as many as the last leases used. So
+/// tokens run ahead of the clock only where they are used up as fast, and a process that is new to a busy key soon has
+/// turns as long as the others'.
 const FEWEST_SPARE: u32 = 1024;
 const MOST_SPARE: u32 = 1 << 20;
 
-/// The lease that the row names as its successor, or may name.
+/// The lease of this process that the row names as its successor, or may name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) lease_id: Uuid,
-    /// The largest token of a holder that an answer named since.
+    /// The largest holder's token among the answers since the lease got its place.
     behind: i64,
     pub(super) next_ttl: Duration,
-    /// The lease will end in the store no sooner than this.
+    /// The lease will not end in the store before this.
     pub(super) until: Time,
     pub(super) spare_tokens: u32,
 }
 
-/// The row was passed on to this lease, and it needs an extension before somebody enters.
+/// A lease to which the row was passed on, and which needs an extension before a caller enters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arriving {
     pub(super) lease_id: Uuid,
@@ -75,19 +77,19 @@ pub(super) struct Arriving {
 pub(super) struct Asking {
     /// The store is not asked before this.
     ask_at: Option<Time>,
-    /// A wake-up came since the store was asked last: its answer may be out of date.
+    /// A wake-up came after the last ask: the answer to that may be out of date.
     woken: bool,
     pause: Duration,
-    /// It counts for callers that came until then.
+    /// The last answer. It counts for callers that came before this time.
     last: Option<(LastAnswer, Time)>,
     pub(super) place: Option<Place>,
-    /// A lease of this process to which the row was passed on, as heard, and its token. That may be heard before
-    /// the answer that gives the lease its place.
-    heard: Option<(Uuid, i64)>,
+    /// The lease and token of a `PassedOn` wake-up for this process. It may arrive before the answer that gives
+    /// the lease its place.
+    wake_up: Option<(Uuid, i64)>,
     pub(super) arriving: Option<Arriving>,
     /// How many tokens the next acquire keeps free for local hand-overs.
     spare_tokens: u32,
-    /// How long the store took for the last answer.
+    /// How long the store took for the last answer to an acquire.
     took: Duration,
 }
 
@@ -99,7 +101,7 @@ impl Asking {
             pause: FIRST_PAUSE,
             last: None,
             place: None,
-            heard: None,
+            wake_up: None,
             arriving: None,
             spare_tokens: FEWEST_SPARE,
             took: Duration::ZERO,
@@ -123,10 +125,10 @@ impl Asking {
         self.ask_at
     }
 
-    /// An acquire is on its way. Returns its lease and how many tokens to keep free.
+    /// An acquire is being sent. Returns its lease and how many tokens to keep free.
     pub(super) fn asked(&mut self, others_wait: bool, env: &mut Env<'_>) -> (Uuid, u32) {
         self.woken = false;
-        // The row keeps what it was given first.
+        // The row keeps the values of the first ask.
         if let Some(place) = &self.place {
             return (place.lease_id, place.spare_tokens);
         }
@@ -137,7 +139,7 @@ impl Asking {
         )
     }
 
-    /// Whether an ask for a caller that has waited for so long asks for a place in the queue.
+    /// Whether an ask for a caller that has waited this long queues.
     pub(super) fn queues(waited: Duration, env: &Env<'_>) -> bool {
         let after = if env.wake_ups {
             QUEUE_AFTER_AMONG_LISTENERS
@@ -147,12 +149,13 @@ impl Asking {
         (env.listening || waited >= after) && !flawed(Flaw::NobodyQueues)
     }
 
-    /// The store took so long for an answer.
+    /// Notes how long the store took for an answer.
     pub(super) fn took(&mut self, time: Duration) {
         self.took = time;
     }
 
-    /// Where commits are slow, an extension takes as long as the last answer did, or somewhat longer.
+    /// Time to allow for an extension: it takes about as long as the last answer did, which is long where commits are
+    /// slow.
     pub(super) fn time_of_two_answers(&self) -> Duration {
         self.took * 2
     }
@@ -177,10 +180,10 @@ impl Asking {
         });
     }
 
-    /// Somebody else holds the lock.
+    /// Another owner holds the lock.
     pub(super) fn busy(&mut self, holder: Holder, env: &mut Env<'_>) {
         if let Some(place) = &mut self.place {
-            // A row that was passed on to this lease before that has gone to others since.
+            // If the row was passed on to this lease before, it has gone to others since.
             place.behind = place.behind.max(holder.fence_token);
         }
         self.keep_place(Flaw::BusyCounts, env.now);
@@ -203,7 +206,7 @@ impl Asking {
         self.answered(LastAnswer::Busy(Some(holder)), env.now);
     }
 
-    /// The row was locked by somebody's statement or transaction.
+    /// A statement or transaction had the row locked.
     pub(super) fn skipped(&mut self, env: &mut Env<'_>) {
         self.keep_place(Flaw::SkippedCounts, env.now);
         let pause = if self.woken {
@@ -217,7 +220,7 @@ impl Asking {
         self.answered(LastAnswer::RowLocked, env.now);
     }
 
-    /// What the answers above must not do.
+    /// A flaw: lets an answer extend the place although it must not.
     fn keep_place(&mut self, flaw: Flaw, now: Time) {
         if let Some(place) = self.place.as_mut().filter(|_| flawed(flaw)) {
             place.until = now + place.next_ttl;
@@ -236,14 +239,14 @@ impl Asking {
         self.last = Some((answer, now + ANSWER_LASTS));
     }
 
-    /// The row was passed on, and is to be extended before somebody enters.
+    /// The row was passed on, and must be extended before a caller enters.
     pub(super) fn must_extend(&mut self, arriving: Arriving) {
         self.place = None;
         self.arriving = Some(arriving);
         self.pause = FIRST_PAUSE;
     }
 
-    /// The extension of a row that was passed on did not go through, and may have made it busy for `longer`.
+    /// The extension of a row that was passed on failed, and may have made the row busy for `longer`.
     pub(super) fn retry_arriving(&mut self, longer: Duration, env: &mut Env<'_>) {
         let pause = env.jittered(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_ERROR_PAUSE);
@@ -253,12 +256,13 @@ impl Asking {
         }
     }
 
-    /// Callers whose time is over must not hear that the key is busy when it is the store that keeps it so.
+    /// A caller whose timeout passes must be told of the store's error that keeps the key busy, not that the key is
+    /// busy.
     pub(super) fn note_last_error(&mut self, last_error: Option<LastAnswer>, now: Time) {
         self.last = last_error.map(|last_error| (last_error, now + ANSWER_LASTS));
     }
 
-    /// The lock came to this process: who waits from here on waits for this process.
+    /// The lock came to this process: callers that wait from here on wait for this process.
     pub(super) fn granted(&mut self, now: Time) {
         self.place = self.place.filter(|_| flawed(Flaw::EnteredPlaceIsKept));
         self.arriving = None;
@@ -268,17 +272,17 @@ impl Asking {
 
     /// The lease of this process is over.
     pub(super) fn released(&mut self, former: Holder, hand_overs: u32, now: Time) {
-        // One short turn says little of the next one.
+        // A single short turn says little about the next one.
         let spare = hand_overs.saturating_mul(16).max(self.spare_tokens / 2);
         self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
-        // A caller that comes later wants to know what the store says.
+        // A caller that comes later needs a newer answer.
         self.last = Some((LastAnswer::Busy(Some(former)), now));
         self.ask_now();
     }
 
-    /// What a caller is told whose time is over, and that came at `since`.
+    /// The answer to a caller whose timeout has passed, and that came at `since`.
     pub(super) fn refusal(&self, since: Time, non_blocking: bool) -> Refusal {
-        // An answer from long before the caller came says nothing about its time.
+        // An answer from long before the caller came says nothing about its wait.
         let news = self.last.as_ref().filter(|(_, until)| since <= *until);
         match news {
             Some((LastAnswer::Busy(holder), _)) => Refusal::Held(holder.clone()),
@@ -291,7 +295,7 @@ impl Asking {
 
     // ── Wake-ups ─────────────────────────────────────────────────────────────────────────────────────
 
-    /// The key may be free: somebody has released it, or a wake-up may have been missed.
+    /// The key may be free: a release was reported, or a wake-up may have been missed.
     pub(super) fn woken(&mut self) {
         self.pause = FIRST_PAUSE;
         self.woken = true;
@@ -300,7 +304,7 @@ impl Asking {
         }
     }
 
-    /// The key went to another process: its successor's place is free.
+    /// The key was passed on to another process, so the place as successor is free.
     pub(super) fn woken_for_another(&mut self, pause: Duration, now: Time) {
         self.pause = FIRST_PAUSE;
         if self.ask_at.is_some_and(|at| at > now + pause) {
@@ -308,7 +312,7 @@ impl Asking {
         }
     }
 
-    /// Nothing wakes us up any more: back to polling.
+    /// No wake-ups arrive any more: back to polling.
     pub(super) fn wake_ups_lost(&mut self, env: &mut Env<'_>) {
         let pause = env.jittered(LONGEST_BUSY_PAUSE);
         if self.ask_at.is_some_and(|at| at > env.now + pause) {
@@ -317,20 +321,20 @@ impl Asking {
     }
 
     /// The row was passed on to this lease with this token. `asked`: the lease of an ask on its way. Returns whether
-    /// the lease is the one that waits.
+    /// callers of this process wait with the lease.
     pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64, asked: Option<Uuid>) -> bool {
         let waits = self.place.is_some_and(|place| place.lease_id == lease_id) || asked == Some(lease_id);
         if waits {
-            let before = self.heard.filter(|(heard, _)| *heard == lease_id);
-            self.heard = before.max(Some((lease_id, fence_token)));
+            let before = self.wake_up.filter(|(woken, _)| *woken == lease_id);
+            self.wake_up = before.max(Some((lease_id, fence_token)));
         }
         waits
     }
 
-    /// The place, if the row was passed on to it, and its token. Only while no ask is on its way.
+    /// The place and its token, if the row was passed on to it. To be used only while no ask is on its way.
     pub(super) fn arrived(&self) -> Option<(Place, i64)> {
         let place = self.place?;
-        let (_, token) = self.heard.filter(|(heard, _)| *heard == place.lease_id)?;
+        let (_, token) = self.wake_up.filter(|(woken, _)| *woken == place.lease_id)?;
         (token > place.behind || flawed(Flaw::OldWakeUpsAreBelieved)).then_some((place, token))
     }
 }

@@ -1,5 +1,5 @@
-//! How callers enter: every lease that comes to this process goes through [`Machine::arrive`]. A lease that nobody waits
-//! for is given back.
+//! How callers enter. Every lease that comes to this process goes through [`Machine::arrive`]. A lease that no caller
+//! waits for is given back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use crate::engine::core::out::{Out, Reply};
 use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
 
-/// A caller enters a lease that was passed on at once only if at least so much of it is left; an extension follows.
+/// Least time left of a lease that was passed on for a caller to enter at once. An extension follows.
 const ENOUGH_TO_ENTER: Duration = Duration::from_millis(100);
 
 /// The outcome of offering a lease to the callers of this process.
 enum Offered {
     Entered,
-    /// Its time is nearly over, or nobody wants it.
+    /// Too little time is left, or no caller wants it.
     OfNoUse,
-    /// It must be extended first.
+    /// It must be extended before a caller enters.
     TooShort,
 }
 
@@ -54,7 +54,7 @@ impl<C> Machine<C> {
         }
     }
 
-    /// Lets the first caller in when the row was passed on to this process.
+    /// The first caller enters if a wake-up has said that the row was passed on to this process.
     pub(super) fn enter_after_wake_up(&mut self, env: &mut Env<'_>, out: &mut Out<C>) {
         let Some((place, fence_token)) = self.asking.arrived() else {
             return;
@@ -78,7 +78,7 @@ impl<C> Machine<C> {
         self.arrive(grant, None, env, out);
     }
 
-    /// Gives back what nobody waits for any more.
+    /// Gives back the places and leases that no caller waits for any more.
     pub(super) fn give_up_places(&mut self, now: Time) {
         if !self.queue.is_empty() || flawed(Flaw::PlacesAreKept) {
             return;
@@ -89,7 +89,7 @@ impl<C> Machine<C> {
             self.asking.place.take()
         };
         if let Some(place) = place {
-            // The successor lapses, and the lease too if the row was passed on to it just before.
+            // When the successor has lapsed, and its lease too if the row was passed on to it just before.
             let lapses = now + fairness::WANTED_FOR + place.next_ttl;
             self.abandoned
                 .push(Abandoned::answered(place.lease_id, lapses, now));
@@ -100,7 +100,7 @@ impl<C> Machine<C> {
         }
     }
 
-    /// Gives a lease that the store has granted to a caller, extends it first, or gives it back.
+    /// Gives a lease of this process to a caller, extends it first, or gives it back to the store.
     pub(super) fn arrive(&mut self, grant: Grant, asked: Option<u64>, env: &mut Env<'_>, out: &mut Out<C>) {
         let (lease_id, until, fence_token) = (grant.lease_id, grant.over_at, grant.fence_token);
         match self.offer(grant, asked, env, out) {
@@ -123,7 +123,7 @@ impl<C> Machine<C> {
         }
     }
 
-    /// Offers a lease to the caller that was asked for, or to the first one.
+    /// Offers a lease to the caller that it was asked for, else to the first caller.
     fn offer(&mut self, grant: Grant, asked: Option<u64>, env: &mut Env<'_>, out: &mut Out<C>) -> Offered {
         let now = env.now;
         let first = self.queue.first().map(|(number, _)| number);
@@ -143,7 +143,7 @@ impl<C> Machine<C> {
         };
         if !enough || !whole && !call.renew {
             self.queue.put_back(number, waiter);
-            // A whole lease of which nothing is left was answered too late.
+            // A whole lease with no time left was answered too late.
             return if whole {
                 Offered::OfNoUse
             } else {

@@ -14,12 +14,13 @@
 //! | `Lingering` | shutdown, when the row is busy for long enough by itself | – |
 //! | any but `Held` | the latest possible end in the store has passed | – |
 //!
-//! - `Held`: somebody holds the lock. The only state in which a hold is added. The row is renewed, unless it is revoked:
-//!   then the lease stays `Held` until its deadline.
-//! - `Lost`: the lease has ended before its holds did. Bodies are being stopped; a lost lease never becomes `Held`.
-//! - `Lingering`: everyone has left, and `hold_min` keeps the row busy. The row is extended if it would expire too early.
-//! - `Left`: everyone has left, and the release is due. The next caller may still enter without the store.
-//! - `Releasing`: the release was sent, so nobody enters with this lease any more.
+//! - `Held`: an owner holds the lock. This is the only state in which a hold is added. The row is renewed unless it is
+//!   revoked: then the lease stays `Held` until its deadline.
+//! - `Lost`: the lease has ended before its holds did. Bodies are being stopped. A lost lease never becomes `Held`.
+//! - `Lingering`: all holds have ended, and `hold_min` keeps the row busy. The row is extended if it would expire too
+//!   early.
+//! - `Left`: all holds have ended, and the release is due. The next caller may still enter without the store.
+//! - `Releasing`: the release was sent, so no caller enters with this lease any more.
 //!
 //! When the store answers `Lost`, the lease is forgotten from any state.
 
@@ -38,45 +39,46 @@ use crate::key::Key;
 use crate::options;
 use crate::store::{Action, Extend, HandedOver, Holder, Outcome, StoreError, StoreErrorKind};
 
-/// Pause before a row that was locked by somebody is asked again; doubles up to [`LONGEST_RETRY`].
+/// Pause before the next request for a row that somebody had locked; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// What the lease of a row that `hold_min` keeps busy has left when it is to be released. With less it would expire
-/// instead, and the next owner would take it for the lease of a process that died. After a shutdown it does.
+/// Time that a lease still has in the store when `hold_min` is over and its row is released. With less it could expire
+/// first, and the next owner would take it for the lease of a process that died. (After a shutdown it does expire.)
 const TO_RELEASE_IN: Duration = Duration::from_secs(1);
 
-/// How many times slower than the store's clock ours may be at most: less than one second in this many.
+/// Our clock may run slower than the store's by less than one second in this many.
 const CLOCKS_AGREE: u32 = 1000;
 
-/// How far the row may be behind after a local hand-over.
+/// How long the row may name the former owner after a local hand-over.
 const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
 
-/// What the store said of a lease that this process has got.
+/// A lease as the store granted it or passed it on to this process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     pub(super) lease_id: Uuid,
     pub(super) fence_token: i64,
-    /// Tokens kept free above that, for local hand-overs.
+    /// Tokens kept free above `fence_token`, for local hand-overs.
     pub(super) spare_tokens: u32,
-    /// When it ends in the store at the earliest, counted from when the store was asked, and at the latest, counted from
-    /// its answer.
+    /// When the lease ends in the store: at the earliest, counted from when the request was sent, and at the latest
+    /// (`over_at`), counted from its answer.
     pub(super) store_end: Time,
     pub(super) over_at: Time,
-    /// How long a lease it was given for: the margin is a part of that.
+    /// The length that the lease was given for. The margin is a part of it.
     pub(super) length: Duration,
-    /// Whom the row names; `None` where that is not known, because the row was passed on: less than the whole lease may
-    /// be left.
+    /// The owner that the row names. `None` after a pass-on: then the owner in the row is unknown, and less than the
+    /// whole lease may be left.
     pub(super) row_owner: Option<Uuid>,
-    /// Since when its owner has it: when the request was sent that made it the owner, or that extended it.
+    /// Since when the owner has it: when the request was sent that made it the owner, or that last extended the
+    /// lease.
     pub(super) since: Time,
-    /// Somebody wants the key: another process, or an earlier ask of this one.
+    /// Others want the key: another process, or an earlier ask of this one.
     pub(super) wanted: bool,
 }
 
 impl Grant {
-    /// When it ends here for an owner that asks for `ttl`: the margin earlier than in the store, and earlier than the
-    /// owner's own ttl, of which a former owner may have had more.
+    /// The local deadline for an owner that asks for `ttl`: a margin before the end in the store, and a margin before
+    /// the owner's own ttl has passed, because a former owner may have asked for a longer one.
     pub(super) fn deadline(&self, ttl: Duration) -> Time {
         if flawed(Flaw::NoMargin) {
             return self.store_end;
@@ -85,7 +87,7 @@ impl Grant {
         in_store.min((self.since + ttl).before(options::margin(ttl)))
     }
 
-    /// How much of what the owner asks for is confirmed ends by then.
+    /// When the confirmed part of the owner's ttl ends.
     fn end(&self, ttl: Duration) -> Time {
         self.store_end.min(self.since + ttl)
     }
@@ -100,7 +102,7 @@ enum State {
     Releasing { unsure: bool },
 }
 
-/// A caller that waits until the row says what it did.
+/// A caller that waits until the store confirms what it did.
 #[derive(Debug)]
 pub(crate) struct Confirm<C> {
     pub(crate) ticket: C,
@@ -110,7 +112,7 @@ pub(crate) struct Confirm<C> {
 #[derive(Debug)]
 struct Pending<C> {
     confirm: Confirm<C>,
-    /// The row must name the owner. For the others memory is enough while somebody has the row locked.
+    /// Wait until the row names the owner. Without this, memory is enough while somebody has the row locked.
     named: bool,
 }
 
@@ -118,39 +120,39 @@ struct Pending<C> {
 pub(super) struct Held<C> {
     grant: Grant,
     state: State,
-    /// Who holds it, or held it last.
+    /// The ownership that holds it, or held it last.
     current: Arc<Ownership>,
-    /// Local hand-over is possible until then; `None` after an owner has asked for a fence check or did not
+    /// Local hand-over is possible until then. `None` after an owner has asked for a fence check, or did not
     /// leave in order.
     hand_over_until: Option<Time>,
-    /// The token and the number of holds that the row has, and those that the request on its way writes.
+    /// The token and the number of holds in the row, and those that the request on its way writes.
     row: (i64, u32),
     row_sent: (i64, u32),
     row_owner_sent: Option<Uuid>,
-    /// When the row is brought up to date.
+    /// When the row must be brought up to date.
     follow_at: Option<Time>,
     /// Nothing is sent before this.
     retry_at: Option<Time>,
     pause: Duration,
-    /// Why the last request failed, and of which kind the last one was that the log tells of.
+    /// Why the last request failed, and the kind of the last request whose failure was logged.
     failure: Option<(Kind, StoreError)>,
     /// The last request found the row locked.
     row_locked: bool,
-    /// Callers whose change the next request will carry, and those whose change is on its way.
+    /// Callers whose change the next request carries, and those whose change is on its way.
     waiting: Vec<Pending<C>>,
     sent: Vec<Pending<C>>,
-    /// None of them is to be answered without a request before this.
+    /// The earliest deadline of these callers.
     confirm_by: Option<Time>,
-    /// The ttl of an extension that was sent and whose reply was lost: the row may be busy for longer than is known here.
-    /// A later one that goes through proves nothing of it.
+    /// The ttl of an extension of unknown outcome: the row may be busy for longer than this machine knows. A later
+    /// extension that succeeds proves nothing about it.
     extend_unsure: Option<Duration>,
 }
 
-/// What an answer means for the key.
+/// The consequence of an answer for the key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum After {
     Stands,
-    /// The lease is over. `passed_on`: another process has the key already.
+    /// The lease is over. `passed_on`: the row names another process already.
     Over {
         passed_on: bool,
     },
@@ -191,22 +193,22 @@ impl<C> Held<C> {
         &self.current
     }
 
-    /// Somebody holds it, perhaps still although the lease has ended, or `hold_min` keeps the row busy.
+    /// An owner holds it, perhaps although the lease has ended, or `hold_min` keeps the row busy.
     pub(super) fn is_occupied(&self) -> bool {
         !self.is_left()
     }
 
-    /// Somebody holds it, and the lease has not ended.
+    /// An owner holds it, and the lease has not ended.
     pub(super) fn is_held(&self) -> bool {
         matches!(self.state, State::Held { .. })
     }
 
-    /// Everyone has left and the row must still be released.
+    /// All holds have ended, and the row must still be released.
     pub(super) fn is_left(&self) -> bool {
         matches!(self.state, State::Left | State::Releasing { .. })
     }
 
-    /// `hold_min` keeps the row busy, and needs nobody for that any more.
+    /// `hold_min` keeps the row busy, and no further request is needed for that.
     pub(super) fn lingers_by_itself(&self) -> bool {
         matches!(self.state, State::Lingering { until } if self.covers(until) || self.current.is_revoked())
     }
@@ -220,12 +222,20 @@ impl<C> Held<C> {
         }
     }
 
-    /// How often the lock was handed over.
+    /// How many holds `ownership` has: 0 once it has ended.
+    pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
+        match self.state {
+            State::Held { holds } if self.is_of(ownership) => holds,
+            _ => 0,
+        }
+    }
+
+    /// How often the lock was handed over locally.
     pub(super) fn hand_overs(&self) -> u32 {
         u32::try_from(self.current.fence_token - self.grant.fence_token).unwrap_or(u32::MAX)
     }
 
-    /// What keeps the row from being written, if the last request showed something.
+    /// The reason why the row could not be written, as far as the last request showed.
     pub(super) fn last_error(&self) -> Option<LastAnswer> {
         match &self.failure {
             Some((_, error)) => Some(LastAnswer::Failed(error.clone())),
@@ -243,7 +253,7 @@ impl<C> Held<C> {
 
     // ── What callers do ──────────────────────────────────────────────────────────────────────────────
 
-    /// One more hold of `ownership`. Fails when it has ended.
+    /// Adds a hold of `ownership`. Fails when that has ended.
     pub(super) fn enter(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
         match &mut self.state {
             State::Held { holds } if Arc::ptr_eq(&self.current, ownership) => {
@@ -254,7 +264,7 @@ impl<C> Held<C> {
         }
     }
 
-    /// A hold of `ownership` ends; `None` when that is not the current one. `in_order`: the body returned.
+    /// Ends a hold of `ownership`; `None` when that is not the current one. `in_order`: the body returned.
     pub(super) fn leave(&mut self, ownership: &Arc<Ownership>, in_order: bool, now: Time) -> Option<()> {
         if !self.is_of(ownership) {
             return None;
@@ -269,7 +279,7 @@ impl<C> Held<C> {
                 *holds -= 1;
             }
             State::Held { .. } | State::Lost { .. } => {
-                // The local deadline is for bodies; the row is busy until its own end.
+                // The local deadline applies to bodies. The row is busy until its own end.
                 let stands = matches!(
                     self.current.ended(),
                     None | Some(LostReason::Expired | LostReason::MaxHold)
@@ -279,7 +289,7 @@ impl<C> Held<C> {
                 let lingers = lingers.filter(|_| !flawed(Flaw::HoldMinIsForgotten));
                 self.state = lingers.map_or(State::Left, |until| State::Lingering { until });
                 if self.failure.is_none() {
-                    // A row that was locked when it was to be extended may be free for the release.
+                    // The last request found the row locked. The release need not wait for its pause.
                     self.retry_at = None;
                     self.pause = FIRST_RETRY;
                 }
@@ -289,7 +299,7 @@ impl<C> Held<C> {
         Some(())
     }
 
-    /// The owner wants its row checked: after it the lock goes on through the store.
+    /// The owner asks for a fence check: there is no local hand-over after that.
     pub(super) fn pin(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
         if !self.is_of(ownership) || !matches!(self.state, State::Held { .. }) {
             return Err(ended_reason(ownership));
@@ -298,7 +308,7 @@ impl<C> Held<C> {
         Ok(())
     }
 
-    /// Answers `confirm` when the row says so.
+    /// Answers `confirm` when the store has confirmed the change.
     pub(super) fn confirm(&mut self, confirm: Confirm<C>, named: bool, out: &mut Out<C>) {
         if named && (!self.row_is_behind() || flawed(Flaw::PinsAreConfirmedAtOnce)) {
             out.replies.push(Reply::Confirmed(confirm.ticket));
@@ -308,14 +318,14 @@ impl<C> Held<C> {
         }
     }
 
-    /// After `until` no caller enters without the store.
+    /// Moves the end of local hand-over to `until`, if it is still allowed.
     pub(super) fn hand_over_until(&mut self, until: Time) {
         if let Some(before) = &mut self.hand_over_until {
             *before = until;
         }
     }
 
-    /// Lets the next caller in without the store, if that may be.
+    /// The next caller enters without the store, where the rules allow it.
     pub(super) fn hand_over(
         &mut self,
         queue: &mut WaitQueue<C>,
@@ -362,7 +372,7 @@ impl<C> Held<C> {
         self.state = State::Held { holds: 1 };
         self.current = Arc::clone(&ownership);
         self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
-        // The former owner need not wait for its successor's row.
+        // The former owner need not wait until the row names its successor.
         let done = self
             .waiting
             .drain(..)
@@ -374,8 +384,8 @@ impl<C> Held<C> {
 
     // ── What time does ───────────────────────────────────────────────────────────────────────────────
 
-    /// Lets time pass. Returns whether the lease has surely ended in the store, and nothing can be done for it any
-    /// more.
+    /// Lets time pass. Returns whether the lease has surely ended in the store, so that nothing can be done for it
+    /// any more.
     pub(super) fn advance(&mut self, now: Time, out: &mut Out<C>) -> bool {
         if let State::Held { holds } = self.state {
             let (reason, first) = self.current.look(now);
@@ -403,7 +413,7 @@ impl<C> Held<C> {
         }
     }
 
-    /// Answers callers whose time is over, and those that wait for a lease that is lost.
+    /// Answers callers whose timeout has passed, and those that wait for a lost lease.
     fn answer_waiting(&mut self, now: Time, out: &mut Out<C>) {
         let lost = matches!(self.state, State::Lost { .. });
         let lingers = self.lingers_by_itself();
@@ -428,14 +438,14 @@ impl<C> Held<C> {
         self.confirm_by = pending.map(|pending| pending.confirm.deadline).min();
     }
 
-    /// The row will not say what callers did, because nothing is sent any more.
+    /// Answers the waiting callers as unconfirmed, because nothing is sent any more.
     pub(super) fn give_up_confirms(&mut self, out: &mut Out<C>) {
         let pending = self.waiting.drain(..).chain(self.sent.drain(..));
         out.replies
             .extend(pending.map(|pending| unconfirmed(pending.confirm, self.failure.as_ref())));
     }
 
-    /// Ends it for those that hold it.
+    /// Ends the lease for those that hold it.
     pub(super) fn end(&mut self, reason: LostReason, now: Time, out: &mut Out<C>) {
         if let State::Held { holds } = self.state {
             if self.current.end(reason, now) {
@@ -445,7 +455,7 @@ impl<C> Held<C> {
         }
     }
 
-    /// What is lost is never handed over.
+    /// A lost lease is never handed over.
     fn lose(&mut self, holds: u32) {
         self.state = State::Lost { holds };
         if !flawed(Flaw::HandOverAfterLoss) {
@@ -453,8 +463,8 @@ impl<C> Held<C> {
         }
     }
 
-    /// Forgets the lease: answers everybody who waits for it. Returns how long its row may still be busy through a
-    /// request of unknown outcome, and until when `hold_min` wants it to be.
+    /// Forgets the lease, and answers all callers that wait for it. Returns how long its row may still be busy
+    /// because of a request of unknown outcome, and until when `hold_min` wants it to be.
     pub(super) fn forget(
         mut self,
         extend_on_its_way: Option<Duration>,
@@ -489,7 +499,7 @@ impl<C> Held<C> {
         let send_at = match self.state {
             _ if asked => None,
             State::Held { .. } => {
-                // What was to be tried again may not be due any more: the next renewal is.
+                // The reason for a retry may be gone. Then the next renewal is what is due.
                 let due = self.renew_at().into_iter().chain(self.follow_at).min();
                 self.retry_at.filter(|at| *at > now).or(due)
             }
@@ -501,8 +511,8 @@ impl<C> Held<C> {
 
     // ── What is sent ─────────────────────────────────────────────────────────────────────────────────
 
-    /// When the lease is extended next: when less than two thirds of its ttl are confirmed, put earlier onto
-    /// a grid so that leases of one ttl fall due together and are renewed by one statement.
+    /// When the lease is extended next: when less than two thirds of its ttl are confirmed. The time is moved
+    /// earlier, onto a grid, so that leases of one ttl fall due together and are renewed by one statement.
     fn renew_at(&self) -> Option<Time> {
         let call = &self.current.call;
         if !call.renew || self.current.is_revoked() || flawed(Flaw::NothingIsRenewed) {
@@ -515,25 +525,25 @@ impl<C> Held<C> {
         Some(Time::from_nanos(due - due % grid))
     }
 
-    /// Without a renewal by then the lease will be lost.
+    /// The latest time for a renewal to be sent.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn must_send_by(&self) -> Option<Time> {
         let due = self.renew_at().filter(|_| self.is_held())?;
         Some(self.retry_at.map_or(due, |retry_at| retry_at.max(due)))
     }
 
-    /// How far the renewal that is due is behind its plan.
+    /// How late the renewal that is due now is.
     pub(super) fn renewal_lag(&self, now: Time) -> Option<Duration> {
         let planned = self.renew_at()?;
         (planned <= now).then(|| now.since(planned))
     }
 
-    /// The row is busy until then by itself. Stores count in µs, or in ms.
+    /// Whether the row stays busy until then without a request. Stores count in µs or in ms.
     fn covers(&self, until: Time) -> bool {
         until <= self.grant.store_end + Duration::from_millis(1)
     }
 
-    /// What to send now, if anything.
+    /// The request to send now, if any.
     pub(super) fn next_action(&self, now: Time) -> Option<Action> {
         if self.retry_at.is_some_and(|retry_at| now < retry_at) {
             return None;
@@ -557,7 +567,7 @@ impl<C> Held<C> {
         }
     }
 
-    /// How long the store may take for a request: an extension that hangs must leave time to be sent again.
+    /// Time limit of the store for a request: an extension that hangs must leave time to be sent again.
     pub(super) fn time_limit(&self, now: Time) -> Option<Duration> {
         let end = match self.state {
             State::Held { .. } => self.grant.end(self.current.call.ttl),
@@ -577,7 +587,7 @@ impl<C> Held<C> {
         Action::Extend(extend)
     }
 
-    /// `action`, of [`next_action`](Self::next_action), is on its way.
+    /// `action`, from [`next_action`](Self::next_action), is being sent.
     pub(super) fn sent(&mut self, action: &Action) {
         self.retry_at = None;
         self.follow_at = None;
@@ -616,7 +626,7 @@ impl<C> Held<C> {
                 self.released(out);
                 After::Over { passed_on }
             }
-            // An earlier release was carried out whose answer did not come.
+            // An earlier release was carried out, and its answer was lost.
             Ok(Outcome::Lost) if release && unsure => {
                 self.released(out);
                 After::Over { passed_on: false }
@@ -630,7 +640,7 @@ impl<C> Held<C> {
             }
             Ok(Outcome::Skipped) => {
                 if matches!(self.state, State::Held { .. }) {
-                    // Somebody has the row locked, with a fence check perhaps. Within the lease memory decides.
+                    // Somebody has the row locked, perhaps for a fence check. While the lease lasts, memory decides.
                     let trusting = self.sent.extract_if(.., |pending| !pending.named);
                     out.replies
                         .extend(trusting.map(|pending| Reply::Confirmed(pending.confirm.ticket)));
@@ -686,7 +696,7 @@ impl<C> Held<C> {
         self.grant.over_at = self.grant.over_at.max(now + remaining);
         if counted_from + remaining >= self.grant.store_end {
             self.grant.store_end = counted_from + remaining;
-            // A clock that jumps may do so at the end of a lease that is not extended any more, too.
+            // The clock may also jump at the end of a lease that is not extended any more.
             self.grant.length = remaining.max(self.current.call.ttl);
         }
         self.pause = FIRST_RETRY;
@@ -727,7 +737,7 @@ impl<C> Held<C> {
             .extend(pending.map(|pending| Reply::Confirmed(pending.confirm.ticket)));
     }
 
-    /// The row does not know the lease any more.
+    /// The row no longer names the lease.
     fn gone(&mut self, now: Time, out: &mut Out<C>) {
         let reason = if self.current.is_revoked() {
             LostReason::Revoked
@@ -742,7 +752,7 @@ impl<C> Held<C> {
             .extend(pending.map(|pending| Reply::Lost(pending.confirm.ticket, reason)));
     }
 
-    /// The request was not carried out, or nobody knows: its callers wait for the next one.
+    /// The request was not carried out, or that is unknown: its callers wait for the next one.
     fn try_again(&mut self, now: Time) {
         self.waiting.append(&mut self.sent);
         self.retry_at = Some(now + self.pause);
@@ -754,7 +764,7 @@ impl<C> Held<C> {
     }
 }
 
-/// The ttl that a request asks for, of an extension.
+/// The ttl of an extension; `None` for other requests.
 pub(super) fn ttl_of(action: &Action) -> Option<Duration> {
     match action {
         Action::Extend(extend) => Some(extend.ttl),
@@ -766,7 +776,7 @@ fn unconfirmed<C>(confirm: Confirm<C>, failure: Option<&(Kind, StoreError)>) -> 
     Reply::Unconfirmed(confirm.ticket, failure.map(|(_, error)| error.clone()))
 }
 
-/// Why it has ended. One that has not is the current one no longer.
+/// Why the ownership has ended. If it has not, it is no longer the current one.
 fn ended_reason(ownership: &Ownership) -> LostReason {
     ownership.ended().unwrap_or(LostReason::Released)
 }

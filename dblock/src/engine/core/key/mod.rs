@@ -1,17 +1,16 @@
 //! One key: everything that a process knows and decides about it, as a machine without I/O.
 //!
-//! [`Machine::step`] takes an [`Event`] and says what it wants done. At most one request for a key is on its way. Whatever
-//! the event, the step lets time pass before and after it ([`Machine::advance`]): there a lease ends, and the next caller
-//! enters.
+//! [`Machine::step`] takes an [`Event`] and says what it wants done. At most one request for a key is on its way. Before
+//! and after each event the step lets time pass ([`Machine::advance`]): there a lease ends, and the next caller enters.
 //!
 //! - [`held`] is the lease that this process has, a state machine with its table at the top of its file.
 //! - [`asking`] says when to ask for one, and keeps this process's place as successor.
-//! - [`wait_queue`] are the callers of this process, [`fairness`] is between processes.
-//! - [`abandoned`] are acquires whose answer nobody takes any more.
-//! - [`entering`] is how a lease that comes to this process becomes somebody's.
+//! - [`wait_queue`] holds the callers of this process; [`fairness`] is about other processes.
+//! - [`abandoned`] holds acquires whose answer nobody takes any more.
+//! - [`entering`] gives a lease that comes to this process to a caller.
 //! - [`sending`] says which request goes next, [`answers`] what its answer means.
 //!
-//! `flawed(…)` is false but in the simulation, which puts one flaw at a time into this code and must find it.
+//! `flawed(…)` is false outside of the simulation, which puts one flaw at a time into this code and must find it.
 
 mod abandoned;
 mod answers;
@@ -43,51 +42,50 @@ use crate::error::LostReason;
 use crate::key::Key;
 use crate::store::{Action, Outcome, StoreError};
 
-/// What happens to a key.
+/// An event of a key.
 #[derive(Debug)]
 pub(crate) enum Event<C> {
     /// A caller wants the lock.
     Acquire(Box<Waiter<C>>),
-    /// A caller has gone away; by the number that [`Out::waiter`] told.
+    /// The caller with this number, from [`Out::waiter`], is gone.
     GiveUp(u64),
-    /// A re-entry: one more hold. `confirm` is answered when the store says that the lease still holds.
+    /// A re-entry: one more hold. `confirm` is answered when the store confirms that the lease is still held.
     Enter(Arc<Ownership>, Option<Confirm<C>>),
-    /// A hold ends. `in_order`: the body returned. `confirm` is answered when the row says so.
+    /// A hold ends. `in_order`: the body returned. `confirm` is answered when the store has confirmed it.
     Leave {
         ownership: Arc<Ownership>,
         in_order: bool,
         confirm: Option<Confirm<C>>,
     },
-    /// A fence check: the lock goes on through the store from here on. `confirm` is answered when the row names the
-    /// owner.
+    /// A fence check: no local hand-over from here on. `confirm` is answered when the row names the owner.
     #[cfg_attr(
         not(feature = "sql"),
         allow(dead_code, reason = "a fence check needs a database")
     )]
     Pin(Arc<Ownership>, Option<Confirm<C>>),
-    /// The store does not know the lease any more, as somebody else has found out.
+    /// A fence check has found that the row no longer names the lease.
     #[cfg_attr(
         not(feature = "sql"),
         allow(dead_code, reason = "a fence check needs a database")
     )]
     Gone(Arc<Ownership>),
-    /// The request for this key may go out now, if it is one of these kinds.
+    /// The request for this key may be sent now, if it is one of these kinds.
     Send(&'static [Kind]),
     /// The answer to the request on its way.
     Answer(Result<Outcome, StoreError>),
-    /// Somebody has freed the key, or a wake-up may have been missed.
+    /// A wake-up said that the key was freed, or a wake-up may have been missed.
     WokenUp,
-    /// The key was passed on to the lease with this id, ours or not, with this token.
+    /// A wake-up said that the key was passed on, with this token, to the lease with this id, ours or not.
     PassedOn(Uuid, i64),
-    /// Wake-ups are not heard any more.
+    /// No wake-ups arrive any more.
     WakeUpsLost,
     /// Time has passed.
     Time,
     /// The manager shuts down: callers that hold no other lock are refused.
     Refuse,
-    /// What is held ends, and all callers are refused.
+    /// The lease is ended, and all callers are refused.
     Stop,
-    /// The same for good: nobody sends or answers anything any more.
+    /// As `Stop`, and for good: nothing is sent or answered any more.
     End,
 }
 
@@ -101,7 +99,7 @@ pub(crate) struct Machine<C> {
     fairness: Fairness,
     abandoned: Vec<Abandoned>,
     on_its_way: Option<OnItsWay>,
-    /// The kind of request for which the dispatcher has this key on a list.
+    /// The kind of request for which the dispatcher lists this key.
     listed: Option<Kind>,
 }
 
@@ -118,9 +116,9 @@ struct OnItsWay {
 enum ForWhom {
     Abandoned,
     Held,
-    /// A row that was passed on: nobody has entered yet.
+    /// The extension of a row that was passed on: no caller has entered yet.
     Arriving,
-    /// The caller with this number.
+    /// The acquire for the caller with this number.
     Waiter(u64),
 }
 
@@ -138,14 +136,19 @@ impl<C> Machine<C> {
         }
     }
 
+    /// How many holds `ownership` has: 0 once it has ended.
+    pub(crate) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
+        self.held.as_ref().map_or(0, |held| held.holds(ownership))
+    }
+
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Takes an event, and says what is to be done.
+    /// Takes an event, and says what it wants done.
     pub(crate) fn step(&mut self, env: &mut Env<'_>, event: Event<C>) -> Out<C> {
         let mut out = Out::default();
-        // Whether a lease has ended is decided before an answer moves its end.
+        // Whether a lease has ended must be decided before an answer moves its end.
         if !flawed(Flaw::LostLivesAgain) {
             self.advance(env, &mut out);
         }
@@ -155,7 +158,7 @@ impl<C> Machine<C> {
         out
     }
 
-    /// What the event itself changes. [`advance`](Self::advance) decides who enters because of it.
+    /// Applies the event itself. [`advance`](Self::advance) then decides who enters.
     fn take(&mut self, event: Event<C>, env: &mut Env<'_>, out: &mut Out<C>) {
         let now = env.now;
         match event {
@@ -252,7 +255,8 @@ impl<C> Machine<C> {
 
     // ── What time does ───────────────────────────────────────────────────────────────────────────────
 
-    /// Lets time pass: ends and forgets a lease, hands it over to the next caller, and answers callers whose time is over.
+    /// Lets time pass: ends and forgets a lease, hands it over to the next caller, and answers callers whose timeout
+    /// has passed.
     fn advance(&mut self, env: &mut Env<'_>, out: &mut Out<C>) {
         let now = env.now;
         self.refuse_overdue(now, out);
@@ -264,7 +268,7 @@ impl<C> Machine<C> {
             }
         }
         if self.held.as_ref().is_some_and(Held::is_held) {
-            // The row was not theirs meanwhile, and they are not released before the lock is.
+            // The row names the lease of this process, so the ones that are over cannot be in it.
             self.abandoned.retain(|abandoned| now < abandoned.over_at);
         }
         let asking = self.on_its_way.is_some() && !flawed(Flaw::WakeUpsAreBelievedWhileAsking);
@@ -274,8 +278,8 @@ impl<C> Machine<C> {
         }
     }
 
-    /// The lease has ended in the store, unless a request of unknown outcome has extended the row: then nobody would
-    /// hold it for one more ttl.
+    /// Forgets a lease that has ended in the store. A request of unknown outcome may have extended the row, which
+    /// would then stay busy for one more ttl although nobody uses it. So the lease becomes an abandoned acquire.
     fn forget(&mut self, env: &Env<'_>, out: &mut Out<C>) {
         let Some(held) = self.held.take() else { return };
         let sent = self.on_its_way.as_ref();
@@ -310,7 +314,7 @@ impl<C> Machine<C> {
                 holder = Some(held.holder(now));
                 self.refuse_non_blocking(Time::MAX, &Refusal::Held(holder.clone()), out);
             } else {
-                // Nobody holds it while the last release is on its way: callers wait for its answer.
+                // Nobody holds the lock, but the row is not released yet: callers wait for that.
                 self.asking.note_last_error(held.last_error(), now);
             }
         }
@@ -338,7 +342,7 @@ impl<C> Machine<C> {
             .extend(refused.map(|waiter| Reply::Refused(waiter, Refusal::Shutdown)));
     }
 
-    /// Ends what is held and refuses all callers. A row that `hold_min` keeps busy is left to expire.
+    /// Ends the lease and refuses all callers. A row that `hold_min` keeps busy is left to expire.
     fn stop(&mut self, now: Time, out: &mut Out<C>) {
         self.refuse_all(true, out);
         if let Some(held) = self.held.take_if(|held| held.lingers_by_itself()) {
@@ -353,7 +357,7 @@ impl<C> Machine<C> {
 
     /// A release must still be written to the row, or is on its way.
     pub(crate) fn has_release_pending(&self) -> bool {
-        // An acquire that nobody waits for any more is released when it is granted.
+        // An acquire that no caller waits for any more is released once it is granted.
         let releases = |sent: &OnItsWay| match sent.action {
             Action::Release => true,
             Action::Acquire(_) => self.queue.is_empty(),
@@ -364,13 +368,13 @@ impl<C> Machine<C> {
             || self.on_its_way.as_ref().is_some_and(releases)
     }
 
-    /// Somebody holds the lock, or is on the way in or out: a shutdown gives them its grace. Leases that nobody
-    /// took and rows that `hold_min` keeps busy by themselves need none.
+    /// An owner holds the lock, or is about to enter or has just left: a shutdown gives them its grace. Leases
+    /// that no caller took, and rows that `hold_min` keeps busy by themselves, need none.
     pub(crate) fn needs_grace(&self) -> bool {
         self.held.as_ref().is_some_and(|held| !held.lingers_by_itself()) || self.on_its_way.is_some()
     }
 
-    /// Something is held, owed to the store or on its way.
+    /// A lease is held or abandoned, or a request is on its way.
     pub(crate) fn is_busy(&self) -> bool {
         self.held.is_some() || !self.abandoned.is_empty() || self.on_its_way.is_some()
     }

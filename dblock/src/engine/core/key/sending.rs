@@ -1,4 +1,4 @@
-//! What is sent for a key, and when to look at it again.
+//! Decides what is sent for a key, and when to look at it again.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Plan {
 }
 
 impl<C> Machine<C> {
-    /// Says what is ready to be sent, and when to look again.
+    /// Says what can be sent, and when to look again.
     pub(super) fn plan_ahead(&mut self, env: &Env<'_>, out: &mut Out<C>) {
         let now = env.now;
         let kind = self.plan(now).map(|plan| plan.kind());
@@ -48,7 +48,7 @@ impl<C> Machine<C> {
         out.idle = self.is_idle();
     }
 
-    /// There is nothing to know about the key.
+    /// Nothing needs to be known about the key.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_busy()
             && self.queue.is_empty()
@@ -61,7 +61,7 @@ impl<C> Machine<C> {
         if self.on_its_way.is_some() && !flawed(Flaw::RequestsOvertake) {
             return None;
         }
-        // What keeps a lease comes before what ends one that nobody took.
+        // Keeping a lease comes before releasing one that no caller took.
         if let Some(held) = &self.held
             && let Some(action) = held.next_action(now)
         {
@@ -70,8 +70,9 @@ impl<C> Machine<C> {
         if let Some(arriving) = self.asking.arriving.filter(|arriving| arriving.retry_at <= now) {
             return Some(Plan::Arriving(arriving));
         }
-        // The newest first: nothing comes between an acquire and the release that undoes it. While somebody holds the
-        // lock, the row is not theirs, and a release on its way would only make a renewal late.
+        // The newest comes first: nothing is sent between an acquire and the release that undoes it. While an owner
+        // holds the lock, the row does not name an abandoned lease, and a release on its way would only delay a
+        // renewal.
         let renews = self.held.as_ref().is_some_and(Held::is_held);
         let mut due = self.abandoned.iter().rev().filter(|_| !renews);
         if let Some(abandoned) = due.find(|abandoned| abandoned.retry_at <= now) {
@@ -81,7 +82,7 @@ impl<C> Machine<C> {
         asks.then_some(Plan::Acquire)
     }
 
-    /// The request to send now; it is on its way from here on.
+    /// The request to send now. It is on its way from here on.
     pub(super) fn send(&mut self, kinds: &[Kind], env: &mut Env<'_>) -> Option<Request> {
         let plan = self.plan(env.now).filter(|plan| kinds.contains(&plan.kind()))?;
         let (lease_id, action, for_whom) = match plan {
@@ -130,7 +131,7 @@ impl<C> Machine<C> {
     /// When to look again without an event.
     fn next_look(&self, now: Time) -> Option<Time> {
         let asked = self.on_its_way.is_some();
-        // What was due before is listed, or follows the request on its way: only what comes later needs a look.
+        // Requests that are due already are listed, or follow the one on its way. Only later ones need a look.
         let later = |at: &Time| !asked && *at > now;
         let abandoned = self.abandoned.iter().map(|abandoned| abandoned.retry_at);
         let abandoned = abandoned.filter(later);
@@ -154,7 +155,7 @@ impl<C> Machine<C> {
             .min()
     }
 
-    /// What must happen without another event is sent for, or looked at in time.
+    /// Asserts that whatever must happen without another event is listed, or looked at in time.
     #[cfg(any(test, feature = "simulation"))]
     fn check_looks(&self, look_at: Option<Time>) {
         let by = |at: Time| look_at.is_some_and(|look| look <= at);

@@ -10,7 +10,7 @@ const TTL: Duration = Duration::from_secs(9);
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// Numbers instead of chance.
+/// Numbers instead of random values.
 struct Numbers(u128);
 
 impl super::super::env::Random for Numbers {
@@ -24,7 +24,7 @@ impl super::super::env::Random for Numbers {
     }
 }
 
-/// One machine, and the clock that it is told.
+/// One machine, and its clock.
 struct Process {
     machine: Machine<&'static str>,
     now: Time,
@@ -57,7 +57,7 @@ impl Process {
         }
     }
 
-    /// A step, and what became of each caller.
+    /// A step. Returns its output, and the reply to each caller.
     fn step(&mut self, event: Event<&'static str>) -> (Out<&'static str>, Vec<String>) {
         let mut env = Env {
             now: self.now,
@@ -139,7 +139,7 @@ impl Process {
         })
     }
 
-    /// The first caller is granted the lock.
+    /// A process whose first caller holds the lock.
     fn holding(ticket: &'static str) -> Self {
         let mut process = Self::new();
         process.wants(ticket, Some(5 * SECOND));
@@ -148,7 +148,7 @@ impl Process {
         process
     }
 
-    /// A caller waits, and is next behind the token 7.
+    /// A process whose caller waits and is next, behind the holder with token 7.
     fn queued() -> (Self, Uuid) {
         let mut process = Self::new();
         process.wants("a", Some(60 * SECOND));
@@ -221,7 +221,7 @@ fn the_next_caller_of_the_process_enters_without_the_store() {
     let mut a = Process::holding("a");
     a.wants("b", Some(5 * SECOND));
     let former = a.ownership.clone().unwrap();
-    // Its tokens were not asked for: it was alone. So the lock goes through the store.
+    // It was alone, so its acquire kept no tokens free: the lock goes through the store.
     assert!(a.leaves("a", true).is_empty());
     assert_eq!(former.ended(), Some(LostReason::Released));
     assert!(matches!(a.sends().unwrap().action, Action::Release));
@@ -230,7 +230,7 @@ fn the_next_caller_of_the_process_enters_without_the_store() {
     assert!(matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.spare_tokens > 0));
     assert_eq!(a.answered(granted(20)), ["b has 20"]);
     assert_eq!(a.leaves("b", true), ["b confirmed", "c has 21"]);
-    // The row follows.
+    // The row is written later.
     assert!(a.passes(60 * MS).is_empty());
     let Action::Extend(extend) = a.sends().unwrap().action else {
         panic!()
@@ -268,7 +268,7 @@ fn a_caller_enters_on_a_wake_up_with_a_larger_token() {
     assert_eq!(after.since(a.now), 8550 * MS);
 }
 
-/// The ask may find the lease expired and queue it anew, behind somebody who has the key now.
+/// The ask may find the lease expired and queue it again, behind the owner that has the key now.
 #[test]
 fn a_wake_up_waits_for_the_ask_on_its_way() {
     let (mut a, lease) = Process::queued();
@@ -326,6 +326,34 @@ fn a_caller_that_does_not_renew_enters_after_an_extension() {
     assert_eq!(a.answered(extended()), ["a has 8"]);
     let deadline = a.ownership.as_ref().unwrap().deadline().unwrap();
     assert_eq!(deadline.since(a.now), 8550 * MS);
+}
+
+/// Found by the simulation: the first extension, for a caller with a longer ttl, was carried out behind the second one.
+#[test]
+fn a_release_is_repeated_for_as_long_as_an_extension_before_entering_may_last() {
+    let mut a = Process::new();
+    a.wants_with(
+        "a",
+        Some(9 * SECOND),
+        Call {
+            renew: false,
+            ..call(TTL)
+        },
+    );
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(queued_behind(7));
+    a.says(Event::PassedOn(lease, 8));
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    a.says(Event::Answer(Err(unknown())));
+    a.passes(SECOND);
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    assert_eq!(a.answered(extended()), ["a has 8"]);
+    a.leaves("left", true);
+    assert_eq!(a.sends().unwrap().action, Action::Release);
+    a.says(Event::Answer(Err(unknown())));
+    a.passes(TTL + SECOND);
+    let again = a.sends().unwrap();
+    assert_eq!((again.lease_id, again.action), (lease, Action::Release));
 }
 
 #[test]
@@ -497,7 +525,7 @@ fn a_wake_up_may_come_before_the_answer_that_gives_the_place() {
     assert_eq!(a.answered(queued_behind(7)), ["a has 8"]);
 }
 
-/// A caller that does not wait was asked for, and one that waits came meanwhile: nobody would wake it up.
+/// A non-blocking caller was asked for, and a waiting one came meanwhile: no wake-up would reach it.
 #[test]
 fn the_row_hears_of_a_caller_that_came_while_one_was_asked_for_that_does_not_wait() {
     let mut a = Process::new();
@@ -508,7 +536,7 @@ fn the_row_hears_of_a_caller_that_came_while_one_was_asked_for_that_does_not_wai
     assert!(matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.queue.is_some()));
 }
 
-/// The reason for a retry may vanish before its time: the renewal must not vanish with it.
+/// The reason for a retry may be gone before its time. The renewal must still happen.
 #[test]
 fn a_retry_that_is_not_needed_any_more_leaves_the_renewal() {
     let mut a = Process::holding("a");
@@ -551,7 +579,7 @@ fn the_end_answers_everybody() {
     }
 }
 
-/// The owner that a long lease is handed to asks for a short one: it renews, and ends, as it asked.
+/// A long lease is handed to an owner with a short ttl: it renews, and ends, by its own ttl.
 #[test]
 fn a_short_ttl_counts_after_a_hand_over_from_a_long_one() {
     let mut a = Process::new();
@@ -569,7 +597,7 @@ fn a_short_ttl_counts_after_a_hand_over_from_a_long_one() {
     assert!(look_at <= a.now + SECOND, "{look_at:?}");
 }
 
-/// While somebody holds the lock, a release on its way would only make its renewal late.
+/// While an owner holds the lock, a release on its way would only delay a renewal.
 #[test]
 fn an_abandoned_acquire_does_not_delay_a_renewal() {
     let mut a = Process::new();
@@ -590,7 +618,7 @@ fn an_abandoned_acquire_does_not_delay_a_renewal() {
     assert!(matches!(a.sends().unwrap().action, Action::Release));
 }
 
-/// What was known of the key is out of date for a caller that comes after the release.
+/// The last answer about the key is out of date for a caller that comes after the release.
 #[test]
 fn a_caller_after_the_release_is_not_told_of_the_former_holder() {
     let mut a = Process::holding("a");
@@ -603,7 +631,7 @@ fn a_caller_after_the_release_is_not_told_of_the_former_holder() {
     assert_eq!(a.passes(SECOND), ["b refused: no answer"]);
 }
 
-/// At the end of the numbers nobody gets a token by adding one.
+/// When the token numbers are used up, no owner gets a token by adding one.
 #[test]
 fn the_last_token_is_not_handed_over() {
     let mut a = Process::new();

@@ -10,15 +10,15 @@ use crate::engine::core::time::Time;
 pub(crate) struct Waiter<C> {
     pub(crate) call: Call,
     pub(crate) since: Time,
-    /// When the caller must have its answer; `None` for a caller that waits for good.
+    /// When the caller's timeout passes; `None` for a caller that waits for ever.
     pub(crate) deadline: Option<Time>,
-    /// Busy is an answer for this caller.
+    /// The caller wants `Busy` as an answer instead of waiting.
     pub(crate) non_blocking: bool,
-    /// What it is answered with.
+    /// The means to answer the caller.
     pub(crate) ticket: C,
 }
 
-/// Callers by the order in which they came. Each operation on one of them costs the logarithm of their number.
+/// Callers in the order in which they came. An operation on one of them costs the logarithm of their number.
 #[derive(Debug)]
 pub(super) struct WaitQueue<C> {
     waiters: BTreeMap<u64, Box<Waiter<C>>>,
@@ -37,7 +37,7 @@ impl<C> WaitQueue<C> {
         }
     }
 
-    /// Puts a caller at the end. Returns its number, which no other one has had.
+    /// Puts a caller at the end. Returns its number, which no other caller has had.
     pub(super) fn push(&mut self, waiter: Box<Waiter<C>>) -> u64 {
         self.last += 1;
         self.insert(self.last, waiter);
@@ -90,12 +90,12 @@ impl<C> WaitQueue<C> {
             .map(|(number, waiter)| (*number, &**waiter))
     }
 
-    /// When the first of them must have its answer.
+    /// The earliest deadline of them.
     pub(super) fn first_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Takes the first caller out, if it is in time and passes `test`.
+    /// Takes the first caller, if its timeout has not passed and it passes `test`.
     pub(super) fn pop_if(&mut self, now: Time, test: impl FnOnce(&Call) -> bool) -> Option<Box<Waiter<C>>> {
         let (number, first) = self.first()?;
         let in_time = first.deadline.is_none_or(|deadline| now < deadline);
@@ -104,20 +104,20 @@ impl<C> WaitQueue<C> {
             .flatten()
     }
 
-    /// Takes a caller out whose time is over.
+    /// Takes a caller whose timeout has passed.
     pub(super) fn pop_overdue(&mut self, now: Time) -> Option<Box<Waiter<C>>> {
         let (deadline, number) = *self.deadlines.first()?;
         (deadline <= now).then(|| self.remove(number)).flatten()
     }
 
-    /// Takes a caller out to whom busy is an answer, if it came before `then`.
+    /// Takes a non-blocking caller that came before `then`.
     pub(super) fn pop_non_blocking(&mut self, came_before: Time) -> Option<Box<Waiter<C>>> {
         let number = *self.non_blocking.first()?;
         let came = self.waiters.get(&number)?.since;
         (came <= came_before).then(|| self.remove(number)).flatten()
     }
 
-    /// Takes all callers out, or those that hold no other lock.
+    /// Takes all callers, or those that hold no other lock.
     pub(super) fn take(&mut self, nested_too: bool) -> Vec<Box<Waiter<C>>> {
         let taken = |waiter: &Waiter<C>| nested_too || !waiter.call.nested;
         let numbers = self.waiters.iter().filter(|(_, waiter)| taken(waiter));

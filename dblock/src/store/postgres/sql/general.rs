@@ -1,13 +1,13 @@
-//! Any number of rows, in every state, with one array a column.
+//! Any number of rows, in every state, with one array for each column.
 //!
-//! Each statement looks its rows up by key once, in `found`. From there on a row is reached by its `ctid`:
-//! to lock it, and to write it in the version that was locked.
+//! Each statement looks up its rows by key once, in `found`. After that it reaches a row by its `ctid`, to
+//! lock it and to write the version that was locked.
 
-use super::{ACQUIRE, LAST_TOKEN, NO_SUCCESSOR, NOW, RELEASE, ceiling, requests, tell};
+use super::{ACQUIRE, LAST_TOKEN, NO_SUCCESSOR, NOW, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell};
 use crate::store::clock::micros;
 use crate::store::{NEXT_TTL, QUEUE_AHEAD};
 
-/// The requests, one row for each, and the place of its row in the snapshot, NULL for an absent one.
+/// The requests, one row each, with the `ctid` of the key's row in the snapshot, NULL where there is none.
 fn found(table: &str, columns: &[(&str, &str)]) -> String {
     let requests = requests(columns);
     format!(
@@ -29,7 +29,7 @@ pub(super) fn acquire(table: &str) -> String {
         ("next_holder", "j.new_holder"),
         ("next_ttl", &format!("least(j.ttl, {longest})")),
         ("next_spare", "j.spare_tokens"),
-        // Never later than it was for the same lease.
+        // Never later than before, for the same lease.
         (
             "next_since",
             "least(j.since, CASE WHEN j.is_next THEN t.next_since END)",
@@ -123,7 +123,7 @@ WHERE expire_at > now AND coalesce(wanted_until >= now + wanted_for / 2, true)
     )
 }
 
-/// The part that extend and release share: the rows, locked, then the clock, and whether the leases hold them.
+/// The part that extend and release share: locks the rows, reads the clock, and compares the leases.
 fn judged(table: &str, requests: &[(&str, &str)]) -> String {
     let found = found(table, requests);
     format!(
@@ -132,7 +132,7 @@ fn judged(table: &str, requests: &[(&str, &str)]) -> String {
     FROM (
         SELECT *, lease_id = lease AS mine, {NOW} AS now FROM (
             SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
-                t.fence_ceiling, t.next_lease, t.next_until
+                t.fence_ceiling, t.next_lease, t.next_ttl, t.next_until
             FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
         ) locked
     ) timed
@@ -174,12 +174,12 @@ SELECT lock_key, 'lost', 0, false, false FROM found WHERE place IS NULL"
 
 /// Answers: key, outcome.
 ///
-/// A row with a live successor is passed on to it: held from then on, with nobody inside in between, and the commit
-/// of this statement is the whole hand-over. A key whose tokens are used up is only freed.
+/// A row with a live successor is passed on to it. The row stays held all the time, and the commit of this
+/// statement is the whole hand-over. A key whose tokens are used up is only freed.
 pub(super) fn release(table: &str) -> String {
     let judged = judged(table, &RELEASE);
     let passes = format!("inside AND next_until > now AND fence_ceiling < {LAST_TOKEN}");
-    // The owner, holder and so on of the successor are read from the row that is written.
+    // The columns of the successor are read from the row that is written.
     let token = "greatest(t.fence_ceiling + 1, j.now)";
     let columns = [
         ("lock_owner", "t.next_owner"),
@@ -196,15 +196,21 @@ pub(super) fn release(table: &str) -> String {
         .collect();
     let passed_on = passed_on.join(",\n        ");
     let tell = tell(table, "j.passes", "j.inside AND t.wanted_until > j.now");
+    // The rule is `rules::may_be_forgotten`.
+    let may_be_forgotten = "NOT passes OR (expire_at - now >= next_ttl AND fence_ceiling < now)";
     format!(
-        "{judged}, written AS (
+        "{judged}, passing AS MATERIALIZED (
+    SELECT *, {passes} AS passes FROM judged
+), commits AS MATERIALIZED (
+    SELECT CASE WHEN bool_and({may_be_forgotten}) THEN {WITHOUT_FLUSH} END FROM passing
+), written AS (
     UPDATE {table} t SET
         reentrant_count = CASE WHEN j.passes THEN 1 WHEN j.inside THEN 0 ELSE t.reentrant_count END,
         {passed_on},
         revoked = t.revoked AND NOT j.passes,
         {NO_SUCCESSOR}
-    FROM (SELECT *, {passes} AS passes FROM judged) j
-    WHERE t.ctid = j.locked_at AND (j.inside OR (NOT j.mine AND j.next_lease = j.lease))
+    FROM passing j
+    WHERE t.ctid = j.locked_at AND (SELECT true FROM commits) AND (j.inside OR (NOT j.mine AND j.next_lease = j.lease))
     RETURNING j.lock_key,
         CASE WHEN j.passes THEN 'passed on' WHEN j.inside THEN 'freed' ELSE 'withdrawn' END, {tell}
 )

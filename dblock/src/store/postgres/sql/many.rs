@@ -1,15 +1,14 @@
-//! Rows in the state that they usually have: what an uncontended batch costs.
+//! Rows in their usual state: what an uncontended batch costs.
 //!
-//! As in [`super::one`], a request whose row is in another state, or locked, is not answered, and its row
+//! As in [`super::one`], a request whose row is locked or in another state is not answered, and its row is
 //! not changed; [`super::general`] is asked for the rest. Each row goes through the whole statement before
-//! the next one: nothing is stored in between, which is half of the general statement's price.
+//! the next one. Storing nothing in between saves half of the general statement's cost.
 
 use super::{ACQUIRE, NO_SUCCESSOR, NOW, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell_freed};
 
-/// Rows that are absent or free. Answers as [`super::general`]'s acquire, as far as that is about a grant.
+/// Rows that are absent or free. Answers as the acquire of [`super::general`], as far as that concerns a grant.
 ///
-/// `OFFSET 0` keeps the planner from reading all keys into a hash table, as it would with a plan from the days when
-/// there were few.
+/// `OFFSET 0` keeps the planner from reading all keys into a hash table, as a plan made for few keys would.
 pub(super) fn acquire(table: &str) -> String {
     let requests = requests(&ACQUIRE);
     let token = "greatest(t.fence_ceiling + 1, excluded.fence_token)";
@@ -37,7 +36,7 @@ RETURNING t.lock_key, 'granted', t.fence_token, t.expire_at - t.acquired_at, t.w
     )
 }
 
-/// Rows that the leases hold and that nobody is next for. Answers as [`super::general`]'s release.
+/// Rows held by the leases, without a successor. Answers as the release of [`super::general`].
 pub(super) fn release(table: &str) -> String {
     let requests = requests(&RELEASE);
     let tell = tell_freed(table, &format!("t.wanted_until > {NOW}"));
@@ -51,7 +50,7 @@ WHERE t.ctid = ANY (ARRAY(
             AND t.next_until <= {NOW}
         FOR UPDATE SKIP LOCKED
     ) locked
-)) AND t.expire_at > {NOW} AND {WITHOUT_FLUSH}
+)) AND t.expire_at > {NOW} AND (SELECT {WITHOUT_FLUSH})
 RETURNING t.lock_key, 'freed', {tell}"
     )
 }

@@ -1,32 +1,32 @@
 //! The SQL text of the PostgreSQL store.
 //!
-//! An action has up to three statements. [`one`] and [`many`] expect the state that a row usually has, and answer
-//! nothing for the others; [`general`] is then asked for those.
+//! An action has up to three statements. [`one`] and [`many`] expect the usual state of a row, and answer nothing
+//! for other states. [`general`] is then asked for those.
 //!
 //! # Why a statement gives one right answer to each request
-//! The parts of a statement share one snapshot. Rows are found in it, then locked with `SKIP LOCKED` in
-//! their newest version: whoever changed a row in between has committed, or the row is skipped. The lock's
-//! conditions are asked of the version that is locked, and nobody else changes it until the statement ends.
-//! The clock is read after that, row by row.
+//! The parts of a statement share one snapshot. Rows are found in it, then locked with `SKIP LOCKED` in their
+//! newest version: a change in between is committed, or the row is skipped. The conditions of the lock are
+//! checked on the locked version, which nobody else changes until the statement ends. The clock is read after
+//! that, row by row.
 //!
 //! An `UPDATE` finds its row by the `ctid` of the locked version. If that is newer than the snapshot, it finds
-//! nothing, and the request is not answered. An upsert finds the newest version by key, and asks its
-//! conditions of that. In a stricter isolation level than READ COMMITTED a changed row is a serialization
+//! nothing, and the request is not answered. An upsert finds the newest version by key, and checks its
+//! conditions on that. In a stricter isolation level than READ COMMITTED a changed row is a serialization
 //! error instead.
 //!
-//! A grant is only ever read from what `INSERT` and `UPDATE` returned. A request that no statement answers is
-//! one whose row was locked, or came, changed or went since the snapshot: `Skipped`.
+//! A grant is only ever read from what `INSERT` and `UPDATE` returned. If no statement answers a request, its
+//! row was locked, or was inserted, changed or deleted after the snapshot: `Skipped`.
 //!
 //! # Names
-//! Our sessions look for functions, types and operators in `pg_catalog` first (`session.rs`), so a schema of somebody
-//! else's in the `search_path` can replace none. The fence check runs in a session of the user's and names each
-//! in full, as does what the listener asks.
+//! Our sessions look up functions, types and operators in `pg_catalog` first (`session.rs`), so no other schema in
+//! the `search_path` can replace them. The fence check runs in a user's session and names each in full; so do the
+//! listener's statements.
 //!
 //! # Why there is no deadlock
 //! Only an `INSERT` can wait: for another one of the same key, or for a row of that key that is newer than
 //! the snapshot. A batch inserts in key order. [`many`] locks row by row in that order too, and [`general`]
-//! locks rows after its inserts. So whoever waits for a key holds only smaller ones, and a circle of them
-//! cannot be.
+//! locks rows after its inserts. So a statement that waits for a key holds only smaller keys, and a circle of
+//! waits is impossible.
 
 mod general;
 mod many;
@@ -41,43 +41,42 @@ use crate::store::table::TableName;
 
 /// µs since the Unix epoch. `now()` would be the start of the transaction.
 ///
-/// `date_part` is in double precision: each µs up to the year 2106 comes out exactly, because the errors of
-/// the quotient and of the product stay below half a µs together. `extract` would be slow, as a `numeric`.
+/// `date_part` is in double precision. Each µs up to the year 2106 is exact, because the errors of the
+/// quotient and of the product together stay below half a µs. `extract` would be slow, because it returns
+/// `numeric`.
 const NOW: &str = "(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) \
     OPERATOR(pg_catalog.*) 1000000::double precision)::bigint";
 
-/// The largest number of a `bigint`. A key whose tokens have come so far is refused.
+/// The largest `bigint`. A key whose tokens have reached it is refused.
 const LAST_TOKEN: i64 = i64::MAX;
 
-/// No successor: for the end of every lease, and for every new one.
+/// Clears the successor: for the end of every lease, and for every new one.
 const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = NULL, next_ttl = NULL, \
     next_spare = NULL, next_since = NULL, next_until = 0";
 
-/// True, and the commit of the statement does not wait for the disk, nor for a standby.
-///
-/// For a release that passes nothing on. A crash of the server may forget it, and then the key stays busy until the
-/// lease ends, as if the process had died. It cannot be forgotten once a later grant is durable: the log is written in
-/// order.
-const WITHOUT_FLUSH: &str = "(SELECT pg_catalog.set_config('synchronous_commit', 'off', true)) = 'off'";
+/// Always true. The commit of the statement then waits neither for the disk nor for a standby: for a release that a crash
+/// of the server [may forget](crate::store::rules::may_be_forgotten).
+const WITHOUT_FLUSH: &str = "pg_catalog.set_config('synchronous_commit', 'off', true) = 'off'";
 
 /// The ceiling of a lease whose token is `token`.
 fn ceiling(token: &str, spare: &str) -> String {
     format!("{token} + least({spare}, {LAST_TOKEN} - ({token}))")
 }
 
-/// The channel of the table's wake-ups, of both kinds: the same under each of the table's names, and no other table's.
+/// The channel of the table's wake-ups of both kinds. It is the same under each of the table's names, and no other
+/// table has it.
 fn channel(table: &str) -> String {
     format!("pg_catalog.concat('dblock_', '{table}'::pg_catalog.regclass::pg_catalog.oid)")
 }
 
-/// What the payload of a notification begins with: a release, and then the key.
+/// First letter of a release's payload. The key follows.
 pub(super) const RELEASED: char = 'r';
 
-/// The same: the row was passed on, and then to which lease in 36 letters, its token, a space, and the key.
+/// First letter of a pass-on's payload. The lease in 36 letters, its token, a space, and the key follow.
 pub(super) const PASSED_ON: char = 'p';
 
-/// A column that nobody reads: with the commit of the statement those are notified who wait for the row `t`, which has
-/// just been freed, if somebody does. Only then: notifications make commits wait for one another.
+/// A column that nobody reads. With the commit of the statement it notifies those that wait for the row `t`, which has
+/// just been freed. It does so only if somebody waits: notifications make commits wait for one another.
 fn tell_freed(table: &str, wanted: &str) -> String {
     let channel = channel(table);
     format!(
@@ -86,7 +85,7 @@ fn tell_freed(table: &str, wanted: &str) -> String {
     )
 }
 
-/// The same, and the successor is notified of the row `t`, which has just been passed on to it if `passed_on` says so.
+/// As [`tell_freed`], and also notifies the successor of the row `t`, if `passed_on` says that it was passed on.
 fn tell(table: &str, passed_on: &str, freed_and_wanted: &str) -> String {
     let (channel, freed) = (channel(table), tell_freed(table, freed_and_wanted));
     format!(
@@ -128,17 +127,17 @@ fn requests(columns: &[(&str, &str)]) -> String {
     format!("unnest({}) r({})", arrays.join(", "), names.join(", "))
 }
 
-/// The statements of an action.
+/// The statements of one action.
 #[derive(Debug)]
 pub(super) struct Statements {
-    /// One row with plain parameters, in the state that it usually has. It changes nothing and does not
-    /// answer when the row is in another one.
+    /// One row with plain parameters, in its usual state. In any other state it changes nothing and does not
+    /// answer.
     pub(super) one: Arc<str>,
-    /// The same for any number of rows, with arrays.
+    /// As `one`, for any number of rows, with arrays.
     pub(super) many: Option<Arc<str>>,
     /// Any number of rows, with arrays, in every state.
     pub(super) general: Arc<str>,
-    /// The same without notifications.
+    /// As `general`, without notifications.
     pub(super) quiet: Option<Arc<str>>,
 }
 
@@ -185,7 +184,7 @@ impl Sql {
             force_release_quiet: quiet(&rest::force_release(&table)).into(),
             purge: rest::purge(&table).into(),
             channel: format!("SELECT {}", channel(&table)).into(),
-            // The join finds a missing lock table.
+            // The join fails if the lock table is missing.
             version: format!(
                 "SELECT v.version, v.min_client FROM {version_table} v \
                  LEFT JOIN (SELECT FROM {table} LIMIT 0) t ON true"

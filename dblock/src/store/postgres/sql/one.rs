@@ -1,16 +1,16 @@
-//! One row in the state that it usually has: the uncontended path, in one round trip.
+//! One row in its usual state: the uncontended path, in one round trip.
 //!
-//! A statement that finds the row in another state, or locked, changes nothing and answers no row; the
-//! general one of [`super::general`] is asked then. What the module above says about locks holds here too.
+//! A statement that finds the row locked or in another state changes nothing and answers no row; the general
+//! one of [`super::general`] is asked then. The parent module's text on locks applies here too.
 
 use super::{NO_SUCCESSOR, NOW, WITHOUT_FLUSH, ceiling, tell_freed};
 
-/// A row that is absent or free. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as
-/// [`super::general`]'s acquire, as far as that is about a grant.
+/// A row that is absent or free. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as the
+/// acquire of [`super::general`], as far as that concerns a grant.
 ///
-/// One upsert serves both states for two thirds of the price of an `UPDATE` and an `INSERT` in a CTE each.
-/// The row is locked with `SKIP LOCKED` before it, and the clock is read after that: a filter without
-/// columns is asked first.
+/// One upsert serves both states, at two thirds of the cost of an `UPDATE` and an `INSERT` in separate CTEs.
+/// The row is locked with `SKIP LOCKED` before it, and the clock is read after that: a filter without columns
+/// is evaluated first.
 pub(super) fn acquire(table: &str) -> String {
     let token = "greatest(t.fence_ceiling + 1, excluded.fence_token)";
     let ceiling = ceiling(token, "$6");
@@ -36,7 +36,7 @@ RETURNING t.lock_key, 'granted', t.fence_token, $4, t.wanted_until > t.acquired_
     )
 }
 
-/// The row that the lease holds and that fits `also`, locked: a condition that is asked once, before the clock is read.
+/// The row that the lease holds and that meets `also`, locked. The condition is checked before the clock is read.
 fn is_held(table: &str, also: &str) -> String {
     format!(
         "t.ctid = (
@@ -47,7 +47,7 @@ fn is_held(table: &str, also: &str) -> String {
 }
 
 /// A row that the lease holds. Parameters: key, lease, count, ttl, and the owner, holder and token of a local
-/// hand-over or NULL. Answers as [`super::general`]'s extend.
+/// hand-over or NULL. Answers as the extend of [`super::general`].
 pub(super) fn extend(table: &str) -> String {
     let is_held = is_held(table, "");
     format!(
@@ -63,15 +63,15 @@ RETURNING t.lock_key, 'extended', t.expire_at - {NOW}, t.revoked, t.wanted_until
     )
 }
 
-/// A row that the lease holds and that nobody is next for. Parameters: key, lease. Answers as
-/// [`super::general`]'s release.
+/// A row that the lease holds, without a successor. Parameters: key, lease. Answers as the release of
+/// [`super::general`].
 pub(super) fn release(table: &str) -> String {
     let is_held = is_held(table, &format!(" AND next_until <= {NOW}"));
     let tell = tell_freed(table, &format!("t.wanted_until > {NOW}"));
     format!(
         "
 UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
-WHERE {is_held} AND {WITHOUT_FLUSH}
+WHERE {is_held} AND (SELECT {WITHOUT_FLUSH})
 RETURNING t.lock_key, 'freed', {tell}"
     )
 }

@@ -1,4 +1,4 @@
-//! What operators, a purge and the fence check ask.
+//! The statements of operators, of a purge and of the fence check.
 
 use super::{NO_SUCCESSOR, NOW, tell_freed};
 use crate::store::sql_row::COLUMNS;
@@ -15,7 +15,7 @@ ORDER BY t.lock_key LIMIT $3"
     )
 }
 
-/// Parameters: key. A row for a held key. It may wait for the row, so the clock is read with each check.
+/// Parameters: key. Returns a row if the key was held. It may wait for the row, so each check reads the clock.
 pub(super) fn revoke(table: &str) -> String {
     format!(
         "UPDATE {table} SET revoked = true
@@ -23,7 +23,7 @@ WHERE lock_key = $1 AND reentrant_count > 0 AND expire_at > {NOW} RETURNING true
     )
 }
 
-/// Parameters: key, fresh lease. A row for a held key.
+/// Parameters: key, fresh lease. Returns a row if the key was held.
 pub(super) fn force_release(table: &str) -> String {
     let tell = tell_freed(table, "t.wanted_until > l.now");
     format!(
@@ -37,11 +37,11 @@ WHERE t.lock_key = l.lock_key AND l.expire_at > l.now RETURNING true, {tell}"
     )
 }
 
-/// Parameters: key to begin behind, limit, idle. A row: how many rows were looked at, the last one's key, and
-/// how many were deleted.
+/// Parameters: key to start after, limit, idle. Returns one row: how many rows were looked at, the key of the
+/// last one, and how many were deleted.
 ///
-/// Waits for nothing. A row is judged once more in the version that is locked: one that was used since the
-/// snapshot stays. It reads a range of the primary key, also where the planner's switches of our sessions
+/// Waits for nothing. A row is checked once more in the version that is locked, so one that was used after
+/// the snapshot stays. It reads a range of the primary key, even where the planner's switches of our sessions
 /// could not be set.
 pub(super) fn purge(table: &str) -> String {
     format!(
@@ -62,12 +62,12 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
     )
 }
 
-/// Parameters: key, lease, token, idle limit in ms or NULL. A row with what is left of the lease if it still holds. It
-/// may wait for the row, so the clock is read after that. The limit is the transaction's from then on, unless it has a
-/// lower one.
+/// Parameters: key, lease, token, idle limit in ms or NULL. Returns what is left of the lease if it is still held. It
+/// may wait for the row, so the clock is read after that. The limit applies to the transaction from then on, unless it
+/// has a lower one.
 ///
-/// A row with NULL if nothing can be said: there is no row of the key in the transaction's snapshot, and a newer one would
-/// not be seen. A row that has changed since the snapshot is a serialization error.
+/// The row has NULL when the transaction's snapshot has no row of the key, because a newer one would not be seen. A row
+/// that has changed since the snapshot is a serialization error.
 pub(in super::super) fn verify(table: &str) -> String {
     let [eq, gt, minus, times] =
         ["=", ">", "-", "*"].map(|operator| format!("OPERATOR(pg_catalog.{operator})"));

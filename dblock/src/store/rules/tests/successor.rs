@@ -1,4 +1,4 @@
-//! Successors, and the release that passes a row on to one.
+//! Successors, and releases that pass a row on.
 
 use super::*;
 use crate::store::QUEUE_AHEAD;
@@ -74,12 +74,12 @@ fn a_successor_that_asks_again_keeps_its_place() {
         row.wanted_until = NOW + 60 * SECOND;
         row
     };
-    // At least half of its time is ahead.
+    // At least half of its time is left.
     let fresh = place(NOW - SECOND, NOW + 2 * SECOND);
     for request in [ask(0), ask(60), acquire(next, |_| ())] {
         assert!(is_queued(&unchanged(&request, &fresh)));
     }
-    // Less than half.
+    // Less than half is left.
     let stale = place(NOW - 5 * SECOND, NOW + 2 * SECOND - 1);
     for (waited, since) in [(0, NOW - 5 * SECOND), (60, NOW - 60 * SECOND)] {
         let (outcome, row) = after(&ask(waited), &stale);
@@ -87,7 +87,7 @@ fn a_successor_that_asks_again_keeps_its_place() {
         let is = row.next.unwrap();
         assert_eq!((is.since, is.until), (since, NOW + 4 * SECOND));
     }
-    // A lapsed place is nobody's, and taken anew.
+    // A lapsed place is free to be taken.
     let lapsed = place(NOW - 5 * SECOND, NOW);
     assert!(matches!(
         unchanged(&acquire(next, |_| ()), &lapsed),
@@ -208,7 +208,7 @@ fn an_expired_row_is_anybodys_and_names_nobody_when_it_is_taken() {
         ));
         assert_eq!((row.lease_id, row.next), (taker, None));
     }
-    // The dead holder passes nothing on.
+    // An expired holder passes nothing on.
     assert_eq!(unchanged(&release(expired.lease_id), &expired), Outcome::Lost);
 }
 
@@ -221,7 +221,7 @@ fn the_last_token_is_given_once() {
     let (_, mut last) = after(&request, &free);
     assert_eq!((last.fence_token, last.fence_ceiling), (i64::MAX, i64::MAX));
 
-    // Its holder goes on, queues others, and frees it; it passes nothing on.
+    // The holder goes on, accepts successors, and frees the row. It passes nothing on.
     assert!(matches!(
         unchanged(&request, &last),
         Outcome::Granted {
@@ -253,4 +253,30 @@ fn the_last_token_is_given_once() {
         assert!(!error.is_retryable() && !error.is_outcome_unknown(), "{error:?}");
         assert_eq!(row, gone);
     }
+}
+
+#[test]
+fn a_crash_may_forget_a_pass_on_by_a_lease_that_lasts_longer_than_the_successor_may() {
+    let held = queued(Uuid::now_v7(), 0, NOW + 1);
+    let forgotten = |change: &dyn Fn(&mut LockRow)| {
+        let mut row = held.clone();
+        row.expire_at = NOW + 3 * SECOND;
+        row.fence_ceiling = NOW - 1;
+        change(&mut row);
+        let (outcome, _) = carry_out(&release(row.lease_id), &mut row.clone()).unwrap();
+        may_be_forgotten(&row, &outcome)
+    };
+    assert!(forgotten(&|_| ()));
+    assert!(
+        !forgotten(&|row| row.expire_at -= 1),
+        "others enter beside the successor"
+    );
+    assert!(
+        !forgotten(&|row| row.fence_ceiling += 1),
+        "its token may be given again"
+    );
+    assert!(forgotten(&|row| {
+        row.next = None;
+        row.expire_at = NOW + 1;
+    }));
 }

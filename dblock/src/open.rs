@@ -1,6 +1,5 @@
-//! The stores of this crate by themselves, for the project's own tests. Not for programs, which build a manager, nor
-//! for authors of stores, who have a store of their own. Hidden rather than behind a feature, so that what is tested
-//! is what is published.
+//! The stores of this crate by themselves, for the project's own tests. Programs build a manager instead, and authors of
+//! stores have their own. The module is hidden and not behind a feature, so that the tests run what is published.
 
 pub mod memory {
     //! The memory store.
@@ -34,8 +33,8 @@ pub mod sqlite {
     /// # Errors
     /// [`LockError::Invalid`] for an in-memory database and for a table name that is not allowed.
     pub fn open(options: SqliteConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
-        let table = TableName::parse(table)?;
-        SqliteStore::check_options(&options, &table)?;
+        let table = TableName::parse(table).map_err(LockError::invalid)?;
+        SqliteStore::check_options(&options, &table).map_err(LockError::invalid)?;
         Ok(Arc::new(SqliteStore::new(options, table)))
     }
 
@@ -75,7 +74,7 @@ pub mod postgres {
     pub fn open(options: sqlx::postgres::PgConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
         Ok(Arc::new(PostgresStore::new(
             OptionsSource::fixed(options),
-            TableName::parse(table)?,
+            TableName::parse(table).map_err(LockError::invalid)?,
         )))
     }
 }
@@ -98,7 +97,7 @@ pub mod mysql {
     pub fn open(options: sqlx::mysql::MySqlConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
         Ok(Arc::new(MySqlStore::new(
             OptionsSource::fixed(options),
-            TableName::parse(table)?,
+            TableName::parse(table).map_err(LockError::invalid)?,
             false,
         )))
     }

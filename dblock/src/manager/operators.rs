@@ -1,0 +1,178 @@
+//! The calls for operators: tables, rows, revocation, release by force, purge.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::LockManager;
+use crate::error::LockError;
+use crate::store::{InspectFilter, LockRow, Store, StoreError};
+
+/// Time limit of an operator's call, such as `inspect` or `revoke`.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time limit of a migration. It includes waiting for the migrations of other nodes.
+const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Calls for operators.
+impl LockManager {
+    /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When nothing is to be
+    /// done, read rights suffice.
+    ///
+    /// # Errors
+    /// [`LockError::Store`] when the database cannot be reached or refuses, [`LockError::Shutdown`] after
+    /// [`shutdown`](Self::shutdown).
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the migration.
+    pub async fn migrate(&self) -> Result<(), LockError> {
+        let migrate = |store: Arc<dyn Store>| async move { store.migrate().await };
+        self.shared.engine.run(MIGRATION_TIMEOUT, migrate).await
+    }
+
+    pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
+        self.admin(|store| async move { store.check_schema().await })
+            .await
+    }
+
+    /// The rows of the lock table, ordered by key. Only keys of this manager's namespace are included.
+    ///
+    /// # Errors
+    /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
+    /// [`shutdown`](Self::shutdown).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{InspectFilter, LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// for row in locks.inspect(InspectFilter::new().prefix("order:")).await? {
+    ///     println!("{} is held by {}", row.key, row.holder);
+    ///     # assert_eq!(row.key.as_str(), "order:42");
+    /// }
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn inspect(&self, mut filter: InspectFilter) -> Result<Vec<LockRow>, LockError> {
+        if let Some(namespace) = &self.shared.namespace {
+            filter.prefix = format!("{namespace}:{}", filter.prefix);
+        }
+        self.admin(|store| async move { store.inspect(&filter).await })
+            .await
+    }
+
+    /// The row of `key`. `None` if the key has no row, because it was never locked or its row was purged. A row stays
+    /// after a release: [`LockRow::is_held`] says whether an owner holds the lock.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
+    /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// assert_eq!(locks.get("order:42").await?, None);
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// let row = locks.get("order:42").await?.expect("it was taken");
+    /// println!("held by {} for {} µs more", row.holder, row.expire_at - row.now);
+    /// # assert_eq!(row.fence_token, guard.fence_token());
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn get(&self, key: impl AsRef<str>) -> Result<Option<LockRow>, LockError> {
+        let key = self.key(key.as_ref())?;
+        // The keys that begin with this one come after it.
+        let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
+        let found = self
+            .admin(|store| async move { store.inspect(&filter).await })
+            .await?;
+        Ok(found.into_iter().find(|row| row.key == key))
+    }
+
+    /// Whether an owner holds the lock on `key`. It only reads the row. By the time of the answer that may have changed:
+    /// code that must be alone takes the lock, such as with [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// assert!(locks.is_locked("order:42").await?);
+    /// guard.release().await?;
+    /// assert!(!locks.is_locked("order:42").await?);
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
+        Ok(self.get(key).await?.is_some_and(|row| row.is_held()))
+    }
+
+    /// Revokes a lock: its lease is no longer renewed, and its holder is told at the next renewal. The key is
+    /// free once the holder releases it or the lease ends. Returns whether the key was held.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
+    /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not undo the call: it may still be carried out.
+    pub async fn revoke(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
+        let key = self.key(key.as_ref())?;
+        tracing::warn!(%key, "revoking a lock");
+        self.admin(|store| async move { store.revoke(&key).await }).await
+    }
+
+    /// Frees a lock at once, whoever holds it. Returns whether the key was held.
+    ///
+    /// **Two owners can then hold the lock**: the former holder goes on until its next renewal. Its fence
+    /// token is smaller than the new owner's, so a resource that checks tokens refuses it.
+    ///
+    /// # Errors
+    /// As [`revoke`](Self::revoke).
+    ///
+    /// # Cancel safety
+    /// As [`revoke`](Self::revoke).
+    pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
+        let key = self.key(key.as_ref())?;
+        tracing::warn!(%key, "freeing a lock by force");
+        self.admin(|store| async move { store.force_release(&key).await })
+            .await
+    }
+
+    /// Deletes the rows that have been unused for `idle`, and returns how many. It covers the whole table,
+    /// whatever the namespace, in small steps that leave half of the time to others. The manager does the
+    /// same in the background: [`purge_after`](crate::LockManagerBuilder::purge_after) says what counts as used
+    /// and why a purge is safe.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could not be
+    /// asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). Rows deleted before the error stay
+    /// deleted.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the purge after its current step.
+    pub async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
+        self.shared.engine.purge(idle).await
+    }
+
+    async fn admin<T, W, F>(&self, work: W) -> Result<T, LockError>
+    where
+        T: Send + 'static,
+        W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        self.shared.engine.run(ADMIN_TIMEOUT, work).await
+    }
+}
