@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(guard.hold_count(), 1);
         let nested = async {
             let lock = current().unwrap();
-            // Inside of two entries: it has a hold for each.
+            // It is made under two entries, and has a hold for each.
             let child = crate::inherit(std::future::pending::<()>());
             assert_eq!((lock.hold_count(), guard.hold_count()), (4, 4));
             drop(child);

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_gives_a_result_fails_with_the_locks_error_too() {
+    async fn a_body_that_returns_a_result_fails_with_the_locks_error_too() {
         let locks = LockManager::connect("memory:").await.unwrap();
         let options = LockOptions::new;
         let fails = locks.with_result("a", options(), async { Err::<(), _>(LockError::NoManager) });

@@ -13,13 +13,14 @@ use crate::ledger::{Ledger, Withdrawal};
 /// `bookings` is read, incremented and written back together with the balance. So it says how many of the
 /// updates are still in the balance; the others were overwritten.
 ///
-/// `log.seq` is given out by SQLite, which lets one process write at a time: it is one order for the events
-/// of all processes, without comparing clocks.
+/// The parent writes `killed`, for a worker that is surely dead. `log.seq` is given out by SQLite, which lets one
+/// process write at a time: it is one order for the events of all processes, without comparing clocks.
 const SCHEMA: &str = "
     CREATE TABLE account (customer TEXT PRIMARY KEY, balance INTEGER NOT NULL, bookings INTEGER NOT NULL) STRICT;
     CREATE TABLE withdrawal (id INTEGER PRIMARY KEY, customer TEXT NOT NULL, cents INTEGER NOT NULL,
         done INTEGER NOT NULL DEFAULT 0) STRICT;
-    CREATE TABLE log (seq INTEGER PRIMARY KEY AUTOINCREMENT, event TEXT NOT NULL, worker TEXT NOT NULL,
+    CREATE TABLE log (seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        event TEXT NOT NULL CHECK (event IN ('enter', 'leave', 'killed')), worker TEXT NOT NULL,
         customer TEXT NOT NULL, fence_token INTEGER, waited_us INTEGER,
         at_us INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1e6 AS INTEGER))) STRICT;";
 
@@ -27,29 +28,24 @@ const SCHEMA: &str = "
 ///
 /// WAL lets readers and one writer work side by side; writers wait for each other up to the busy time-out.
 pub(crate) async fn open(file: &Path) -> anyhow::Result<SqlitePool> {
-    connect(options(file)).await
+    connect(file, false).await
 }
 
-fn options(file: &Path) -> SqliteConnectOptions {
-    SqliteConnectOptions::new()
+async fn connect(file: &Path, create: bool) -> anyhow::Result<SqlitePool> {
+    let options = SqliteConnectOptions::new()
         .filename(file)
+        .create_if_missing(create)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Normal)
-        .busy_timeout(Duration::from_secs(15))
-}
-
-async fn connect(options: SqliteConnectOptions) -> anyhow::Result<SqlitePool> {
-    let file = options.get_filename().display().to_string();
-    SqlitePoolOptions::new()
-        .max_connections(2)
-        .connect_with(options)
-        .await
-        .with_context(|| format!("cannot open {file}"))
+        .busy_timeout(Duration::from_secs(15));
+    let pool = SqlitePoolOptions::new().max_connections(2);
+    let pool = pool.connect_with(options).await;
+    pool.with_context(|| format!("cannot open {}", file.display()))
 }
 
 /// Creates the file with the opening balances and the withdrawals to book.
 pub(crate) async fn create(file: &Path, ledger: &Ledger) -> anyhow::Result<SqlitePool> {
-    let pool = connect(options(file).create_if_missing(true)).await?;
+    let pool = connect(file, true).await?;
     let mut tx = pool.begin().await?;
     sqlx::raw_sql(SCHEMA)
         .execute(&mut *tx)
@@ -92,31 +88,10 @@ pub(crate) async fn done(pool: &SqlitePool) -> anyhow::Result<u64> {
     Ok(count.unsigned_abs())
 }
 
-/// What happens to a worker and an account.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
-    Enter,
-    Leave,
-    /// Written by the parent for a worker that is surely dead.
-    Killed,
-}
-
-impl Event {
-    pub(crate) const ALL: [Self; 3] = [Self::Enter, Self::Leave, Self::Killed];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Enter => "enter",
-            Self::Leave => "leave",
-            Self::Killed => "killed",
-        }
-    }
-}
-
 /// Writes a line of the log. An entry says how long it waited, and its fence token if it is under a lock.
 pub(crate) async fn log(
     pool: &SqlitePool,
-    event: Event,
+    event: &str,
     (worker, customer): (&str, &str),
     entry: Option<(Duration, Option<i64>)>,
 ) -> anyhow::Result<()> {
@@ -124,7 +99,7 @@ pub(crate) async fn log(
     sqlx::query(
         "INSERT INTO log (event, worker, customer, fence_token, waited_us) VALUES ($1, $2, $3, $4, $5)",
     )
-    .bind(event.name())
+    .bind(event)
     .bind(worker)
     .bind(customer)
     .bind(entry.and_then(|(_, fence_token)| fence_token))
@@ -135,15 +110,14 @@ pub(crate) async fn log(
     Ok(())
 }
 
-/// The account that `worker` is inside of, if any.
-pub(crate) async fn inside_of(pool: &SqlitePool, worker: &str) -> anyhow::Result<Option<String>> {
-    let last: Option<(String, String)> =
-        sqlx::query_as("SELECT event, customer FROM log WHERE worker = $1 ORDER BY seq DESC LIMIT 1")
-            .bind(worker)
-            .fetch_optional(pool)
-            .await
-            .context("cannot read the log")?;
-    Ok(last
-        .filter(|(event, _)| event == Event::Enter.name())
-        .map(|(_, customer)| customer))
+/// The account that the worker's `nth` entry was into, if it has come so far.
+pub(crate) async fn entry(pool: &SqlitePool, worker: &str, nth: u32) -> anyhow::Result<Option<String>> {
+    sqlx::query_scalar(
+        "SELECT customer FROM log WHERE worker = $1 AND event = 'enter' ORDER BY seq LIMIT 1 OFFSET $2",
+    )
+    .bind(worker)
+    .bind(nth - 1)
+    .fetch_optional(pool)
+    .await
+    .context("cannot read the log")
 }

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sqlx::SqlitePool;
 use tokio::process::{Child, ChildStdin, Command};
 
-use crate::bank::{self, Event};
+use crate::bank;
 use crate::worker::Order;
 
 pub(crate) const WORKERS: u32 = 4;
@@ -86,10 +86,7 @@ pub(crate) async fn play(
             Mode::WithLock => {
                 let mut victim = start_worker(WORKERS, Some(KILLED_AT))?;
                 // On a busy machine the others might be done before it has begun.
-                while entries(pool, &victim.name).await? == 0 {
-                    victim.must_run()?;
-                    tokio::time::sleep(LOOK).await;
-                }
+                victim.entry(pool, 1).await?;
                 let others = (1..WORKERS).map(|number| start_worker(number, None));
                 let others = others.collect::<anyhow::Result<_>>()?;
                 tokio::try_join!(wait_for(others), kill_inside(victim, pool, &bar)).map(|_| ())
@@ -140,26 +137,27 @@ async fn wait_for(workers: Vec<Worker>) -> anyhow::Result<()> {
 }
 
 impl Worker {
-    fn must_run(&mut self) -> anyhow::Result<()> {
-        let status = self.process.try_wait().context("cannot look at a worker")?;
-        status.map_or(Ok(()), |status| {
-            bail!("{} ended with {status} before it could be killed", self.name)
-        })
+    /// Waits for its `nth` entry, and says into which account.
+    async fn entry(&mut self, pool: &SqlitePool, nth: u32) -> anyhow::Result<String> {
+        loop {
+            if let Some(customer) = bank::entry(pool, &self.name, nth).await? {
+                return Ok(customer);
+            }
+            if let Some(status) = self.process.try_wait().context("cannot look at a worker")? {
+                bail!("{} ended with {status} before it could be killed", self.name);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
     }
 }
 
 /// Waits until the victim is inside of an account for its last time, and kills it there.
 async fn kill_inside(mut victim: Worker, pool: &SqlitePool, bar: &ProgressBar) -> anyhow::Result<ExitStatus> {
-    let customer = loop {
-        if let Some(customer) = stalled_inside(pool, &victim.name).await? {
-            break customer;
-        }
-        victim.must_run()?;
-        tokio::time::sleep(LOOK).await;
-    };
+    // It stalls there.
+    let customer = victim.entry(pool, KILLED_AT).await?;
     // SIGKILL: nothing of the process runs any more, so nothing is released.
     victim.process.kill().await.context("cannot kill a worker")?;
-    bank::log(pool, Event::Killed, (&victim.name, &customer), None).await?;
+    bank::log(pool, "killed", (&victim.name, &customer), None).await?;
     let news = format!(
         "killed {} inside of account:{customer} on purpose: its lock is free after the ttl of 6 s",
         victim.name
@@ -170,23 +168,6 @@ async fn kill_inside(mut victim: Worker, pool: &SqlitePool, bar: &ProgressBar) -
         bar.println(news);
     }
     victim.process.wait().await.context("cannot wait for a worker")
-}
-
-/// The account that the worker stalls inside of.
-async fn stalled_inside(pool: &SqlitePool, worker: &str) -> anyhow::Result<Option<String>> {
-    if entries(pool, worker).await? < i64::from(KILLED_AT) {
-        return Ok(None);
-    }
-    bank::inside_of(pool, worker).await
-}
-
-/// How often the worker has been inside of an account.
-async fn entries(pool: &SqlitePool, worker: &str) -> anyhow::Result<i64> {
-    sqlx::query_scalar("SELECT count(*) FROM log WHERE worker = $1 AND event = 'enter'")
-        .bind(worker)
-        .fetch_one(pool)
-        .await
-        .context("cannot read the log")
 }
 
 /// Moves the bar until it is dropped; returns only if that fails.

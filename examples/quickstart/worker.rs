@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use dblock::{LockManager, distributed_lock};
 use sqlx::SqlitePool;
 
-use crate::bank::{self, Event};
+use crate::bank;
 use crate::ledger::Withdrawal;
 use crate::round::Mode;
 
@@ -107,7 +107,7 @@ impl Teller {
         let who_and_where = (self.order.name.as_str(), withdrawal.customer.as_str());
         let fence_token = dblock::current().map(|lock| lock.fence_token());
         let entry = Some((asked.elapsed(), fence_token));
-        bank::log(&self.pool, Event::Enter, who_and_where, entry).await?;
+        bank::log(&self.pool, "enter", who_and_where, entry).await?;
 
         let (balance, bookings): (i64, i64) =
             sqlx::query_as("SELECT balance, bookings FROM account WHERE customer = $1")
@@ -118,7 +118,7 @@ impl Teller {
         let balance = self.think(balance - withdrawal.cents).await;
         self.write(withdrawal, balance, bookings + 1).await?;
 
-        bank::log(&self.pool, Event::Leave, who_and_where, None).await
+        bank::log(&self.pool, "leave", who_and_where, None).await
     }
 
     /// Claims the withdrawal, writes the account and marks the withdrawal done, or does none of that: one

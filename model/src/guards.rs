@@ -106,17 +106,6 @@ guards! {
     LostEndsAsking,
     /// whose ask had an unknown outcome.
     UnknownEndsAsking,
-
-    // Fairness.
-    /// The turn of a process ends: it hands the lock over for a short time only, then releases it.
-    TurnIsBounded,
-    /// In the run where nobody queues, it then backs off for longer than the pause between two asks of another process.
-    /// Without it: for less. The engine has no such rule, because its processes queue on every store.
-    BacksOffForAPause,
-    /// A process that cannot listen queues too, once it has waited for a second.
-    PollerQueues,
-    /// A lease that has waited longer (by 100 ms, here by a tick) replaces the successor.
-    ElderGoesFirst,
 }
 
 /// Which guards stand: all of them, or all but one.

@@ -6,7 +6,6 @@
 //! inside or still has to release it, or else ends by itself; and no lease is longer than a ttl from now.
 
 pub mod check;
-pub mod fairness;
 pub mod guards;
 pub mod protocol;
 pub mod store;

@@ -251,8 +251,7 @@ impl Store {
             Action::Acquire { queue } => {
                 let mut acquire = store::Acquire::new(Uuid::nil(), length(self.ttl), "");
                 acquire.spare_tokens = spare.into();
-                let elder = self.guards.has(Guard::ElderGoesFirst);
-                acquire.queue = queue.map(|waited| length(if elder { waited } else { 0 }));
+                acquire.queue = queue.map(length);
                 acquire.wanted_for = queue.map(|_| length(QUEUED_FOR));
                 store::Action::Acquire(acquire)
             }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use dblock_model::check::{breaks, broken, holds};
-use dblock_model::fairness::{Fairness, WAITERS_ENTER};
 use dblock_model::guards::{Guard, Guards};
 use dblock_model::protocol::bounds::{
     Bounds, CLOCK, COUNTS, CRASH, FORCE, HAND_OVER, PASS_ON_CLOCK, PASS_ON_CRASH, PASS_ON_LATE, PASS_ON_SLOW,
@@ -164,52 +163,6 @@ fn pass_on_needs_each_guard() {
     need(PASS_ON_NEEDS);
 }
 
-/// A store without wake-ups: P is busy, Q waits.
-const POLLING: Fairness = Fairness {
-    guards: Guards::ALL,
-    busy: 1,
-    wake_ups: false,
-    longest_wait: 3,
-};
-
-/// A store with wake-ups: P and Q are busy, R waits and cannot listen.
-const LISTENING: Fairness = Fairness {
-    busy: 2,
-    wake_ups: true,
-    longest_wait: 4,
-    ..POLLING
-};
-
-const FAIRNESS_NEEDS: &[(Guard, Fairness)] = &[
-    (Guard::TurnIsBounded, POLLING),
-    (Guard::BacksOffForAPause, POLLING),
-    (Guard::TurnIsBounded, LISTENING),
-    (Guard::PollerQueues, LISTENING),
-    (Guard::ElderGoesFirst, LISTENING),
-];
-
-#[test]
-fn fairness_holds() {
-    holds("fairness, polling", &POLLING);
-    holds("fairness, listening", &LISTENING);
-}
-
-#[test]
-fn fairness_needs_each_guard() {
-    for (guard, model) in FAIRNESS_NEEDS {
-        let guards = Guards::without(*guard);
-        let name = format!("fairness among {} without {guard:?}", model.busy);
-        breaks(
-            &name,
-            &Fairness {
-                guards,
-                ..model.clone()
-            },
-            WAITERS_ENTER,
-        );
-    }
-}
-
 #[test]
 fn no_guard_is_left_out() {
     let needs = [
@@ -220,12 +173,7 @@ fn no_guard_is_left_out() {
         PASS_ON_NEEDS,
     ]
     .concat();
-    let fairness = FAIRNESS_NEEDS.iter().map(|(guard, _)| *guard);
-    let removed: BTreeSet<Guard> = needs
-        .into_iter()
-        .map(|(guard, ..)| guard)
-        .chain(fairness)
-        .collect();
+    let removed: BTreeSet<Guard> = needs.into_iter().map(|(guard, ..)| guard).collect();
     let every: BTreeSet<Guard> = Guard::every().collect();
     assert_eq!(removed, every);
 }

@@ -9,7 +9,6 @@
 pub mod backend;
 pub mod child;
 pub mod faulty_store;
-pub mod hot_account;
 pub mod line;
 pub mod own_server;
 pub mod proxy;

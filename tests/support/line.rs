@@ -4,7 +4,6 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dblock::store::{MySqlStore, PostgresStore, Store};
@@ -142,15 +141,7 @@ impl Line {
 
     /// Plays `trick` on the next statement that changes the row of `key`.
     pub fn look_out(&self, key: &str, trick: Trick) {
-        self.look_out_for(key, 1, trick);
-    }
-
-    /// Plays `trick` on the `nth` statement from now on that changes the row of `key`.
-    pub fn look_out_for(&self, key: &str, nth: usize, trick: Trick) {
-        let is_write = self.database.is_write_of(key);
-        let seen = AtomicUsize::new(0);
-        let test = move |bytes: &[u8]| is_write(bytes) && seen.fetch_add(1, Ordering::SeqCst) + 1 == nth;
-        self.proxy.look_out(trick, Box::new(test));
+        self.proxy.look_out(trick, self.database.is_write_of(key));
     }
 
     /// The row of a key, read past the proxy.
@@ -200,23 +191,6 @@ impl Line {
             }
         };
         open.iter().filter(|port| ports.contains(port)).count()
-    }
-
-    /// Removes the table of a test that passed.
-    pub async fn clean_up(&self) {
-        for table in [self.table.clone(), format!("{}_version", self.table)] {
-            let drop = AssertSqlSafe(format!("DROP TABLE {table}"));
-            match self.database {
-                Database::Postgres => {
-                    let mut user = PgConnection::connect(&self.url).await.expect("a connection");
-                    sqlx::raw_sql(drop).execute(&mut user).await.expect("dropped");
-                }
-                Database::MySql => {
-                    let mut user = MySqlConnection::connect(&self.url).await.expect("a connection");
-                    sqlx::raw_sql(drop).execute(&mut user).await.expect("dropped");
-                }
-            }
-        }
     }
 
     /// A transaction of the user's that checks `guard`'s lease and stays open.

@@ -43,8 +43,6 @@ pub enum Trick {
     DeliverLate,
     /// The server gets it, and nothing comes back on this connection any more.
     Silence,
-    /// The server does not get it, and nothing comes back on this connection any more.
-    Swallow,
 }
 
 /// Says whether bytes on their way to the server are those to look out for.
@@ -229,7 +227,6 @@ impl Shared {
                             let _ = to_server.write_all(&up[..length]).await;
                             swallowed = true;
                         }
-                        Some(Trick::Swallow) => swallowed = true,
                         Some(Trick::LoseReply) => {
                             let _ = to_server.write_all(&up[..length]).await;
                             return drain(&mut from_server).await;

@@ -1,20 +1,18 @@
 //! A memory store that tells of releases, as a database with notifications does; and that can be made deaf.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use dblock::InspectFilter;
 use dblock::store::{
-    Capabilities, MemoryStore, Outcome, Purged, Request, Store, StoreError, StoreErrorKind, StoreFuture,
-    WakeUp,
+    Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
-use dblock::{InspectFilter, Key, LockRow};
 use futures_util::FutureExt;
 use tokio::sync::broadcast;
 
 /// Clones share the rows and hear of each other's releases.
 #[derive(Debug, Clone)]
 pub struct TellingStore {
-    rows: MemoryStore,
+    inner: MemoryStore,
     order: Arc<Mutex<()>>,
     /// `None` ends all listening.
     wake_ups: broadcast::Sender<Option<WakeUp>>,
@@ -26,7 +24,7 @@ impl TellingStore {
     /// A store with no rows.
     pub fn new() -> Self {
         Self {
-            rows: MemoryStore::new(),
+            inner: MemoryStore::new(),
             order: Arc::default(),
             wake_ups: broadcast::Sender::new(1000),
             deaf: Arc::default(),
@@ -35,22 +33,13 @@ impl TellingStore {
 
     /// The rows, which tell nothing.
     pub fn rows(&self) -> &MemoryStore {
-        &self.rows
+        &self.inner
     }
 
     /// From here on nobody hears anything, and nobody can listen.
     pub fn go_deaf(&self) {
         self.deaf.store(true, std::sync::atomic::Ordering::SeqCst);
         let _ = self.wake_ups.send(None);
-    }
-
-    /// The same rows, for a process that hears nothing and cannot listen. What it releases is told to the others.
-    #[must_use]
-    pub fn deaf_twin(&self) -> Self {
-        Self {
-            deaf: Arc::new(true.into()),
-            ..self.clone()
-        }
     }
 
     /// How many listen.
@@ -67,7 +56,7 @@ impl Default for TellingStore {
 
 impl Store for TellingStore {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = self.rows.capabilities();
+        let mut capabilities = self.inner.capabilities();
         capabilities.wake_ups = true;
         capabilities.immediate = false;
         capabilities
@@ -77,7 +66,7 @@ impl Store for TellingStore {
         Box::pin(async move {
             // Nobody changes a row before what was done to it is read.
             let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-            let answers = at_once(self.rows.apply(requests));
+            let answers = at_once(self.inner.apply(requests));
             for (request, answer) in requests.iter().zip(&answers) {
                 let Ok(Outcome::Released {
                     freed: true,
@@ -89,7 +78,7 @@ impl Store for TellingStore {
                 };
                 let key = request.key.clone();
                 let filter = InspectFilter::new().prefix(key.as_str()).include_free();
-                let rows = at_once(self.rows.inspect(&filter)).expect("memory can be read");
+                let rows = at_once(self.inner.inspect(&filter)).expect("memory can be read");
                 let row = rows.iter().find(|row| row.key == key);
                 let row = row.expect("the row was released");
                 if *passed_on {
@@ -117,38 +106,7 @@ impl Store for TellingStore {
         })
     }
 
-    fn purge<'a>(
-        &'a self,
-        idle: Duration,
-        after: Option<&'a Key>,
-        limit: u32,
-    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        self.rows.purge(idle, after, limit)
-    }
-
-    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.rows.check_schema()
-    }
-
-    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.rows.migrate()
-    }
-
-    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
-        self.rows.inspect(filter)
-    }
-
-    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.rows.revoke(key)
-    }
-
-    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.rows.force_release(key)
-    }
-
-    fn close(&self) -> StoreFuture<'_, ()> {
-        self.rows.close()
-    }
+    dblock_conformance::forward_to_inner!(but listen);
 }
 
 fn at_once<T>(future: StoreFuture<'_, T>) -> T {

@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask test`, `torture`, `simulate`, `bench`, `servers` and `compile-time`. Unix only.
+//! The project's tasks: `cargo xtask test`, `torture`, `simulate`, `bench` and `servers`. Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
@@ -7,7 +7,6 @@ mod api;
 mod bench;
 mod circles;
 mod command;
-mod compile_time;
 mod environment;
 mod package;
 mod programs;
@@ -47,8 +46,6 @@ enum Task {
     Bench(bench::Args),
     /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
     Servers,
-    /// Measure what the attribute costs the compiler.
-    CompileTime,
 }
 
 // One thread: Linux sends the parent-death signal of a child when the thread that started it ends.
@@ -80,10 +77,6 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
         },
         Task::Bench(args) => tokio::select! {
             outcome = bench::run(&args) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::CompileTime => tokio::select! {
-            outcome = compile_time::run() => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Servers => tokio::select! {

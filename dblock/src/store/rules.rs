@@ -15,9 +15,7 @@ use crate::key::Key;
 /// Applies `request` to `row`. The caller must have the row locked, and [`LockRow::now`] must have been read
 /// after that. Returns the answer, and whether the row has changed.
 ///
-/// [`LockRow::new`] stands for the row of a key that has none. It is to be inserted if it has changed.
-///
-/// [`LockRow::new`] stands for the row of a key that has none. It is to be inserted if it has changed.
+/// [`LockRow::new`] gives the row for a key that has none. The store inserts it if it has changed.
 ///
 /// # Errors
 /// The tokens of the key are used up. The row has not changed.

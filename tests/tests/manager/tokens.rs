@@ -4,21 +4,7 @@ use dblock_tests::{Backend, on_every_store};
 
 use crate::long;
 
-on_every_store!(databases: tokens_grow_over_a_row_that_was_purged, tokens_grow_while_the_clock_is_behind);
-
-async fn tokens_grow_over_a_row_that_was_purged(backend: Backend) {
-    let locks = backend.manager().await;
-    let first = locks.acquire("key", long()).await.unwrap();
-    let token = first.fence_token();
-    first.release().await.unwrap();
-    backend.execute("DELETE FROM {table}").await;
-    let second = locks.acquire("key", long()).await.unwrap();
-    assert!(
-        second.fence_token() > token,
-        "{} after {token}",
-        second.fence_token()
-    );
-}
+on_every_store!(databases: tokens_grow_while_the_clock_is_behind);
 
 async fn tokens_grow_while_the_clock_is_behind(backend: Backend) {
     let locks = backend.manager().await;

@@ -9,11 +9,9 @@ mod access;
 mod apart;
 mod fence;
 mod gone;
-mod keys;
 mod pass_on;
 mod place;
 mod purge;
-mod race;
 mod schema;
 mod single;
 
@@ -73,16 +71,6 @@ async fn one(store: &MySqlStore, request: Request) -> Outcome {
 async fn row(store: &MySqlStore, name: &str) -> LockRow {
     let filter = InspectFilter::new().prefix(name).include_free();
     store.inspect(&filter).await.unwrap().remove(0)
-}
-
-/// Asks again while the row is locked by somebody else.
-async fn settled(store: &MySqlStore, request: Request) -> Outcome {
-    loop {
-        match one(store, request.clone()).await {
-            Outcome::Skipped => tokio::task::yield_now().await,
-            outcome => return outcome,
-        }
-    }
 }
 
 fn token(outcome: &Outcome) -> i64 {

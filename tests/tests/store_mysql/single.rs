@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dblock::store::{Action, Extend, HandedOver, Outcome, Request, Store, StoreErrorKind};
+use dblock::store::{Outcome, Request, Store, StoreErrorKind};
 use dblock_tests::proxy::{Proxy, Trick};
-use uuid::Uuid;
 
 use crate::place::Place;
-use crate::{TTL, acquire, ask, asking, extend, kind, one, release, row, run, token};
+use crate::{acquire, ask, asking, extend, kind, one, release, row, run, token};
 
 fn wanting(name: &str, length: Duration) -> Request {
     let mut ask = ask();
@@ -66,62 +65,6 @@ async fn the_usual_requests_cost_one_round_trip_each() {
 }
 
 #[tokio::test]
-async fn a_waiter_gets_in_after_its_looks() {
-    let Some(place) = Place::migrated().await else {
-        return;
-    };
-    let (store, other) = (place.store(), place.store());
-    let holder = acquire("k");
-    token(&one(&other, holder.clone()).await);
-    let waiter = wanting("k", TTL);
-    for _ in 0..3 {
-        assert!(matches!(one(&store, waiter.clone()).await, Outcome::Busy(_)));
-    }
-    let released = one(&other, release(&holder)).await;
-    let freed = Outcome::released(true, false);
-    assert_eq!(released, freed);
-    let granted = one(&store, waiter).await;
-    assert!(
-        matches!(
-            granted,
-            Outcome::Granted {
-                taken_over: None,
-                wanted: true,
-                ..
-            }
-        ),
-        "{granted:?}"
-    );
-}
-
-#[tokio::test]
-async fn spare_tokens_are_kept_free_whether_alone_or_not() {
-    let Some(place) = Place::migrated().await else {
-        return;
-    };
-    let store = place.store();
-    // The first request of a key makes its row.
-    for _ in 0..2 {
-        let alone = sparing("a", 10);
-        let together = [sparing("b", 20), sparing("c", 30)];
-        let mut tokens = vec![token(&one(&store, alone.clone()).await)];
-        for answer in store.apply(&together).await {
-            tokens.push(token(&answer.unwrap()));
-        }
-        for (name, (token, spare)) in ["a", "b", "c"].iter().zip(tokens.into_iter().zip([10, 20, 30])) {
-            let row = row(&store, name).await;
-            assert_eq!(
-                (row.fence_token, row.fence_ceiling),
-                (token, token + spare),
-                "{name}"
-            );
-        }
-        one(&store, release(&alone)).await;
-        store.apply(&together.each_ref().map(release)).await;
-    }
-}
-
-#[tokio::test]
 async fn a_token_passes_a_ceiling_of_any_height() {
     let Some(place) = Place::migrated().await else {
         return;
@@ -143,75 +86,6 @@ async fn a_token_passes_a_ceiling_of_any_height() {
         request = sparing("k", 5);
         assert_eq!(token(&one(&store, request.clone()).await), ceiling + 1);
         assert_eq!(row(&store, "k").await.fence_ceiling, ceiling + 6);
-    }
-}
-
-#[tokio::test]
-async fn the_last_token_is_given_once_and_then_none() {
-    let Some(place) = Place::migrated().await else {
-        return;
-    };
-    let store = place.store();
-    let holder = acquire("k");
-    token(&one(&store, holder.clone()).await);
-    one(&store, release(&holder)).await;
-    place
-        .run(&format!(
-            "UPDATE {} SET fence_ceiling = {}",
-            place.table,
-            i64::MAX - 1
-        ))
-        .await;
-    let last = acquire("k");
-    assert_eq!(token(&one(&store, last.clone()).await), i64::MAX);
-    one(&store, release(&last)).await;
-    for _ in 0..2 {
-        for batch in [vec![acquire("k")], vec![acquire("k"), acquire("other")]] {
-            let (kind, text) = kind(store.apply(&batch).await.remove(0));
-            assert_eq!(kind, StoreErrorKind::Other);
-            assert!(text.contains("used up"), "{text}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_hand_over_is_written_whether_alone_or_not() {
-    let Some(place) = Place::migrated().await else {
-        return;
-    };
-    let store = place.store();
-    let held = [sparing("a", 10), sparing("b", 10)];
-    for answer in store.apply(&held).await {
-        token(&answer.unwrap());
-    }
-    for alone in [true, false] {
-        let before = row(&store, "a").await;
-        let to = HandedOver::new(Uuid::now_v7(), "näxt'", before.fence_token + 2);
-        let mut ask = Extend::new(3, TTL * 2);
-        ask.handed_over = Some(to.clone());
-        let hand_over = Request::new(held[0].key.clone(), held[0].lease_id, Action::Extend(ask));
-        let mut stranger = hand_over.clone();
-        stranger.lease_id = Uuid::now_v7();
-        assert_eq!(one(&store, stranger).await, Outcome::Lost);
-        let outcome = if alone {
-            one(&store, hand_over).await
-        } else {
-            let both = [hand_over, extend(&held[1], 1)];
-            store.apply(&both).await.remove(0).unwrap()
-        };
-        assert!(
-            matches!(outcome, Outcome::Extended { remaining, .. } if remaining > TTL),
-            "{outcome:?}"
-        );
-        let after = row(&store, "a").await;
-        let mut expected = before;
-        expected.owner = to.owner;
-        expected.holder = to.holder.to_string();
-        expected.fence_token = to.fence_token;
-        expected.reentrant_count = 3;
-        expected.expire_at = after.expire_at;
-        expected.now = after.now;
-        assert_eq!(after, expected);
     }
 }
 

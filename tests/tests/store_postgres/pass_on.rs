@@ -1,21 +1,18 @@
-//! A release that passes the row on: what stands in the row and what the notification says, rows that others have
-//! locked, and many sessions that queue, pass on, give up and take over at once.
+//! A release that passes the row on: rows that others have locked, and many sessions that queue, pass on, give up and
+//! take over at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
-use dblock::store::{NEXT_TTL, Outcome, PostgresStore, Request, Store, Successor, WakeUp};
+use dblock::store::{Outcome, PostgresStore, Request, Store, WakeUp};
 use dblock::{InspectFilter, LockRow};
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use uuid::Uuid;
 
-use crate::bench::{
-    Bench, TTL, acquire, ask, ask_of, extend, insist, key, queueing, release, token, waiting,
-};
+use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, insist, queueing, release, token, waiting};
 
 const WISH: Duration = Duration::from_secs(3);
 
@@ -23,13 +20,6 @@ async fn row(store: &PostgresStore, name: &str) -> LockRow {
     let filter = InspectFilter::new().prefix(name).include_free();
     let rows = store.inspect(&filter).await.unwrap();
     rows.into_iter().find(|row| row.key.as_str() == name).unwrap()
-}
-
-fn queued(outcome: &Outcome) -> (i64, Duration) {
-    match outcome {
-        Outcome::Queued { holder, next_ttl, .. } => (holder.fence_token, *next_ttl),
-        other => panic!("not queued: {other:?}"),
-    }
 }
 
 /// A store that listens, and what it has told.
@@ -42,166 +32,6 @@ async fn listener(bench: &Bench, tasks: &mut JoinSet<()>) -> mpsc::UnboundedRece
     });
     assert_eq!(told.recv().await, Some(WakeUp::Listening));
     told
-}
-
-/// Alone and in a batch, by a holder that knows of the successor and by one that does not.
-#[tokio::test]
-async fn a_release_passes_the_row_on_and_says_so() {
-    let Some(bench) = Bench::new("pass_on").await else {
-        return;
-    };
-    let mut tasks = JoinSet::new();
-    let mut told = listener(&bench, &mut tasks).await;
-    let (holder_store, other) = (bench.store(), bench.store());
-    for (name, knows, in_a_batch) in [
-        ("alone", false, false),
-        ("alone, known", true, false),
-        ("batch", false, true),
-        ("batch, known é", true, true),
-    ] {
-        let holder = acquire(name);
-        let before = token(&ask(&holder_store, &holder).await);
-        let mut next = queueing(name, WISH);
-        ask_of(&mut next).spare_tokens = 5;
-        ask_of(&mut next).holder = "host/2 next".into();
-        assert_eq!(queued(&ask(&other, &next).await), (before, NEXT_TTL));
-        if knows {
-            let extended = ask(&holder_store, &extend(&holder, 1)).await;
-            assert!(matches!(extended, Outcome::Extended { wanted: true, .. }));
-        }
-        holder_store.revoke(&holder.key).await.unwrap();
-        let plain = acquire(format!("{name}, nobody waits"));
-        ask(&holder_store, &plain).await;
-        let mut batch = vec![release(&holder)];
-        batch.extend(in_a_batch.then(|| release(&plain)));
-        let mut answers = holder_store.apply(&batch).await.into_iter().map(Result::unwrap);
-        let passed_on = Outcome::released(true, true);
-        assert_eq!(answers.next(), Some(passed_on));
-        let freed = Outcome::released(true, false);
-        assert!(answers.all(|answer| answer == freed));
-
-        let row = row(&other, name).await;
-        let owner = ask_of(&mut next).owner;
-        assert_eq!(
-            (row.owner, row.lease_id, &*row.holder),
-            (owner, next.lease_id, "host/2 next")
-        );
-        assert_eq!(
-            (row.reentrant_count, row.revoked, row.next.clone()),
-            (1, false, None)
-        );
-        assert_eq!(row.fence_ceiling, row.fence_token + 5);
-        assert_eq!(row.expire_at - row.acquired_at, 3_000_000);
-        assert!(row.fence_token > before && row.wanted_until > row.now);
-        let wake_up = WakeUp::passed_on(key(name), next.lease_id, row.fence_token);
-        assert_eq!(told.recv().await, Some(wake_up));
-        // The former holder is out, and the successor asks as if it had heard nothing.
-        assert_eq!(ask(&holder_store, &extend(&holder, 1)).await, Outcome::Lost);
-        assert_eq!(ask(&holder_store, &release(&holder)).await, Outcome::Lost);
-        assert_eq!(token(&ask(&other, &next).await), row.fence_token);
-        ask(&other, &release(&next)).await;
-        assert_eq!(told.recv().await, Some(WakeUp::Released(key(name))));
-    }
-    // Anybody may notify anything.
-    let channel = format!("'dblock_' || '{}'::regclass::oid", bench.table);
-    bench
-        .run(&format!(
-            "SELECT pg_notify({channel}, payload)
-             FROM unnest(ARRAY['', 'x', 'p', 'phot', 'p' || gen_random_uuid() || ' k', 'r', 'held', 'rlast']) payload"
-        ))
-        .await;
-    assert_eq!(told.recv().await, Some(WakeUp::Released(key("last"))));
-}
-
-/// Who is next: the first one, until it has withdrawn, is dead, or one has waited for longer.
-#[tokio::test]
-async fn the_row_names_one_successor() {
-    let Some(bench) = Bench::new("successor").await else {
-        return;
-    };
-    let store = bench.store();
-    let holder = acquire("a");
-    token(&ask(&store, &holder).await);
-    let next = async || row(&store, "a").await.next;
-    let is_next =
-        async |request: &Request| next().await.is_some_and(|next| next.lease_id == request.lease_id);
-    let late = async |name: &str, waited| {
-        let mut request = queueing(name, WISH);
-        ask_of(&mut request).queue = Some(waited);
-        ask(&store, &request).await;
-        request
-    };
-    let first = late("a", Duration::from_secs(1)).await;
-    let said: Successor = next().await.unwrap();
-    assert_eq!(
-        (said.lease_id, said.ttl, said.spare_tokens),
-        (first.lease_id, 3_000_000, 0)
-    );
-    // Asking again says the same; the same lease for another owner is written, and never loses its place.
-    queued(&ask(&store, &first).await);
-    assert_eq!(next().await, Some(said.clone()));
-    let mut other_owner = first.clone();
-    ask_of(&mut other_owner).owner = Uuid::now_v7();
-    ask_of(&mut other_owner).queue = Some(Duration::ZERO);
-    queued(&ask(&store, &other_owner).await);
-    let other_said = next().await.unwrap();
-    assert_eq!(
-        (other_said.owner, other_said.since),
-        (ask_of(&mut other_owner).owner, said.since)
-    );
-    // One that does not queue is told too that it is next.
-    let mut unqueued = first.clone();
-    ask_of(&mut unqueued).queue = None;
-    ask_of(&mut unqueued).wanted_for = None;
-    queued(&ask(&store, &unqueued).await);
-
-    // Longer by half of what it takes.
-    late("a", Duration::from_millis(1_050)).await;
-    assert!(is_next(&first).await);
-    let older = late("a", Duration::from_secs(9)).await;
-    assert!(is_next(&older).await);
-    assert!(matches!(ask(&store, &first).await, Outcome::Busy(_)));
-    // Who is not next withdraws nothing.
-    assert_eq!(ask(&store, &release(&first)).await, Outcome::Lost);
-    assert_eq!(ask(&store, &release(&older)).await, Outcome::Withdrawn);
-    assert_eq!(next().await, None);
-    assert_eq!(ask(&store, &release(&older)).await, Outcome::Lost);
-
-    let dead = late("a", Duration::from_secs(9)).await;
-    bench.run("UPDATE {t} SET next_until = acquired_at").await;
-    let alive = late("a", Duration::ZERO).await;
-    assert!(is_next(&alive).await && !is_next(&dead).await);
-    bench.run("UPDATE {t} SET next_until = acquired_at").await;
-    let freed = ask(&store, &release(&holder)).await;
-    assert!(
-        matches!(
-            freed,
-            Outcome::Released {
-                freed: true,
-                passed_on: false,
-                ..
-            }
-        ),
-        "{freed:?}"
-    );
-    assert_eq!(next().await, None);
-    // A dead one withdraws too, also from an expired row, and a new lease has no successor.
-    for ending in ["withdraws", "is forgotten", "is freed by force"] {
-        let holder = acquire(ending);
-        ask(&store, &holder).await;
-        let gone = late(ending, Duration::ZERO).await;
-        if ending != "is freed by force" {
-            bench
-                .run("UPDATE {t} SET expire_at = acquired_at, next_until = acquired_at WHERE next_lease IS NOT NULL")
-                .await;
-        }
-        match ending {
-            "withdraws" => assert_eq!(ask(&store, &release(&gone)).await, Outcome::Withdrawn),
-            "is forgotten" => drop(token(&ask(&store, &acquire(ending)).await)),
-            _ => assert!(store.force_release(&key(ending)).await.unwrap()),
-        }
-        assert_eq!(row(&store, ending).await.next, None, "{ending}");
-    }
 }
 
 /// What all racers see: who is inside, and the newest token.
@@ -373,7 +203,8 @@ async fn a_locked_row_says_nothing_to_who_may_be_next() {
         assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
     }
     let next = queueing("followed", WISH);
-    queued(&ask(&store, &next).await);
+    let queued = ask(&store, &next).await;
+    assert!(matches!(queued, Outcome::Queued { .. }), "{queued:?}");
 
     let mut user = bench.user().await;
     let mut transaction = user.begin().await.unwrap();

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use dblock::store::{Outcome, Request, StoreErrorKind};
-use uuid::Uuid;
 
-use crate::{File, TTL, acquire, ask, asking, assert_error, execute, granted, one, release, row};
+use crate::{File, TTL, acquire, ask, asking, assert_error, execute, granted, one, row};
 
 fn wanting(key: &str, length: Duration) -> Request {
     let mut ask = ask(TTL);
@@ -54,40 +53,4 @@ async fn a_busy_poll_only_reads() {
         later.wanted_until,
         later.now
     );
-}
-
-#[tokio::test]
-async fn a_key_that_was_busy_is_taken_when_it_can_be() {
-    let file = File::migrated().await;
-    let (store, other, mut user) = (file.store(), file.store(), file.user().await);
-    for together in [false, true] {
-        let ask = async |request: &Request| {
-            let mut batch = vec![request.clone()];
-            if together {
-                batch.push(acquire(&Uuid::now_v7().to_string(), TTL));
-            }
-            other.apply(&batch).await.remove(0).unwrap()
-        };
-        let lease = acquire("k", TTL);
-        granted(&*store, &lease).await;
-        assert!(matches!(ask(&acquire("k", TTL)).await, Outcome::Busy(_)));
-        execute(&mut user, "UPDATE distributed_lock SET expire_at = 1").await;
-        let next = acquire("k", TTL);
-        for taken_over in [true, false] {
-            // The second time it is the same grant, asked for again.
-            let answer = ask(&next).await;
-            assert!(
-                matches!(&answer, Outcome::Granted { taken_over: former, .. } if former.is_some() == taken_over),
-                "{answer:?}"
-            );
-        }
-        assert!(matches!(
-            one(&*store, &acquire("k", TTL)).await,
-            Ok(Outcome::Busy(_))
-        ));
-        one(&*other, &release(&next)).await.unwrap();
-        let last = acquire("k", TTL);
-        granted(&*store, &last).await;
-        one(&*store, &release(&last)).await.unwrap();
-    }
 }

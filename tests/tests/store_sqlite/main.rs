@@ -9,7 +9,6 @@ mod file;
 mod pass_on;
 mod purge;
 mod schema;
-mod token;
 
 use std::path::Path;
 use std::sync::Arc;

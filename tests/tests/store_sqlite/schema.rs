@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use dblock::InspectFilter;
-use dblock::open::sqlite;
 use dblock::store::{Outcome, StoreErrorKind};
 
 use crate::{File, TTL, acquire, assert_error, execute, granted, one, row};
@@ -135,16 +134,4 @@ async fn the_scripts_run_by_hand_and_a_second_time_in_vain() {
     let store = file.store();
     store.check_schema().await.unwrap();
     granted(&*store, &acquire("k", TTL)).await;
-}
-
-#[tokio::test]
-async fn another_table_is_another_set_of_locks() {
-    let file = File::migrated().await;
-    let (store, other) = (
-        file.store(),
-        sqlite::open(file.options(), "main.other_locks").unwrap(),
-    );
-    other.migrate().await.unwrap();
-    granted(&*store, &acquire("k", TTL)).await;
-    granted(&*other, &acquire("k", TTL)).await;
 }

@@ -9,10 +9,11 @@ mod event;
 mod journal;
 mod read;
 
-pub(crate) use dblock_tests::hot_account::monotonic_ns as now;
 pub(crate) use event::{AccountEnd, End, Event, How, Line, Row, Way};
 pub(crate) use journal::Journal;
 pub(crate) use read::History;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// A millisecond on this clock.
 pub(crate) const MS: i64 = 1_000_000;
@@ -22,3 +23,9 @@ pub(crate) const RUNNER: &str = "runner.jsonl";
 
 /// The fenced resource's file.
 pub(crate) const RESOURCE: &str = "resource.jsonl";
+
+/// Now, on the clock that all processes of the host share.
+pub(crate) fn now() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}

@@ -24,8 +24,9 @@ fn names(document: &str) -> impl Iterator<Item = &str> {
         name.chars()
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
+    let is_setting = |name: &str| name.starts_with("innodb_") || name.starts_with("wal_");
     last.filter(is_name)
-        .filter(|name| name.matches('_').count() > 1 && !name.starts_with("innodb_"))
+        .filter(move |name| name.matches('_').count() > 1 && !is_setting(name))
 }
 
 #[test]

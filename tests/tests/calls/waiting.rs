@@ -1,4 +1,4 @@
-//! Waiting between processes: who enters, how soon, and what waiting leaves behind. On the memory store, with and
+//! Waiting between processes: how soon a caller enters, and how long its lease lives. On the memory store, with and
 //! without wake-ups, in paused time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::store::{MemoryStore, Store};
-use dblock::{LockManager, LockManagerBuilder, LockOptions, OnLost};
+use dblock::{LockManager, LockOptions, OnLost};
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
 use dblock_tests::telling_store::TellingStore;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 fn ms(count: u64) -> Duration {
@@ -21,125 +20,9 @@ fn patient() -> LockOptions {
     LockOptions::new().wait(Duration::from_mins(2))
 }
 
-fn builder(store: &TellingStore) -> LockManagerBuilder {
-    let store: Arc<dyn Store> = Arc::new(store.clone());
-    LockManager::builder(store)
-}
-
 fn listening(store: &TellingStore) -> LockManager {
-    builder(store).start().unwrap()
-}
-
-fn without_hand_over(store: &TellingStore) -> LockManager {
-    builder(store).hand_over(false).start().unwrap()
-}
-
-/// Tasks of one process that want the key again as soon as they have left it.
-fn keep_busy(tasks: &mut JoinSet<()>, locks: &LockManager, count: usize, section: Duration) {
-    for _ in 0..count {
-        let locks = locks.clone();
-        tasks.spawn(async move {
-            loop {
-                locks.with("key", patient(), sleep(section)).await.unwrap();
-            }
-        });
-    }
-}
-
-/// How long one call waits for the key, at most, out of ten.
-async fn longest_wait(locks: &LockManager) -> Duration {
-    let mut longest = Duration::ZERO;
-    for _ in 0..10 {
-        let since = Instant::now();
-        let guard = timeout(ms(60_000), locks.acquire("key", patient()));
-        let guard = guard.await.expect("it starves").unwrap();
-        longest = longest.max(since.elapsed());
-        guard.release().await.unwrap();
-    }
-    longest
-}
-
-/// Whatever the others do, and whatever their settings are.
-#[tokio::test(start_paused = true)]
-async fn a_process_without_local_hand_over_gets_in() {
-    for section in [ms(1), ms(50)] {
-        let store = TellingStore::new();
-        let mut tasks = JoinSet::new();
-        for _ in 0..2 {
-            keep_busy(&mut tasks, &listening(&store), 2, section);
-        }
-        let plain = without_hand_over(&store);
-        sleep(ms(500)).await;
-        let longest = longest_wait(&plain).await;
-        assert!(longest < ms(5000), "sections of {section:?}: {longest:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_of_many_that_hand_nothing_over_gets_in() {
-    for section in [ms(1), ms(50)] {
-        let store = TellingStore::new();
-        let mut tasks = JoinSet::new();
-        let plain = || without_hand_over(&store);
-        for _ in 0..2 {
-            keep_busy(&mut tasks, &plain(), 2, section);
-        }
-        sleep(ms(500)).await;
-        let longest = longest_wait(&plain()).await;
-        assert!(longest < ms(5000), "sections of {section:?}: {longest:?}");
-    }
-}
-
-/// Its listening fails, so it polls while the others are woken up.
-#[tokio::test(start_paused = true)]
-async fn a_process_that_cannot_listen_gets_in() {
-    for section in [ms(1), ms(50)] {
-        let store = TellingStore::new();
-        let mut tasks = JoinSet::new();
-        for _ in 0..3 {
-            keep_busy(&mut tasks, &listening(&store), 2, section);
-        }
-        sleep(ms(500)).await;
-        // What it sends reaches the same rows; nothing is told to it.
-        let deaf = FaultyStore::over(Arc::new(store.deaf_twin()));
-        let longest = longest_wait(&deaf.manager()).await;
-        assert!(longest < ms(5000), "sections of {section:?}: {longest:?}");
-    }
-}
-
-/// Where nobody is woken up.
-#[tokio::test(start_paused = true)]
-async fn a_polling_process_gets_in() {
-    for section in [ms(1), ms(50)] {
-        let store = MemoryStore::new();
-        let manager = || LockManager::builder(store.clone()).start().unwrap();
-        let mut tasks = JoinSet::new();
-        for _ in 0..2 {
-            keep_busy(&mut tasks, &manager(), 2, section);
-        }
-        sleep(ms(500)).await;
-        let longest = longest_wait(&manager()).await;
-        assert!(longest < ms(5000), "sections of {section:?}: {longest:?}");
-    }
-}
-
-/// A caller whose time ran out is not next any more, and leaves the key to whoever asks.
-#[tokio::test(start_paused = true)]
-async fn a_waiter_that_timed_out_is_not_next() {
-    let store = TellingStore::new();
-    let [holder, second, third] = [(); 3].map(|()| listening(&store));
-    let guard = holder.acquire("key", LockOptions::new()).await.unwrap();
-    let waited = second.acquire("key", LockOptions::new().wait(ms(300))).await;
-    assert!(waited.unwrap_err().is_busy());
-    guard.release().await.unwrap();
-    for locks in [&third, &second, &holder] {
-        let since = Instant::now();
-        let guard = locks.acquire("key", patient()).await.unwrap();
-        assert!(since.elapsed() < ms(50), "{:?}", since.elapsed());
-        guard.release().await.unwrap();
-        let guard = locks.try_acquire("key", LockOptions::new()).await.unwrap();
-        guard.expect("it is free").release().await.unwrap();
-    }
+    let store: Arc<dyn Store> = Arc::new(store.clone());
+    LockManager::builder(store).start().unwrap()
 }
 
 /// Nobody leaves a key alone that nobody wants.

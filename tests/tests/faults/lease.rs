@@ -16,10 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(3);
 
-/// max(ttl / 20, 50 ms)
-const MARGIN: Duration = Duration::from_millis(150);
-
-/// `TTL` less `MARGIN`: the local deadline of a lease that is not renewed.
+/// `TTL` less max(ttl / 20, 50 ms): the local deadline of a lease that is not renewed.
 const DEADLINE: Duration = Duration::from_millis(2850);
 
 fn ms(count: u64) -> Duration {
@@ -28,10 +25,6 @@ fn ms(count: u64) -> Duration {
 
 fn options() -> LockOptions {
     LockOptions::new().ttl(TTL)
-}
-
-fn waiting() -> LockOptions {
-    options().wait(ms(60_000))
 }
 
 async fn count(store: &FaultyStore) -> u32 {
@@ -194,25 +187,6 @@ async fn the_deadline_counts_from_before_the_request_was_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_the_lease_is_gone_stops_the_body_at_once() {
-    let store = FaultyStore::memory();
-    let locks = store.manager();
-    let inside = Arc::new(AtomicBool::new(false));
-    let body = async {
-        let _inside = Inside::enter(&inside);
-        store.other_process().force_release("k").await.unwrap();
-        sleep(TTL * 10).await;
-    };
-    let started = Instant::now();
-    let error = locks.with("k", options(), body).await.unwrap_err();
-    assert_eq!(lost_reason(&error), LostReason::Gone);
-    assert!(!inside.load(Ordering::SeqCst));
-    // The first renewal found out.
-    assert!(started.elapsed() <= TTL / 3 + ms(1), "{:?}", started.elapsed());
-    assert_eq!(store.asked_to(Kind::Extend).len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_lost_lease_is_not_revived() {
     let store = FaultyStore::memory();
     let locks = store.manager();
@@ -227,95 +201,6 @@ async fn a_lost_lease_is_not_revived() {
     sleep(TTL).await;
     assert_eq!(store.asked_to(Kind::Extend).len(), extends);
     assert!(guard.release().await.unwrap_err().is_lost());
-}
-
-/// The row still has the lease then, and the release frees it.
-#[tokio::test(start_paused = true)]
-async fn a_release_after_the_local_deadline_reports_the_loss() {
-    let store = FaultyStore::memory();
-    let locks = store.manager();
-    let guard = locks.acquire("k", options()).await.unwrap();
-    store.always(Kind::Extend, Fault::Never);
-    guard.lost().await;
-    let error = guard.release().await.unwrap_err();
-    assert_eq!(lost_reason(&error), LostReason::Expired);
-    assert_eq!(count(&store).await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_row_that_is_skipped_keeps_its_lease_and_lets_a_reentry_in() {
-    let store = FaultyStore::memory();
-    let locks = store.manager();
-    let body = async {
-        store.always(Kind::Extend, Fault::Answer(Outcome::Skipped));
-        sleep(ms(1500)).await;
-        let nested = async {
-            assert_eq!(count(&store).await, 1, "the row is locked: memory decides");
-            sleep(ms(500)).await;
-            store.heal();
-            // Asked again within a margin.
-            sleep(MARGIN + ms(1)).await;
-            assert_eq!(count(&store).await, 2, "the count is written later");
-        };
-        let started = Instant::now();
-        locks
-            .with("k", options(), async {
-                assert!(
-                    started.elapsed() <= ms(151),
-                    "a re-entry waits for no row lock: {:?}",
-                    started.elapsed()
-                );
-                nested.await;
-            })
-            .await
-            .unwrap();
-        assert_eq!(count(&store).await, 1);
-        sleep(TTL * 2).await;
-    };
-    locks.with("k", options(), body).await.unwrap();
-    assert_eq!(count(&store).await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reentry_whose_reply_was_lost_is_counted_once() {
-    for fault in [
-        Fault::ReplyLost,
-        Fault::Fail(StoreErrorKind::Interrupted),
-        Fault::Twice(ms(5)),
-        Fault::Mute,
-    ] {
-        let store = FaultyStore::memory();
-        let locks = store.manager();
-        let body = async {
-            store.next(Kind::Extend, fault.clone());
-            let started = Instant::now();
-            locks
-                .with("k", options(), async {
-                    assert_eq!(count(&store).await, 2, "{fault:?}");
-                    sleep(ms(20)).await;
-                    assert_eq!(count(&store).await, 2, "{fault:?}");
-                    store.next(Kind::Extend, fault.clone());
-                })
-                .await
-                .unwrap();
-            assert!(started.elapsed() < ms(5200), "{:?}", started.elapsed());
-            assert_eq!(count(&store).await, 1, "{fault:?}: after the nested call");
-            // Both holds of a join! leave at once; one statement may write both.
-            let both = || locks.with("k", options(), sleep(ms(10)));
-            let (one, two) = tokio::join!(both(), both());
-            one.and(two).unwrap();
-            assert_eq!(count(&store).await, 1, "{fault:?}: after two at once");
-        };
-        locks.with("k", options(), body).await.unwrap();
-        assert_eq!(count(&store).await, 0, "{fault:?}: after the outer call");
-        assert!(store.overlaps().is_empty());
-        let counts: Vec<_> = store
-            .asked_to(Kind::Extend)
-            .iter()
-            .filter_map(|asked| asked.count)
-            .collect();
-        assert!(counts.iter().all(|count| (1..=3).contains(count)), "{counts:?}");
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -344,60 +229,6 @@ async fn a_reentry_into_a_store_that_is_down_is_an_error_in_bounded_time() {
         );
     };
     locks.with("k", options(), body).await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_release_whose_reply_was_lost_is_resent_and_reported_as_released() {
-    for fault in [
-        Fault::ReplyLost,
-        Fault::Fail(StoreErrorKind::Interrupted),
-        Fault::Fail(StoreErrorKind::Conflict),
-        Fault::Mute,
-    ] {
-        let store = FaultyStore::memory();
-        let locks = store.manager();
-        let guard = locks.acquire("k", LockOptions::new()).await.unwrap();
-        store.next(Kind::Release, fault.clone());
-        if matches!(fault, Fault::Mute) {
-            // A release that hangs is sent again before its caller goes on without it.
-            timeout(ms(3000), guard.release())
-                .await
-                .expect("bounded")
-                .unwrap();
-        } else {
-            timeout(ms(100), guard.release()).await.expect("bounded").unwrap();
-        }
-        let releases = store.asked_to(Kind::Release);
-        assert_eq!(releases.len(), 2, "{fault:?}");
-        assert_eq!(releases[0].lease_id, releases[1].lease_id);
-        assert_eq!(count(&store).await, 0);
-        assert_eq!(locks.health().pending_releases, 0);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_resent_release_frees_nobody_elses_lock_and_counts_as_released() {
-    let store = FaultyStore::memory();
-    let locks = store.manager();
-    let other = store.other_process();
-    let guard = locks.acquire("k", LockOptions::new()).await.unwrap();
-    // Carried out; by the time it is sent again, somebody else has the lock.
-    store.next(Kind::Release, Fault::ReplyLost);
-    store.next(Kind::Release, Fault::Slow(ms(400)));
-    let takes = async {
-        sleep(ms(5)).await;
-        other.acquire("k", waiting()).await.unwrap()
-    };
-    let (answer, theirs) = tokio::join!(guard.release(), takes);
-    answer.expect("the first release was carried out");
-    let releases = store.asked_to(Kind::Release);
-    assert!(
-        matches!(releases[1].answer, Some(Ok(Outcome::Lost))),
-        "{releases:?}"
-    );
-    let row = store.row("k").await.unwrap();
-    assert_eq!((row.fence_token, row.is_held()), (theirs.fence_token(), true));
-    theirs.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,7 +21,7 @@ async fn another_node_takes_over_when_the_lease_has_expired() {
 
 #[test]
 fn the_readme_shows_it() {
-    let readme = include_str!("../../README.md");
+    let readme = include_str!("../../../README.md");
     let this = include_str!("readme.rs");
     let recipe = this
         .split("\n\n")

@@ -3,13 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::Store;
-use dblock::{LockManager, LockOptions, OnLost};
+use dblock::{LockOptions, OnLost};
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
-use dblock_tests::telling_store::TellingStore;
 use tokio::time::{Instant, sleep};
 
 fn ms(length: u64) -> Duration {
@@ -18,32 +15,6 @@ fn ms(length: u64) -> Duration {
 
 fn patient() -> LockOptions {
     LockOptions::new().wait(Duration::from_mins(1))
-}
-
-/// The acquire is judged busy, the other process releases and tells of it, and only then the reply arrives.
-#[tokio::test(start_paused = true)]
-async fn a_wake_up_is_not_forgotten_when_an_acquire_is_on_its_way() {
-    let telling = TellingStore::new();
-    let inner: Arc<dyn Store> = Arc::new(telling.clone());
-    let slow = FaultyStore::over(inner);
-    let waiting = slow.manager();
-    let other: Arc<dyn Store> = Arc::new(telling);
-    let holding = LockManager::builder(other).start().unwrap();
-    let guard = holding.acquire("key", LockOptions::new()).await.unwrap();
-    let waiter = tokio::spawn(async move {
-        let guard = waiting.acquire("key", patient()).await.unwrap();
-        (guard, Instant::now())
-    });
-    sleep(ms(3000)).await;
-    let asked = slow.asked_to(Kind::Acquire).len();
-    slow.next(Kind::Acquire, Fault::SlowReply(ms(20)));
-    slow.until_asked(Kind::Acquire, asked + 1).await;
-    sleep(ms(5)).await;
-    guard.release().await.unwrap();
-    let released = Instant::now();
-    let (guard, entered) = waiter.await.unwrap();
-    assert!(entered - released < ms(100), "{:?}", entered - released);
-    guard.release().await.unwrap();
 }
 
 /// A caller that does not wait asks again and again, while its process is to let others in.

@@ -1,0 +1,4 @@
+//! What the documents say is true.
+
+mod docs;
+mod readme;

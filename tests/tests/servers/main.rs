@@ -1,0 +1,8 @@
+//! What databases do that memory does not: snapshots, rights, hostile names and settings, and poolers.
+
+mod fence_snapshot;
+mod hostile;
+mod hostile_globals;
+mod least_rights;
+mod messages;
+mod pgbouncer;
