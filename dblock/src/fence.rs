@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::engine::{EngineHandle, Lease};
-use crate::error::LockError;
+use crate::engine::{EngineHandle, Hold, Lease};
+use crate::error::{LockError, LostReason};
 use crate::key::Key;
 use crate::store::{Database, FenceSource, InspectFilter, Store, StoreError, StoreErrorKind, StoreFuture};
 
@@ -27,6 +27,9 @@ pub trait FenceConnection: Send + sealed::Sealed {
         &'a mut self,
         check: &'a FenceCheck<'a>,
     ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>>;
+
+    #[doc(hidden)]
+    fn release<'a>(&'a mut self, check: &'a FenceCheck<'a>) -> StoreFuture<'a, Result<bool, StoreError>>;
 }
 
 /// The lease that a fence check looks for.
@@ -67,6 +70,20 @@ macro_rules! fence_connection {
                     crate::store::$module::verify(self, table, key, lease_id, fence_token $(, source.$limit)?).await
                 })
             }
+
+            fn release<'a>(&'a mut self, check: &'a FenceCheck<'a>) -> StoreFuture<'a, Result<bool, StoreError>> {
+                Box::pin(async move {
+                    check.expect(Database::$database)?;
+                    let FenceCheck {
+                        source,
+                        key,
+                        lease_id,
+                        fence_token,
+                    } = *check;
+                    let table = &source.table;
+                    crate::store::$module::release_in(self, table, key, lease_id, fence_token $(, source.$limit)?).await
+                })
+            }
         }
 
         #[cfg(feature = $feature)]
@@ -80,6 +97,10 @@ macro_rules! fence_connection {
                 check: &'a FenceCheck<'a>,
             ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>> {
                 <$connection as FenceConnection>::verify(&mut **self, check)
+            }
+
+            fn release<'a>(&'a mut self, check: &'a FenceCheck<'a>) -> StoreFuture<'a, Result<bool, StoreError>> {
+                <$connection as FenceConnection>::release(&mut **self, check)
             }
         }
     };
@@ -118,38 +139,77 @@ pub(crate) async fn verify(
     engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
+    let check = prepare(lease, engine).await?;
+    let verified = transaction.verify(&check).await;
+    if verified.map_err(|error| failed(lease, error))?.is_some() {
+        return lease.check();
+    }
+    Err(refused(lease, engine).await)
+}
+
+/// Writes the end of `hold` into the transaction. The release that the engine sends by itself finds the row locked
+/// until the transaction ends; after a rollback it frees the row.
+pub(crate) async fn release(hold: Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
+    let (lease, engine) = (hold.lease(), hold.engine());
+    if lease.keeps_hold_min() {
+        return Err(LockError::invalid(
+            "a lock with `hold_min` cannot end with a transaction: the row would be free before that time is over",
+        ));
+    }
+    if lease.hold_count() > 1 {
+        return verify(lease, engine, transaction).await;
+    }
+    let check = prepare(lease, engine).await?;
+    if transaction
+        .release(&check)
+        .await
+        .map_err(|error| failed(lease, error))?
+    {
+        return Ok(());
+    }
+    Err(refused(lease, engine).await)
+}
+
+/// From here on the lock leaves this process through the store only, and the row names the owner.
+async fn prepare<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<FenceCheck<'a>, LockError> {
     lease.check()?;
-    let failed = |source| LockError::Store {
-        key: Some(lease.key().clone()),
-        waited: Duration::ZERO,
-        source,
-    };
     let source = engine.fence_source().ok_or_else(|| {
-        failed(StoreError::new(
+        let error = StoreError::new(
             StoreErrorKind::Unsupported,
             "this store has no transactions to check a fence token in",
-        ))
+        );
+        failed(lease, error)
     })?;
-    // A transaction of SQLite keeps every other writer out, so there the check itself writes the token.
+    // A transaction of SQLite keeps every other writer out, so there the statement itself writes the token.
     lease.pin(source.database != Database::Sqlite).await?;
-    let check = FenceCheck {
+    Ok(FenceCheck {
         source,
         key: lease.key(),
         lease_id: lease.id(),
         fence_token: lease.fence_token(),
-    };
-    if transaction.verify(&check).await.map_err(failed)?.is_some() {
-        return lease.check();
+    })
+}
+
+fn failed(lease: &Lease, source: StoreError) -> LockError {
+    LockError::Store {
+        key: Some(lease.key().clone()),
+        waited: Duration::ZERO,
+        source,
     }
+}
+
+/// Why the transaction does not see the lease.
+async fn refused(lease: &Lease, engine: &EngineHandle) -> LockError {
     if is_held_elsewhere(lease, engine).await {
-        return Err(failed(StoreError::new(
+        let error = StoreError::new(
             StoreErrorKind::Unsupported,
             "the transaction does not see this lease, but the lock's own database does: the transaction is on \
              another database, file or schema, or its snapshot is older than the lease",
-        )));
+        );
+        return failed(lease, error);
     }
     lease.end_as_gone();
-    lease.check()
+    lease.lost(lease.lost_reason().unwrap_or(LostReason::Gone))
 }
 
 /// Whether the manager's own connections see the lease that the transaction did not see. A plain read: the

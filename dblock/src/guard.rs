@@ -181,6 +181,39 @@ impl LockGuard {
     ) -> Result<(), LockError> {
         crate::fence::verify(self.hold.lease(), self.hold.engine(), transaction).await
     }
+
+    /// Ends the lock with a transaction of yours. From here on the transaction keeps the key, without a ttl and without
+    /// renewals. Its commit frees the key together with the work, and wakes the next waiter; nobody enters before. After a
+    /// rollback, or when the connection ends, nothing of the transaction stands, and the manager frees the key.
+    ///
+    /// Call it before the work, on SQLite right before the commit: there it keeps every other writer out. A guard that
+    /// re-entered a lock only checks the fence token, as [`verify_in`](Self::verify_in) does: the outermost one ends it.
+    /// Begin the transaction inside the lock, with [`begin`](crate::begin), before anything is read.
+    ///
+    /// # Errors
+    /// As [`verify_in`](Self::verify_in), and [`LockError::Invalid`] for a lock with `hold_min`. On PostgreSQL
+    /// [`LockError::Store`] below a savepoint. After an error roll the transaction back: the manager frees the key by itself.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped releases the lock at once or with the transaction. Roll the transaction back.
+    ///
+    /// ```no_run
+    /// # async fn pay(locks: &dblock::LockManager, pool: &sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let guard = locks.acquire("order:42", dblock::LockOptions::new()).await?;
+    /// let mut tx = dblock::begin(pool).await?;
+    /// sqlx::query("UPDATE orders SET paid = true WHERE id = 42").execute(&mut *tx).await?;
+    /// guard.release_in(&mut tx).await?;
+    /// tx.commit().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "sql")]
+    pub async fn release_in(
+        self,
+        transaction: &mut dyn crate::fence::FenceConnection,
+    ) -> Result<(), LockError> {
+        crate::fence::release(self.hold, transaction).await
+    }
 }
 
 impl fmt::Debug for LockGuard {

@@ -76,6 +76,8 @@ mod options;
 #[doc(hidden)]
 pub mod simulation;
 pub mod store;
+#[cfg(feature = "sql")]
+mod transaction;
 
 pub use builder::{LockManagerBuilder, StoreSource};
 pub use current::{CurrentLock, current, current_locks, inherit};
@@ -88,6 +90,8 @@ pub use key::{InvalidKey, Key};
 pub use manager::{AlreadyInstalled, LockManager, install};
 pub use options::{LockOptions, OnLost};
 pub use store::row::{InspectFilter, LockRow};
+#[cfg(feature = "sql")]
+pub use transaction::begin;
 
 #[cfg(feature = "macros")]
 pub use dblock_macros::distributed_lock;

@@ -35,9 +35,9 @@ impl Transaction {
     /// On memory, which has no transactions.
     pub async fn begin(backend: &Backend) -> Self {
         match backend.place() {
-            Place::Postgres(pool, _) => Self::Postgres(pool.begin().await.unwrap()),
-            Place::MySql(pool, _) => Self::MySql(pool.begin().await.unwrap()),
-            Place::Sqlite(pool, _) => Self::Sqlite(pool.begin().await.unwrap()),
+            Place::Postgres(pool, _) => Self::Postgres(dblock::begin(pool).await.unwrap()),
+            Place::MySql(pool, _) => Self::MySql(dblock::begin(pool).await.unwrap()),
+            Place::Sqlite(pool, _) => Self::Sqlite(dblock::begin(pool).await.unwrap()),
             Place::Memory(_) => panic!("memory has no transactions"),
         }
     }
@@ -62,6 +62,19 @@ impl Transaction {
     /// Those of the check.
     pub async fn verify_current(&mut self, lock: &CurrentLock) -> Result<(), LockError> {
         on_any!(self, inner => lock.verify_in(inner).await)
+    }
+
+    /// Ends the guard's lock with it.
+    ///
+    /// # Errors
+    /// Those of the release.
+    pub async fn release(&mut self, guard: LockGuard) -> Result<(), LockError> {
+        on_any!(self, inner => guard.release_in(inner).await)
+    }
+
+    /// Takes back what it has done.
+    pub async fn rollback(self) {
+        on_any!(self, inner => inner.rollback().await.unwrap());
     }
 
     /// Ends it.

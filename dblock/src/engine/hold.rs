@@ -110,6 +110,12 @@ impl Lease {
         self.ownership.held(self.now())
     }
 
+    /// `hold_min` keeps the row busy after the last hold.
+    #[cfg(feature = "sql")]
+    pub(crate) fn keeps_hold_min(&self) -> bool {
+        self.ownership.hold_min_until.is_some()
+    }
+
     /// How many holds the owner has: 0 once its lease has ended.
     pub(crate) fn hold_count(&self) -> u32 {
         match self.lost_reason() {

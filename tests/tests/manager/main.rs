@@ -24,6 +24,7 @@ mod release;
 mod shutdown;
 mod stores;
 mod tokens;
+mod transaction;
 mod verify;
 mod wake_ups;
 

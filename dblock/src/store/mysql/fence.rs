@@ -27,11 +27,54 @@ pub(crate) async fn verify(
     lease_id: Uuid,
     fence_token: i64,
 ) -> Result<Option<Duration>, StoreError> {
-    // LOCK IN SHARE MODE, because MariaDB has no FOR SHARE.
+    // MariaDB has no FOR SHARE.
+    check(
+        connection,
+        table_sql,
+        key,
+        (lease_id, fence_token),
+        "LOCK IN SHARE MODE",
+    )
+    .await
+}
+
+/// Frees the row in the transaction: false when the lease is gone. Others acquire the key when it commits.
+pub(crate) async fn release_in(
+    connection: &mut MySqlConnection,
+    table_sql: &str,
+    key: &Key,
+    lease_id: Uuid,
+    fence_token: i64,
+) -> Result<bool, StoreError> {
+    let ids = (lease_id, fence_token);
+    if check(connection, table_sql, key, ids, "FOR UPDATE")
+        .await?
+        .is_none()
+    {
+        return Ok(false);
+    }
+    let free = format!(
+        "UPDATE {table_sql} SET reentrant_count = 0, {NO_SUCCESSOR} WHERE lock_key = {key}",
+        NO_SUCCESSOR = sql::NO_SUCCESSOR,
+        key = sql::hex(key.as_str().as_bytes()),
+    );
+    let freed = sqlx::raw_sql(AssertSqlSafe(free)).execute(connection).await;
+    freed.map_err(error::of_fence_check)?;
+    Ok(true)
+}
+
+/// What is left of the lease, whose row is locked by `lock` from here on.
+async fn check(
+    connection: &mut MySqlConnection,
+    table_sql: &str,
+    key: &Key,
+    (lease_id, fence_token): (Uuid, i64),
+    lock: &str,
+) -> Result<Option<Duration>, StoreError> {
     let read = format!(
         "SELECT (SELECT fence_token FROM {table_sql} WHERE lock_key = {key});\
          SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table_sql} WHERE lock_key = {key} \
-         LOCK IN SHARE MODE;\
+         {lock};\
          SELECT {clock}",
         key = sql::hex(key.as_str().as_bytes()),
         clock = sql::CLOCK,

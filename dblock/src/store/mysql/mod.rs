@@ -22,7 +22,7 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use uuid::Uuid;
 
-pub(crate) use self::fence::verify;
+pub(crate) use self::fence::{release_in, verify};
 
 use self::one::Statements;
 use self::session::Session;

@@ -24,7 +24,7 @@ use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
-pub(crate) use self::fence::verify;
+pub(crate) use self::fence::{release_in, verify};
 
 use self::session::{Opener, Session};
 use super::busy_keys::BusyKeys;

@@ -34,3 +34,21 @@ pub(crate) async fn verify(
         .map(|row| get(row, 0).map(|left| until(left, 0)))
         .transpose()
 }
+
+/// Frees the row in the transaction: false when the lease is gone. Others acquire the key when it commits.
+pub(crate) async fn release_in(
+    connection: &mut SqliteConnection,
+    table_sql: &str,
+    key: &Key,
+    lease_id: Uuid,
+    fence_token: i64,
+) -> Result<bool, StoreError> {
+    let freed = sqlx::query(AssertSqlSafe(sql::release_in(table_sql)))
+        .bind(key.as_str())
+        .bind(lease_id)
+        .bind(fence_token)
+        .execute(connection)
+        .await
+        .map_err(error::of_fence_check)?;
+    Ok(freed.rows_affected() > 0)
+}

@@ -18,7 +18,7 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-pub(crate) use self::fence::verify;
+pub(crate) use self::fence::{release_in, verify};
 
 use self::sql::Statements;
 use super::busy_keys::BusyKeys;

@@ -178,3 +178,14 @@ pub(super) fn verify(table: &str) -> String {
         held = held()
     )
 }
+
+/// $1 key, $2 lease, $3 fence token. Frees the row with the transaction. It writes the token for the same reason as
+/// [`verify`].
+pub(super) fn release_in(table: &str) -> String {
+    format!(
+        "UPDATE {table} SET reentrant_count = 0, fence_token = $3, next_lease = NULL, next_owner = NULL, \
+         next_holder = NULL, next_ttl = NULL, next_spare = NULL, next_since = NULL, next_until = NULL \
+         WHERE lock_key = $1 AND lease_id = $2 AND $3 BETWEEN fence_token AND fence_ceiling AND {held}",
+        held = held()
+    )
+}

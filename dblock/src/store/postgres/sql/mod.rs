@@ -35,7 +35,7 @@ mod rest;
 
 use std::sync::Arc;
 
-pub(super) use rest::verify;
+pub(super) use rest::{release_in, verify};
 
 use crate::store::table::TableName;
 

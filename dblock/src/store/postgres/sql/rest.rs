@@ -69,25 +69,62 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
 /// The row has NULL when the transaction's snapshot has no row of the key, because a newer one would not be seen. A row
 /// that has changed since the snapshot is a serialization error.
 pub(in super::super) fn verify(table: &str) -> String {
-    let [eq, gt, minus, times] =
-        ["=", ">", "-", "*"].map(|operator| format!("OPERATOR(pg_catalog.{operator})"));
-    let name = "'idle_in_transaction_session_timeout'";
-    let current = format!("pg_catalog.current_setting({name})::pg_catalog.interval");
-    let zero = "'0'::pg_catalog.interval";
-    let limit = format!("('1 ms'::pg_catalog.interval {times} $4::double precision)");
+    let [eq, gt, minus] = ["=", ">", "-"].map(operator);
+    let limited = idle_limit();
     format!(
         "WITH locked AS MATERIALIZED (
     SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key {eq} $1 FOR SHARE
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
 )
-SELECT expire_at {minus} now, CASE WHEN {current} {eq} {zero} OR {current} {gt} {limit}
-    THEN pg_catalog.set_config({name}, $4::pg_catalog.text, true) END FROM timed
+SELECT expire_at {minus} now, {limited} FROM timed
 WHERE lease_id {eq} $2 AND fence_token {eq} $3 AND reentrant_count {gt} 0 AND expire_at {gt} now
 UNION ALL
 SELECT NULL, NULL
 WHERE NOT EXISTS (SELECT FROM timed)
     -- READ COMMITTED and READ UNCOMMITTED, which is the same, see what is there.
     AND NOT pg_catalog.starts_with(pg_catalog.current_setting('transaction_isolation'), 'read')"
+    )
+}
+
+/// Parameters: as [`verify`]. A row with true if the row is free in this transaction, with false if it is so below a
+/// savepoint only; with NULL as there. Whoever waits for the key is woken by the commit.
+pub(in super::super) fn release_in(table: &str) -> String {
+    let [eq, gt] = ["=", ">"].map(operator);
+    let limited = idle_limit();
+    let tell = tell_freed(table, "true");
+    format!(
+        "WITH locked AS MATERIALIZED (
+    -- A row that has changed since the snapshot is a serialization error here, whatever the change.
+    SELECT true AS found FROM {table} WHERE lock_key {eq} $1 FOR UPDATE
+), freed AS (
+    UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
+    WHERE (SELECT found FROM locked) AND t.lock_key {eq} $1 AND t.lease_id {eq} $2 AND t.fence_token {eq} $3 AND t.reentrant_count {gt} 0
+        AND t.expire_at {gt} {NOW}
+    RETURNING t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid AS whole, {tell} AS told, {limited} AS limited
+)
+SELECT whole, told, limited FROM freed
+UNION ALL
+SELECT NULL, NULL, NULL
+WHERE NOT EXISTS (SELECT FROM {table} WHERE lock_key {eq} $1)
+    AND NOT pg_catalog.starts_with(pg_catalog.current_setting('transaction_isolation'), 'read')"
+    )
+}
+
+/// In a user's session, whose `search_path` may lead to other operators of the name.
+fn operator(name: &str) -> String {
+    format!("OPERATOR(pg_catalog.{name})")
+}
+
+/// Lets the transaction idle for $4 ms at most, unless its limit is lower already.
+fn idle_limit() -> String {
+    let [eq, gt, times] = ["=", ">", "*"].map(operator);
+    let name = "'idle_in_transaction_session_timeout'";
+    let current = format!("pg_catalog.current_setting({name})::pg_catalog.interval");
+    let zero = "'0'::pg_catalog.interval";
+    let limit = format!("('1 ms'::pg_catalog.interval {times} $4::double precision)");
+    format!(
+        "CASE WHEN {current} {eq} {zero} OR {current} {gt} {limit}
+    THEN pg_catalog.set_config({name}, $4::pg_catalog.text, true) END"
     )
 }
