@@ -32,7 +32,7 @@ fn assert_passed_on(before: &LockRow, after: &LockRow, to: &Asker) {
     let ttl = i64::try_from(NEXT_TTL.as_micros()).expect("a short time");
     let expected = changed(before.clone(), |it| {
         it.owner = to.owner;
-        it.holder = to.holder.clone();
+        it.holder.clone_from(&to.holder);
         it.lease_id = to.lease_id;
         it.reentrant_count = 1;
         it.fence_token = fence_token;

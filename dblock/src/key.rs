@@ -204,7 +204,7 @@ mod tests {
         }
         let sorted: Vec<String> = sorted.into_iter().map(String::from).collect();
         assert!(sorted.is_sorted(), "{sorted:?}");
-        assert!(sorted.is_sorted_by_key(|text| text.as_bytes()), "{sorted:?}");
+        assert!(sorted.is_sorted_by_key(String::as_bytes), "{sorted:?}");
     }
 
     #[test]

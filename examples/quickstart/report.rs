@@ -12,6 +12,9 @@ use crate::ledger::Ledger;
 /// A wait is worth counting from here on; less is what asking SQLite takes.
 const A_WAIT: Duration = Duration::from_millis(20);
 
+/// A row of the log: event, worker, customer, fence token, waiting time and time, both in µs.
+type Entry = (String, String, String, Option<i64>, Option<i64>, i64);
+
 /// What is worth knowing about a round.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
@@ -24,7 +27,7 @@ pub(crate) struct Findings {
     /// Sum of the differences, in cents.
     off_by: i64,
     time: Duration,
-    /// Entries while somebody else was inside of the same account.
+    /// Entries while another worker held the lock on the same account.
     pub(crate) overlaps: usize,
     tokens: usize,
     /// Entries with a token that is not larger than the one before.
@@ -64,7 +67,7 @@ impl Findings {
 
     /// Walks through the log in its order. A visit lasts from `enter` to `leave` or `killed`.
     async fn read_log(&mut self, pool: &SqlitePool) -> anyhow::Result<()> {
-        let log: Vec<(String, String, String, Option<i64>, Option<i64>, i64)> = sqlx::query_as(
+        let log: Vec<Entry> = sqlx::query_as(
             "SELECT event, worker, customer, fence_token, waited_us, at_us FROM log ORDER BY seq",
         )
         .fetch_all(pool)

@@ -70,11 +70,11 @@ fn read(json: &Path) -> anyhow::Result<String> {
 
 /// The lines that only one of them has.
 fn changes(before: &str, now: &str) -> String {
-    let missing = |from: &str, sign: char, to: &str| -> String {
+    let missing = |from: &str, sign: char, to: &str| {
         let lines = from
             .lines()
             .filter(|line| !to.lines().any(|other| other == *line));
-        lines.map(|line| format!("{sign} {line}\n")).collect()
+        lines.fold(String::new(), |text, line| text + &format!("{sign} {line}\n"))
     };
     missing(before, '-', now) + &missing(now, '+', before)
 }

@@ -82,7 +82,7 @@ impl Random {
         row.fence_ceiling = fence_token.saturating_add(spare);
         row.wanted_until = *self.one_of(&[0, now - 60_000_000, now + 2_000_000, now + 600_000_000]);
         row.acquired_at = now - 700_000_000;
-        row.holder = (*self.one_of(&HOLDERS)).to_owned();
+        row.holder = String::from(*self.one_of(&HOLDERS));
         row.revoked = self.one_in(3);
         row.next = (reentrant_count > 0 && !self.one_in(3)).then(|| self.successor(lease_id, now));
         row

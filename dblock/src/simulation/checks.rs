@@ -74,11 +74,8 @@ impl Checks {
         late: Option<u64>,
     ) {
         let lease = request.lease_id;
-        match (answer, late) {
-            (Ok(Outcome::Granted { .. } | Outcome::Queued { .. }), Some(until)) => {
-                self.excused.push((lease, until));
-            }
-            _ => {}
+        if let (Ok(Outcome::Granted { .. } | Outcome::Queued { .. }), Some(until)) = (answer, late) {
+            self.excused.push((lease, until));
         }
         let is_whole = match (answer, &request.action) {
             (Ok(Outcome::Extended { .. }), _) => true,

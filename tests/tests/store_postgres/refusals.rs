@@ -141,7 +141,7 @@ async fn a_text_that_the_database_cannot_keep_names_the_encoding() {
     ] {
         sqlx::query(AssertSqlSafe(sql)).execute(&mut user).await.unwrap();
     }
-    let latin = bench.store_with(|url| url.push_str(&format!("dbname={database}")));
+    let latin = bench.store_with(|url| url.extend(["dbname=", database]));
     latin.migrate().await.unwrap();
     token(&ask(&latin, &acquire("café")).await);
     let mut with_nul = acquire("a");

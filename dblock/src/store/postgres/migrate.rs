@@ -73,17 +73,14 @@ async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Res
         .await
         .map_err(failed)?;
     let script = schema::script_for(SCRIPT, &store.table, '"');
-    let script = match store.table.schema() {
-        Some(name) => {
-            create_schema(name, &mut transaction).await.map_err(failed)?;
-            script
-        }
-        None => {
-            let placed = in_its_schema(&script, store, &mut transaction).await;
-            placed
-                .map_err(failed)?
-                .ok_or_else(error::no_schema_to_create_in)?
-        }
+    let script = if let Some(name) = store.table.schema() {
+        create_schema(name, &mut transaction).await.map_err(failed)?;
+        script
+    } else {
+        let placed = in_its_schema(&script, store, &mut transaction).await;
+        placed
+            .map_err(failed)?
+            .ok_or_else(error::no_schema_to_create_in)?
     };
     let script = format!("SET LOCAL search_path = pg_catalog; {script}");
     let script = sqlx::raw_sql(AssertSqlSafe(script));
