@@ -16,7 +16,7 @@ async fn a_release_under_an_open_transaction_asks_about_it(backend: Backend) {
     let unconfirmed = guard.release().await.unwrap_err();
     transaction.commit().await;
     assert!(matches!(unconfirmed, LockError::Store { .. }), "{unconfirmed:?}");
-    let text = unconfirmed.to_string();
+    let text = format!("{:#}", anyhow::Error::from(unconfirmed));
     assert!(
         text.ends_with("is a transaction that called `verify_in` still open?"),
         "{text}"
