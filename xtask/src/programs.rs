@@ -16,7 +16,7 @@ use crate::command::{STOP, kept, show};
 const AT_ONCE: usize = 4;
 
 /// What runs longest begins first, so that it does not run alone in the end.
-const LONGEST: [&str; 4] = ["conformance", "store_postgres", "store_mysql", "dblock_model"];
+const LONGEST: [&str; 5] = ["conformance", "cancellation", "protocol", "faults", "manager"];
 
 /// Calls cargo, which has one command at a time in a target folder: it runs with what else compiles.
 const COMPILES: &str = "dblock-ui-tests";
