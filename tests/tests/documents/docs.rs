@@ -19,7 +19,8 @@ fn source(folder: &Path, text: &mut String) {
 /// The last parts of what stands between backticks and looks like the name of a test: `file::its_name`, or words.
 fn names(document: &str) -> impl Iterator<Item = &str> {
     let quoted = document.split('`').skip(1).step_by(2);
-    let last = quoted.map(|name| name.rsplit("::").next().unwrap());
+    let of_tests = quoted.filter(|name| !name.starts_with("rules::"));
+    let last = of_tests.map(|name| name.rsplit("::").next().unwrap());
     let is_name = |name: &&str| {
         name.chars()
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
