@@ -12,6 +12,7 @@ mod gone;
 mod pass_on;
 mod place;
 mod purge;
+mod race;
 mod schema;
 mod single;
 
@@ -71,6 +72,16 @@ async fn one(store: &MySqlStore, request: Request) -> Outcome {
 async fn row(store: &MySqlStore, name: &str) -> LockRow {
     let filter = InspectFilter::new().prefix(name).include_free();
     store.inspect(&filter).await.unwrap().remove(0)
+}
+
+/// Asks again while another session has the row locked.
+async fn insist(store: &MySqlStore, request: Request) -> Outcome {
+    loop {
+        match one(store, request.clone()).await {
+            Outcome::Skipped => tokio::task::yield_now().await,
+            outcome => return outcome,
+        }
+    }
 }
 
 fn token(outcome: &Outcome) -> i64 {

@@ -18,6 +18,7 @@ mod pass_on;
 mod plans;
 mod poolers;
 mod purge;
+mod race;
 mod refusals;
 mod rules;
 mod schema;
