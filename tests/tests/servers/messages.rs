@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::error::Error as _;
+
 use dblock::{LockError, LockOptions};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
@@ -16,7 +18,7 @@ async fn a_release_under_an_open_transaction_asks_about_it(backend: Backend) {
     let unconfirmed = guard.release().await.unwrap_err();
     transaction.commit().await;
     assert!(matches!(unconfirmed, LockError::Store { .. }), "{unconfirmed:?}");
-    let text = format!("{:#}", anyhow::Error::from(unconfirmed));
+    let text = unconfirmed.source().unwrap().to_string();
     assert!(
         text.ends_with("is a transaction that called `verify_in` still open?"),
         "{text}"
