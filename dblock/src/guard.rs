@@ -186,7 +186,8 @@ impl LockGuard {
     /// renewals. Its commit frees the key together with the work, and wakes the next waiter; nobody enters before. After a
     /// rollback, or when the connection ends, nothing of the transaction stands, and the manager frees the key.
     ///
-    /// Call it before the work, on SQLite right before the commit: there it keeps every other writer out. A guard that
+    /// `transaction` must be an open transaction: on a bare connection the release takes effect at once. Call it before the
+    /// work, on SQLite right before the commit: there it keeps every other writer out. A guard that
     /// re-entered a lock only checks the fence token, as [`verify_in`](Self::verify_in) does: the outermost one ends it.
     /// Begin the transaction inside the lock, with [`begin`](crate::begin), before anything is read.
     ///

@@ -56,12 +56,8 @@ impl World {
         let incarnation = self.processes[process].incarnation;
         let alive = self.processes[process].alive;
         match kind {
-            // After a crash that has forgotten a pass-on, an operator ends another lease than the one that is held, and an
-            // earlier clock may give its token again. No more than that is promised.
-            Kind::Operate | Kind::ClockBack if self.crashed > 0 => {}
             Kind::Operate => self.operate(),
             Kind::ClockBack => {
-                self.store.flush();
                 // The jumps together make leases last longer.
                 let longest = if self.store.jumped < -20_000_000 {
                     1

@@ -104,8 +104,7 @@ impl Database {
         let row = &mut self.rows[key];
         row.lock = Lock::Nobody;
         std::mem::swap(&mut row.committed, &mut row.uncommitted);
-        let before = &row.uncommitted;
-        let flushes = outcome.is_none_or(|outcome| !may_be_forgotten(before, outcome));
+        let flushes = outcome.is_none_or(|outcome| !may_be_forgotten(outcome));
         if flushes && !(flawed(Flaw::PassOnIsNotFlushed) && matches!(outcome, Some(Outcome::Released { .. })))
         {
             self.flush();

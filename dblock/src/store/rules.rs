@@ -78,25 +78,17 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
     (extended, true)
 }
 
-/// Whether a crash of the store may forget what a release has made of `row`, which is as it was before: such a release
-/// need not wait for the disk, nor for a standby.
+/// Whether a crash of the store may forget a release with this answer: such a release need not wait for the disk, nor
+/// for a standby.
 ///
-/// After the crash the row is held by the released lease again, and nobody can acquire it before that lease expires.
-/// - Freed: nobody holds the lock meanwhile.
-/// - Passed on: the successor holds it, at first for no longer than the time that the row named, and that ends before
-///   the released lease does. What it extends, or commits in a transaction with a fence check, is durable together
-///   with the pass-on, because the log is written in order.
-/// - Its tokens are not given again: the first one is the clock's, and the next token after the crash is the clock's too,
-///   3 seconds later at least.
-pub fn may_be_forgotten(row: &LockRow, released: &Outcome) -> bool {
-    match released {
-        Outcome::Released { passed_on: true, .. } => {
-            let lasts = |next: &Successor| row.expire_at.saturating_sub(row.now) >= next.ttl;
-            row.next.as_ref().is_some_and(lasts) && row.fence_ceiling < row.now
-        }
-        Outcome::Released { .. } | Outcome::Withdrawn => true,
-        _ => false,
-    }
+/// A forgotten release leaves a lease that nobody has, and that ends by itself; a forgotten withdrawal leaves a
+/// successor that does. A later grant of the key is durable together with the release, because the log is written in
+/// order. A pass-on must not be forgotten: the release would be sent again, and free the row beside the successor.
+pub fn may_be_forgotten(released: &Outcome) -> bool {
+    matches!(
+        released,
+        Outcome::Released { passed_on: false, .. } | Outcome::Withdrawn
+    )
 }
 
 fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {

@@ -93,7 +93,7 @@ flaws! {
     UnknownReleaseIsDone,
     /// A request is sent while another one is on its way.
     RequestsOvertake,
-    /// The store flushes no release, not even one that passes the row on with a lease that ends first.
+    /// The store flushes no release, not even one that passes the row on.
     PassOnIsNotFlushed,
 }
 

@@ -54,13 +54,15 @@ pub(crate) async fn release_in(
         return Ok(false);
     }
     let free = format!(
-        "UPDATE {table_sql} SET reentrant_count = 0, {NO_SUCCESSOR} WHERE lock_key = {key}",
+        // The condition counts where no transaction is open, and the row is not locked.
+        "UPDATE {table_sql} SET reentrant_count = 0, {NO_SUCCESSOR} \
+         WHERE lock_key = {key} AND lease_id = {lease} AND fence_token = {fence_token} AND reentrant_count > 0",
+        lease = sql::hex(lease_id.as_bytes()),
         NO_SUCCESSOR = sql::NO_SUCCESSOR,
         key = sql::hex(key.as_str().as_bytes()),
     );
     let freed = sqlx::raw_sql(AssertSqlSafe(free)).execute(connection).await;
-    freed.map_err(error::of_fence_check)?;
-    Ok(true)
+    Ok(freed.map_err(error::of_fence_check)?.rows_affected() > 0)
 }
 
 /// What is left of the lease, whose row is locked by `lock` from here on.

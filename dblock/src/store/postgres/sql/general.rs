@@ -132,7 +132,7 @@ fn judged(table: &str, requests: &[(&str, &str)]) -> String {
     FROM (
         SELECT *, lease_id = lease AS mine, {NOW} AS now FROM (
             SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
-                t.fence_ceiling, t.next_lease, t.next_ttl, t.next_until
+                t.fence_ceiling, t.next_lease, t.next_until
             FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
         ) locked
     ) timed
@@ -196,13 +196,11 @@ pub(super) fn release(table: &str) -> String {
         .collect();
     let passed_on = passed_on.join(",\n        ");
     let tell = tell(table, "j.passes", "j.inside AND t.wanted_until > j.now");
-    // The rule is `rules::may_be_forgotten`.
-    let may_be_forgotten = "NOT passes OR (expire_at - now >= next_ttl AND fence_ceiling < now)";
     format!(
         "{judged}, passing AS MATERIALIZED (
     SELECT *, {passes} AS passes FROM judged
 ), commits AS MATERIALIZED (
-    SELECT CASE WHEN bool_and({may_be_forgotten}) THEN {WITHOUT_FLUSH} END FROM passing
+    SELECT CASE WHEN NOT bool_or(passes) THEN {WITHOUT_FLUSH} END FROM passing
 ), written AS (
     UPDATE {table} t SET
         reentrant_count = CASE WHEN j.passes THEN 1 WHEN j.inside THEN 0 ELSE t.reentrant_count END,

@@ -254,29 +254,3 @@ fn the_last_token_is_given_once() {
         assert_eq!(row, gone);
     }
 }
-
-#[test]
-fn a_crash_may_forget_a_pass_on_by_a_lease_that_lasts_longer_than_the_successor_may() {
-    let held = queued(Uuid::now_v7(), 0, NOW + 1);
-    let forgotten = |change: &dyn Fn(&mut LockRow)| {
-        let mut row = held.clone();
-        row.expire_at = NOW + 3 * SECOND;
-        row.fence_ceiling = NOW - 1;
-        change(&mut row);
-        let (outcome, _) = carry_out(&release(row.lease_id), &mut row.clone()).unwrap();
-        may_be_forgotten(&row, &outcome)
-    };
-    assert!(forgotten(&|_| ()));
-    assert!(
-        !forgotten(&|row| row.expire_at -= 1),
-        "others enter beside the successor"
-    );
-    assert!(
-        !forgotten(&|row| row.fence_ceiling += 1),
-        "its token may be given again"
-    );
-    assert!(forgotten(&|row| {
-        row.next = None;
-        row.expire_at = NOW + 1;
-    }));
-}
