@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::subject::{Client, TIMEOUT, Subject};
+use crate::subject::{Client, Subject, TIMEOUT};
 
 /// What the tasks do.
 #[derive(Debug, Clone, Copy)]

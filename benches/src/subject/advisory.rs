@@ -8,7 +8,7 @@ use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockGuard, PgPool, PgPoolOptions};
 
-use super::{Client, TIMEOUT, Step, Subject, Use};
+use super::{Client, Step, Subject, TIMEOUT, Use};
 
 pub(super) const SETTINGS: &str = "a connection for each task, taken from an sqlx pool once and kept; `acquire` and `release_now`; the statement prepared";
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use async_redis_lock::{Lock, Locker, Options};
 
-use super::{Client, TIMEOUT, Step, Subject, TTL, Use};
+use super::{Client, Step, Subject, TIMEOUT, TTL, Use};
 
 pub(super) const SETTINGS: &str = "one shared connection (it has no other way); `acquire_with_options` and `release`; under contention it \
      retries after 2 ms instead of 100 ms";

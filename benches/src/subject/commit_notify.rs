@@ -5,7 +5,7 @@
 use anyhow::{Context as _, ensure};
 use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
 
-use super::{Client, TIMEOUT, Step, Subject};
+use super::{Client, Step, Subject, TIMEOUT};
 
 pub(super) const SETTINGS: &str = "one UPDATE with pg_notify and its commit; the waiter listens; prepared";
 

@@ -43,7 +43,7 @@ pub(super) async fn open(url: &str, table: &str) -> anyhow::Result<Dblock> {
 /// A manager that is never woken up while others are.
 pub(super) fn open_deaf(url: &str, table: &str) -> anyhow::Result<Dblock> {
     let store = Deaf {
-        inner: Arc::new(PostgresStore::open(url, table)?),
+        inner: Arc::new(PostgresStore::open(url, table).map_err(anyhow::Error::msg)?),
     };
     Ok(Dblock {
         locks: LockManager::builder(Arc::new(store) as Arc<dyn Store>).start()?,

@@ -8,7 +8,7 @@ use distributed_lock_mysql::lock::MySqlDistributedLock;
 use distributed_lock_mysql::{MySqlLockHandle, MySqlLockProvider};
 use sqlx_of_peers::mysql::{MySqlPool, MySqlPoolOptions};
 
-use super::{Client, TIMEOUT, Step, Subject, Use};
+use super::{Client, Step, Subject, TIMEOUT, Use};
 
 pub(super) const SETTINGS: &str = "a pool of the size that is fastest here, with `test_before_acquire(false)`, no \
      keep-alive; `acquire` and `release`";

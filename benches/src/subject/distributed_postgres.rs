@@ -9,7 +9,7 @@ use distributed_lock_postgres::handle::PostgresLockHandle;
 use distributed_lock_postgres::lock::PostgresDistributedLock;
 use sqlx_of_peers::postgres::{PgPool, PgPoolOptions};
 
-use super::{Client, TIMEOUT, Step, Subject, Use};
+use super::{Client, Step, Subject, TIMEOUT, Use};
 
 pub(super) const SETTINGS: &str = "a pool of the size that is fastest here (with contention a connection for each task), with \
      `test_before_acquire(false)`; `acquire` with a wait, as its documentation begins, and `release`";

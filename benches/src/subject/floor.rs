@@ -12,7 +12,7 @@ use sqlx::sqlite::{
 use sqlx::{Database, MySql, Pool, Postgres, Sqlite};
 use uuid::Uuid;
 
-use super::{Client, TIMEOUT, Step, Subject, Use};
+use super::{Client, Step, Subject, TIMEOUT, Use};
 
 pub(super) const SETTINGS: &str =
     "INSERT, then DELETE of one row, each through an sqlx pool with `test_before_acquire(false)`; prepared";
