@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::{PgConnection, Row as _};
+use sqlx::{Decode, PgConnection, Postgres, Row as _, Type};
 use uuid::Uuid;
 
 use super::statement::Statement;
@@ -28,19 +28,10 @@ pub(crate) async fn verify(
     fence_token: i64,
     idle_limit: Option<Duration>,
 ) -> Result<Option<Duration>, StoreError> {
-    let idle_limit = idle_limit.map(|limit| i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
-    let answer = Statement::new(&sql::verify(table_sql).into())
-        .bind(key.as_str())
-        .bind(lease_id)
-        .bind(fence_token)
-        .bind(idle_limit)
-        .fetch_in(connection)
-        .await
-        .and_then(|rows| rows.first().map(|row| row.try_get(0)).transpose());
-    match answer.map_err(error::of_fence_check)? {
+    let statement = sql::verify(table_sql);
+    match ask::<i64>(connection, statement, key, (lease_id, fence_token), idle_limit).await? {
         None => Ok(None),
-        Some(Some(micros)) => Ok(Some(until(micros, 0))),
-        Some(None) => Err(old_snapshot()),
+        Some(micros) => Ok(Some(until(micros, 0))),
     }
 }
 
@@ -57,30 +48,44 @@ pub(crate) async fn release_in(
     fence_token: i64,
     idle_limit: Option<Duration>,
 ) -> Result<bool, StoreError> {
+    let statement = sql::release_in(table_sql);
+    match ask::<bool>(connection, statement, key, (lease_id, fence_token), idle_limit).await? {
+        None => Ok(false),
+        Some(true) => Ok(true),
+        Some(false) => Err(StoreError::new(
+            StoreErrorKind::Unsupported,
+            "a lock cannot end with a savepoint: release it in the transaction itself, before `SAVEPOINT`",
+        )),
+    }
+}
+
+/// What the statement answers in its first column; `None` when it finds no such lease.
+async fn ask<T>(
+    connection: &mut PgConnection,
+    statement: String,
+    key: &Key,
+    (lease_id, fence_token): (Uuid, i64),
+    idle_limit: Option<Duration>,
+) -> Result<Option<T>, StoreError>
+where
+    T: for<'r> Decode<'r, Postgres> + Type<Postgres>,
+{
     let idle_limit = idle_limit.map(|limit| i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
-    let answer = Statement::new(&sql::release_in(table_sql).into())
+    let rows = Statement::new(&statement.into())
         .bind(key.as_str())
         .bind(lease_id)
         .bind(fence_token)
         .bind(idle_limit)
         .fetch_in(connection)
-        .await
-        .and_then(|rows| rows.first().map(|row| row.try_get(0)).transpose());
+        .await;
+    let answer = rows.and_then(|rows| rows.first().map(|row| row.try_get(0)).transpose());
     match answer.map_err(error::of_fence_check)? {
-        None => Ok(false),
-        Some(Some(true)) => Ok(true),
-        Some(Some(false)) => Err(StoreError::new(
-            StoreErrorKind::Unsupported,
-            "a lock cannot end with a savepoint: release it in the transaction itself, before `SAVEPOINT`",
+        None => Ok(None),
+        Some(Some(answer)) => Ok(Some(answer)),
+        Some(None) => Err(StoreError::new(
+            StoreErrorKind::Conflict,
+            "the transaction's snapshot is older than the lock's row, unless the transaction is on another database or \
+             schema: roll it back and begin it anew inside the lock, before anything is read",
         )),
-        Some(None) => Err(old_snapshot()),
     }
-}
-
-fn old_snapshot() -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Conflict,
-        "the transaction's snapshot is older than the lock's row, unless the transaction is on another database or \
-         schema: roll it back and begin it anew inside the lock, before anything is read",
-    )
 }
