@@ -155,12 +155,6 @@ impl Facts {
         self.still.get(&life).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a process neither ended nor stood still in a stretch of time.
-    pub(super) fn runs_throughout(&self, life: Life, span: Span) -> bool {
-        let ended = self.ends.get(&life).is_some_and(|end| *end <= span.to);
-        !ended && self.still_within(life, span) == 0
-    }
-
     /// Whether the server may have forgotten a release that was confirmed in a stretch of time.
     pub(super) fn may_have_forgotten(&self, released: Span) -> bool {
         let lost = released.from..=released.to.saturating_add(NOT_FLUSHED);

@@ -22,6 +22,9 @@ const RELEASE_TIMEOUT: i64 = 3_000 * MS;
 /// for a second, and the row may lag behind local hand-overs.
 const LAG: i64 = 1_500 * MS;
 
+/// How long after `hold_min` a lease ends at the latest that was extended for it.
+const MARGIN_OF_HOLD_MIN: i64 = 1_000 * MS;
+
 pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     let mut longest = (0, 0);
     let mut latest = 0;
@@ -70,15 +73,13 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         let Some(stay) = &call.stay else { continue };
         let (at, last) = released.entry((&call.key, stay.token)).or_insert((i64::MAX, 0));
         let kept = stay.entered + call.parameters.hold_min.unwrap_or(0);
-        // A process that is gone by then, or stands still, keeps the row for the whole ttl.
-        let released = call.released.filter(|released| {
-            let keeps = Span {
-                from: *released,
-                to: kept,
-            };
-            kept <= *released || facts.runs_throughout(call.life, keeps)
-        });
-        *at = released.map_or(*at, |released| released.max(kept).min(*at));
+        // A row that outlives its call is released when `hold_min` is over; nobody hears whether that went well. If it
+        // did not, the lease ends.
+        let free = |released| match kept > released {
+            true => (kept + MARGIN_OF_HOLD_MIN).max(released + call.parameters.ttl),
+            false => released,
+        };
+        *at = call.released.map_or(*at, |released| free(released).min(*at));
         // Holds of the same lease, such as a child's, may outlive the guard.
         *last = call
             .answer

@@ -10,6 +10,9 @@ pub(super) const B: Life = Life { seat: 1, life: 0 };
 /// The key of every call that names no other.
 const KEY: &str = "key0";
 
+/// The ttl of every call that names no other.
+pub(super) const TTL: i64 = 2_000;
+
 /// How long every call waits that does not say otherwise.
 pub(super) const WAIT: i64 = 3_000;
 
@@ -30,7 +33,7 @@ impl Default for Ask {
     fn default() -> Self {
         Self {
             key: KEY,
-            ttl: 2_000,
+            ttl: u32::try_from(TTL).unwrap(),
             wait: u32::try_from(WAIT).unwrap(),
             renew: true,
             hold_min: None,
