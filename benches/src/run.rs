@@ -15,8 +15,8 @@ use crate::scenario::{Context, Pace, Scenario};
 use crate::servers::{Servers, Urls};
 use crate::subject::Kind;
 
-/// Runs the scenarios `only`, or all, with the subjects that are wanted and whose server is there. What was
-/// found is not lost when the run ends early.
+/// Runs the scenarios `only`, or all, with the subjects that are wanted and whose server is there. Results
+/// so far are kept when the run ends early.
 pub(crate) async fn run(
     urls: Urls,
     pace: Pace,

@@ -1,4 +1,4 @@
-//! What the checks are told with: leases that ask, and a look at the row.
+//! The words in which the checks are written: leases that ask, and a look at the row.
 
 use std::future::Future;
 use std::time::Duration;

@@ -100,7 +100,7 @@ impl<F: Fixture> Run<'_, F> {
         }
     }
 
-    /// Reads the rows. What they were, and the clocks between which they have changed.
+    /// Reads the rows. Returns the former rows, and the clocks between which they have changed.
     async fn look_again(&mut self) -> (Rows, (i64, i64)) {
         let after = look(&*self.stores[0]).await;
         let before = std::mem::replace(&mut self.seen, after);
@@ -208,8 +208,8 @@ async fn answers(store: &dyn Store, requests: &[Request]) -> Vec<Answer> {
     answers.into_values().collect()
 }
 
-/// When the request may have been carried out, going by what it wrote. What it did not write it may have done at
-/// any time: nothing that it compared is likely to have passed meanwhile, and then one end of that time fits.
+/// The times at which the request may have been carried out, judged by what it wrote. A request that wrote nothing
+/// may have been carried out at any time: hardly any time that it compared with has passed meanwhile, so one end fits.
 fn clocks(request: &Request, (earliest, latest): (i64, i64), after: Option<&LockRow>) -> Vec<i64> {
     let mut clocks = vec![earliest, latest];
     let Some(row) = after else { return clocks };

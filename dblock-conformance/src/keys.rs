@@ -139,7 +139,7 @@ pub async fn keys_are_compared_byte_by_byte(fixture: &impl Fixture) {
     assert_eq!(row(&*store, &Asker::new("never there").key).await, None);
 }
 
-/// What stands in the `holder` column comes back as it was.
+/// The `holder` column returns each text unchanged.
 pub async fn holders_are_kept_as_they_are(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let longest = "h".repeat(255);

@@ -35,7 +35,7 @@
 //!   tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost replies,
 //!   operators, missing tables. The shortest lease is a second, so some of these take a few.
 //!
-//! What a store says that it cannot do is not left out: the check sees that it is refused as
+//! A check of something that the store says it cannot do runs as well: it sees that the call is refused as
 //! [`Unsupported`](dblock::store::StoreErrorKind::Unsupported), and that nothing else is touched by that.
 //!
 //! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite with a

@@ -62,7 +62,8 @@ async fn keys(store: &dyn Store) -> Vec<String> {
     rows.iter().map(|row| row.key.as_str().to_owned()).collect()
 }
 
-/// What is held, was held until just now, is wanted, or has a ceiling above the clock stays; the rest goes.
+/// A purge spares rows that are held, were held until just now, are wanted, or have a ceiling above the clock. It
+/// deletes all others.
 pub async fn purge_takes_only_idle_rows(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     granted(&*store, Asker::new("held").acquire(LONG)).await;

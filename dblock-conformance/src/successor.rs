@@ -258,7 +258,7 @@ pub async fn successor_withdraws(fixture: &impl Fixture) {
     }
 }
 
-/// What the holder and operators do to their part of the row leaves the successor alone.
+/// Extends and revokes change the holder's part of the row and leave the successor alone.
 pub async fn extend_and_revoke_leave_the_successor(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (holder, next) = queued(&*store, "kept").await;

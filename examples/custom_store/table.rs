@@ -73,7 +73,7 @@ impl Table {
         let Some(row) = self.held(key) else { return false };
         row.count = 0;
         row.next = None;
-        // What the former holder still sends finds nothing.
+        // Requests that the former holder still sends find nothing.
         row.lease_id = Uuid::now_v7().as_u128();
         true
     }

@@ -83,7 +83,7 @@ pub async fn serve(
     let shutdown = async {
         quit.await;
         drop(stopping);
-        // What is left after the grace loses its lock and is answered with 500, so the server can end.
+        // A request that still runs after the grace loses its lock and is answered with 500, so the server can end.
         locks.shutdown(GRACE).await;
         Ok(())
     };

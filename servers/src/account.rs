@@ -12,7 +12,7 @@ use crate::programs;
 /// The account of a server and of the programs that prepare its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Account {
-    /// Whoever runs this program.
+    /// The account that runs this program.
     Ours,
     /// Another account, which only root can switch to.
     Other { uid: u32, gid: u32 },

@@ -172,7 +172,7 @@ mod tests {
         assert!(alive(shell));
         drop(process);
         assert!(!alive(shell));
-        // Whoever adopted the grandchild reaps it: a zombie is as good as gone.
+        // The process that adopted the grandchild reaps it: a zombie is as good as gone.
         let stat = || std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         let deadline = Instant::now() + Duration::from_secs(5);
         while !(stat().is_empty() || stat().contains(") Z ")) {

@@ -24,9 +24,9 @@ pub enum Traffic {
     Flows,
     /// Forwards, each reply after so long.
     Slow(Duration),
-    /// Accepts connections and forwards nothing. What was swallowed does not come later.
+    /// Accepts connections and forwards nothing, not even later.
     BlackHole,
-    /// Lets the server have every request and swallows its replies. They do not come later.
+    /// Lets the server have every request and swallows its replies for good.
     Deaf,
     /// Closes every connection, new ones too.
     Refused,

@@ -15,7 +15,7 @@ use crate::command::{STOP, kept, show};
 /// How many programs run at once. Each runs several tests at once.
 const AT_ONCE: usize = 4;
 
-/// What runs longest begins first, so that it does not run alone in the end.
+/// The programs that run longest begin first, so that none of them runs alone in the end.
 const LONGEST: [&str; 5] = ["conformance", "cancellation", "protocol", "faults", "manager"];
 
 /// Calls cargo, which has one command at a time in a target folder: it runs with what else compiles.
@@ -135,7 +135,7 @@ async fn run_one<'p>(
 }
 
 fn report(program: &Program, time: Duration, output: &str) {
-    // What a test says past the harness is meant to be seen, such as that something was left out.
+    // A test writes such lines past the harness for people to see.
     for line in output.lines().filter(|line| line.starts_with("LEFT OUT")) {
         eprintln!("{line}");
     }

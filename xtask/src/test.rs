@@ -90,7 +90,7 @@ impl Plan {
         let (mut first, rest): (Vec<Step>, Vec<Step>) = chosen.iter().partition(|step| **step == Step::Fmt);
         let (mut waiting, mut computing): (Vec<Step>, Vec<Step>) =
             rest.into_iter().partition(|step| step.waits());
-        // Whoever chooses tests, or passes words to them, wants what cargo shows of them.
+        // Somebody who chooses tests, or passes words to them, wants to see cargo's own output.
         if !extra.is_empty() {
             first.append(&mut waiting);
         }

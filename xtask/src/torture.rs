@@ -77,7 +77,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// What a torture of each store needs. The program.
+/// Installs and builds what a torture of each store needs. Returns the program.
 pub(crate) async fn prepare_all() -> anyhow::Result<PathBuf> {
     for store in Store::ALL {
         install(store).await?;

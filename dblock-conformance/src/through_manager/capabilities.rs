@@ -1,5 +1,4 @@
-//! What a store says it can do, it does; what it cannot do is refused as unsupported, and nothing else is
-//! touched by it.
+//! A store does what it says it can do, and refuses the rest as unsupported, which touches nothing else.
 
 use dblock::store::StoreErrorKind;
 use dblock::{LockError, LockManager};

@@ -1,4 +1,4 @@
-//! What the checks are told with: managers on the fixture's rows, and a look at the rows past them.
+//! The words in which the checks are written: managers on the fixture's rows, and a look at the rows past them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -127,7 +127,7 @@ pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
     assert!(!guard.is_lost());
 }
 
-/// Who is second in the queue times out by itself, before the first.
+/// The second caller in the queue times out by itself, before the first.
 pub async fn a_wait_counts_the_whole_queue(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);

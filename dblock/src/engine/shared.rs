@@ -1,7 +1,7 @@
 //! The state that callers and the driver share: the keys' machines, and the schedule of requests and looks.
 //!
-//! Lock order: a key's machine, then the schedule; never two machines. Only the core is called under a lock. What a
-//! step wants done is carried out after the machine's mutex is released.
+//! Lock order: a key's machine, then the schedule; never two machines. Only the core is called under a lock. The
+//! results of a step are carried out after the machine's mutex is unlocked.
 
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{BTreeMap, HashMap};

@@ -171,7 +171,7 @@ impl State {
         inside.token.0 += 1;
         inside.checked = false;
         let Inside { lease, token, .. } = *inside;
-        // Who was freed by force may not know yet. Its tokens are refused.
+        // A process whose lease was freed by force may not know it yet. Its tokens are refused.
         if self.forced != Forced::Lease(lease) {
             self.history.give(token);
         }

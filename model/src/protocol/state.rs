@@ -265,7 +265,7 @@ impl State {
         self.late.is_empty() && self.sites.iter().all(|site| site.asked.is_none())
     }
 
-    /// What no longer matters is all the same.
+    /// Makes states equal that differ only in what no longer matters.
     pub(super) fn forget(&mut self) {
         let (now, store_now) = (self.now, self.store_now());
         if let Some(row) = self.row.as_mut().filter(|_| self.uncommitted.is_none()) {

@@ -28,15 +28,14 @@ const SETTLED: Duration = Duration::from_secs(65);
 /// How long a slow store takes.
 const SLOW: Duration = Duration::from_millis(400);
 
-/// What the engine does without waiting for anything takes no time. The memory store is at the grain of
-/// tokio's clock.
+/// The engine takes no time for what it does without waiting, but tokio's paused clock is coarse.
 const AT_ONCE: Duration = Duration::from_millis(5);
 
 /// The first pause before a request that failed is sent again.
 const FIRST_RETRY: Duration = Duration::from_millis(60);
 
-/// The longest pause before a request that failed again and again is sent once more. What is left of it when
-/// the call is dropped goes by before the release.
+/// The longest pause before a request that failed again and again is sent once more. When the call is dropped in it,
+/// the rest of the pause goes by before the release.
 const LONGEST_RETRY: Duration = Duration::from_millis(1001);
 
 /// How the store answers the requests of one kind.

@@ -1,4 +1,4 @@
-//! What docs/guarantees.md says of the tests is true: each one that it names is there.
+//! Each test that docs/guarantees.md names exists.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -166,7 +166,7 @@ async fn a_release_whose_reply_was_lost_frees_nobody_elses_lock(line: Line) {
         theirs
     };
     let (released, theirs) = tokio::join!(guard.release(), taken);
-    // Who waited for longer than a release does was told of the store, not of a loss.
+    // A release that ran out of time reports the store, not a loss.
     if let Err(error) = released {
         assert!(error.is_store(), "{error:?}");
     }

@@ -1,5 +1,4 @@
-//! The invariants, seen through the manager, on every store. What is asserted of the row is read on a
-//! connection of the test's own.
+//! The invariants, seen through the manager, on every store. Tests read the row on a connection of their own.
 //!
 //! Leases are 30 seconds long where a test must not pass because one ran out, and 1 second, the shortest,
 //! where one must run out.

@@ -120,7 +120,7 @@ async fn another_clients_prepared_statements_are_never_executed() {
             return;
         };
         drop(pooled.manager().await);
-        // What an application leaves in the sessions, under the names that sqlx gives in every client.
+        // Another application leaves statements in the sessions, under the names that sqlx gives in every client.
         let trap = format!("trap_{}", pooled.table);
         let insert = format!("INSERT INTO {trap} SELECT $1::text || $2::uuid RETURNING fell, 'freed', true");
         let prepare = |number| format!("PREPARE sqlx_s_{number} (text, uuid) AS {insert};");

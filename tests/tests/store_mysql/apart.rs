@@ -1,4 +1,4 @@
-//! What concerns one row holds no other one back.
+//! A row that is locked or broken delays no other row.
 
 use std::time::{Duration, Instant};
 

@@ -51,7 +51,7 @@ async fn a_renewal_does_not_wait_for_a_connection() {
     let [held, stuck] = ["held", "stuck"].map(acquire);
     ask(&store, &held).await;
     ask(&store, &stuck).await;
-    // Whoever inserts these rows or frees that one waits for this transaction, for a second at most.
+    // An insert of these rows or a release of that one waits for this transaction, for a second at most.
     let mut user = bench.user().await;
     let mut transaction = user.begin().await.unwrap();
     let locks = format!(

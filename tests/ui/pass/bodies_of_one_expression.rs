@@ -1,6 +1,6 @@
 #![deny(warnings)]
 
-// What follows the generated code must not be read as its continuation.
+// Code that follows the generated code must not be read as its continuation.
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
 

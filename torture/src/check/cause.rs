@@ -1,4 +1,4 @@
-//! What explains that a section went on although another owner was inside: the exceptions of the first
+//! The causes that explain why a section went on although another owner was inside: the exceptions of the first
 //! guarantee, and nothing else.
 
 use super::calls::{Call, Stay};

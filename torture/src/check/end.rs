@@ -50,7 +50,7 @@ pub(super) fn check(history: &History, calls: &Calls, facts: &Facts, findings: &
     }
 }
 
-/// What was reported as committed is in the ledger, with both its lines.
+/// Each transfer that was reported as committed is in the ledger, with both its lines.
 fn transfers_kept(calls: &Calls, transfers: &[i64], findings: &mut Vec<Finding>) {
     let mut lines: HashMap<i64, usize> = HashMap::new();
     for id in transfers {

@@ -1,4 +1,4 @@
-//! Two owners inside of one key. Who is who is told by the roots of the calls, which the workers made themselves; the
+//! Two owners inside of one key. The roots of the calls, which the workers made themselves, tell the owners apart; the
 //! owners and tokens that the library names are judged by them in `identity`, and never the other way round.
 
 use std::collections::HashSet;

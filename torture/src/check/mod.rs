@@ -2,7 +2,7 @@
 //!
 //! - [`calls`] puts the lines of the processes together; [`facts`] those of the runner.
 //! - [`exclusion`] finds two owners inside of a key, and [`cause`] says whether an exception of the guarantee
-//!   explains it. Who is an owner is told by the calls' own roots; [`identity`] judges what the library says of it.
+//!   explains it. The calls' own roots say who an owner is; [`identity`] judges what the library says of it.
 //! - [`fence`], [`holds`], [`waits`], [`fairness`] and [`end`] look for everything else.
 
 mod calls;

@@ -3,7 +3,7 @@
 //! set.
 //!
 //! A line is handed to the system before the step that it tells of, so a process that is killed has written
-//! all that it did. What it writes is never an answer to what another process wrote.
+//! all that it did. No process writes an answer to what another one wrote.
 
 mod event;
 mod journal;

@@ -34,7 +34,7 @@ fn nobody_comes_in_before_hold_min_is_over() {
     assert_eq!(sketch(End::Done, 1_000).findings(), []);
     let found = sketch(End::Done, 999).findings();
     assert!(matches!(found[..], [Finding::HoldMinCut { .. }]), "{found:?}");
-    // What was lost is not kept, nor what an operator takes away.
+    // A lost lock is not kept that long, nor one that an operator takes away.
     assert_eq!(sketch(End::Lost, 999).findings(), []);
     assert_eq!(forced(sketch(End::Done, 999), 500).findings(), []);
     let revoke = Fault::Revoke { key: 0 };

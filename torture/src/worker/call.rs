@@ -203,8 +203,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Spawns a task that makes a call of its own; nobody waits for it. What the spawning section holds is no
-    /// business of its.
+    /// Spawns a task that makes a call of its own; nobody waits for it. It shares no
+    /// lock with the section that spawns it.
     pub(super) fn spawn(self: &Arc<Self>, plan: &Plan, by: u64) {
         let (worker, plan) = (Arc::clone(self), plan.clone());
         // Boxed, because a section may spawn what has a section.

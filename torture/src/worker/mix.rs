@@ -104,7 +104,7 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
     match rng.u8(..40) {
         0 => plan = plan.at_least(millis(rng, 100..1_000)),
         1 | 2 => plan = plan.at_most(millis(rng, 100..2_000), rng.bool()),
-        // Whoever is passed over again and again shows it.
+        // Long waits show a caller that is passed over again and again.
         3..=8 => plan.wait = millis(rng, 6_000..12_000),
         _ => {}
     }

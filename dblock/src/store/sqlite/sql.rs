@@ -168,8 +168,8 @@ fn purge(table: &str) -> String {
     )
 }
 
-/// $1 key, $2 lease, $3 fence token; returns what is left of the lease. What matters is that the statement
-/// writes. It writes the token, because the row may not have it yet after a local hand-over.
+/// $1 key, $2 lease, $3 fence token; returns what is left of the lease. The statement must write: then a stale
+/// snapshot fails. It writes the token, because the row may not have it yet after a local hand-over.
 pub(super) fn verify(table: &str) -> String {
     format!(
         "UPDATE {table} SET fence_token = $3 \

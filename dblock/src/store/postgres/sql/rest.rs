@@ -88,7 +88,7 @@ WHERE NOT EXISTS (SELECT FROM timed)
 }
 
 /// Parameters: as [`verify`]. A row with true if the row is free in this transaction, with false if it is so below a
-/// savepoint only; with NULL as there. Whoever waits for the key is woken by the commit.
+/// savepoint only; with NULL as there. The commit wakes the waiters of the key.
 pub(in super::super) fn release_in(table: &str) -> String {
     let [eq, gt] = ["=", ">"].map(operator);
     let limited = idle_limit();
