@@ -2,18 +2,48 @@
 
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
-use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Ident, LitStr, Path, Token, parse_quote};
+use syn::{Expr, Ident, Path, parse_quote};
 
 use crate::errors::Errors;
-use crate::values::{Key, Length, OnLost, Wait};
-use crate::{suggest, values};
+use crate::pairs::{self, Arguments, Entry, Pair};
+use crate::values::{self, Key, Length, OnLost, Wait};
 
-/// The names of all arguments, in the order of the reference.
-const NAMES: [&str; 11] = [
-    "key", "ttl", "wait", "manager", "renew", "max_hold", "hold_min", "on_lost", "on_busy", "on_error",
-    "crate",
-];
+/// The arguments, in the order of the reference.
+const ARGUMENTS: Arguments = Arguments {
+    examples: &[
+        ("key", "key = \"order:{order_id}\""),
+        ("ttl", "ttl = \"30s\""),
+        ("wait", "wait = \"5s\""),
+        ("manager", "manager = self.locks"),
+        ("renew", "renew = false"),
+        ("max_hold", "max_hold = \"10m\""),
+        ("hold_min", "hold_min = \"1s\""),
+        ("on_lost", "on_lost = \"signal\""),
+        ("on_busy", "on_busy = Ok(())"),
+        ("on_error", "on_error = |error| Err(error.into())"),
+        ("crate", "crate = my_framework::dblock"),
+    ],
+    elsewhere: &[
+        ("timeout", "wait"),
+        ("wait_for", "wait"),
+        ("acquire_timeout", "wait"),
+        ("lease", "ttl"),
+        ("duration", "ttl"),
+        ("expire", "ttl"),
+        ("expires", "ttl"),
+        ("expiry", "ttl"),
+        ("name", "key"),
+        ("lock", "key"),
+        ("resource", "key"),
+        ("id", "key"),
+        ("store", "manager"),
+        ("locks", "manager"),
+        ("pool", "manager"),
+        ("client", "manager"),
+    ],
+    of_bare_text: "key",
+    such_as: "ttl = \"30s\"",
+};
 
 /// The arguments of one attribute.
 pub(crate) struct Args {
@@ -29,12 +59,6 @@ pub(crate) struct Args {
     pub(crate) on_busy: Option<Expr>,
     pub(crate) on_error: Option<Expr>,
     pub(crate) krate: Path,
-}
-
-/// One `name = value`.
-struct Pair {
-    name: Ident,
-    value: Expr,
 }
 
 impl Args {
@@ -54,22 +78,14 @@ impl Args {
             on_error: None,
             krate: parse_quote!(::dblock),
         };
-        let mut seen: Vec<Pair> = Vec::new();
-        let mut key_seen = false;
-        for pair in pairs(tokens, errors) {
-            match pair {
-                Entry::Pair(pair) => {
-                    key_seen |= is_key(&pair.name);
-                    if let Some(first) = seen.iter().find(|other| other.name == pair.name) {
-                        errors.push(duplicate(first, &pair));
-                        continue;
-                    }
-                    let result = args.set(&pair);
-                    errors.take(result);
-                    seen.push(pair);
-                }
-                Entry::Broken(name) => key_seen |= name.is_none_or(|name| is_key(&name)),
-            }
+        let entries = ARGUMENTS.read(tokens, errors);
+        let key_seen = entries.iter().any(|entry| match entry {
+            Entry::Pair(pair) => is_key(&pair.name),
+            Entry::Broken(name) => name.as_ref().is_none_or(is_key),
+        });
+        for pair in pairs::first_of_each(entries, errors) {
+            let result = args.set(&pair);
+            errors.take(result);
         }
         if !key_seen {
             errors.push(syn::Error::new(
@@ -103,149 +119,15 @@ impl Args {
                 )?);
             }
             "crate" => self.krate = values::krate(value)?,
-            other => return Err(unknown(name, other)),
+            _ => return Err(ARGUMENTS.unknown(name)),
         }
         Ok(())
     }
 }
 
-/// An argument as far as it could be read.
-enum Entry {
-    Pair(Pair),
-    /// Not readable, and already reported. With its name, if it has one.
-    Broken(Option<Ident>),
-}
-
-/// Splits the arguments. After a mistake it continues after the next comma.
-fn pairs(tokens: TokenStream, errors: &mut Errors) -> Vec<Entry> {
-    let parser = |input: ParseStream<'_>| {
-        let mut entries = Vec::new();
-        while !input.is_empty() {
-            let name = if input.peek(Ident::peek_any) {
-                Some(input.fork().call(Ident::parse_any)?)
-            } else {
-                None
-            };
-            match pair(input) {
-                Ok(pair) => entries.push(Entry::Pair(pair)),
-                Err(error) => {
-                    errors.push(error);
-                    entries.push(Entry::Broken(name));
-                    skip(input)?;
-                }
-            }
-            if !input.is_empty() && input.parse::<Option<Token![,]>>()?.is_none() {
-                errors.push(input.error("expected `,` between two arguments"));
-                skip(input)?;
-                input.parse::<Option<Token![,]>>()?;
-            }
-        }
-        Ok(entries)
-    };
-    // The parser above turns every mistake into an entry, so this cannot fail.
-    let result = parser.parse2(tokens);
-    errors.take(result).unwrap_or_default()
-}
-
-/// Skips to the next comma that an argument seems to follow, or to the end.
-fn skip(input: ParseStream<'_>) -> syn::Result<()> {
-    while !input.is_empty() {
-        if input.peek(Token![,])
-            && (input.peek2(Ident::peek_any) && input.peek3(Token![=]) || input.peek2(syn::parse::End))
-        {
-            break;
-        }
-        input.parse::<proc_macro2::TokenTree>()?;
-    }
-    Ok(())
-}
-
-fn pair(input: ParseStream<'_>) -> syn::Result<Pair> {
-    if let Some(text) = input.fork().parse::<Option<LitStr>>()? {
-        return Err(syn::Error::new(
-            text.span(),
-            format!("write `key = \"{}\"`; every argument has a name", text.value()),
-        ));
-    }
-    let name = input
-        .call(Ident::parse_any)
-        .map_err(|error| syn::Error::new(error.span(), "expected an argument, such as `ttl = \"30s\"`"))?;
-    if input.peek(Token![=]) && !input.peek(Token![==]) {
-        input.parse::<Token![=]>()?;
-    } else {
-        let known = NAMES.iter().any(|known| name == known);
-        return Err(if known {
-            syn::Error::new(
-                name.span(),
-                format!("`{name}` takes a value: write `{}`", example(&name)),
-            )
-        } else {
-            unknown(&name, &name.unraw().to_string())
-        });
-    }
-    if input.is_empty() || input.peek(Token![,]) {
-        return Err(syn::Error::new(
-            name.span(),
-            format!("the value is missing: write `{}`", example(&name)),
-        ));
-    }
-    Ok(Pair {
-        name,
-        value: input.parse()?,
-    })
-}
-
-fn example(name: &Ident) -> &'static str {
-    match name.to_string().as_str() {
-        "key" => "key = \"order:{order_id}\"",
-        "ttl" => "ttl = \"30s\"",
-        "wait" => "wait = \"5s\"",
-        "manager" => "manager = self.locks",
-        "renew" => "renew = false",
-        "max_hold" => "max_hold = \"10m\"",
-        "hold_min" => "hold_min = \"1s\"",
-        "on_lost" => "on_lost = \"signal\"",
-        "on_busy" => "on_busy = Ok(())",
-        "on_error" => "on_error = |error| Err(error.into())",
-        "crate" => "crate = my_framework::dblock",
-        _ => "name = value",
-    }
-}
-
 /// Whether this is the key, perhaps misspelt: then the key is not reported as missing too.
 fn is_key(name: &Ident) -> bool {
-    meant(&name.unraw().to_string()) == Some("key")
-}
-
-/// The argument that `text` was probably meant to be.
-fn meant(text: &str) -> Option<&'static str> {
-    // The names that other libraries use.
-    let elsewhere = match text {
-        "timeout" | "wait_for" | "acquire_timeout" => Some("wait"),
-        "lease" | "duration" | "expire" | "expires" | "expiry" => Some("ttl"),
-        "name" | "lock" | "resource" | "id" => Some("key"),
-        "store" | "locks" | "pool" | "client" => Some("manager"),
-        _ => None,
-    };
-    elsewhere.or_else(|| suggest::closest(text, NAMES))
-}
-
-fn unknown(name: &Ident, text: &str) -> syn::Error {
-    let hint = match meant(text) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("expected {}", suggest::list(&NAMES, "or")),
-    };
-    syn::Error::new(name.span(), format!("unknown argument `{text}`; {hint}"))
-}
-
-fn duplicate(first: &Pair, second: &Pair) -> syn::Error {
-    let name = &second.name;
-    let value = &first.value;
-    let given = quote::quote!(#value).to_string();
-    syn::Error::new(
-        name.span(),
-        format!("`{name}` is given twice; the first is `{name} = {given}`"),
-    )
+    ARGUMENTS.meant(&name.unraw().to_string()) == Some("key")
 }
 
 #[cfg(test)]
@@ -315,9 +197,8 @@ mod tests {
 
     #[test]
     fn the_examples_in_messages_are_accepted() {
-        for name in NAMES {
-            let example = example(&Ident::new(name, Span::call_site()));
-            let key = if name == "key" { "" } else { "key = \"a\", " };
+        for (name, example) in ARGUMENTS.examples {
+            let key = if *name == "key" { "" } else { "key = \"a\", " };
             let (_, messages) = read(format!("{key}{example}").parse().unwrap());
             assert!(messages.is_empty(), "{example}: {messages:?}");
         }

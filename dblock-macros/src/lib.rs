@@ -1,6 +1,6 @@
 //! The `#[distributed_lock]` attribute of dblock. Use it through that crate, which re-exports it.
 //!
-//! An attribute is read (`args`, `values`, `duration`). Its function is split (`function`, `desugared`) and
+//! An attribute is read (`pairs`, `args`, `values`, `duration`). Its function is split (`function`, `desugared`) and
 //! checked (`check`). The key template is resolved against the function's arguments (`template`, `format`), and
 //! the parts are put together (`expand`, `lock`, `options`, `output`, `capture`). Mistakes are collected
 //! (`errors`, `suggest`) and reported all at once, and the function then stays as it was. The generated code
@@ -18,6 +18,7 @@ mod function;
 mod lock;
 mod options;
 mod output;
+mod pairs;
 mod suggest;
 mod template;
 #[cfg(test)]

@@ -1,0 +1,168 @@
+//! Splits the text between an attribute's parentheses into `name = value` pairs, and tells what is wrong with the rest.
+
+use proc_macro2::TokenStream;
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::{Expr, Ident, LitStr, Token};
+
+use crate::errors::Errors;
+use crate::suggest;
+
+/// What an attribute accepts, for its messages.
+pub(crate) struct Arguments {
+    /// The name of each argument and an example of it, in the order of the reference.
+    pub(crate) examples: &'static [(&'static str, &'static str)],
+    /// Names that other libraries use, each with ours.
+    pub(crate) elsewhere: &'static [(&'static str, &'static str)],
+    /// The argument that a text without a name was probably meant for.
+    pub(crate) of_bare_text: &'static str,
+    /// An example for what is no argument at all.
+    pub(crate) such_as: &'static str,
+}
+
+/// One `name = value`.
+pub(crate) struct Pair {
+    pub(crate) name: Ident,
+    pub(crate) value: Expr,
+}
+
+/// An argument as far as it could be read.
+pub(crate) enum Entry {
+    Pair(Pair),
+    /// Not readable, and already reported. With its name, if it has one.
+    Broken(Option<Ident>),
+}
+
+impl Arguments {
+    /// Splits the arguments. After a mistake it continues after the next comma.
+    pub(crate) fn read(&self, tokens: TokenStream, errors: &mut Errors) -> Vec<Entry> {
+        let parser = |input: ParseStream<'_>| {
+            let mut entries = Vec::new();
+            while !input.is_empty() {
+                let name = if input.peek(Ident::peek_any) {
+                    Some(input.fork().call(Ident::parse_any)?)
+                } else {
+                    None
+                };
+                match self.pair(input) {
+                    Ok(pair) => entries.push(Entry::Pair(pair)),
+                    Err(error) => {
+                        errors.push(error);
+                        entries.push(Entry::Broken(name));
+                        skip(input)?;
+                    }
+                }
+                if !input.is_empty() && input.parse::<Option<Token![,]>>()?.is_none() {
+                    errors.push(input.error("expected `,` between two arguments"));
+                    skip(input)?;
+                    input.parse::<Option<Token![,]>>()?;
+                }
+            }
+            Ok(entries)
+        };
+        // The parser above turns every mistake into an entry, so this cannot fail.
+        let result = parser.parse2(tokens);
+        errors.take(result).unwrap_or_default()
+    }
+
+    fn pair(&self, input: ParseStream<'_>) -> syn::Result<Pair> {
+        if let Some(text) = input.fork().parse::<Option<LitStr>>()? {
+            let name = self.of_bare_text;
+            return Err(syn::Error::new(
+                text.span(),
+                format!("write `{name} = \"{}\"`; every argument has a name", text.value()),
+            ));
+        }
+        let name = input.call(Ident::parse_any).map_err(|error| {
+            let message = format!("expected an argument, such as `{}`", self.such_as);
+            syn::Error::new(error.span(), message)
+        })?;
+        if input.peek(Token![=]) && !input.peek(Token![==]) {
+            input.parse::<Token![=]>()?;
+        } else {
+            return Err(match self.example(&name) {
+                Some(example) => {
+                    syn::Error::new(name.span(), format!("`{name}` takes a value: write `{example}`"))
+                }
+                None => self.unknown(&name),
+            });
+        }
+        if input.is_empty() || input.peek(Token![,]) {
+            let example = self.example(&name).unwrap_or("name = value");
+            return Err(syn::Error::new(
+                name.span(),
+                format!("the value is missing: write `{example}`"),
+            ));
+        }
+        Ok(Pair {
+            name,
+            value: input.parse()?,
+        })
+    }
+
+    fn example(&self, name: &Ident) -> Option<&'static str> {
+        let found = self.examples.iter().find(|(known, _)| name == known);
+        found.map(|(_, example)| *example)
+    }
+
+    /// The argument that `text` was probably meant to be.
+    pub(crate) fn meant(&self, text: &str) -> Option<&'static str> {
+        let elsewhere = self.elsewhere.iter().find(|(theirs, _)| *theirs == text);
+        elsewhere
+            .map(|(_, ours)| *ours)
+            .or_else(|| suggest::closest(text, self.names()))
+    }
+
+    /// The error for an argument that does not exist.
+    pub(crate) fn unknown(&self, name: &Ident) -> syn::Error {
+        let text = name.unraw().to_string();
+        let hint = match self.meant(&text) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => {
+                let names: Vec<_> = self.names().collect();
+                format!("expected {}", suggest::list(&names, "or"))
+            }
+        };
+        syn::Error::new(name.span(), format!("unknown argument `{text}`; {hint}"))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.examples.iter().map(|(name, _)| *name)
+    }
+}
+
+/// Skips to the next comma that an argument seems to follow, or to the end.
+fn skip(input: ParseStream<'_>) -> syn::Result<()> {
+    while !input.is_empty() {
+        if input.peek(Token![,])
+            && (input.peek2(Ident::peek_any) && input.peek3(Token![=]) || input.peek2(syn::parse::End))
+        {
+            break;
+        }
+        input.parse::<proc_macro2::TokenTree>()?;
+    }
+    Ok(())
+}
+
+/// The pairs without those whose name was given before, which are mistakes.
+pub(crate) fn first_of_each(entries: Vec<Entry>, errors: &mut Errors) -> Vec<Pair> {
+    let mut pairs: Vec<Pair> = Vec::new();
+    for entry in entries {
+        let Entry::Pair(pair) = entry else { continue };
+        match pairs.iter().find(|other| other.name == pair.name) {
+            Some(first) => errors.push(duplicate(first, &pair)),
+            None => pairs.push(pair),
+        }
+    }
+    pairs
+}
+
+fn duplicate(first: &Pair, second: &Pair) -> syn::Error {
+    let name = &second.name;
+    let value = &first.value;
+    let given = quote::quote!(#value).to_string();
+    syn::Error::new(
+        name.span(),
+        format!("`{name}` is given twice; the first is `{name} = {given}`"),
+    )
+}
