@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::callers::{Asked, State};
-use super::store::Lock;
+use super::callers::{Asked, Caller, State};
+use super::store::{Lock, WakeUp};
 use super::world::{MS, Phase, What, World, tell};
 use crate::engine::core::key::Event;
 use crate::engine::core::ownership::Ownership;
@@ -16,6 +16,8 @@ pub(super) struct Transaction {
     pub(super) key: usize,
     pub(super) number: u32,
     pub(super) ownership: Arc<Ownership>,
+    /// The caller whose lock ends with it.
+    pub(super) releases: Option<usize>,
 }
 
 impl World {
@@ -221,19 +223,20 @@ impl World {
             self.last_id += 1;
             let transaction = u32::try_from(self.last_id).unwrap_or(u32::MAX);
             self.store.rows[key].lock = Lock::Transaction(transaction);
+            let releases = inside && ownership.hold_min_until.is_none() && self.callers[number].holds == 1;
+            let releases = releases && self.tape.chance(500) && {
+                tell!(self, "and its lock ends with that transaction");
+                let event = Event::KeptInTransaction(Arc::clone(&ownership));
+                self.step(process, key, event).entered
+            };
             self.checks.transactions.push(Transaction {
                 key,
                 number: transaction,
                 ownership,
+                releases: releases.then_some(number),
             });
-            let delay = self.section();
-            self.after(
-                delay,
-                What::EndTransaction {
-                    key,
-                    number: transaction,
-                },
-            );
+            let (delay, number) = (self.section(), transaction);
+            self.after(delay, What::EndTransaction { key, number });
             return;
         }
         tell!(self, "P{process} caller {number} is refused by a fence check");
@@ -245,22 +248,82 @@ impl World {
         }
     }
 
+    /// A transaction ends, unless another call of its process enters in it first.
     pub(super) fn end_transaction(&mut self, key: usize, number: u32) {
-        if self.store.rows[key].lock == Lock::Transaction(number) {
-            self.store.rows[key].lock = Lock::Nobody;
-            self.store.flush();
+        let mut open = self.checks.transactions.iter();
+        let Some(at) = open.position(|open| open.number == number) else {
+            return;
+        };
+        if let Some(caller) = self.checks.transactions[at].releases {
+            if self.enter_again(at, caller) {
+                let delay = self.section();
+                return self.after(delay, What::EndTransaction { key, number });
+            }
+            self.end_releasing(key, at, caller);
         }
-        let before = self.checks.transactions.len();
-        self.checks
-            .transactions
-            .retain(|transaction| transaction.number != number);
-        if before > self.checks.transactions.len() {
-            tell!(
-                self,
-                "a transaction with a fence check of {} ends",
-                self.keys[key]
-            );
+        tell!(
+            self,
+            "a transaction with a fence check of {} ends",
+            self.keys[key]
+        );
+        self.checks.transactions.retain(|open| open.number != number);
+        self.store.rows[key].lock = Lock::Nobody;
+        self.store.flush();
+    }
+
+    /// A lock ends with this transaction, or its connection breaks.
+    fn end_releasing(&mut self, key: usize, at: usize, caller: usize) {
+        let Caller { process, state, .. } = self.callers[caller];
+        if state == State::Inside {
+            self.drop_body(caller);
         }
+        let commits = self.processes[process].alive && self.tape.chance(700);
+        tell!(
+            self,
+            "the lock of caller {caller} ends with its transaction: {commits}"
+        );
+        if !commits {
+            return;
+        }
+        let ownership = Arc::clone(&self.checks.transactions[at].ownership);
+        let row = self.store.row(key, self.now);
+        if row.lease_id == ownership.lease_id {
+            row.reentrant_count = 0;
+            row.next = None;
+        }
+        self.wake_up(WakeUp { key, passed_on: None });
+        let delay = self.delay();
+        self.after(delay, What::Committed(caller));
+    }
+
+    /// The process hears that the transaction has committed.
+    pub(super) fn committed(&mut self, caller: usize) {
+        let Caller { process, key, .. } = self.callers[caller];
+        if let Some(ownership) = self.callers[caller].ownership.clone()
+            && self.processes[process].alive
+        {
+            self.step(process, key, Event::Committed(ownership));
+        }
+    }
+
+    /// Another call of the process enters in a transaction whose first call has returned.
+    fn enter_again(&mut self, at: usize, caller: usize) -> bool {
+        let Caller {
+            process, key, state, ..
+        } = self.callers[caller];
+        let its = &self.processes[process];
+        if state == State::Inside || !its.alive || its.stopping || !self.tape.chance(300) {
+            return false;
+        }
+        let lease_id = self.checks.transactions[at].ownership.lease_id;
+        let next = self.come_once(process, key, |waiter| Event::EnterAgain(lease_id, waiter));
+        let entered = self.callers[next].ownership.clone();
+        if let Some(ownership) = entered {
+            let open = &mut self.checks.transactions[at];
+            (open.ownership, open.releases) = (ownership, Some(next));
+            return true;
+        }
+        false
     }
 }
 

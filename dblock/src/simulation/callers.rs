@@ -115,21 +115,22 @@ impl World {
             ticket: 0,
         };
         let signal = self.tape.chance(callers.signal);
-        let caller = self.come(process, key, Some(task), signal, waiter);
+        let caller = self.come(process, key, Some(task), signal, waiter, Event::Acquire);
         if self.tape.chance(callers.give_up) && self.callers[caller].state == State::Waiting {
             let delay = self.tape.pick(&[0, 1, 10, 100, 1000, 3000]) * MS;
             self.after(delay, What::GiveUp(caller));
         }
     }
 
-    /// A caller acquires a lock.
-    pub(super) fn come(
+    /// A caller acquires a lock, or enters in a transaction.
+    fn come(
         &mut self,
         process: usize,
         key: usize,
         task: Option<u8>,
         signal: bool,
         mut waiter: Waiter<u32>,
+        event: impl FnOnce(Box<Waiter<u32>>) -> Event<u32>,
     ) -> usize {
         let number = self.callers.len();
         waiter.ticket = ticket(number, Asked::Acquire);
@@ -158,7 +159,7 @@ impl World {
             stood: false,
         });
         self.live.push(number);
-        let stepped = self.step(process, key, Event::Acquire(Box::new(waiter)));
+        let stepped = self.step(process, key, event(Box::new(waiter)));
         self.callers[number].number = stepped.waiter;
         number
     }
@@ -207,6 +208,17 @@ impl World {
             .filter(|at| self.processes[*at].alive)
             .collect();
         let process = self.tape.pick(&alive);
+        self.come_once(process, key, Event::Acquire);
+        self.checks.probes_left -= 1;
+    }
+
+    /// A caller that waits for as long as it takes, and does not come back.
+    pub(super) fn come_once(
+        &mut self,
+        process: usize,
+        key: usize,
+        event: impl FnOnce(Box<Waiter<u32>>) -> Event<u32>,
+    ) -> usize {
         let waiter = Waiter {
             call: Call {
                 owner: show::owner_id(self.callers.len()),
@@ -223,8 +235,7 @@ impl World {
             non_blocking: false,
             ticket: 0,
         };
-        self.come(process, key, None, false, waiter);
-        self.checks.probes_left -= 1;
+        self.come(process, key, None, false, waiter, event)
     }
 
     pub(super) fn check_refusal(&mut self, number: usize, refusal: &Refusal) {

@@ -130,6 +130,11 @@ impl World {
             ));
         }
         let (now, lease, token) = (self.now, own.lease_id, own.fence_token);
+        let mut open = self.checks.transactions.iter();
+        if open.any(|open| open.releases.is_some() && open.ownership.lease_id == lease) {
+            // Another call in the transaction that keeps the lock.
+            return;
+        }
         let local = self.local(process);
         let forced = self.checks.forced.contains(&lease);
         let jumps = self.plan.faults.big_jumps;

@@ -1,6 +1,7 @@
 //! Faults from outside: processes that pause, die or are cut off, listeners that break, clocks that jump; and
 //! operators.
 
+use super::callers::State;
 use super::store::Lock;
 use super::world::{MS, Phase, S, What, World, tell};
 use crate::engine::core::key::Event;
@@ -126,7 +127,13 @@ impl World {
         self.checks
             .excused
             .extend(kept.into_iter().map(|lease| (lease, u64::MAX)));
-        self.checks.transactions.clear();
+        let open = std::mem::take(&mut self.checks.transactions);
+        for caller in open.iter().filter_map(|open| open.releases) {
+            if self.callers[caller].state == State::Inside {
+                // Its work is gone, and nothing protects the rest.
+                self.drop_body(caller);
+            }
+        }
         self.crashed = self.batches.len();
         for process in 0..self.processes.len() {
             self.lose_subscription(process);

@@ -70,6 +70,8 @@ pub(super) enum What {
         key: usize,
         number: u32,
     },
+    /// The answer to a commit with which this caller's lock ended.
+    Committed(usize),
     /// A fault, or an operator's call.
     Fault,
     Resume(usize),
@@ -268,6 +270,7 @@ impl World {
             What::WakeUpsLost { process, incarnation } => self.lose_wake_ups(process, incarnation),
             What::Verify(caller) => self.verify(caller),
             What::EndTransaction { key, number } => self.end_transaction(key, number),
+            What::Committed(caller) => self.committed(caller),
             What::Fault => self.fault(),
             What::Resume(process) => self.resume(process),
             What::Heal(process) => self.heal(process),

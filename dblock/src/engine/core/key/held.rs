@@ -23,6 +23,10 @@
 //! - `Releasing`: the release was sent, so no caller enters with this lease any more.
 //!
 //! When the store answers `Lost`, the lease is forgotten from any state.
+//!
+//! A transaction of the owner's may keep the row locked, and free it with its commit ([`Held::keep_in_transaction`]).
+//! Then the lease has no end of its own: nothing is renewed, and `Releasing` asks until that transaction is over. The
+//! next call in the same transaction makes the lease `Held` again ([`Held::enter_again`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +36,7 @@ use uuid::Uuid;
 use super::wait_queue::WaitQueue;
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{Kind, LastAnswer, Note, Out, Reply};
-use crate::engine::core::ownership::Ownership;
+use crate::engine::core::ownership::{Call, Ownership};
 use crate::engine::core::time::Time;
 use crate::error::LostReason;
 use crate::key::Key;
@@ -138,6 +142,8 @@ pub(super) struct Held<C> {
     failure: Option<(Kind, StoreError)>,
     /// The last request found the row locked.
     row_locked: bool,
+    /// A transaction of the owner's keeps the row locked, and frees it when it commits.
+    in_transaction: bool,
     /// Callers whose change the next request carries, and those whose change is on its way.
     waiting: Vec<Pending<C>>,
     sent: Vec<Pending<C>>,
@@ -172,6 +178,7 @@ impl<C> Held<C> {
             pause: FIRST_RETRY,
             failure: None,
             row_locked: false,
+            in_transaction: false,
             waiting: Vec::new(),
             sent: Vec::new(),
             confirm_by: None,
@@ -308,9 +315,65 @@ impl<C> Held<C> {
         Ok(())
     }
 
+    /// A transaction of the owner's has freed the row, and keeps it locked until it ends: no ttl runs, and no request
+    /// reaches the row.
+    pub(super) fn keep_in_transaction(
+        &mut self,
+        ownership: &Arc<Ownership>,
+        now: Time,
+    ) -> Result<(), LostReason> {
+        self.pin(ownership)?;
+        self.in_transaction = true;
+        self.grant.over_at = Time::MAX;
+        self.current.move_deadline(Time::MAX, now);
+        Ok(())
+    }
+
+    fn is_kept_in_transaction(&self) -> bool {
+        self.in_transaction && self.is_held()
+    }
+
+    /// The owner's transaction has committed, and with it the release.
+    pub(super) fn committed(&mut self, now: Time, out: &mut Out<C>) {
+        self.current.end(LostReason::Released, now);
+        self.released(now, out);
+    }
+
+    /// Another call in the transaction that keeps the row locked.
+    pub(super) fn enter_again(
+        &mut self,
+        lease_id: Uuid,
+        call: &Call,
+        key: &Key,
+        now: Time,
+    ) -> Option<Arc<Ownership>> {
+        if !self.in_transaction || !self.is_left() || self.grant.lease_id != lease_id {
+            return None;
+        }
+        let ids = (lease_id, self.current.fence_token);
+        let ownership = Ownership::new(key.clone(), call.clone(), ids, (now, now), Time::MAX);
+        self.current = Arc::new(ownership);
+        self.state = State::Held { holds: 1 };
+        Some(Arc::clone(&self.current))
+    }
+
+    /// The transaction that keeps the row locked may have ended.
+    pub(super) fn woken(&mut self) {
+        if self.in_transaction && self.is_left() {
+            self.retry_at = None;
+            self.pause = FIRST_RETRY;
+        }
+    }
+
+    /// Other processes can take the key before this one hears that it is free.
+    pub(super) fn is_freed_elsewhere(&self) -> bool {
+        self.in_transaction && self.is_left()
+    }
+
     /// Answers `confirm` when the store has confirmed the change.
     pub(super) fn confirm(&mut self, confirm: Confirm<C>, named: bool, out: &mut Out<C>) {
-        if named && (!self.row_is_behind() || flawed(Flaw::PinsAreConfirmedAtOnce)) {
+        let written = !self.row_is_behind() || flawed(Flaw::PinsAreConfirmedAtOnce);
+        if named && written || self.is_kept_in_transaction() {
             out.replies.push(Reply::Confirmed(confirm.ticket));
         } else {
             self.confirm_by = self.confirm_by.into_iter().chain([confirm.deadline]).min();
@@ -416,18 +479,17 @@ impl<C> Held<C> {
     /// Answers callers whose timeout has passed, and those that wait for a lost lease.
     fn answer_waiting(&mut self, now: Time, out: &mut Out<C>) {
         let lost = matches!(self.state, State::Lost { .. });
-        let lingers = self.lingers_by_itself();
-        if !lost && !lingers && self.confirm_by.is_none_or(|by| now < by) {
+        let done = self.lingers_by_itself() || self.is_kept_in_transaction();
+        if !lost && !done && self.confirm_by.is_none_or(|by| now < by) {
             return;
         }
         let reason = ended_reason(&self.current);
         for list in [&mut self.waiting, &mut self.sent] {
-            for Pending { confirm, .. } in
-                list.extract_if(.., |p| lost || lingers || p.confirm.deadline <= now)
+            for Pending { confirm, .. } in list.extract_if(.., |p| lost || done || p.confirm.deadline <= now)
             {
                 out.replies.push(if lost {
                     Reply::Lost(confirm.ticket, reason)
-                } else if lingers {
+                } else if done {
                     Reply::Confirmed(confirm.ticket)
                 } else {
                     unconfirmed(confirm, self.failure.as_ref())
@@ -515,7 +577,7 @@ impl<C> Held<C> {
     /// earlier, onto a grid, so that leases of one ttl fall due together and are renewed by one statement.
     fn renew_at(&self) -> Option<Time> {
         let call = &self.current.call;
-        if !call.renew || self.current.is_revoked() || flawed(Flaw::NothingIsRenewed) {
+        if !call.renew || self.in_transaction || self.current.is_revoked() || flawed(Flaw::NothingIsRenewed) {
             return None;
         }
         let due = self.grant.end(call.ttl).before(call.ttl * 2 / 3).as_nanos();
@@ -549,6 +611,7 @@ impl<C> Held<C> {
             return None;
         }
         match self.state {
+            State::Held { .. } if self.is_kept_in_transaction() => None,
             State::Held { holds } => {
                 let due = !self.waiting.is_empty()
                     || self.row.1 != holds
@@ -596,7 +659,8 @@ impl<C> Held<C> {
             self.row_sent = (self.current.fence_token, extend.count);
             self.row_owner_sent = Some(self.current.call.owner);
         } else {
-            let unsure = matches!(self.state, State::Releasing { unsure: true });
+            // The transaction may have carried out the release.
+            let unsure = self.in_transaction || matches!(self.state, State::Releasing { unsure: true });
             self.state = State::Releasing { unsure };
         }
     }
@@ -623,12 +687,12 @@ impl<C> Held<C> {
                 After::Stands
             }
             Ok(Outcome::Released { passed_on, .. }) if release => {
-                self.released(out);
+                self.released(now, out);
                 After::Over { passed_on }
             }
             // An earlier release was carried out, and its answer was lost.
             Ok(Outcome::Lost) if release && unsure => {
-                self.released(out);
+                self.released(now, out);
                 After::Over { passed_on: false }
             }
             Ok(Outcome::Lost) => {
@@ -730,7 +794,9 @@ impl<C> Held<C> {
         out.replies.extend(done);
     }
 
-    fn released(&mut self, out: &mut Out<C>) {
+    fn released(&mut self, now: Time, out: &mut Out<C>) {
+        // Another call in a transaction that has ended behind its back.
+        self.end(LostReason::Gone, now, out);
         out.notes.push(Note::Released(Arc::clone(&self.current)));
         let pending = self.sent.drain(..).chain(self.waiting.drain(..));
         out.replies

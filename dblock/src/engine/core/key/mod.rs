@@ -69,6 +69,24 @@ pub(crate) enum Event<C> {
         allow(dead_code, reason = "a fence check needs a database")
     )]
     Gone(Arc<Ownership>),
+    /// A transaction of the owner's has freed the row, and keeps it locked until it ends.
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "a transaction needs a database")
+    )]
+    KeptInTransaction(Arc<Ownership>),
+    /// That transaction has committed: the key is free.
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "a transaction needs a database")
+    )]
+    Committed(Arc<Ownership>),
+    /// A caller wants the lock in the transaction that keeps the row of this lease locked.
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "a transaction needs a database")
+    )]
+    EnterAgain(Uuid, Box<Waiter<C>>),
     /// The request for this key may be sent now, if it is one of these kinds.
     Send(&'static [Kind]),
     /// The answer to the request on its way.
@@ -215,13 +233,38 @@ impl<C> Machine<C> {
                     held.end(reason, now, out);
                 }
             }
+            Event::KeptInTransaction(ownership) => {
+                let kept = self
+                    .held
+                    .as_mut()
+                    .map(|held| held.keep_in_transaction(&ownership, now));
+                out.entered = kept.is_some_and(|kept| kept.is_ok());
+            }
+            Event::Committed(ownership) => {
+                let held = self.held.take_if(|held| Arc::ptr_eq(held.current(), &ownership));
+                if let Some(mut held) = held {
+                    held.committed(now, out);
+                    self.after(&held, now);
+                }
+            }
+            Event::EnterAgain(lease_id, waiter) => {
+                let held = self.held.as_mut();
+                let entered = held.and_then(|held| held.enter_again(lease_id, &waiter.call, &self.key, now));
+                out.replies.push(match entered {
+                    Some(ownership) => Reply::Granted(waiter, ownership),
+                    None => Reply::Refused(waiter, Refusal::RowLocked),
+                });
+            }
             Event::Send(kinds) => {
                 self.listed = None;
                 out.request = self.send(kinds, env);
                 out.time_limit = self.held.as_ref().and_then(|held| held.time_limit(now));
             }
             Event::Answer(answer) => self.answer(answer, env, out),
-            Event::WokenUp => self.asking.woken(),
+            Event::WokenUp => {
+                self.held.iter_mut().for_each(Held::woken);
+                self.asking.woken();
+            }
             Event::PassedOn(lease_id, fence_token) => self.passed_on(lease_id, fence_token, env),
             Event::WakeUpsLost => self.asking.wake_ups_lost(env),
             Event::Time => {}

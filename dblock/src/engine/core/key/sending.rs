@@ -44,7 +44,11 @@ impl<C> Machine<C> {
         out.look_at = self.next_look(now);
         #[cfg(any(test, feature = "simulation"))]
         self.check_looks(out.look_at);
-        out.wants_wake_ups = self.held.is_none() && self.asking.ask_at().is_some() && !self.queue.is_empty();
+        let waits = match &self.held {
+            Some(held) => held.is_freed_elsewhere(),
+            None => self.asking.ask_at().is_some(),
+        };
+        out.wants_wake_ups = waits && !self.queue.is_empty();
         out.idle = self.is_idle();
     }
 
