@@ -93,6 +93,27 @@ impl EngineHandle {
     /// Takes a lock. Dropping the future at any point leaves nothing behind: a grant that arrives later is
     /// released at once.
     pub(crate) async fn acquire(&self, call: AcquireCall) -> Result<Hold, LockError> {
+        self.ask(call, Event::Acquire).await
+    }
+
+    /// The lease of a key that a transaction keeps although the call that took it has returned. The transaction may have
+    /// ended unnoticed.
+    #[cfg(feature = "sql")]
+    pub(crate) fn left_in_transaction(&self, key: &Key) -> Option<Uuid> {
+        self.shared.left_in_transaction(key)
+    }
+
+    /// Another call in the transaction that keeps this lease. Fails when the lease is over meanwhile.
+    #[cfg(feature = "sql")]
+    pub(crate) async fn enter_again(&self, lease_id: Uuid, call: AcquireCall) -> Result<Hold, LockError> {
+        self.ask(call, |waiter| Event::EnterAgain(lease_id, waiter)).await
+    }
+
+    async fn ask(
+        &self,
+        call: AcquireCall,
+        event: impl FnOnce(Box<Waiter<Ticket>>) -> Event<Ticket>,
+    ) -> Result<Hold, LockError> {
         let shared = &self.shared;
         let refused = || LockError::Shutdown {
             key: Some(call.key.clone()),
@@ -123,7 +144,7 @@ impl EngineHandle {
             non_blocking: options.wait == Wait::No,
             ticket: Ticket::Acquire(reply),
         };
-        let (asked, number) = shared.acquire(&call.key, Box::new(asks));
+        let (asked, number) = shared.acquire(&call.key, event(Box::new(asks)));
         // `answer` is bound again, so it is dropped before `gone`: a hold that arrived too late is released first.
         let mut gone = GiveUp {
             shared,

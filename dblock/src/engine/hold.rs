@@ -148,6 +148,23 @@ impl Lease {
         self.check()
     }
 
+    /// A transaction of the owner's has freed the row, and keeps it locked until it ends. Fails when the lease has ended.
+    #[cfg(feature = "sql")]
+    pub(crate) fn keep_in_transaction(&self) -> Result<(), LockError> {
+        let event = Event::KeptInTransaction(Arc::clone(&self.ownership));
+        if self.shared.step(&self.cell, event).entered {
+            return Ok(());
+        }
+        self.check()?;
+        Err(self.lost(LostReason::Released))
+    }
+
+    /// A transaction of the owner's keeps the row locked.
+    #[cfg(feature = "sql")]
+    pub(crate) fn is_kept_in_transaction(&self) -> bool {
+        self.cell.is_kept_in_transaction(&self.ownership)
+    }
+
     /// A fence check has shown that the lease is gone.
     #[cfg(feature = "sql")]
     pub(crate) fn end_as_gone(&self) {
@@ -261,6 +278,15 @@ impl Hold {
 
     pub(crate) fn engine(&self) -> &EngineHandle {
         &self.engine
+    }
+
+    /// The transaction that kept the lease has committed: the key is free.
+    #[cfg(feature = "sql")]
+    pub(crate) fn committed(mut self) {
+        self.left = true;
+        let event = Event::Committed(Arc::clone(&self.lease.ownership));
+        self.lease.shared.step(&self.lease.cell, event);
+        self.lease.ownership.tell();
     }
 
     /// Ends the hold and waits, at most `limit`, until that is confirmed. The hold has ended when the future

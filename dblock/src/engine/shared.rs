@@ -99,6 +99,11 @@ impl Cell {
     pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
         lock(&self.state).machine.holds(ownership)
     }
+
+    #[cfg(feature = "sql")]
+    pub(super) fn is_kept_in_transaction(&self, ownership: &Arc<Ownership>) -> bool {
+        lock(&self.state).machine.is_kept_in_transaction(ownership)
+    }
 }
 
 struct State {
@@ -206,6 +211,14 @@ impl Shared {
         }
     }
 
+    /// The lease of a key that a transaction keeps although its owner has left.
+    #[cfg(feature = "sql")]
+    pub(super) fn left_in_transaction(&self, key: &Key) -> Option<uuid::Uuid> {
+        let cell = self.shard(key).get(key).cloned()?;
+        let state = lock(&cell.state);
+        state.machine.left_in_transaction()
+    }
+
     /// Steps every key with an event, one map of keys at a time.
     pub(super) fn each(self: &Arc<Self>, event: impl Fn() -> Event<Ticket>) {
         for shard in &self.shards {
@@ -245,12 +258,7 @@ impl Shared {
     // ── Steps ────────────────────────────────────────────────────────────────────────────────────────
 
     /// Steps the key's machine with an acquire. Returns the cell, and the caller's number there.
-    pub(super) fn acquire(
-        self: &Arc<Self>,
-        key: &Key,
-        waiter: Box<super::core::key::Waiter<Ticket>>,
-    ) -> (Arc<Cell>, u64) {
-        let mut event = Event::Acquire(waiter);
+    pub(super) fn acquire(self: &Arc<Self>, key: &Key, mut event: Event<Ticket>) -> (Arc<Cell>, u64) {
         loop {
             let cell = self.find_or_make(key);
             match self.try_step(&cell, event) {

@@ -329,7 +329,8 @@ impl<C> Held<C> {
         Ok(())
     }
 
-    fn is_kept_in_transaction(&self) -> bool {
+    /// An owner holds it, and the lease ends with a transaction of that owner's.
+    pub(super) fn is_kept_in_transaction(&self) -> bool {
         self.in_transaction && self.is_held()
     }
 
@@ -359,15 +360,15 @@ impl<C> Held<C> {
 
     /// The transaction that keeps the row locked may have ended.
     pub(super) fn woken(&mut self) {
-        if self.in_transaction && self.is_left() {
+        if self.left_in_transaction().is_some() {
             self.retry_at = None;
             self.pause = FIRST_RETRY;
         }
     }
 
-    /// Other processes can take the key before this one hears that it is free.
-    pub(super) fn is_freed_elsewhere(&self) -> bool {
-        self.in_transaction && self.is_left()
+    /// The lease that a transaction keeps although its owner has left. The transaction may have ended unnoticed.
+    pub(super) fn left_in_transaction(&self) -> Option<Uuid> {
+        (self.in_transaction && self.is_left()).then_some(self.grant.lease_id)
     }
 
     /// Answers `confirm` when the store has confirmed the change.

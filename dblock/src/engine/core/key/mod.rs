@@ -159,6 +159,19 @@ impl<C> Machine<C> {
         self.held.as_ref().map_or(0, |held| held.holds(ownership))
     }
 
+    /// The lease that a transaction keeps although its owner has left. The transaction may have ended unnoticed.
+    #[cfg(feature = "sql")]
+    pub(crate) fn left_in_transaction(&self) -> Option<Uuid> {
+        self.held.as_ref().and_then(Held::left_in_transaction)
+    }
+
+    /// A transaction of this owner's keeps the row locked.
+    #[cfg(feature = "sql")]
+    pub(crate) fn is_kept_in_transaction(&self, ownership: &Arc<Ownership>) -> bool {
+        let held = self.held.as_ref();
+        held.is_some_and(|held| held.is_kept_in_transaction() && Arc::ptr_eq(held.current(), ownership))
+    }
+
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }

@@ -45,7 +45,7 @@ impl<C> Machine<C> {
         #[cfg(any(test, feature = "simulation"))]
         self.check_looks(out.look_at);
         let waits = match &self.held {
-            Some(held) => held.is_freed_elsewhere(),
+            Some(held) => held.left_in_transaction().is_some(),
             None => self.asking.ask_at().is_some(),
         };
         out.wants_wake_ups = waits && !self.queue.is_empty();

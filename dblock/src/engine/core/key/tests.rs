@@ -1,5 +1,7 @@
 //! Sequences of events, and what the machine wants done after each.
 
+mod transaction;
+
 use super::super::ownership::Call;
 use std::time::Duration;
 

@@ -1,0 +1,175 @@
+//! A lease that a transaction of its owner keeps.
+
+use super::*;
+
+/// A process whose first caller, "a", holds the lock until its transaction ends.
+fn kept() -> Process {
+    let mut a = Process::holding("a");
+    let ownership = a.ownership.clone().unwrap();
+    let (out, said) = a.step(Event::KeptInTransaction(ownership));
+    assert!(out.entered && said.is_empty());
+    a
+}
+
+fn enters_again(a: &mut Process, lease_id: Uuid) -> Vec<String> {
+    let waiter = Waiter {
+        call: call(TTL),
+        since: a.now,
+        deadline: None,
+        non_blocking: false,
+        ticket: "again",
+    };
+    a.says(Event::EnterAgain(lease_id, Box::new(waiter)))
+}
+
+#[test]
+fn no_ttl_ends_it_and_nothing_is_sent_while_the_body_runs() {
+    let mut a = kept();
+    let body = a.ownership.clone().unwrap();
+    assert!(a.passes(1_000 * TTL).is_empty());
+    assert_eq!(a.sends(), None, "nothing is renewed");
+    assert_eq!(body.look(a.now).0, None);
+    // The row says nothing new, so a nested call does not ask it.
+    let deadline = a.now + SECOND;
+    let confirm = Confirm {
+        ticket: "nested",
+        deadline,
+    };
+    assert_eq!(
+        a.says(Event::Enter(Arc::clone(&body), Some(confirm))),
+        ["nested confirmed"]
+    );
+    assert_eq!(a.machine.holds(&body), 2);
+}
+
+#[test]
+fn max_hold_ends_it() {
+    let mut a = Process::new();
+    let call = Call {
+        max_hold: Some(60 * SECOND),
+        ..call(TTL)
+    };
+    a.wants_with("a", None, call);
+    a.sends().unwrap();
+    a.answered(granted(7));
+    let body = a.ownership.clone().unwrap();
+    a.says(Event::KeptInTransaction(Arc::clone(&body)));
+    a.passes(59 * SECOND);
+    assert_eq!(body.ended(), None);
+    a.passes(SECOND);
+    assert_eq!(body.ended(), Some(LostReason::MaxHold));
+}
+
+#[test]
+fn a_lease_that_has_ended_is_not_kept() {
+    let mut a = Process::holding("a");
+    a.passes(TTL);
+    let body = a.ownership.clone().unwrap();
+    assert!(!a.step(Event::KeptInTransaction(body)).0.entered);
+}
+
+#[test]
+fn the_next_caller_asks_as_soon_as_the_commit_is_answered() {
+    let mut a = kept();
+    a.wants("b", Some(5 * SECOND));
+    assert_eq!(a.sends(), None);
+    let body = a.ownership.clone().unwrap();
+    let (out, said) = a.step(Event::Committed(Arc::clone(&body)));
+    assert!(said.is_empty());
+    assert!(out.notes.iter().any(|note| matches!(note, Note::Released(_))));
+    assert_eq!(body.ended(), Some(LostReason::Released));
+    assert!(
+        matches!(a.sends().unwrap().action, Action::Acquire(_)),
+        "no release is sent"
+    );
+}
+
+/// Somebody else may have taken the key since the commit.
+#[test]
+fn a_release_that_comes_after_the_commit_is_no_loss() {
+    for answer in [Outcome::Lost, released()] {
+        let mut a = kept();
+        a.leaves("a", true);
+        assert!(matches!(a.sends().unwrap().action, Action::Release));
+        // For as long as the transaction lives.
+        a.answered(Outcome::Skipped);
+        a.passes(1_000 * TTL);
+        assert!(matches!(a.sends().unwrap().action, Action::Release));
+        let (out, said) = a.step(Event::Answer(Ok(answer)));
+        assert_eq!(said, Vec::<String>::new());
+        assert!(matches!(out.notes[..], [Note::Released(_)]), "{:?}", out.notes);
+        assert!(out.idle);
+    }
+}
+
+#[test]
+fn a_wake_up_sends_the_release_at_once() {
+    let mut a = kept();
+    a.leaves("a", true);
+    for _ in 0..12 {
+        assert!(matches!(a.sends().unwrap().action, Action::Release));
+        a.answered(Outcome::Skipped);
+        assert_eq!(a.sends(), None);
+        a.passes(SECOND);
+    }
+    a.wants("b", Some(5 * SECOND));
+    a.sends().unwrap();
+    a.answered(Outcome::Skipped);
+    assert!(a.step(Event::Time).0.wants_wake_ups);
+    assert_eq!(a.sends(), None);
+    a.says(Event::WokenUp);
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+#[test]
+fn another_call_in_the_transaction_enters_again() {
+    let mut a = kept();
+    let first = a.ownership.clone().unwrap();
+    assert_eq!(
+        enters_again(&mut a, first.lease_id),
+        ["again refused: row locked"],
+        "the first is inside"
+    );
+    assert!(a.leaves("a", true).is_empty());
+    a.sends().unwrap();
+    let other = Uuid::from_u128(99);
+    assert_eq!(enters_again(&mut a, other), ["again refused: row locked"]);
+    let said = enters_again(&mut a, first.lease_id);
+    assert_eq!(
+        said,
+        [
+            format!("again has {}", first.fence_token),
+            "a confirmed".to_owned()
+        ]
+    );
+    // The release that was on its way found the row locked.
+    a.answered(Outcome::Skipped);
+    a.passes(TTL);
+    assert_eq!(a.sends(), None);
+    let again = a.ownership.clone().unwrap();
+    assert_eq!(again.ended(), None);
+    assert_eq!(first.ended(), Some(LostReason::Released));
+    a.leaves("again", true);
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+/// The connection broke.
+#[test]
+fn a_body_whose_transaction_has_ended_behind_its_back_is_stopped() {
+    let mut a = kept();
+    let lease_id = a.ownership.clone().unwrap().lease_id;
+    a.leaves("a", true);
+    a.sends().unwrap();
+    enters_again(&mut a, lease_id);
+    let again = a.ownership.clone().unwrap();
+    a.answered(released());
+    assert_eq!(again.ended(), Some(LostReason::Gone));
+}
+
+#[test]
+fn without_a_transaction_nobody_enters_again() {
+    let mut a = Process::holding("a");
+    let lease_id = a.ownership.clone().unwrap().lease_id;
+    a.leaves("a", false);
+    assert_eq!(enters_again(&mut a, lease_id), ["again refused: row locked"]);
+}
