@@ -1,137 +1,18 @@
-//! The fence check: it asks, in a user's transaction, whether a lease is still held.
+//! The fence check: it asks, in a user's transaction, whether a lease is still held. Any driver can run it: see
+//! [`FenceConnection`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::engine::{EngineHandle, Hold, Lease};
 use crate::error::{LockError, LostReason};
-use crate::key::Key;
-use crate::store::{Database, FenceSource, InspectFilter, Store, StoreError, StoreErrorKind, StoreFuture};
+pub use crate::store::Database;
+use crate::store::fence::FenceCheck;
+pub use crate::store::fence::{DriverError, FenceConnection, FenceStatement};
+use crate::store::{self, InspectFilter, Store, StoreError, StoreErrorKind};
 
 /// Time limit of the manager's own read of a row.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// A connection or transaction of sqlx on which a fence check can run. Implemented for
-/// [`sqlx::Transaction`] and the connections of the compiled-in databases; nobody else can implement it.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a transaction in which a fence token can be checked",
-    label = "expected a transaction of sqlx on the database that keeps the lock",
-    note = "begin a transaction, `let mut tx = pool.begin().await?;`, and pass it: `verify_in(&mut tx)`",
-    note = "the database needs its feature of dblock: `postgres`, `mysql` or `sqlite`"
-)]
-pub trait FenceConnection: Send + sealed::Sealed {
-    #[doc(hidden)]
-    fn verify<'a>(
-        &'a mut self,
-        check: &'a FenceCheck<'a>,
-    ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>>;
-
-    #[doc(hidden)]
-    fn release<'a>(&'a mut self, check: &'a FenceCheck<'a>) -> StoreFuture<'a, Result<bool, StoreError>>;
-}
-
-/// The lease that a fence check looks for.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct FenceCheck<'a> {
-    source: &'a FenceSource,
-    key: &'a Key,
-    lease_id: Uuid,
-    fence_token: i64,
-}
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-macro_rules! fence_connection {
-    ($feature:literal, $database:ident, $driver:ty, $connection:ty, $module:ident $(, $limit:ident)?) => {
-        #[cfg(feature = $feature)]
-        impl sealed::Sealed for $connection {}
-
-        #[cfg(feature = $feature)]
-        #[diagnostic::do_not_recommend]
-        impl FenceConnection for $connection {
-            fn verify<'a>(
-                &'a mut self,
-                check: &'a FenceCheck<'a>,
-            ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>> {
-                Box::pin(async move {
-                    check.expect(Database::$database)?;
-                    let FenceCheck {
-                        source,
-                        key,
-                        lease_id,
-                        fence_token,
-                    } = *check;
-                    let table = &source.table;
-                    crate::store::$module::verify(self, table, key, lease_id, fence_token $(, source.$limit)?).await
-                })
-            }
-
-            fn release<'a>(&'a mut self, check: &'a FenceCheck<'a>) -> StoreFuture<'a, Result<bool, StoreError>> {
-                Box::pin(async move {
-                    check.expect(Database::$database)?;
-                    let FenceCheck {
-                        source,
-                        key,
-                        lease_id,
-                        fence_token,
-                    } = *check;
-                    let table = &source.table;
-                    crate::store::$module::release_in(self, table, key, lease_id, fence_token $(, source.$limit)?).await
-                })
-            }
-        }
-
-        #[cfg(feature = $feature)]
-        impl sealed::Sealed for sqlx::Transaction<'_, $driver> {}
-
-        #[cfg(feature = $feature)]
-        #[diagnostic::do_not_recommend]
-        impl FenceConnection for sqlx::Transaction<'_, $driver> {
-            fn verify<'a>(
-                &'a mut self,
-                check: &'a FenceCheck<'a>,
-            ) -> StoreFuture<'a, Result<Option<Duration>, StoreError>> {
-                <$connection as FenceConnection>::verify(&mut **self, check)
-            }
-
-            fn release<'a>(&'a mut self, check: &'a FenceCheck<'a>) -> StoreFuture<'a, Result<bool, StoreError>> {
-                <$connection as FenceConnection>::release(&mut **self, check)
-            }
-        }
-    };
-}
-
-fence_connection!(
-    "postgres",
-    Postgres,
-    sqlx::Postgres,
-    sqlx::PgConnection,
-    postgres,
-    idle_limit
-);
-fence_connection!("mysql", MySql, sqlx::MySql, sqlx::MySqlConnection, mysql);
-fence_connection!("sqlite", Sqlite, sqlx::Sqlite, sqlx::SqliteConnection, sqlite);
-
-impl FenceCheck<'_> {
-    fn expect(&self, database: Database) -> Result<(), StoreError> {
-        if self.source.database == database {
-            return Ok(());
-        }
-        Err(StoreError::new(
-            StoreErrorKind::Unsupported,
-            format!(
-                "the transaction is on {database:?}, but the lock is kept on {:?}; a fence check needs a \
-                 transaction on the database that keeps the lock",
-                self.source.database
-            ),
-        ))
-    }
-}
 
 /// Runs the check for `lease`.
 pub(crate) async fn verify(
@@ -140,7 +21,7 @@ pub(crate) async fn verify(
     transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
     let check = prepare(lease, engine).await?;
-    let verified = transaction.verify(&check).await;
+    let verified = ask(transaction, &check).await;
     if verified.map_err(|error| failed(lease, error))?.is_some() {
         return lease.check();
     }
@@ -160,11 +41,8 @@ pub(crate) async fn release(hold: Hold, transaction: &mut dyn FenceConnection) -
         return verify(lease, engine, transaction).await;
     }
     let check = prepare(lease, engine).await?;
-    if transaction
-        .release(&check)
-        .await
-        .map_err(|error| failed(lease, error))?
-    {
+    let released = release_in(transaction, &check).await;
+    if released.map_err(|error| failed(lease, error))? {
         return Ok(());
     }
     Err(refused(lease, engine).await)
@@ -188,6 +66,57 @@ async fn prepare<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<Fence
         lease_id: lease.id(),
         fence_token: lease.fence_token(),
     })
+}
+
+/// Asks the database of `connection`.
+async fn ask(
+    connection: &mut dyn FenceConnection,
+    check: &FenceCheck<'_>,
+) -> Result<Option<Duration>, StoreError> {
+    expect(connection, check)?;
+    match check.source.database {
+        #[cfg(feature = "postgres")]
+        Database::Postgres => store::postgres::verify(connection, check).await,
+        #[cfg(feature = "mysql")]
+        Database::MySql => store::mysql::verify(connection, check).await,
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite => store::sqlite::verify(connection, check).await,
+        #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+        _ => unreachable!("a fence source comes from a store that is compiled in"),
+    }
+}
+
+/// Frees the row in the transaction of `connection`.
+async fn release_in(
+    connection: &mut dyn FenceConnection,
+    check: &FenceCheck<'_>,
+) -> Result<bool, StoreError> {
+    expect(connection, check)?;
+    match check.source.database {
+        #[cfg(feature = "postgres")]
+        Database::Postgres => store::postgres::release_in(connection, check).await,
+        #[cfg(feature = "mysql")]
+        Database::MySql => store::mysql::release_in(connection, check).await,
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite => store::sqlite::release_in(connection, check).await,
+        #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+        _ => unreachable!("a fence source comes from a store that is compiled in"),
+    }
+}
+
+/// Refuses a transaction on another kind of database.
+fn expect(connection: &dyn FenceConnection, check: &FenceCheck<'_>) -> Result<(), StoreError> {
+    let (found, kept) = (connection.database(), check.source.database);
+    if found == kept {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Unsupported,
+        format!(
+            "the transaction is on {found:?}, but the lock is kept on {kept:?}; a fence check needs a transaction on the \
+             database that keeps the lock"
+        ),
+    ))
 }
 
 fn failed(lease: &Lease, source: StoreError) -> LockError {

@@ -64,7 +64,7 @@ mod current;
 mod engine;
 mod error;
 #[cfg(feature = "sql")]
-mod fence;
+pub mod fence;
 mod guard;
 mod health;
 mod key;

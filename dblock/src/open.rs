@@ -23,6 +23,7 @@ pub mod sqlite {
     use sqlx::sqlite::SqliteConnectOptions;
     use uuid::Uuid;
 
+    use crate::store::fence::FenceCheck;
     use crate::store::sqlite::SqliteStore;
     use crate::store::table::TableName;
     use crate::store::{Store, StoreError};
@@ -52,7 +53,13 @@ pub mod sqlite {
         let source = store
             .fence_source()
             .expect("the SQLite store checks fence tokens");
-        crate::store::sqlite::verify(connection, &source.table, key, lease_id, fence_token).await
+        let check = FenceCheck {
+            source: &source,
+            key,
+            lease_id,
+            fence_token,
+        };
+        crate::store::sqlite::verify(connection, &check).await
     }
 }
 

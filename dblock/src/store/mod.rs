@@ -23,6 +23,8 @@ pub(crate) mod connect_options;
 #[cfg(feature = "sql")]
 mod connections;
 mod error;
+#[cfg(feature = "sql")]
+pub(crate) mod fence;
 pub(crate) mod row;
 #[cfg(feature = "sql")]
 mod schema;
@@ -495,26 +497,23 @@ impl Outcome {
 /// The database and table that a fence check reads.
 #[derive(Debug, Clone)]
 pub struct FenceSource {
-    #[cfg_attr(
-        not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
-        allow(dead_code)
-    )]
+    #[cfg_attr(not(feature = "sql"), allow(dead_code))]
     pub(crate) database: Database,
-    #[cfg_attr(
-        not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
-        allow(dead_code)
-    )]
+    #[cfg_attr(not(feature = "sql"), allow(dead_code))]
     pub(crate) table: Arc<str>,
     /// How long the server lets the transaction idle after the check.
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
     pub(crate) idle_limit: Option<Duration>,
 }
 
-/// The SQL databases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(dead_code, reason = "each variant is built by the store of that name")]
-pub(crate) enum Database {
+/// A SQL database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Database {
+    /// PostgreSQL.
     Postgres,
+    /// MySQL or MariaDB.
     MySql,
+    /// SQLite.
     Sqlite,
 }

@@ -3,6 +3,7 @@
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
 
+use crate::store::fence::DriverError;
 use crate::store::schema;
 use crate::store::sql_error;
 use crate::store::table::TableName;
@@ -43,12 +44,12 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 }
 
 /// An error of a statement on a user's connection.
-pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
+pub(super) fn of_fence_check(error: DriverError) -> StoreError {
     let missing = "this transaction does not find the lock table: begin it on the server that keeps the lock, and name \
                    the table with its database in the builder's `table` if the URL names none";
-    sql_error::of_statement(error, |answer| match number_of(answer) {
-        Some(NO_SUCH_TABLE) => Some((StoreErrorKind::Schema, missing)),
-        _ => meaning(answer),
+    error.classify(|code, message| match code.parse().ok()? {
+        NO_SUCH_TABLE => Some((StoreErrorKind::Schema, missing)),
+        number => meaning_of(number, message),
     })
 }
 
@@ -58,13 +59,14 @@ pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
 }
 
 fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
+    meaning_of(number_of(answer)?, answer.message())
+}
+
+fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static str)> {
     use StoreErrorKind::{Conflict, Interrupted, Refused, Schema, Unreachable};
-    let number = answer.try_downcast_ref::<MySqlDatabaseError>()?.number();
     Some(match number {
         // Other options refuse statements with the same number.
-        1290 if !answer.message().contains("read-only") && !answer.message().contains("read_only") => {
-            (Refused, "")
-        }
+        1290 if !message.contains("read-only") && !message.contains("read_only") => (Refused, ""),
         // A column is missing or has another type.
         1054 | 1136 => (
             Schema,

@@ -29,6 +29,7 @@ use self::session::Session;
 use super::busy_keys::BusyKeys;
 use super::connect_options::OptionsSource;
 use super::connections::{Connections, MAX_CONNECTIONS};
+use super::fence::FenceCheck;
 use super::table::TableName;
 use super::{
     Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
@@ -100,7 +101,14 @@ impl MySqlStore {
         lease_id: Uuid,
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        verify(connection, &self.qualified_table(), key, lease_id, fence_token).await
+        let source = self.fence_source().expect("this store checks fence tokens");
+        let check = FenceCheck {
+            source: &source,
+            key,
+            lease_id,
+            fence_token,
+        };
+        verify(connection, &check).await
     }
 
     /// Classifies an error of a statement on the lock table.

@@ -104,6 +104,41 @@ pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -
     sql
 }
 
+/// What [`verify`] answers when the lease is gone.
+pub(super) const GONE: &str = "gone";
+/// What [`verify`] answers when the transaction's snapshot is older than the lease.
+pub(super) const STALE_SNAPSHOT: &str = "stale snapshot";
+
+/// What the user's driver sends is all text. A number compared with text would be rounded.
+const LEASE: &str = "UNHEX($2)";
+const TOKEN: &str = "CAST($3 AS SIGNED)";
+
+/// `$1` key, `$2` lease, `$3` token, as text. Locks the row by `lock`, and returns what is left of the lease, [`GONE`] or
+/// [`STALE_SNAPSHOT`]; nothing where there is no row. The clock is that of the statement's start, and does not depend on
+/// the session's time zone.
+///
+/// A locking read sees the newest row, whatever the transaction's snapshot is, but the user's plain reads see the
+/// snapshot. So the token is also read by a plain read: the lock does not reach into the nested query. A snapshot with
+/// another token is older than the lease, and what the transaction has read may be from before the last owner's commit.
+pub(super) fn verify(table: &str, lock: &str) -> String {
+    format!(
+        "SELECT CASE \
+         WHEN lease_id <> {LEASE} OR fence_token <> {TOKEN} OR reentrant_count = 0 OR expire_at <= {CLOCK} THEN '{GONE}' \
+         WHEN (SELECT seen.fence_token FROM {table} seen WHERE seen.lock_key = $1) <=> {TOKEN} \
+             THEN CAST(expire_at - {CLOCK} AS CHAR) \
+         ELSE '{STALE_SNAPSHOT}' END \
+         FROM {table} WHERE lock_key = $1 {lock}"
+    )
+}
+
+/// Parameters: as [`verify`], which has locked the row. The condition counts where no transaction is open.
+pub(super) fn release_in(table: &str) -> String {
+    format!(
+        "UPDATE {table} SET reentrant_count = 0, {NO_SUCCESSOR} \
+         WHERE lock_key = $1 AND lease_id = {LEASE} AND fence_token = {TOKEN} AND reentrant_count > 0"
+    )
+}
+
 /// The keys for `IN (…)`; empty if there are none.
 pub(super) fn key_list<'a>(keys: impl Iterator<Item = &'a Key>) -> String {
     keys.map(|key| hex(key.as_str().as_bytes()))

@@ -5,6 +5,7 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 use crate::store::error::{StoreError, StoreErrorKind};
+use crate::store::fence::DriverError;
 use crate::store::schema;
 use crate::store::sql_error;
 use crate::store::table::TableName;
@@ -28,14 +29,14 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 }
 
 /// An error of the fence check, in a user's transaction.
-pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
+pub(super) fn of_fence_check(error: DriverError) -> StoreError {
     let read_only = "a fence check locks the row: begin a transaction that may write, on the primary";
     let missing = "this transaction does not find the lock table: begin it on the database that keeps the lock, and name \
                    the table with its schema in the builder's `table` if your sessions change `search_path`";
-    sql_error::of_statement(error, |answer| match answer.code().as_deref() {
-        Some(READ_ONLY) => Some((StoreErrorKind::Refused, read_only)),
-        Some(MISSING_TABLE | MISSING_SCHEMA) => Some((StoreErrorKind::Schema, missing)),
-        _ => meaning(answer).or_else(|| ends_the_session(answer)),
+    error.classify(|code, _| match code {
+        READ_ONLY => Some((StoreErrorKind::Refused, read_only)),
+        MISSING_TABLE | MISSING_SCHEMA => Some((StoreErrorKind::Schema, missing)),
+        _ => meaning_of(code),
     })
 }
 
@@ -96,9 +97,12 @@ fn ends_the_session(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'sta
 }
 
 fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
+    meaning_of(&answer.code()?)
+}
+
+fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
     use StoreErrorKind::{Conflict, Interrupted, Refused, Schema, Unreachable};
-    let code = answer.code()?;
-    let known = match &*code {
+    let known = match code {
         // Deadlock, serialization failure, lock timeout, statement timeout or cancelled.
         "40P01" | "40001" | "55P03" | "57014" => (Conflict, ""),
         // A pooler's other client changed the session, or the table was altered: a new connection knows the new

@@ -30,6 +30,7 @@ use self::session::{Opener, Session};
 use super::busy_keys::BusyKeys;
 use super::connect_options::OptionsSource;
 use super::connections::{Connections, MAX_CONNECTIONS};
+use super::fence::FenceCheck;
 use super::table::TableName;
 use super::{
     Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
@@ -113,8 +114,14 @@ impl PostgresStore {
         lease_id: Uuid,
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        let table = self.table.quoted('"');
-        verify(connection, &table, key, lease_id, fence_token, self.idle_limit).await
+        let source = self.fence_source().expect("this store checks fence tokens");
+        let check = FenceCheck {
+            source: &source,
+            key,
+            lease_id,
+            fence_token,
+        };
+        verify(connection, &check).await
     }
 }
 

@@ -13,6 +13,8 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
 use super::session::{self, Session};
+use crate::store::Database;
+use crate::store::fence::literal;
 
 /// A statement whose parameters are being bound.
 pub(super) struct Statement<'q> {
@@ -185,13 +187,8 @@ fn array<T>(text: &mut String, kind: &str, values: &[Option<T>], write: impl Fn(
     let _ = write!(text, "]::{kind}[]");
 }
 
-/// Writes hexadecimal digits, in which no character has a special meaning, whatever `standard_conforming_strings` is.
 fn write_text(text: &mut String, value: &&str) {
-    text.push_str("pg_catalog.convert_from(pg_catalog.decode('");
-    for byte in value.bytes() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text.push_str("', 'hex'), 'UTF8')");
+    text.push_str(&literal(Database::Postgres, value));
 }
 
 /// Writes a value that consists of letters, digits and `-` only.

@@ -5,6 +5,7 @@ use std::path::Path;
 use sqlx::error::DatabaseError;
 
 use crate::store::error::{StoreError, StoreErrorKind};
+use crate::store::fence::DriverError;
 use crate::store::table::TableName;
 use crate::store::{schema, sql_error};
 
@@ -31,20 +32,20 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 }
 
 /// An error of the fence check, in a user's transaction.
-pub(super) fn of_fence_check(error: sqlx::Error) -> StoreError {
+pub(super) fn of_fence_check(error: DriverError) -> StoreError {
     let missing = "this transaction does not find the lock table: begin it on the file that keeps the lock";
-    sql_error::of_statement(error, |answer| {
-        let is_missing = answer.message().starts_with("no such table");
+    error.classify(|code, message| {
+        let is_missing = message.starts_with("no such table");
         is_missing
             .then_some((StoreErrorKind::Schema, missing))
-            .or_else(|| meaning(answer))
+            .or_else(|| meaning_of(code.parse().ok()?))
     })
 }
 
 /// An error of opening the file at `path`.
 pub(super) fn of_connect(error: sqlx::Error, path: &Path) -> StoreError {
     match &error {
-        sqlx::Error::Database(answer) if primary_code(&**answer) == Some(CANNOT_OPEN) => {
+        sqlx::Error::Database(answer) if code(&**answer).map(primary) == Some(CANNOT_OPEN) => {
             let message = format!(
                 "the SQLite file {} cannot be opened: {}",
                 path.display(),
@@ -70,16 +71,23 @@ fn obstacle(path: &Path) -> &'static str {
     }
 }
 
-/// The low byte of the result code: <https://sqlite.org/rescode.html>.
-fn primary_code(answer: &dyn DatabaseError) -> Option<i32> {
-    let code: i32 = answer.code()?.parse().ok()?;
-    Some(code & 0xff)
+fn code(answer: &dyn DatabaseError) -> Option<i32> {
+    answer.code()?.parse().ok()
+}
+
+/// The low byte of a result code: <https://sqlite.org/rescode.html>.
+fn primary(code: i32) -> i32 {
+    code & 0xff
+}
+
+fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
+    meaning_of(code(answer)?)
 }
 
 /// Classifies by the primary result code. SQLite has undone a statement that failed. Only after an I/O error
 /// or a full disk at the commit it is open what the file contains.
-fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
-    Some(match primary_code(answer)? {
+fn meaning_of(code: i32) -> Option<(StoreErrorKind, &'static str)> {
+    Some(match primary(code) {
         5 | 6 => (StoreErrorKind::Conflict, BLOCKED),
         8 => (StoreErrorKind::Refused, READ_ONLY),
         3 | 23 => (StoreErrorKind::Refused, NO_PERMISSION),

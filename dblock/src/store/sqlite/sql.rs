@@ -168,24 +168,27 @@ fn purge(table: &str) -> String {
     )
 }
 
-/// $1 key, $2 lease, $3 fence token; returns what is left of the lease. The statement must write: then a stale
-/// snapshot fails. It writes the token, because the row may not have it yet after a local hand-over.
+/// What the user's driver sends is all text.
+const LEASE: &str = "unhex($2)";
+const TOKEN: &str = "CAST($3 AS INTEGER)";
+
+/// $1 key, $2 lease, $3 fence token, as text; returns what is left of the lease. The statement must write: then
+/// a stale snapshot fails. It writes the token, because the row may not have it yet after a local hand-over.
 pub(super) fn verify(table: &str) -> String {
     format!(
-        "UPDATE {table} SET fence_token = $3 \
-         WHERE lock_key = $1 AND lease_id = $2 AND $3 BETWEEN fence_token AND fence_ceiling AND {held} \
-         RETURNING expire_at - {NOW}",
+        "UPDATE {table} SET fence_token = {TOKEN} \
+         WHERE lock_key = $1 AND lease_id = {LEASE} AND {TOKEN} BETWEEN fence_token AND fence_ceiling AND {held} \
+         RETURNING CAST(expire_at - {NOW} AS TEXT)",
         held = held()
     )
 }
 
-/// $1 key, $2 lease, $3 fence token. Frees the row with the transaction. It writes the token for the same reason as
-/// [`verify`].
+/// Parameters: as [`verify`]. Frees the row with the transaction. It writes the token for the same reason.
 pub(super) fn release_in(table: &str) -> String {
     format!(
-        "UPDATE {table} SET reentrant_count = 0, fence_token = $3, next_lease = NULL, next_owner = NULL, \
+        "UPDATE {table} SET reentrant_count = 0, fence_token = {TOKEN}, next_lease = NULL, next_owner = NULL, \
          next_holder = NULL, next_ttl = NULL, next_spare = NULL, next_since = NULL, next_until = NULL \
-         WHERE lock_key = $1 AND lease_id = $2 AND $3 BETWEEN fence_token AND fence_ceiling AND {held}",
+         WHERE lock_key = $1 AND lease_id = {LEASE} AND {TOKEN} BETWEEN fence_token AND fence_ceiling AND {held}",
         held = held()
     )
 }

@@ -1,5 +1,7 @@
 //! The statements of operators, of a purge and of the fence check.
 
+use std::time::Duration;
+
 use super::{NO_SUCCESSOR, NOW, tell_freed};
 use crate::store::sql_row::COLUMNS;
 
@@ -62,53 +64,62 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
     )
 }
 
-/// Parameters: key, lease, token, idle limit in ms or NULL. Returns what is left of the lease if it is still held. It
+/// What [`verify`] and [`release_in`] answer when the transaction's snapshot has no row of the key. A newer one would not
+/// be seen. A row that has changed since the snapshot is a serialization error.
+pub(in super::super) const NOT_IN_SNAPSHOT: &str = "not in the snapshot";
+/// What [`release_in`] answers when the row is free in this transaction.
+pub(in super::super) const RELEASED_WHOLE: &str = "released";
+/// What [`release_in`] answers when the row is free below a savepoint only.
+pub(in super::super) const BELOW_SAVEPOINT: &str = "below a savepoint";
+
+/// `$1` key, `$2` lease, `$3` token, as text. Returns what is left of the lease if it is still held. It
 /// may wait for the row, so the clock is read after that. The limit applies to the transaction from then on, unless it
 /// has a lower one.
-///
-/// The row has NULL when the transaction's snapshot has no row of the key, because a newer one would not be seen. A row
-/// that has changed since the snapshot is a serialization error.
-pub(in super::super) fn verify(table: &str) -> String {
+pub(in super::super) fn verify(table: &str, idle_limit: Option<Duration>) -> String {
     let [eq, gt, minus] = ["=", ">", "-"].map(operator);
-    let limited = idle_limit();
+    let (limited, snapshot) = (limit_idling(idle_limit), snapshot());
     format!(
         "WITH locked AS MATERIALIZED (
-    SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key {eq} $1 FOR SHARE
+    SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key {eq} {KEY} FOR SHARE
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
 )
-SELECT expire_at {minus} now, {limited} FROM timed
-WHERE lease_id {eq} $2 AND fence_token {eq} $3 AND reentrant_count {gt} 0 AND expire_at {gt} now
+-- The limit is set for the row that is found only, and adds nothing to the answer.
+SELECT pg_catalog.concat(expire_at {minus} now, pg_catalog.left({limited}, 0)) FROM timed
+WHERE lease_id {eq} {LEASE} AND fence_token {eq} {TOKEN} AND reentrant_count {gt} 0 AND expire_at {gt} now
 UNION ALL
-SELECT NULL, NULL
-WHERE NOT EXISTS (SELECT FROM timed)
-    -- READ COMMITTED and READ UNCOMMITTED, which is the same, see what is there.
-    AND NOT pg_catalog.starts_with(pg_catalog.current_setting('transaction_isolation'), 'read')"
+SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}"
     )
 }
 
-/// Parameters: as [`verify`]. A row with true if the row is free in this transaction, with false if it is so below a
-/// savepoint only; with NULL as there. The commit wakes the waiters of the key.
-pub(in super::super) fn release_in(table: &str) -> String {
+/// Parameters: as [`verify`]. Frees the row. The commit wakes the waiters of the key.
+pub(in super::super) fn release_in(table: &str, idle_limit: Option<Duration>) -> String {
     let [eq, gt] = ["=", ">"].map(operator);
-    let limited = idle_limit();
+    let (limited, snapshot) = (limit_idling(idle_limit), snapshot());
     let tell = tell_freed(table, "true");
     format!(
         "WITH locked AS MATERIALIZED (
     -- A row that has changed since the snapshot is a serialization error here, whatever the change.
-    SELECT true AS found FROM {table} WHERE lock_key {eq} $1 FOR UPDATE
+    SELECT true AS found FROM {table} WHERE lock_key {eq} {KEY} FOR UPDATE
 ), freed AS (
     UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
-    WHERE (SELECT found FROM locked) AND t.lock_key {eq} $1 AND t.lease_id {eq} $2 AND t.fence_token {eq} $3 AND t.reentrant_count {gt} 0
-        AND t.expire_at {gt} {NOW}
+    WHERE (SELECT found FROM locked) AND t.lock_key {eq} {KEY} AND t.lease_id {eq} {LEASE}
+        AND t.fence_token {eq} {TOKEN} AND t.reentrant_count {gt} 0 AND t.expire_at {gt} {NOW}
     RETURNING t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid AS whole, {tell} AS told, {limited} AS limited
 )
-SELECT whole, told, limited FROM freed
+SELECT CASE WHEN whole THEN '{RELEASED_WHOLE}' ELSE '{BELOW_SAVEPOINT}' END FROM freed
 UNION ALL
-SELECT NULL, NULL, NULL
-WHERE NOT EXISTS (SELECT FROM {table} WHERE lock_key {eq} $1)
-    AND NOT pg_catalog.starts_with(pg_catalog.current_setting('transaction_isolation'), 'read')"
+SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM {table} WHERE lock_key {eq} {KEY}) AND {snapshot}"
     )
+}
+
+const KEY: &str = "$1::pg_catalog.text";
+const LEASE: &str = "$2::pg_catalog.text::pg_catalog.uuid";
+const TOKEN: &str = "$3::pg_catalog.text::bigint";
+
+/// READ COMMITTED and READ UNCOMMITTED, which is the same, see what is there.
+fn snapshot() -> &'static str {
+    "NOT pg_catalog.starts_with(pg_catalog.current_setting('transaction_isolation'), 'read')"
 }
 
 /// In a user's session, whose `search_path` may lead to other operators of the name.
@@ -116,15 +127,17 @@ fn operator(name: &str) -> String {
     format!("OPERATOR(pg_catalog.{name})")
 }
 
-/// Lets the transaction idle for $4 ms at most, unless its limit is lower already.
-fn idle_limit() -> String {
-    let [eq, gt, times] = ["=", ">", "*"].map(operator);
+/// Lets the transaction idle for `limit` at most, unless its limit is lower already. Gives text.
+fn limit_idling(limit: Option<Duration>) -> String {
+    let Some(limit) = limit else {
+        return "''".to_owned();
+    };
+    let [eq, gt] = ["=", ">"].map(operator);
     let name = "'idle_in_transaction_session_timeout'";
     let current = format!("pg_catalog.current_setting({name})::pg_catalog.interval");
-    let zero = "'0'::pg_catalog.interval";
-    let limit = format!("('1 ms'::pg_catalog.interval {times} $4::double precision)");
+    let millis = limit.as_millis();
     format!(
-        "CASE WHEN {current} {eq} {zero} OR {current} {gt} {limit}
-    THEN pg_catalog.set_config({name}, $4::pg_catalog.text, true) END"
+        "CASE WHEN {current} {eq} '0'::pg_catalog.interval OR {current} {gt} '{millis} ms'::pg_catalog.interval
+    THEN pg_catalog.set_config({name}, '{millis}', true) END"
     )
 }

@@ -1,0 +1,144 @@
+//! Statements in a transaction of the user's: what a driver must do for them, and what the databases share.
+//!
+//! The SQL is written once for each database. A driver only carries it: see [`FenceConnection`].
+
+mod error;
+mod over_sqlx;
+mod statement;
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+pub use self::error::DriverError;
+pub use self::statement::FenceStatement;
+#[cfg(feature = "postgres")]
+pub(crate) use self::statement::literal;
+use super::{Database, FenceSource, StoreError, StoreErrorKind, StoreFuture};
+use crate::key::Key;
+
+/// A transaction of the user's, over any driver, in which a lock can be checked or end.
+///
+/// Implemented for [`sqlx::Transaction`] and the connections of the compiled-in databases. The crates
+/// `dblock-tokio-postgres`, `dblock-sea-orm` and `dblock-diesel-async` have it for their drivers.
+///
+/// # To write one
+/// An implementation carries statements; it knows nothing of locks. What it must do:
+///
+/// - Run each statement **in the user's transaction**, on its connection: not on a connection of a pool, not in a
+///   transaction or savepoint of its own.
+/// - Run it **once**, and return the driver's error. It never sends a statement again.
+/// - Tell the database's own error code: [`DriverError`].
+///
+/// The suite `dblock-conformance` has `fence_conformance!`, a few lines of test that tell an implementation that does
+/// otherwise. A statement is one SQL statement, whose parameters and answers are text, never NULL. It may have any number of
+/// parameters, and an answer any number of rows, in no particular order.
+///
+/// ```
+/// use dblock::fence::{Database, DriverError, FenceConnection, FenceStatement};
+/// use dblock::store::StoreFuture;
+/// # mod some_driver {
+/// #     pub struct Error { pub sqlstate: Option<&'static str> }
+/// #     pub struct Transaction;
+/// #     impl Transaction {
+/// #         pub async fn query(&mut self, _: &str, _: &[&str]) -> Result<Vec<String>, Error> { Ok(Vec::new()) }
+/// #         pub async fn execute(&mut self, _: &str, _: &[&str]) -> Result<u64, Error> { Ok(0) }
+/// #     }
+/// # }
+///
+/// /// A transaction of `some_driver`, which speaks to PostgreSQL.
+/// struct Fence<'t>(&'t mut some_driver::Transaction);
+///
+/// impl FenceConnection for Fence<'_> {
+///     fn database(&self) -> Database {
+///         Database::Postgres
+///     }
+///
+///     fn query<'a>(&'a mut self, statement: &'a FenceStatement) -> StoreFuture<'a, Result<Vec<String>, DriverError>> {
+///         Box::pin(async move {
+///             let rows = self.0.query(&statement.sql(), &statement.parameters()).await;
+///             rows.map_err(failed)
+///         })
+///     }
+///
+///     fn execute<'a>(&'a mut self, statement: &'a FenceStatement) -> StoreFuture<'a, Result<u64, DriverError>> {
+///         Box::pin(async move {
+///             let rows = self.0.execute(&statement.sql(), &statement.parameters()).await;
+///             rows.map_err(failed)
+///         })
+///     }
+/// }
+///
+/// fn failed(error: some_driver::Error) -> DriverError {
+///     match error.sqlstate {
+///         Some(code) => DriverError::refused("what the server says").with_code(code),
+///         None => DriverError::broken("what went wrong"),
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a transaction in which a fence token can be checked",
+    label = "expected a transaction on the database that keeps the lock",
+    note = "begin a transaction, `let mut tx = pool.begin().await?;`, and pass it: `verify_in(&mut tx)`",
+    note = "sqlx needs the database's feature of dblock: `postgres`, `mysql` or `sqlite`",
+    note = "tokio-postgres, SeaORM and diesel-async have crates: `dblock-tokio-postgres`, `dblock-sea-orm`, `dblock-diesel-async`"
+)]
+pub trait FenceConnection: Send {
+    /// The database at the other end.
+    fn database(&self) -> Database;
+
+    /// Runs one statement and returns the first column of its rows, which is text and never NULL.
+    fn query<'a>(
+        &'a mut self,
+        statement: &'a FenceStatement,
+    ) -> StoreFuture<'a, Result<Vec<String>, DriverError>>;
+
+    /// Runs one statement that returns no rows, and returns how many rows it wrote.
+    fn execute<'a>(&'a mut self, statement: &'a FenceStatement) -> StoreFuture<'a, Result<u64, DriverError>>;
+}
+
+/// The lease that a fence check looks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FenceCheck<'a> {
+    pub(crate) source: &'a FenceSource,
+    pub(crate) key: &'a Key,
+    pub(crate) lease_id: Uuid,
+    pub(crate) fence_token: i64,
+}
+
+impl FenceCheck<'_> {
+    /// The statement `sql`, whose parameters are `$1` the key, `$2` the lease as hexadecimal digits, `$3` the token.
+    pub(crate) fn statement(&self, sql: &str) -> FenceStatement {
+        let (key, lease_id) = (self.key.as_str().to_owned(), self.lease_id.simple().to_string());
+        let values = [key, lease_id, self.fence_token.to_string()];
+        FenceStatement::new(self.source.database, sql, values)
+    }
+}
+
+/// The one row of an answer, or none.
+pub(crate) fn one_row(rows: Vec<String>) -> Result<Option<String>, StoreError> {
+    let mut rows = rows.into_iter();
+    let row = rows.next();
+    match rows.next() {
+        None => Ok(row),
+        Some(_) => Err(unreadable("more than one row")),
+    }
+}
+
+/// The time left of a lease, from an answer in µs.
+pub(crate) fn time_left(answer: &str) -> Result<Duration, StoreError> {
+    match answer.parse() {
+        Ok(micros) => Ok(Duration::from_micros(micros)),
+        Err(_) => Err(unreadable(answer)),
+    }
+}
+
+/// The driver answers something else than the database.
+pub(crate) fn unreadable(answer: &str) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Other,
+        format!(
+            "the transaction's driver answers {answer:?} to a fence check: its `FenceConnection` is at fault"
+        ),
+    )
+}

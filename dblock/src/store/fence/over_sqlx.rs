@@ -1,0 +1,141 @@
+//! sqlx as a driver.
+
+use sqlx::error::DatabaseError;
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::{Database, DriverError, FenceConnection, FenceStatement};
+use crate::store::StoreFuture;
+
+macro_rules! fence_connection {
+    ($feature:literal, $database:ident, $driver:ty, $connection:ty, $query:ident, $code:expr) => {
+        #[cfg(feature = $feature)]
+        #[diagnostic::do_not_recommend]
+        impl FenceConnection for $connection {
+            fn database(&self) -> Database {
+                Database::$database
+            }
+
+            fn query<'a>(
+                &'a mut self,
+                statement: &'a FenceStatement,
+            ) -> StoreFuture<'a, Result<Vec<String>, DriverError>> {
+                Box::pin(async move {
+                    let rows = $query!(statement).fetch_all(self).await;
+                    // Unchecked, because the session may call its text something else, such as binary.
+                    let answers =
+                        rows.and_then(|rows| rows.iter().map(|row| row.try_get_unchecked(0)).collect());
+                    answers.map_err(|error| failed(error, $code))
+                })
+            }
+
+            fn execute<'a>(
+                &'a mut self,
+                statement: &'a FenceStatement,
+            ) -> StoreFuture<'a, Result<u64, DriverError>> {
+                Box::pin(async move {
+                    let done = $query!(statement).execute(self).await;
+                    done.map(|done| done.rows_affected())
+                        .map_err(|error| failed(error, $code))
+                })
+            }
+        }
+
+        #[cfg(feature = $feature)]
+        #[diagnostic::do_not_recommend]
+        impl FenceConnection for sqlx::Transaction<'_, $driver> {
+            fn database(&self) -> Database {
+                Database::$database
+            }
+
+            fn query<'a>(
+                &'a mut self,
+                statement: &'a FenceStatement,
+            ) -> StoreFuture<'a, Result<Vec<String>, DriverError>> {
+                <$connection as FenceConnection>::query(&mut **self, statement)
+            }
+
+            fn execute<'a>(
+                &'a mut self,
+                statement: &'a FenceStatement,
+            ) -> StoreFuture<'a, Result<u64, DriverError>> {
+                <$connection as FenceConnection>::execute(&mut **self, statement)
+            }
+        }
+    };
+}
+
+/// One message and nothing prepared: preparing would be a round trip of its own.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+macro_rules! as_text {
+    ($statement:expr) => {
+        sqlx::raw_sql(AssertSqlSafe($statement.text()))
+    };
+}
+
+/// Prepared once: SQLite has no round trips.
+#[cfg(feature = "sqlite")]
+macro_rules! prepared {
+    ($statement:expr) => {{
+        let query = sqlx::query(AssertSqlSafe($statement.sql()));
+        $statement
+            .parameters()
+            .into_iter()
+            .fold(query, sqlx::query::Query::bind)
+    }};
+}
+
+fence_connection!(
+    "postgres",
+    Postgres,
+    sqlx::Postgres,
+    sqlx::PgConnection,
+    as_text,
+    postgres_code
+);
+fence_connection!(
+    "mysql",
+    MySql,
+    sqlx::MySql,
+    sqlx::MySqlConnection,
+    as_text,
+    mysql_code
+);
+fence_connection!(
+    "sqlite",
+    Sqlite,
+    sqlx::Sqlite,
+    sqlx::SqliteConnection,
+    prepared,
+    sqlite_code
+);
+
+/// `code` is `None` for an error that ends the session.
+fn failed(error: sqlx::Error, code: fn(&dyn DatabaseError) -> Option<String>) -> DriverError {
+    let answer = error.as_database_error();
+    let failed = match answer.and_then(|answer| Some((answer.message(), code(answer)?))) {
+        Some((message, code)) => DriverError::refused(message).with_code(code),
+        None => DriverError::broken(error.to_string()),
+    };
+    failed.with_source(error)
+}
+
+/// An error of the two higher severities ends the session, without saying what became of the statement.
+#[cfg(feature = "postgres")]
+fn postgres_code(answer: &dyn DatabaseError) -> Option<String> {
+    use sqlx::postgres::{PgDatabaseError, PgSeverity};
+
+    let answer = answer.try_downcast_ref::<PgDatabaseError>()?;
+    let ends = matches!(answer.severity(), PgSeverity::Fatal | PgSeverity::Panic);
+    (!ends).then(|| answer.code().to_owned())
+}
+
+#[cfg(feature = "mysql")]
+fn mysql_code(answer: &dyn DatabaseError) -> Option<String> {
+    let answer = answer.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
+    Some(answer.number().to_string())
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite_code(answer: &dyn DatabaseError) -> Option<String> {
+    answer.code().map(Into::into)
+}
