@@ -19,6 +19,7 @@ const ARGUMENTS: Arguments = Arguments {
         ("max_hold", "max_hold = \"10m\""),
         ("hold_min", "hold_min = \"1s\""),
         ("on_lost", "on_lost = \"signal\""),
+        ("tx", "tx = tx"),
         ("on_busy", "on_busy = Ok(())"),
         ("on_error", "on_error = |error| Err(error.into())"),
         ("crate", "crate = my_framework::dblock"),
@@ -40,6 +41,7 @@ const ARGUMENTS: Arguments = Arguments {
         ("locks", "manager"),
         ("pool", "manager"),
         ("client", "manager"),
+        ("transaction", "tx"),
     ],
     of_bare_text: "key",
     such_as: "ttl = \"30s\"",
@@ -56,6 +58,8 @@ pub(crate) struct Args {
     pub(crate) max_hold: Option<Length>,
     pub(crate) hold_min: Option<Length>,
     pub(crate) on_lost: Option<OnLost>,
+    /// The argument that is the transaction.
+    pub(crate) tx: Option<Ident>,
     pub(crate) on_busy: Option<Expr>,
     pub(crate) on_error: Option<Expr>,
     pub(crate) krate: Path,
@@ -74,6 +78,7 @@ impl Args {
             max_hold: None,
             hold_min: None,
             on_lost: None,
+            tx: None,
             on_busy: None,
             on_error: None,
             krate: parse_quote!(::dblock),
@@ -93,7 +98,27 @@ impl Args {
                 "`key` is missing; name the resource to lock, such as `key = \"order:{order_id}\"`",
             ));
         }
+        if let Some(tx) = &args.tx {
+            args.check_with(tx, errors);
+        }
         args
+    }
+
+    /// Arguments that do not go together with a transaction.
+    fn check_with(&self, tx: &Ident, errors: &mut Errors) {
+        if self.hold_min.is_some() {
+            errors.push(syn::Error::new(
+                tx.span(),
+                "a lock that ends with a transaction cannot have `hold_min`: the commit frees the key; remove one of the two",
+            ));
+        }
+        if matches!(self.wait, Some(Wait::Forever)) {
+            errors.push(syn::Error::new(
+                tx.span(),
+                "a transaction must not wait for ever: two of them that take two keys in opposite order would wait for \
+                 each other; give a `wait` such as \"5s\"",
+            ));
+        }
     }
 
     fn set(&mut self, Pair { name, value }: &Pair) -> syn::Result<()> {
@@ -111,6 +136,7 @@ impl Args {
             "max_hold" => self.max_hold = Some(values::length("max_hold", value)?),
             "hold_min" => self.hold_min = Some(values::length("hold_min", value)?),
             "on_lost" => self.on_lost = Some(values::on_lost(value)?),
+            "tx" => self.tx = Some(values::argument(value)?),
             "on_busy" => self.on_busy = Some(value.clone()),
             "on_error" => {
                 self.on_error = Some(values::no_literal(

@@ -1,11 +1,12 @@
 //! Mistakes in a function that can be found before the compiler looks at it.
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::ReturnType;
+use syn::ext::IdentExt as _;
+use syn::{FnArg, Ident, Pat, PatType, ReturnType, Type};
 
 use crate::args::Args;
 use crate::errors::Errors;
-use crate::function::Function;
+use crate::function::{Function, Scope};
 
 /// The function must be async.
 pub(crate) fn signature(function: &Function, errors: &mut Errors) {
@@ -45,6 +46,36 @@ pub(crate) fn return_type(function: &Function, locks: &[Args], errors: &mut Erro
             function.sig.ident.span(),
             "this function returns nothing, so it cannot say that the lock failed; return `Result<(), E>` \
              where `E: From<dblock::LockError>`, or say what to do with `on_error = |error| …`",
+        ));
+    }
+}
+
+/// The argument that is the transaction must be there, and borrowed: the caller commits.
+pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors: &mut Errors) {
+    let Some(found) = scope.find(&tx.unraw().to_string()) else {
+        errors.push(syn::Error::new(
+            tx.span(),
+            format!("`{tx}` is not an argument of this function. {}", scope.listed()),
+        ));
+        return;
+    };
+    let ty = function.sig.inputs.iter().find_map(|input| match input {
+        FnArg::Typed(PatType { pat, ty, .. }) => match &**pat {
+            Pat::Ident(name) if name.ident == *found => Some(&**ty),
+            _ => None,
+        },
+        FnArg::Receiver(_) => None,
+    });
+    // What other attributes have made of the arguments is left to the compiler.
+    if let Some(ty) = ty
+        && !matches!(ty, Type::Reference(reference) if reference.mutability.is_some())
+    {
+        errors.push(syn::Error::new_spanned(
+            ty,
+            format!(
+                "the caller begins and commits the transaction, so the function borrows it: write \
+                 `{tx}: &mut Transaction<'_, _>`"
+            ),
         ));
     }
 }

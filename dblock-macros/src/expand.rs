@@ -70,6 +70,9 @@ pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
     if let Some(desugared) = &desugared {
         scope.unpack(&desugared.unpacked_names);
     }
+    for tx in locks.iter().filter_map(|lock| lock.tx.as_ref()) {
+        check::transaction(tx, &function, &scope, &mut errors);
+    }
     let keys: Vec<_> = locks
         .iter()
         .filter_map(|lock| Some(lock::key(lock.key.as_ref()?, &lock.krate, &scope, &mut errors)))

@@ -99,7 +99,27 @@ pub(crate) fn under_lock(
     };
     let block = in_braces_of(&function.body, body.clone());
     let future = quote_spanned!(function.body.span()=> async move);
-    let result = quote!(#private::run(#given, #key_name, #options_name, #future #block).await);
+    let result = match &lock.tx {
+        None => quote!(#private::run(#given, #key_name, #options_name, #future #block).await),
+        Some(tx) => {
+            let Locals {
+                hold, output: value, ..
+            } = &locals;
+            // The body takes a borrow, so that the transaction is there after it.
+            quote! {{
+                match #private::enter_in(#given, #key_name, #options_name, &mut *#tx).await {
+                    #private::Ok(#hold) => {
+                        let #value = {
+                            let #tx = &mut *#tx;
+                            #private::run_in(&#hold, #future #block).await
+                        };
+                        #private::end_in(#hold, #value, &mut *#tx).await
+                    }
+                    #private::Err(#value) => #private::Err(#value),
+                }
+            }}
+        }
+    };
     let result = returned(lock, &private, output, &locals, &result);
     quote! {
         let #key_name = #key;
@@ -154,6 +174,7 @@ struct Locals {
     key: Ident,
     manager: Ident,
     options: Ident,
+    hold: Ident,
     output: Ident,
     error: Ident,
 }
@@ -165,6 +186,7 @@ impl Locals {
             key: name("key"),
             manager: name("manager"),
             options: name("options"),
+            hold: name("hold"),
             output: name("output"),
             error: name("error"),
         }

@@ -67,6 +67,19 @@ pub(crate) fn no_literal(value: &Expr, wanted: &str) -> syn::Result<Expr> {
     }
 }
 
+/// The name of an argument of the function.
+pub(crate) fn argument(value: &Expr) -> syn::Result<Ident> {
+    if let Expr::Path(path) = value
+        && let Some(name) = path.path.get_ident()
+    {
+        return Ok(name.clone());
+    }
+    Err(syn::Error::new_spanned(
+        value,
+        "`tx` is the name of the argument that is the transaction, such as `tx = tx`",
+    ))
+}
+
 pub(crate) fn key(value: &Expr) -> syn::Result<Key> {
     match literal(value) {
         Some(Lit::Str(text)) => Ok(Key::Template(text.clone())),

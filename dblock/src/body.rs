@@ -115,12 +115,24 @@ where
 
 /// Runs `body` under the lock: in the call chain, in a span, stopped on loss, and with its panic caught.
 fn inside<F: Future>(hold: &Hold, body: F) -> Supervised<Caught<F>> {
+    let body = AssertUnwindSafe(linked(hold, body)).catch_unwind();
+    supervise([hold.lease()], body)
+}
+
+fn linked<F: Future>(hold: &Hold, body: F) -> Linked<Instrumented<F>> {
     let lease = hold.lease();
     let span = tracing::debug_span!("distributed_lock", key = %lease.key(), owner = %lease.owner(),
         fence_token = lease.fence_token());
-    let link = Link::inside_current(lease, hold.engine());
-    let body = AssertUnwindSafe(link.scope(body.instrument(span))).catch_unwind();
-    supervise([hold.lease()], body)
+    Link::inside_current(lease, hold.engine()).scope(body.instrument(span))
+}
+
+/// Runs `body` under a lock that ends with a transaction: the caller ends the hold.
+#[cfg(feature = "sql")]
+pub(crate) fn in_transaction<F: Future>(
+    hold: &Hold,
+    body: F,
+) -> impl Future<Output = Result<F::Output, LockError>> + use<F> {
+    supervise([hold.lease()], linked(hold, body)).map(Ended::in_time)
 }
 
 async fn finish<T>(hold: Hold, ended: Ended<std::thread::Result<T>>) -> Result<T, LockError> {

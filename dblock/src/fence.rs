@@ -4,15 +4,36 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::engine::{EngineHandle, Hold, Lease};
 use crate::error::{LockError, LostReason};
+use crate::key::Key;
+use crate::options::LockOptions;
 pub use crate::store::Database;
-use crate::store::fence::FenceCheck;
 pub use crate::store::fence::{DriverError, FenceConnection, FenceStatement};
-use crate::store::{self, InspectFilter, Store, StoreError, StoreErrorKind};
+use crate::store::fence::{FenceCheck, driver_error};
+use crate::store::{self, InspectFilter, LockRow, Store, StoreError, StoreErrorKind};
 
 /// Time limit of the manager's own read of a row.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Calls a function of the store's own, for the database that keeps the lock.
+macro_rules! on_its_database {
+    ($function:ident($connection:expr, $check:expr)) => {{
+        expect($connection, $check)?;
+        match $check.source.database {
+            #[cfg(feature = "postgres")]
+            Database::Postgres => store::postgres::$function($connection, $check).await,
+            #[cfg(feature = "mysql")]
+            Database::MySql => store::mysql::$function($connection, $check).await,
+            #[cfg(feature = "sqlite")]
+            Database::Sqlite => store::sqlite::$function($connection, $check).await,
+            #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+            _ => unreachable!("a fence source comes from a store that is compiled in"),
+        }
+    }};
+}
 
 /// Runs the check for `lease`.
 pub(crate) async fn verify(
@@ -20,37 +41,150 @@ pub(crate) async fn verify(
     engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
+    if lease.is_kept_in_transaction() {
+        return same_transaction(lease, engine, transaction).await;
+    }
     let check = prepare(lease, engine).await?;
-    let verified = ask(transaction, &check).await;
+    let verified = verify_in(transaction, &check).await;
     if verified.map_err(|error| failed(lease, error))?.is_some() {
         return lease.check();
     }
     Err(refused(lease, engine).await)
 }
 
-/// Writes the end of `hold` into the transaction. The release that the engine sends by itself finds the row locked
-/// until the transaction ends; after a rollback it frees the row.
-pub(crate) async fn release(hold: Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
+/// Refuses options that make no sense for a lock that ends with a transaction.
+pub(crate) fn check_options(options: &LockOptions) -> Result<(), LockError> {
+    if options.hold_min.is_some() {
+        return Err(no_hold_min());
+    }
+    Ok(())
+}
+
+fn no_hold_min() -> LockError {
+    LockError::invalid(
+        "a lock with `hold_min` cannot end with a transaction: the row would be free before that time is over",
+    )
+}
+
+/// Whether the release is written into the transaction before the body runs. A transaction of SQLite keeps every other
+/// writer out from there on, so there it is written last.
+pub(crate) fn is_kept_at_once(engine: &EngineHandle) -> bool {
+    engine
+        .fence_source()
+        .is_none_or(|source| source.database != Database::Sqlite)
+}
+
+/// Writes the end of the lock into the transaction, which keeps the key from here on. After a rollback the engine's own
+/// release frees the row.
+pub(crate) async fn keep(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
     let (lease, engine) = (hold.lease(), hold.engine());
     if lease.keeps_hold_min() {
-        return Err(LockError::invalid(
-            "a lock with `hold_min` cannot end with a transaction: the row would be free before that time is over",
-        ));
+        return Err(no_hold_min());
     }
-    if lease.hold_count() > 1 {
+    if lease.hold_count() > 1 || lease.is_kept_in_transaction() {
         return verify(lease, engine, transaction).await;
     }
     let check = prepare(lease, engine).await?;
     let released = release_in(transaction, &check).await;
     if released.map_err(|error| failed(lease, error))? {
-        return Ok(());
+        return lease.keep_in_transaction();
     }
     Err(refused(lease, engine).await)
+}
+
+/// Right before the commit: the transaction must still be the one that keeps the lock. If the body swallowed an error that
+/// ended it, the commit would be a rollback, and its answer would not say so.
+pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
+    let (lease, engine) = (hold.lease(), hold.engine());
+    if !lease.is_kept_in_transaction() {
+        // An outer hold goes on. It was checked in this transaction, or the lease has ended since.
+        return lease.check();
+    }
+    let check = check_of(lease, engine)?;
+    let written = is_written_by(engine, &check, transaction).await?;
+    if written {
+        return Ok(());
+    }
+    let message = "the transaction that keeps the lock was over before its commit: the body ended it, rolled back to a \
+                   savepoint, or swallowed an error that ended it, such as a deadlock. Nothing of it stands";
+    Err(failed(lease, StoreError::new(StoreErrorKind::Conflict, message)))
+}
+
+/// A lock that ends with a transaction cannot be checked in another one: that would wait for the first.
+async fn same_transaction(
+    lease: &Lease,
+    engine: &EngineHandle,
+    transaction: &mut dyn FenceConnection,
+) -> Result<(), LockError> {
+    let check = check_of(lease, engine)?;
+    if is_written_by(engine, &check, transaction).await? {
+        return lease.check();
+    }
+    let message = "this lock ends with another transaction: do the work in that one";
+    Err(failed(
+        lease,
+        StoreError::new(StoreErrorKind::Unsupported, message),
+    ))
+}
+
+/// Whether this lock's release is written in this very transaction, and not committed.
+pub(crate) async fn is_kept_by(
+    engine: &EngineHandle,
+    key: &Key,
+    (lease_id, fence_token): (Uuid, i64),
+    transaction: &mut dyn FenceConnection,
+) -> Result<bool, LockError> {
+    let Some(source) = engine.fence_source() else {
+        return Ok(false);
+    };
+    let check = FenceCheck {
+        source,
+        key,
+        lease_id,
+        fence_token,
+    };
+    is_written_by(engine, &check, transaction).await
+}
+
+async fn is_written_by(
+    engine: &EngineHandle,
+    check: &FenceCheck<'_>,
+    transaction: &mut dyn FenceConnection,
+) -> Result<bool, LockError> {
+    let read = reads_release(transaction, check).await;
+    let failed = |source| LockError::Store {
+        key: Some(check.key.clone()),
+        waited: Duration::ZERO,
+        source,
+    };
+    let read = read.map_err(failed)?;
+    if !read || check.source.database == Database::Postgres {
+        return Ok(read);
+    }
+    // Asked afterwards: if it is not committed even now, this transaction is the one that has written it.
+    let rows = committed_rows(engine, check.key).await?;
+    if rows
+        .iter()
+        .any(|row| row.lease_id == check.lease_id && row.reentrant_count > 0)
+    {
+        return Ok(true);
+    }
+    Err(failed(StoreError::new(
+        StoreErrorKind::Conflict,
+        "another transaction that kept this lock has just ended: roll this one back and begin it anew",
+    )))
 }
 
 /// From here on the lock leaves this process through the store only, and the row names the owner.
 async fn prepare<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<FenceCheck<'a>, LockError> {
     lease.check()?;
+    let check = check_of(lease, engine)?;
+    // A transaction of SQLite keeps every other writer out, so there the statement itself writes the token.
+    lease.pin(check.source.database != Database::Sqlite).await?;
+    Ok(check)
+}
+
+fn check_of<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<FenceCheck<'a>, LockError> {
     let source = engine.fence_source().ok_or_else(|| {
         let error = StoreError::new(
             StoreErrorKind::Unsupported,
@@ -58,8 +192,6 @@ async fn prepare<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<Fence
         );
         failed(lease, error)
     })?;
-    // A transaction of SQLite keeps every other writer out, so there the statement itself writes the token.
-    lease.pin(source.database != Database::Sqlite).await?;
     Ok(FenceCheck {
         source,
         key: lease.key(),
@@ -68,39 +200,46 @@ async fn prepare<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<Fence
     })
 }
 
-/// Asks the database of `connection`.
-async fn ask(
+async fn verify_in(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
 ) -> Result<Option<Duration>, StoreError> {
-    expect(connection, check)?;
-    match check.source.database {
-        #[cfg(feature = "postgres")]
-        Database::Postgres => store::postgres::verify(connection, check).await,
-        #[cfg(feature = "mysql")]
-        Database::MySql => store::mysql::verify(connection, check).await,
-        #[cfg(feature = "sqlite")]
-        Database::Sqlite => store::sqlite::verify(connection, check).await,
-        #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-        _ => unreachable!("a fence source comes from a store that is compiled in"),
-    }
+    on_its_database!(verify(connection, check))
 }
 
-/// Frees the row in the transaction of `connection`.
 async fn release_in(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
 ) -> Result<bool, StoreError> {
-    expect(connection, check)?;
-    match check.source.database {
+    on_its_database!(release_in(connection, check))
+}
+
+/// Whether the transaction reads the row as released by this lease.
+async fn reads_release(
+    connection: &mut dyn FenceConnection,
+    check: &FenceCheck<'_>,
+) -> Result<bool, StoreError> {
+    on_its_database!(reads_release(connection, check))
+}
+
+/// The error of a transaction that did not begin.
+pub(crate) fn begin_failed(error: sqlx::Error) -> StoreError {
+    let message = format!("the transaction cannot begin: {error}");
+    StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
+}
+
+/// The error of a commit. Without an answer of the database's, it may have been carried out.
+pub(crate) fn commit_failed(database: Database, error: sqlx::Error) -> StoreError {
+    let error = driver_error(database, error);
+    match database {
         #[cfg(feature = "postgres")]
-        Database::Postgres => store::postgres::release_in(connection, check).await,
+        Database::Postgres => store::postgres::of_fence_check(error),
         #[cfg(feature = "mysql")]
-        Database::MySql => store::mysql::release_in(connection, check).await,
+        Database::MySql => store::mysql::of_fence_check(error),
         #[cfg(feature = "sqlite")]
-        Database::Sqlite => store::sqlite::release_in(connection, check).await,
+        Database::Sqlite => store::sqlite::of_fence_check(error),
         #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-        _ => unreachable!("a fence source comes from a store that is compiled in"),
+        _ => unreachable!("only sqlx's drivers that are compiled in have such a transaction"),
     }
 }
 
@@ -119,7 +258,7 @@ fn expect(connection: &dyn FenceConnection, check: &FenceCheck<'_>) -> Result<()
     ))
 }
 
-fn failed(lease: &Lease, source: StoreError) -> LockError {
+pub(crate) fn failed(lease: &Lease, source: StoreError) -> LockError {
     LockError::Store {
         key: Some(lease.key().clone()),
         waited: Duration::ZERO,
@@ -144,10 +283,16 @@ async fn refused(lease: &Lease, engine: &EngineHandle) -> LockError {
 /// Whether the manager's own connections see the lease that the transaction did not see. A plain read: the
 /// transaction may have locked the row.
 async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle) -> bool {
-    let filter = InspectFilter::new().prefix(lease.key().as_str()).limit(1);
-    let read = |store: Arc<dyn Store>| async move { store.inspect(&filter).await };
     // When the store cannot be asked, the transaction's answer stands.
-    let rows = engine.run(READ_TIMEOUT, read).await.unwrap_or_default();
-    rows.iter()
-        .any(|row| row.key == *lease.key() && row.lease_id == lease.id())
+    let rows = committed_rows(engine, lease.key()).await.unwrap_or_default();
+    rows.iter().any(|row| row.lease_id == lease.id())
+}
+
+/// The row of a key as the manager's own connections see it.
+async fn committed_rows(engine: &EngineHandle, key: &Key) -> Result<Vec<LockRow>, LockError> {
+    let filter = InspectFilter::new().prefix(key.as_str()).limit(1);
+    let read = |store: Arc<dyn Store>| async move { store.inspect(&filter).await };
+    let mut rows = engine.run(READ_TIMEOUT, read).await?;
+    rows.retain(|row| row.key == *key);
+    Ok(rows)
 }

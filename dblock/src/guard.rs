@@ -213,7 +213,7 @@ impl LockGuard {
         self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        crate::fence::release(self.hold, transaction).await
+        crate::fence::keep(&self.hold, transaction).await
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod default;
 mod operators;
+#[cfg(feature = "sql")]
+mod transaction;
 
 use std::fmt;
 use std::future::Future;
@@ -229,19 +231,17 @@ impl LockManager {
                  each other for good; give a wait"
             )));
         }
-        let owner = chain
-            .as_ref()
-            .map_or_else(Uuid::now_v7, |chain| chain.lease().owner());
-        let holder = self.holder(options.function);
-        engine
-            .acquire(AcquireCall {
-                key,
-                owner,
-                holder,
-                options: options.clone(),
-                nested: chain.is_some(),
-            })
-            .await
+        engine.acquire(self.call(key, options, chain.as_ref())).await
+    }
+
+    fn call(&self, key: Key, options: &LockOptions, chain: Option<&Link>) -> AcquireCall {
+        AcquireCall {
+            key,
+            owner: chain.map_or_else(Uuid::now_v7, |chain| chain.lease().owner()),
+            holder: self.holder(options.function),
+            options: options.clone(),
+            nested: chain.is_some(),
+        }
     }
 
     /// The text of the `holder` column: for people, and cut to fit.

@@ -19,6 +19,10 @@ use std::fmt;
 use std::future::Future;
 
 use crate::body;
+#[cfg(feature = "sql")]
+use crate::engine::Hold;
+#[cfg(feature = "sql")]
+use crate::fence::{self, FenceConnection};
 
 pub use std::concat;
 pub use std::format_args;
@@ -115,4 +119,60 @@ pub fn run<F: Future>(
         }
     };
     body::run(acquire, body)
+}
+
+/// As [`run`], step by step: takes a lock that ends with a transaction of the caller's.
+///
+/// # Errors
+/// Those of the acquire, and of the statement in the transaction.
+#[cfg(feature = "sql")]
+pub async fn enter_in(
+    manager: Option<&LockManager>,
+    key: String,
+    options: LockOptions,
+    tx: &mut dyn FenceConnection,
+) -> Result<InTransaction, LockError> {
+    let hold = match manager {
+        Some(manager) => manager.hold_in(&key, &options, tx).await?,
+        None => {
+            LockManager::default_manager()?
+                .hold_in(&key, &options, tx)
+                .await?
+        }
+    };
+    Ok(InTransaction(hold))
+}
+
+/// A lock that ends with a transaction.
+#[cfg(feature = "sql")]
+#[derive(Debug)]
+pub struct InTransaction(Hold);
+
+/// Runs the body.
+///
+/// # Errors
+/// [`LockError::Lost`].
+#[cfg(feature = "sql")]
+pub fn run_in<F: Future>(
+    hold: &InTransaction,
+    body: F,
+) -> impl Future<Output = Result<F::Output, LockError>> + use<F> {
+    body::in_transaction(&hold.0, body)
+}
+
+/// The body has ended.
+///
+/// # Errors
+/// That of the body's lock, or of the statement in the transaction.
+#[cfg(feature = "sql")]
+pub async fn end_in<T>(
+    hold: InTransaction,
+    result: Result<T, LockError>,
+    tx: &mut dyn FenceConnection,
+) -> Result<T, LockError> {
+    let value = result?;
+    if !fence::is_kept_at_once(hold.0.engine()) {
+        fence::keep(&hold.0, tx).await?;
+    }
+    Ok(value)
 }

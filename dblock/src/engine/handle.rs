@@ -99,7 +99,7 @@ impl EngineHandle {
     /// The lease of a key that a transaction keeps although the call that took it has returned. The transaction may have
     /// ended unnoticed.
     #[cfg(feature = "sql")]
-    pub(crate) fn left_in_transaction(&self, key: &Key) -> Option<Uuid> {
+    pub(crate) fn left_in_transaction(&self, key: &Key) -> Option<(Uuid, i64)> {
         self.shared.left_in_transaction(key)
     }
 

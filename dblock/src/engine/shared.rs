@@ -213,7 +213,7 @@ impl Shared {
 
     /// The lease of a key that a transaction keeps although its owner has left.
     #[cfg(feature = "sql")]
-    pub(super) fn left_in_transaction(&self, key: &Key) -> Option<uuid::Uuid> {
+    pub(super) fn left_in_transaction(&self, key: &Key) -> Option<(uuid::Uuid, i64)> {
         let cell = self.shard(key).get(key).cloned()?;
         let state = lock(&cell.state);
         state.machine.left_in_transaction()

@@ -11,6 +11,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub use self::error::DriverError;
+pub(crate) use self::over_sqlx::driver_error;
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::literal;

@@ -109,6 +109,21 @@ fence_connection!(
     sqlite_code
 );
 
+/// An error of sqlx on this database.
+pub(crate) fn driver_error(database: Database, error: sqlx::Error) -> DriverError {
+    let code = match database {
+        #[cfg(feature = "postgres")]
+        Database::Postgres => postgres_code,
+        #[cfg(feature = "mysql")]
+        Database::MySql => mysql_code,
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite => sqlite_code,
+        #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+        _ => |_: &dyn DatabaseError| None,
+    };
+    failed(error, code)
+}
+
 /// `code` is `None` for an error that ends the session.
 fn failed(error: sqlx::Error, code: fn(&dyn DatabaseError) -> Option<String>) -> DriverError {
     let answer = error.as_database_error();

@@ -29,6 +29,17 @@ pub(crate) async fn release_in(
     Ok(freed.map_err(error::of_fence_check)? > 0)
 }
 
+/// Whether the row is released by the lease, and no other transaction has it locked: then this one has written that, or
+/// another one that has ended meanwhile. A plain read could see what another transaction has not committed.
+pub(crate) async fn reads_release(
+    connection: &mut dyn FenceConnection,
+    check: &FenceCheck<'_>,
+) -> Result<bool, StoreError> {
+    let statement = check.statement(&sql::reads_release(&check.source.table));
+    let rows = connection.query(&statement).await;
+    Ok(one_row(rows.map_err(error::of_fence_check)?)?.is_some())
+}
+
 /// What is left of the lease, whose row is locked by `how` from here on.
 ///
 /// The statement reads the clock when it starts, and may then wait for the row. So the time that it took counts as passed,

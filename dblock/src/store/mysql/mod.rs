@@ -22,7 +22,8 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use uuid::Uuid;
 
-pub(crate) use self::fence::{release_in, verify};
+pub(crate) use self::error::of_fence_check;
+pub(crate) use self::fence::{reads_release, release_in, verify};
 
 use self::one::Statements;
 use self::session::Session;

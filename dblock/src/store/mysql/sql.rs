@@ -139,6 +139,15 @@ pub(super) fn release_in(table: &str) -> String {
     )
 }
 
+/// Parameters: as [`verify`]. Returns a row if it is released by the lease, and no other transaction has it locked.
+pub(super) fn reads_release(table: &str) -> String {
+    format!(
+        "SELECT 'released' FROM {table} \
+         WHERE lock_key = $1 AND lease_id = {LEASE} AND fence_token = {TOKEN} AND reentrant_count = 0 \
+         FOR UPDATE SKIP LOCKED"
+    )
+}
+
 /// The keys for `IN (…)`; empty if there are none.
 pub(super) fn key_list<'a>(keys: impl Iterator<Item = &'a Key>) -> String {
     keys.map(|key| hex(key.as_str().as_bytes()))

@@ -29,7 +29,7 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 }
 
 /// An error of the fence check, in a user's transaction.
-pub(super) fn of_fence_check(error: DriverError) -> StoreError {
+pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
     let read_only = "a fence check locks the row: begin a transaction that may write, on the primary";
     let missing = "this transaction does not find the lock table: begin it on the database that keeps the lock, and name \
                    the table with its schema in the builder's `table` if your sessions change `search_path`";

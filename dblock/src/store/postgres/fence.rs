@@ -47,6 +47,16 @@ pub(crate) async fn release_in(
     }
 }
 
+/// Whether this very transaction has written the row as released by the lease.
+pub(crate) async fn reads_release(
+    connection: &mut dyn FenceConnection,
+    check: &FenceCheck<'_>,
+) -> Result<bool, StoreError> {
+    let statement = check.statement(&sql::reads_release(&check.source.table));
+    let rows = connection.query(&statement).await;
+    Ok(one_row(rows.map_err(error::of_fence_check)?)?.is_some())
+}
+
 /// The answer of a statement; `None` when it finds no such lease.
 async fn ask(
     connection: &mut dyn FenceConnection,

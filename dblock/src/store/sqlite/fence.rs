@@ -30,3 +30,13 @@ pub(crate) async fn release_in(
     let freed = connection.execute(&statement).await;
     Ok(freed.map_err(error::of_fence_check)? > 0)
 }
+
+/// Whether the transaction reads the row as released by the lease.
+pub(crate) async fn reads_release(
+    connection: &mut dyn FenceConnection,
+    check: &FenceCheck<'_>,
+) -> Result<bool, StoreError> {
+    let statement = check.statement(&sql::reads_release(&check.source.table));
+    let rows = connection.query(&statement).await;
+    Ok(one_row(rows.map_err(error::of_fence_check)?)?.is_some())
+}

@@ -192,3 +192,11 @@ pub(super) fn release_in(table: &str) -> String {
         held = held()
     )
 }
+
+/// Parameters: as [`verify`]. Returns a row if it is released by the lease.
+pub(super) fn reads_release(table: &str) -> String {
+    format!(
+        "SELECT 'released' FROM {table} \
+         WHERE lock_key = $1 AND lease_id = {LEASE} AND fence_token = {TOKEN} AND reentrant_count = 0"
+    )
+}

@@ -367,8 +367,8 @@ impl<C> Held<C> {
     }
 
     /// The lease that a transaction keeps although its owner has left. The transaction may have ended unnoticed.
-    pub(super) fn left_in_transaction(&self) -> Option<Uuid> {
-        (self.in_transaction && self.is_left()).then_some(self.grant.lease_id)
+    pub(super) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
+        (self.in_transaction && self.is_left()).then_some((self.grant.lease_id, self.current.fence_token))
     }
 
     /// Answers `confirm` when the store has confirmed the change.

@@ -161,7 +161,7 @@ impl<C> Machine<C> {
 
     /// The lease that a transaction keeps although its owner has left. The transaction may have ended unnoticed.
     #[cfg(feature = "sql")]
-    pub(crate) fn left_in_transaction(&self) -> Option<Uuid> {
+    pub(crate) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
         self.held.as_ref().and_then(Held::left_in_transaction)
     }
 

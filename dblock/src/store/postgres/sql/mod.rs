@@ -35,7 +35,7 @@ mod rest;
 
 use std::sync::Arc;
 
-pub(super) use rest::{BELOW_SAVEPOINT, NOT_IN_SNAPSHOT, RELEASED_WHOLE, release_in, verify};
+pub(super) use rest::{BELOW_SAVEPOINT, NOT_IN_SNAPSHOT, RELEASED_WHOLE, reads_release, release_in, verify};
 
 use crate::store::table::TableName;
 

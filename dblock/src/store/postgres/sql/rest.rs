@@ -113,6 +113,17 @@ SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM {table} WHERE lock_key 
     )
 }
 
+/// Parameters: as [`verify`]. Returns a row if this very transaction has freed the row. Its own id is the row's, because
+/// [`release_in`] is refused below a savepoint.
+pub(in super::super) fn reads_release(table: &str) -> String {
+    let eq = operator("=");
+    format!(
+        "SELECT 'released' FROM {table} t
+WHERE t.lock_key {eq} {KEY} AND t.lease_id {eq} {LEASE} AND t.fence_token {eq} {TOKEN} AND t.reentrant_count {eq} 0
+    AND t.xmin {eq} pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid"
+    )
+}
+
 const KEY: &str = "$1::pg_catalog.text";
 const LEASE: &str = "$2::pg_catalog.text::pg_catalog.uuid";
 const TOKEN: &str = "$3::pg_catalog.text::bigint";

@@ -1,0 +1,182 @@
+//! Locks that end with a transaction.
+
+use sqlx::{Pool, Transaction};
+
+use super::LockManager;
+use crate::body;
+use crate::chain::Link;
+use crate::engine::Hold;
+use crate::error::LockError;
+use crate::fence::{self, FenceConnection};
+use crate::options::{LockOptions, Wait};
+use crate::transaction::begin;
+
+impl LockManager {
+    /// Takes the lock on `key`, begins a transaction on `pool`, and runs `body` in it. The transaction's commit frees the
+    /// lock: others enter after the commit and never before, and there is no moment between the two.
+    ///
+    /// The lock is waited for without a connection of the pool. While the transaction is open it keeps the key, for
+    /// however long that takes: no ttl runs, and nothing is renewed. When the body returns an error or panics, or the
+    /// future is dropped, the transaction is rolled back and the lock released. A nested call with the same key re-enters.
+    ///
+    /// `pool` must be of the database that keeps the lock. The commit costs what it costs without a lock: the lock adds
+    /// the acquire before it, and two short statements on PostgreSQL and SQLite, four on MySQL and MariaDB. On SQLite the
+    /// lock is freed by the last statement before the commit, because from there on the transaction keeps every other
+    /// writer out. So the lease is renewed there until the body writes; from then on the body has one ttl left.
+    ///
+    /// # Errors
+    /// The error of `body`, and as errors of the lock:
+    ///
+    /// - those of [`acquire`](Self::acquire);
+    /// - [`LockError::Invalid`] for options with `hold_min`;
+    /// - [`LockError::Lost`] when the lease ended before the transaction kept it, or `max_hold` is over;
+    /// - [`LockError::Store`] when the transaction cannot begin or commit, or is not on the lock's database. If
+    ///   [`is_retryable`](LockError::is_retryable) says so, the transaction is over and the whole call may be repeated: a
+    ///   deadlock, a serialization failure, or a body that has ended the transaction or swallowed an error that did.
+    ///
+    /// A commit whose answer never came may have been carried out. [`StoreErrorKind::Interrupted`] says that.
+    ///
+    /// # Cancel safety
+    /// Dropping the future rolls the transaction back and releases the lock in the background. During the commit it is
+    /// unknown which of the two happens; the key is free either way.
+    ///
+    /// # Panics
+    /// If `body` does, and outside of a tokio runtime.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::{LockError, LockManager, LockOptions};
+    ///
+    /// #[derive(Debug)]
+    /// enum OrderError {
+    ///     Lock(LockError),
+    ///     Database(sqlx::Error),
+    /// }
+    /// # impl From<LockError> for OrderError {
+    /// #     fn from(error: LockError) -> Self { Self::Lock(error) }
+    /// # }
+    /// # impl From<sqlx::Error> for OrderError {
+    /// #     fn from(error: sqlx::Error) -> Self { Self::Database(error) }
+    /// # }
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let url = format!("sqlite://{}?mode=rwc", folder.path().join("shop.db").display());
+    /// let pool = sqlx::SqlitePool::connect(&url).await?;
+    /// # sqlx::query("CREATE TABLE orders (id INTEGER, paid INTEGER)").execute(&pool).await?;
+    /// let locks = LockManager::builder().sqlite(pool.clone()).build().await?;
+    /// locks.migrate().await?;
+    /// let options = LockOptions::new().wait(Duration::from_secs(5));
+    /// let paid = locks.transaction(&pool, "order:42", options, async |tx| {
+    ///     let update = sqlx::query("UPDATE orders SET paid = 1 WHERE id = 42 AND paid = 0");
+    ///     Ok::<_, OrderError>(update.execute(&mut **tx).await?.rows_affected())
+    /// });
+    /// println!("{} orders paid", paid.await?);
+    /// # Ok::<_, OrderError>(()) }).unwrap();
+    /// ```
+    ///
+    /// [`StoreErrorKind::Interrupted`]: crate::store::StoreErrorKind::Interrupted
+    pub async fn transaction<DB, T, E>(
+        &self,
+        pool: &Pool<DB>,
+        key: impl AsRef<str>,
+        options: LockOptions,
+        body: impl AsyncFnOnce(&mut Transaction<'static, DB>) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        DB: sqlx::Database,
+        Transaction<'static, DB>: FenceConnection,
+        E: From<LockError>,
+    {
+        fence::check_options(&options)?;
+        let hold = self.hold(key.as_ref(), &options).await?;
+        let failed = |error| fence::failed(hold.lease(), error);
+        // Declared after the hold, so that it is dropped before.
+        let mut tx = begin(pool)
+            .await
+            .map_err(|error| failed(fence::begin_failed(error)))?;
+        let at_once = fence::is_kept_at_once(hold.engine());
+        if at_once {
+            fence::keep(&hold, &mut tx).await?;
+        }
+        let ended = body::in_transaction(&hold, body(&mut tx)).await;
+        let value = match ended.map_err(E::from).flatten() {
+            Ok(value) => value,
+            Err(error) => {
+                // A connection that cannot roll back is closed, which does it too.
+                if let Err(error) = tx.rollback().await {
+                    tracing::debug!(key = %hold.lease().key(), %error, "the rollback failed");
+                }
+                body::leave(hold, false).await;
+                return Err(error);
+            }
+        };
+        if at_once {
+            fence::confirm(&hold, &mut tx).await?;
+        } else {
+            fence::keep(&hold, &mut tx).await?;
+        }
+        let database = tx.database();
+        tx.commit()
+            .await
+            .map_err(|error| failed(fence::commit_failed(database, error)))?;
+        if hold.lease().is_kept_in_transaction() && hold.lease().hold_count() == 1 {
+            hold.committed();
+        } else {
+            body::leave(hold, true).await;
+        }
+        Ok(value)
+    }
+
+    /// Takes the lock for a call that runs in a transaction of its caller's.
+    pub(crate) async fn hold_in(
+        &self,
+        key: &str,
+        options: &LockOptions,
+        tx: &mut dyn FenceConnection,
+    ) -> Result<Hold, LockError> {
+        fence::check_options(options)?;
+        if options.wait == Wait::Forever {
+            return Err(LockError::invalid(
+                "a transaction must not wait for ever: two of them could wait for each other for good; give a wait",
+            ));
+        }
+        let hold = match self.enter_again(key, options, tx).await? {
+            Some(hold) => hold,
+            None => self.hold(key, options).await?,
+        };
+        if fence::is_kept_at_once(hold.engine()) {
+            fence::keep(&hold, tx).await?;
+        }
+        Ok(hold)
+    }
+
+    /// Enters a lock that this very transaction keeps, because an earlier call in it has returned.
+    async fn enter_again(
+        &self,
+        key: &str,
+        options: &LockOptions,
+        tx: &mut dyn FenceConnection,
+    ) -> Result<Option<Hold>, LockError> {
+        options.check()?;
+        let key = self.key(key)?;
+        let engine = &self.shared.engine;
+        let chain = Link::current();
+        if chain
+            .as_ref()
+            .is_some_and(|chain| chain.find(engine, &key).is_some())
+        {
+            return Ok(None);
+        }
+        let Some((lease_id, fence_token)) = engine.left_in_transaction(&key) else {
+            return Ok(None);
+        };
+        if !fence::is_kept_by(engine, &key, (lease_id, fence_token), tx).await? {
+            return Ok(None);
+        }
+        let call = self.call(key, options, chain.as_ref());
+        // It fails when the transaction has ended behind the back of its driver. The next statement in it tells.
+        Ok(engine.enter_again(lease_id, call).await.ok())
+    }
+}
