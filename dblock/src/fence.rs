@@ -143,9 +143,17 @@ pub(crate) async fn is_kept_by(
         lease_id,
         fence_token,
     };
-    is_written_by(engine, &check, transaction).await
+    // The transaction is asked second: its first read may fix its snapshot, from before the lock that it takes next.
+    Ok(is_uncommitted(engine, &check).await? && is_written_by(engine, &check, transaction).await?)
 }
 
+/// Whether the row is still held by the lease for everybody else, perhaps beyond its ttl.
+async fn is_uncommitted(engine: &EngineHandle, check: &FenceCheck<'_>) -> Result<bool, LockError> {
+    let row = committed_row(engine, check.key).await?;
+    Ok(row.is_some_and(|row| row.lease_id == check.lease_id && row.reentrant_count > 0))
+}
+
+/// Whether this very transaction has released the lock.
 async fn is_written_by(
     engine: &EngineHandle,
     check: &FenceCheck<'_>,
@@ -162,11 +170,7 @@ async fn is_written_by(
         return Ok(read);
     }
     // Asked afterwards: if it is not committed even now, this transaction is the one that has written it.
-    let rows = committed_rows(engine, check.key).await?;
-    if rows
-        .iter()
-        .any(|row| row.lease_id == check.lease_id && row.reentrant_count > 0)
-    {
+    if is_uncommitted(engine, check).await? {
         return Ok(true);
     }
     Err(failed(StoreError::new(
@@ -284,15 +288,14 @@ async fn refused(lease: &Lease, engine: &EngineHandle) -> LockError {
 /// transaction may have locked the row.
 async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle) -> bool {
     // When the store cannot be asked, the transaction's answer stands.
-    let rows = committed_rows(engine, lease.key()).await.unwrap_or_default();
-    rows.iter().any(|row| row.lease_id == lease.id())
+    let row = committed_row(engine, lease.key()).await.unwrap_or_default();
+    row.is_some_and(|row| row.lease_id == lease.id() && row.is_held())
 }
 
 /// The row of a key as the manager's own connections see it.
-async fn committed_rows(engine: &EngineHandle, key: &Key) -> Result<Vec<LockRow>, LockError> {
-    let filter = InspectFilter::new().prefix(key.as_str()).limit(1);
+async fn committed_row(engine: &EngineHandle, key: &Key) -> Result<Option<LockRow>, LockError> {
+    let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
     let read = |store: Arc<dyn Store>| async move { store.inspect(&filter).await };
-    let mut rows = engine.run(READ_TIMEOUT, read).await?;
-    rows.retain(|row| row.key == *key);
-    Ok(rows)
+    let rows = engine.run(READ_TIMEOUT, read).await?;
+    Ok(rows.into_iter().find(|row| row.key == *key))
 }

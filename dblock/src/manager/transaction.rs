@@ -152,7 +152,7 @@ impl LockManager {
         Ok(hold)
     }
 
-    /// Enters a lock that this very transaction keeps, because an earlier call in it has returned.
+    /// Enters a lock of the chain's, or one that this very transaction keeps because an earlier call in it has returned.
     async fn enter_again(
         &self,
         key: &str,
@@ -163,11 +163,9 @@ impl LockManager {
         let key = self.key(key)?;
         let engine = &self.shared.engine;
         let chain = Link::current();
-        if chain
-            .as_ref()
-            .is_some_and(|chain| chain.find(engine, &key).is_some())
-        {
-            return Ok(None);
+        if let Some(lease) = chain.as_ref().and_then(|chain| chain.find(engine, &key)) {
+            // The transaction may keep the store from confirming it. The statement in it checks the lease.
+            return Hold::enter_now(lease, engine).map(Some);
         }
         let Some((lease_id, fence_token)) = engine.left_in_transaction(&key) else {
             return Ok(None);

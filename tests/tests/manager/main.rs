@@ -14,6 +14,7 @@ mod attribute;
 mod errors;
 mod exclusion;
 mod hand_over;
+mod in_transaction;
 mod inherit;
 mod loss;
 mod operators;

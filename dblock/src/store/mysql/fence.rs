@@ -30,14 +30,28 @@ pub(crate) async fn release_in(
 }
 
 /// Whether the row is released by the lease, and no other transaction has it locked: then this one has written that, or
-/// another one that has ended meanwhile. A plain read could see what another transaction has not committed.
+/// another one that has ended meanwhile.
+///
+/// A locking read, because a plain one would fix the transaction's snapshot, from before the lock that it waits for next,
+/// and would see under READ UNCOMMITTED what another transaction has not committed.
+///
+/// # Errors
+/// [`StoreErrorKind::Conflict`] when the row is not released, although nobody has it locked. Then the transaction that
+/// kept the lock was rolled back, and from here on this one keeps the row locked.
 pub(crate) async fn reads_release(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
 ) -> Result<bool, StoreError> {
     let statement = check.statement(&sql::reads_release(&check.source.table));
     let rows = connection.query(&statement).await;
-    Ok(one_row(rows.map_err(error::of_fence_check)?)?.is_some())
+    match one_row(rows.map_err(error::of_fence_check)?)?.as_deref() {
+        None => Ok(false),
+        Some("0") => Ok(true),
+        Some(_) => Err(StoreError::new(
+            StoreErrorKind::Conflict,
+            "the transaction that kept this lock was rolled back: roll back, and begin anew",
+        )),
+    }
 }
 
 /// What is left of the lease, whose row is locked by `how` from here on.

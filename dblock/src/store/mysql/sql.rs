@@ -139,12 +139,11 @@ pub(super) fn release_in(table: &str) -> String {
     )
 }
 
-/// Parameters: as [`verify`]. Returns a row if it is released by the lease, and no other transaction has it locked.
+/// Parameters: as [`verify`]. Returns the holds of the row, unless another transaction has it locked.
 pub(super) fn reads_release(table: &str) -> String {
     format!(
-        "SELECT 'released' FROM {table} \
-         WHERE lock_key = $1 AND lease_id = {LEASE} AND fence_token = {TOKEN} AND reentrant_count = 0 \
-         FOR UPDATE SKIP LOCKED"
+        "SELECT CAST(reentrant_count AS CHAR) FROM {table} \
+         WHERE lock_key = $1 AND lease_id = {LEASE} AND fence_token = {TOKEN} FOR UPDATE SKIP LOCKED"
     )
 }
 
