@@ -1,0 +1,163 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::duration::{self, Wait};
+
+/// Runs a command under a distributed lock that is kept in a database, and shows and mends locks
+#[derive(Debug, Parser)]
+#[command(name = "dblock", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done; from `run`, the command's own code, or 128 + the signal that ended it
+  1    no: there is no such row, the lock is not held, `doctor` found a fault
+  64   a mistake in the arguments
+  69   the store cannot be reached
+  75   busy: another process holds the lock
+  76   the lease was lost or revoked, and the command was stopped
+  77   the database refuses: password, grants
+  78   no tables, tables that do not fit, or a store that is not compiled in
+  126  the command cannot be executed
+  127  there is no such command";
+
+/// Which store, and how to answer.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StoreArguments {
+    /// The database: postgres://…, mysql://…, mariadb://… or sqlite://…
+    ///
+    /// Other users of this host can see arguments: give a URL with a password in the variable.
+    #[arg(
+        long,
+        env = "DATABASE_URL",
+        hide_env_values = true,
+        global = true,
+        value_name = "URL"
+    )]
+    pub(crate) url: Option<String>,
+    /// The lock table: `table` or `schema.table`
+    #[arg(long, global = true, default_value = "distributed_lock", value_name = "NAME")]
+    pub(crate) table: String,
+    /// Puts `NAME:` before every key
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+    /// Answers in JSON; errors too, on stderr
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs a command while this process holds a lock
+    Run(RunArguments),
+    /// Lists locks that are held
+    Ls(ListArguments),
+    /// Shows the row of one key
+    Show {
+        /// The key
+        key: String,
+    },
+    /// Revokes a lock: it is no longer renewed, and its holder is told to finish
+    Revoke {
+        /// The key
+        key: String,
+    },
+    /// Frees a lock at once, whoever holds it: two may hold it then
+    ForceRelease {
+        /// The key
+        key: String,
+        /// Does not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Deletes the rows that nobody has used for long
+    Purge {
+        /// For how long nobody must have used them; at least a day
+        #[arg(long, default_value = "7d", value_parser = duration::parse)]
+        idle: Duration,
+        /// Does not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Creates or upgrades the tables
+    Migrate,
+    /// Prints the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Prints the man page, or writes those of all subcommands
+    Man {
+        /// Where to write them
+        folder: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// Names what only one process may use at a time
+    #[arg(long, short)]
+    pub(crate) key: String,
+    /// Length of the lease; it is renewed while the command runs
+    #[arg(long, default_value = "30s", value_parser = duration::parse)]
+    pub(crate) ttl: Duration,
+    /// How long to wait for the lock: a duration, or `forever` [default: not at all]
+    #[arg(long, value_parser = duration::parse_wait)]
+    pub(crate) wait: Option<Wait>,
+    /// How long the command has to end after TERM, before KILL; at most a third of the ttl and of `--max-hold`
+    /// [default: 5s or that third]
+    #[arg(long, value_parser = duration::parse)]
+    pub(crate) grace: Option<Duration>,
+    /// Keeps the lock busy for at least this long, even when the command ends sooner
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    pub(crate) hold_min: Option<Duration>,
+    /// Stops the command when it has held the lock for this long
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    pub(crate) max_hold: Option<Duration>,
+    /// The exit code when the lock is busy
+    #[arg(
+        long,
+        short = 'E',
+        visible_alias = "conflict-exit-code",
+        default_value_t = 75,
+        value_name = "CODE"
+    )]
+    pub(crate) busy_code: u8,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {
+    /// Only keys that begin with this
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Free and expired rows too
+    #[arg(long, short)]
+    pub(crate) all: bool,
+    /// At most this many rows
+    #[arg(long, default_value_t = 1_000, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    pub(crate) limit: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

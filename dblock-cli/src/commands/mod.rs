@@ -1,0 +1,28 @@
+//! What each subcommand does.
+
+mod list;
+mod operators;
+pub(crate) mod run;
+mod shell;
+mod show;
+
+use std::process::ExitCode;
+
+use crate::cli::{Cli, Command};
+use crate::failure::Failure;
+
+pub(crate) async fn execute(cli: Cli) -> Result<ExitCode, Failure> {
+    let store = &cli.store;
+    let code = match &cli.command {
+        Command::Run(arguments) => run::run(store, arguments).await?,
+        Command::Ls(arguments) => list::list(store, arguments).await?,
+        Command::Show { key } => show::show(store, key).await?,
+        Command::Revoke { key } => operators::revoke(store, key).await?,
+        Command::ForceRelease { key, yes } => operators::force_release(store, key, *yes).await?,
+        Command::Purge { idle, yes } => operators::purge(store, *idle, *yes).await?,
+        Command::Migrate => operators::migrate(store).await?,
+        Command::Completions { shell } => shell::completions(*shell)?,
+        Command::Man { folder } => shell::man(folder.as_deref())?,
+    };
+    Ok(code.into())
+}

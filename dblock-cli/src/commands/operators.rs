@@ -1,0 +1,102 @@
+//! `dblock revoke`, `force-release`, `purge` and `migrate`.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use dblock::LockRow;
+use serde_json::json;
+
+use crate::cli::StoreArguments;
+use crate::connect::{Missing, builder, manager};
+use crate::duration::shown;
+use crate::failure::{Code, Failure};
+use crate::output;
+use crate::progress::during;
+
+pub(crate) async fn revoke(store: &StoreArguments, key: &str) -> Result<Code, Failure> {
+    let was_held = during("revoking the lock", async {
+        let locks = manager(store, Missing::IsAnError).await?;
+        Ok::<_, Failure>(locks.revoke(key).await?)
+    });
+    let done = "is revoked: its holder learns of it at its next renewal, and has until the end of its lease";
+    answer(store, key, was_held.await?, done)
+}
+
+pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) -> Result<Code, Failure> {
+    let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
+    let holder = locks.get(key).await?.filter(LockRow::is_held);
+    if let Some(row) = &holder {
+        let question = format!(
+            "{key:?} is held by {}, which goes on until its next renewal: then two hold the lock. Free it?",
+            output::printable(&row.holder)
+        );
+        confirm(&question, yes)?;
+    }
+    // Who holds it by now is freed too: the question was about the key.
+    let was_held = during("freeing the lock", locks.force_release(key)).await?;
+    answer(store, key, was_held, "is free")
+}
+
+fn answer(store: &StoreArguments, key: &str, was_held: bool, done: &str) -> Result<Code, Failure> {
+    if store.json {
+        output::json(&json!({"key": key, "was_held": was_held}))?;
+    } else if was_held {
+        output::line(&format!("{key:?} {done}"))?;
+    } else {
+        output::line(&format!("{key:?} is not held"))?;
+    }
+    Ok(if was_held { Code::Done } else { Code::No })
+}
+
+pub(crate) async fn purge(store: &StoreArguments, idle: Duration, yes: bool) -> Result<Code, Failure> {
+    let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
+    confirm(
+        &format!(
+            "Delete the rows of {} that nobody has used for {}?",
+            store.table,
+            shown(idle)
+        ),
+        yes,
+    )?;
+    let deleted = during("deleting rows", locks.purge(idle)).await?;
+    if store.json {
+        output::json(&json!({"deleted": deleted}))?;
+    } else {
+        output::line(&format!("{deleted} rows deleted"))?;
+    }
+    Ok(Code::Done)
+}
+
+pub(crate) async fn migrate(store: &StoreArguments) -> Result<Code, Failure> {
+    let locks = builder(store, Missing::AsTheLibrary)?.start()?;
+    during("creating or upgrading the tables", locks.migrate()).await?;
+    if store.json {
+        output::json(&json!({"table": store.table, "migrated": true}))?;
+    } else {
+        output::line(&format!(
+            "the table {} is there, and fits this version",
+            store.table
+        ))?;
+    }
+    Ok(Code::Done)
+}
+
+/// Asks a person. Where there is none, the answer must be among the arguments.
+fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        let message = format!("{question} Nobody can be asked: give --yes");
+        return Err(Failure::new(Code::Usage, message));
+    }
+    let mut err = anstream::stderr().lock();
+    write!(err, "{question} [y/N] ")?;
+    err.flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+        return Ok(());
+    }
+    Err(Failure::new(Code::No, "nothing was done"))
+}

@@ -1,0 +1,113 @@
+//! The command's process group.
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use tokio::time::{Instant, sleep_until};
+
+use super::watchdog::Watchdog;
+
+/// How often a group is looked at whose processes are not all children of this one.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A running command, the leader of its group. The group is killed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Group {
+    leader: Pid,
+    _watchdog: Watchdog,
+}
+
+/// What became of the leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    Exited(i32),
+    Killed(Signal),
+    Stopped(Signal),
+}
+
+impl Group {
+    pub(super) fn start(command: &mut Command) -> io::Result<Self> {
+        adopt_orphans();
+        let mut watchdog = Watchdog::start()?;
+        let child = command.process_group(0).spawn()?;
+        let leader = Pid::from_raw(child.id().cast_signed());
+        watchdog.watch(leader)?;
+        Ok(Self {
+            leader,
+            _watchdog: watchdog,
+        })
+    }
+
+    pub(super) fn id(&self) -> Pid {
+        self.leader
+    }
+
+    /// Sends a signal to all processes of the group. That they may all be gone is no mistake.
+    pub(super) fn signal(&self, signal: Signal) {
+        let _ = killpg(self.leader, signal);
+    }
+
+    /// What happened to the leader since the last look.
+    pub(super) fn change(&self) -> io::Result<Option<Change>> {
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
+        Ok(match waitpid(self.leader, Some(flags))? {
+            WaitStatus::Exited(_, code) => Some(Change::Exited(code)),
+            WaitStatus::Signaled(_, signal, _) => Some(Change::Killed(signal)),
+            WaitStatus::Stopped(_, signal) => Some(Change::Stopped(signal)),
+            _ => None,
+        })
+    }
+
+    /// Ends what the command has left behind: TERM, and KILL at `kill_at`. Returns when the group is empty.
+    pub(super) async fn clear(&self, kill_at: Instant) {
+        if self.is_empty() {
+            return;
+        }
+        self.terminate();
+        while !self.is_empty() {
+            let now = Instant::now();
+            if now >= kill_at {
+                self.signal(Signal::SIGKILL);
+            }
+            // Nothing survives KILL; a process that hangs in the system does nothing either.
+            if now >= kill_at + Duration::from_secs(1) {
+                return;
+            }
+            sleep_until(now + LOOK_EVERY).await;
+        }
+    }
+
+    /// Asks all to end, also those that are stopped.
+    pub(super) fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Whether no process of the group is left. Takes note of the end of those that were adopted.
+    fn is_empty(&self) -> bool {
+        let group = Pid::from_raw(-self.leader.as_raw());
+        while let Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) =
+            waitpid(group, Some(WaitPidFlag::WNOHANG))
+        {}
+        killpg(self.leader, None) == Err(Errno::ESRCH)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+    }
+}
+
+/// Makes this process the parent of what the command's processes leave behind, so that their end is seen here, where nobody
+/// else may look after them, as in a container. Only Linux can do that.
+fn adopt_orphans() {
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_child_subreaper(true);
+}

@@ -1,0 +1,222 @@
+//! `dblock run`: a command under a lock.
+//!
+//! The command has a process group of its own. When the lease is about to end, or an operator revoked it, the group gets
+//! TERM, and KILL after the grace and before the local deadline: until then nobody else can have the lock.
+
+mod group;
+mod signals;
+mod supervise;
+mod terminal;
+pub(crate) mod watchdog;
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use dblock::{LockGuard, LockManager, LockOptions};
+use serde::Serialize;
+
+use self::group::Group;
+use self::signals::Signals;
+use self::supervise::{Ended, supervise};
+use crate::cli::{RunArguments, StoreArguments};
+use crate::connect::{Missing, manager};
+use crate::duration::{Wait, shown};
+use crate::failure::{Code, Failure};
+use crate::progress::during;
+
+/// The grace where none is given and the lease is long enough.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How the run went: one line on stderr with `--json`. Its fields are a promise: docs/cli.md lists them.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    key: &'a str,
+    fence_token: i64,
+    /// `exited`, `signalled` or `stopped`.
+    outcome: &'static str,
+    exit_code: u8,
+    waited_seconds: f64,
+    held_seconds: f64,
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: &RunArguments) -> Result<Code, Failure> {
+    let grace = grace(arguments)?;
+    let mut signals = Signals::listen()?;
+    let locks = tokio::select! {
+        biased;
+        signal = signals.next() => return Ok(signals::code(signal)),
+        locks = during("connecting to the database", manager(store, Missing::AsTheLibrary)) => locks?,
+    };
+    let code = with_lock(&locks, store, arguments, grace, &mut signals).await;
+    // What was given up, such as a place in the queue, is still to be written.
+    locks.shutdown(Duration::ZERO).await;
+    code
+}
+
+async fn with_lock(
+    locks: &LockManager,
+    store: &StoreArguments,
+    arguments: &RunArguments,
+    grace: Duration,
+    signals: &mut Signals,
+) -> Result<Code, Failure> {
+    let since = Instant::now();
+    let waiting = format!("waiting for lock {:?}", arguments.key);
+    let guard = tokio::select! {
+        biased;
+        signal = signals.next() => return Ok(signals::code(signal)),
+        guard = during(&waiting, acquire(locks, arguments, grace)) => match guard {
+            Err(busy) if busy.code == Code::Busy => return Err(busy.with(Code::BusyAs(arguments.busy_code))),
+            guard => guard?,
+        },
+    };
+    let (waited, entered) = (since.elapsed(), Instant::now());
+    let ended = under(&guard, arguments, grace, signals).await;
+    let (key, fence_token, held) = (guard.key().to_owned(), guard.fence_token(), entered.elapsed());
+    let released = guard.release().await;
+    let ended = ended?;
+    match released {
+        // That the lease has ended is why the command was stopped.
+        Err(error) if !(error.is_lost() && matches!(ended, Ended::Stopped(_))) => {
+            let remedy = "the command has ended, and the lock is free when its lease has ended";
+            let left = shown(arguments.ttl);
+            Failure::from(error)
+                .with_remedy(&format!("{remedy}, in {left} at most"))
+                .print(store.json);
+        }
+        _ => {}
+    }
+    if store.json {
+        let report = Report {
+            key: &key,
+            fence_token,
+            outcome: ended.word(),
+            exit_code: ended.code().number(),
+            waited_seconds: waited.as_secs_f64(),
+            held_seconds: held.as_secs_f64(),
+        };
+        anstream::eprintln!("{}", serde_json::to_string(&report).map_err(io::Error::other)?);
+    } else if let Ended::Stopped(why) = &ended {
+        anstream::eprintln!("dblock: {why}: the command was stopped");
+    }
+    Ok(ended.code())
+}
+
+/// The time between TERM and KILL. It must fit into what is left of a lease that was not renewed in time.
+fn grace(arguments: &RunArguments) -> Result<Duration, Failure> {
+    let shortest = arguments
+        .max_hold
+        .map_or(arguments.ttl, |most| most.min(arguments.ttl));
+    let longest = shortest / 3;
+    match arguments.grace {
+        None => Ok(GRACE.min(longest)),
+        Some(grace) if grace <= longest => Ok(grace),
+        Some(grace) => Err(Failure::new(
+            Code::Usage,
+            format!(
+                "a grace of {} is more than a third of {}, the shorter of --ttl and --max-hold: the command could not be \
+                 stopped before its lease ends; give a ttl of {} or more",
+                shown(grace),
+                shown(shortest),
+                shown(grace * 3),
+            ),
+        )),
+    }
+}
+
+/// Takes the lock, and waits until the lease is long enough to stop the command in time: one that another process passed on
+/// is short until the first renewal.
+async fn acquire(
+    locks: &LockManager,
+    arguments: &RunArguments,
+    grace: Duration,
+) -> Result<LockGuard, Failure> {
+    let guard = locks.acquire(&arguments.key, options(arguments)).await?;
+    while guard.remaining() <= grace {
+        tokio::select! {
+            lost = guard.lost() => return Err(lost.into()),
+            () = tokio::time::sleep(Duration::from_millis(5)) => {}
+        }
+    }
+    Ok(guard)
+}
+
+fn options(arguments: &RunArguments) -> LockOptions {
+    let program = arguments.command.first().map(Path::new).and_then(Path::file_name);
+    let program = program.unwrap_or(OsStr::new("")).to_string_lossy();
+    // There is one in the life of the process.
+    let function = format!("dblock run {program}").leak();
+    let mut options = LockOptions::new().ttl(arguments.ttl).function(function);
+    options = match arguments.wait {
+        None => options,
+        Some(Wait::For(wait)) => options.wait(wait),
+        Some(Wait::Forever) => options.wait_forever(),
+    };
+    if let Some(hold_min) = arguments.hold_min {
+        options = options.hold_min(hold_min);
+    }
+    if let Some(max_hold) = arguments.max_hold {
+        options = options.max_hold(max_hold);
+    }
+    options
+}
+
+/// Runs the command, and returns when nothing is left of its group.
+async fn under(
+    guard: &LockGuard,
+    arguments: &RunArguments,
+    grace: Duration,
+    signals: &mut Signals,
+) -> Result<Ended, Failure> {
+    signals.listen_to_the_rest()?;
+    let Some((program, rest)) = arguments.command.split_first() else {
+        return Err(Failure::new(Code::Usage, "there is no command to run"));
+    };
+    let mut command = Command::new(program);
+    command
+        .args(rest)
+        .env("DBLOCK_KEY", guard.key())
+        .env("DBLOCK_FENCE_TOKEN", guard.fence_token().to_string());
+    let group = Group::start(&mut command).map_err(|error| {
+        let code = if error.kind() == io::ErrorKind::NotFound {
+            Code::NotFound
+        } else {
+            Code::NotExecutable
+        };
+        Failure::new(code, format!("{} cannot be run: {error}", program.display()))
+    })?;
+    supervise(guard, group, grace, signals).await
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn grace_of(arguments: &[&str]) -> Result<Duration, Failure> {
+        let all = ["dblock", "run", "-k", "a"]
+            .iter()
+            .chain(arguments)
+            .chain(&["true"]);
+        match Cli::try_parse_from(all).unwrap().command {
+            Command::Run(arguments) => grace(&arguments),
+            _ => panic!("no run"),
+        }
+    }
+
+    #[test]
+    fn the_grace_fits_into_a_third_of_the_lease() {
+        assert_eq!(grace_of(&[]).unwrap(), Duration::from_secs(5));
+        assert_eq!(grace_of(&["--ttl=6s"]).unwrap(), Duration::from_secs(2));
+        assert_eq!(grace_of(&["--max-hold=9s"]).unwrap(), Duration::from_secs(3));
+        assert_eq!(grace_of(&["--grace=10s"]).unwrap(), Duration::from_secs(10));
+        assert_eq!(grace_of(&["--grace=0s"]).unwrap(), Duration::ZERO);
+        let refused = grace_of(&["--grace=11s"]).unwrap_err();
+        assert_eq!(refused.code, Code::Usage);
+    }
+}

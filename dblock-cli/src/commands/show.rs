@@ -1,0 +1,84 @@
+//! `dblock show`
+
+use std::time::Duration;
+
+use crate::cli::StoreArguments;
+use crate::connect::{Missing, manager};
+use crate::duration::shown;
+use crate::failure::{Code, Failure};
+use crate::output::{self, block, printable, width};
+use crate::progress::during;
+use crate::row::{Row, State};
+
+pub(crate) async fn show(store: &StoreArguments, key: &str) -> Result<Code, Failure> {
+    let row = during("asking the database", async {
+        let locks = manager(store, Missing::IsAnError).await?;
+        Ok::<_, Failure>(locks.get(key).await?)
+    });
+    let Some(row) = row.await? else {
+        let message = format!("{key:?} has no row: it was never locked, or its row was purged");
+        return Err(Failure::new(Code::No, message));
+    };
+    let row = Row::from(row);
+    if store.json {
+        output::json(&row)?;
+    } else {
+        output::line(&text(&row))?;
+    }
+    Ok(Code::Done)
+}
+
+fn text(row: &Row) -> String {
+    let length = |seconds: Option<f64>| seconds.map(|seconds| shown(Duration::from_secs_f64(seconds)));
+    let held = row.state == State::Held;
+    let next = row.next.as_ref().map(|next| {
+        let waiting = shown(Duration::from_secs_f64(next.waiting_seconds));
+        format!("{}, waiting for {waiting}", printable(&next.holder))
+    });
+    let values = [
+        printable(&row.key),
+        if row.revoked {
+            "held, revoked"
+        } else {
+            row.state.word()
+        }
+        .to_owned(),
+        if held {
+            printable(&row.holder)
+        } else {
+            String::new()
+        },
+        if held {
+            String::new()
+        } else {
+            printable(&row.holder)
+        },
+        length(row.held_seconds).unwrap_or_default(),
+        length(row.remaining_seconds).unwrap_or_default(),
+        row.fence_token.to_string(),
+        if held {
+            row.holds.to_string()
+        } else {
+            String::new()
+        },
+        if row.wanted && next.is_none() {
+            "yes".to_owned()
+        } else {
+            String::new()
+        },
+        next.unwrap_or_default(),
+    ];
+    let names = [
+        "key",
+        "state",
+        "holder",
+        "last holder",
+        "held for",
+        "lease left",
+        "fence token",
+        "holds",
+        "wanted",
+        "next",
+    ];
+    block(names, &values, width())
+}

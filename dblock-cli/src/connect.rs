@@ -1,0 +1,95 @@
+//! From the arguments to a manager.
+
+use dblock::{LockManager, LockManagerBuilder};
+
+use crate::cli::StoreArguments;
+use crate::failure::{Code, Failure};
+
+/// What to do about tables, or a SQLite file, that are not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// As [`LockManager::connect`]: a SQLite file and its tables are created.
+    AsTheLibrary,
+    /// It is an error that says what to do.
+    IsAnError,
+}
+
+/// A manager whose tables are there.
+pub(crate) async fn manager(arguments: &StoreArguments, missing: Missing) -> Result<LockManager, Failure> {
+    let builder = builder(arguments, missing)?;
+    let builder = match missing {
+        Missing::AsTheLibrary => builder,
+        Missing::IsAnError => builder.auto_migrate(false),
+    };
+    Ok(builder.build().await?)
+}
+
+/// The settings that the arguments give. It asks the database nothing.
+pub(crate) fn builder(arguments: &StoreArguments, missing: Missing) -> Result<LockManagerBuilder, Failure> {
+    let url = arguments.url.as_deref().unwrap_or_default();
+    if url.is_empty() {
+        let message = "which database? Give its URL in the variable DATABASE_URL, or by --url";
+        return Err(Failure::new(Code::Usage, message));
+    }
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    if scheme.eq_ignore_ascii_case("memory") {
+        let message = "locks in memory are this process's alone, so nobody else would see them; give the URL of a \
+                       database, such as sqlite://locks.db";
+        return Err(Failure::new(Code::Config, message));
+    }
+    check_compiled_in(scheme)?;
+    let url = match missing {
+        Missing::IsAnError if scheme.eq_ignore_ascii_case("sqlite") => existing_file(url),
+        _ => url.to_owned(),
+    };
+    let mut builder = LockManager::builder_for_url(&url)?.table(&arguments.table);
+    // A command is over long before a purge in the background would be of use.
+    builder = builder.purge_after(None);
+    if let Some(namespace) = &arguments.namespace {
+        builder = builder.namespace(namespace);
+    }
+    Ok(builder)
+}
+
+/// The library's message is about `Cargo.toml`, which who runs this program does not have.
+fn check_compiled_in(scheme: &str) -> Result<(), Failure> {
+    let (store, has_it) = match &*scheme.to_ascii_lowercase() {
+        "postgres" | "postgresql" => ("postgres", cfg!(feature = "postgres")),
+        "mysql" | "mariadb" => ("mysql", cfg!(feature = "mysql")),
+        "sqlite" => ("sqlite", cfg!(feature = "sqlite")),
+        // The library says which schemes there are.
+        _ => return Ok(()),
+    };
+    if has_it {
+        return Ok(());
+    }
+    let message = format!(
+        "this program was built without the {store} store; build it again: cargo install --path dblock-cli --features {store}"
+    );
+    Err(Failure::new(Code::Config, message))
+}
+
+/// The URL of a SQLite file that must be there: a look at a mistyped name must not create a file.
+fn existing_file(url: &str) -> String {
+    if url.contains("mode=") {
+        return url.to_owned();
+    }
+    let joint = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{joint}mode=rw")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::existing_file;
+
+    #[test]
+    fn a_file_that_is_not_there_is_not_created() {
+        for (given, asked) in [
+            ("sqlite://a.db", "sqlite://a.db?mode=rw"),
+            ("sqlite://a.db?x=1", "sqlite://a.db?x=1&mode=rw"),
+            ("sqlite://a.db?mode=ro", "sqlite://a.db?mode=ro"),
+        ] {
+            assert_eq!(existing_file(given), asked);
+        }
+    }
+}

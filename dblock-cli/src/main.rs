@@ -1,0 +1,55 @@
+//! The command `dblock`: runs a command under a distributed lock, and shows and mends locks. docs/cli.md describes it.
+
+mod cli;
+mod commands;
+mod connect;
+mod duration;
+mod failure;
+mod output;
+mod progress;
+mod row;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::Cli;
+use crate::commands::run::watchdog;
+use crate::failure::{Code, Failure};
+
+fn main() -> ExitCode {
+    if std::env::args_os()
+        .next()
+        .is_some_and(|name| name == watchdog::NAME)
+    {
+        watchdog::main();
+        return ExitCode::SUCCESS;
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => {
+            // Help that was asked for is no mistake. It may be cut off, as by `head`.
+            let code = if told.use_stderr() {
+                Code::Usage
+            } else {
+                Code::Done
+            };
+            let _ = told.print();
+            return code.into();
+        }
+    };
+    let json = cli.store.json;
+    started(cli).unwrap_or_else(|failure| {
+        failure.print(json);
+        failure.code.into()
+    })
+}
+
+/// Everything runs on this thread: a command that is run must have a parent that lives as long as the process.
+fn started(cli: Cli) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Code::Internal, format!("the runtime does not start: {error}")))?;
+    runtime.block_on(commands::execute(cli))
+}

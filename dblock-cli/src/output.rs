@@ -1,0 +1,120 @@
+//! What goes to stdout: tables as wide as the terminal, or JSON.
+
+use std::io::{self, Write as _};
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// Narrower than this, columns would be a few letters each.
+const NARROW: u16 = 60;
+
+/// One line of JSON.
+pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_string(value).map_err(io::Error::other)?;
+    line(&text)
+}
+
+/// One line of text.
+pub(crate) fn line(text: &str) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+/// The width of the terminal; `None` where stdout is none.
+pub(crate) fn width() -> Option<u16> {
+    let (_, columns) = console::Term::stdout().size_checked()?;
+    Some(columns)
+}
+
+/// Rows under a heading. On a narrow terminal each row is a block of lines instead.
+pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> io::Result<()> {
+    line(&arranged(heading, rows, width()))
+}
+
+fn arranged<const N: usize>(heading: [&str; N], rows: &[[String; N]], width: Option<u16>) -> String {
+    if width.is_some_and(|width| width < NARROW) {
+        let blocks: Vec<_> = rows.iter().map(|row| block(heading, row, width)).collect();
+        return blocks.join("\n\n");
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(heading);
+    table.add_rows(rows);
+    fit(&mut table, width);
+    // Nothing to the left of the first column.
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.trim_fmt()
+}
+
+/// One row as lines of a name and a value. Empty values are left out.
+pub(crate) fn block<const N: usize>(names: [&str; N], values: &[String; N], width: Option<u16>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    for (name, value) in names.iter().zip(values).filter(|(_, value)| !value.is_empty()) {
+        table.add_row([*name, value]);
+    }
+    fit(&mut table, width);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.trim_fmt()
+}
+
+fn fit(table: &mut Table, width: Option<u16>) {
+    if let Some(width) = width {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(width);
+    }
+}
+
+/// Text of others, who may have put a terminal's control characters into it.
+pub(crate) fn printable(text: &str) -> String {
+    let escaped = text.chars().map(|c| {
+        if c.is_control() {
+            c.escape_default().to_string()
+        } else {
+            c.to_string()
+        }
+    });
+    escaped.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> [[String; 3]; 2] {
+        let long = "a-host-with-a-very-long-name.example.com/12345 billing::orders::settle";
+        [
+            ["order:42".into(), long.into(), "1m 3s".into()],
+            ["é".repeat(60), "host/7".into(), String::new()],
+        ]
+    }
+
+    fn widest(text: &str) -> usize {
+        text.lines().map(console::measure_text_width).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn nothing_is_wider_than_the_terminal() {
+        for width in [20, 40, 59, 60, 80, 200] {
+            let text = arranged(["KEY", "HOLDER", "FOR"], &rows(), Some(width));
+            assert!(widest(&text) <= width.into(), "{width}:\n{text}");
+            assert!(text.contains("1m 3s"), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_row_is_one_line_in_a_pipe() {
+        let text = arranged(["KEY", "HOLDER", "FOR"], &rows(), None);
+        assert_eq!(text.lines().count(), 3, "{text}");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jé\n"), "a\\u{1b}[2Jé\\n");
+    }
+}

@@ -1,0 +1,36 @@
+//! What a terminal shows while something takes long.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Below this nobody wonders what is going on.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Awaits `work`. After two seconds says on stderr what it is doing and for how long, if that is a terminal.
+pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if let Ok(done) = tokio::time::timeout(PATIENCE, &mut work).await {
+        return done;
+    }
+    // It draws nothing unless stderr is a terminal.
+    let shown = ProgressBar::new_spinner().with_elapsed(PATIENCE);
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
+        shown.set_style(style);
+    }
+    shown.set_message(what.to_owned());
+    shown.enable_steady_tick(Duration::from_millis(200));
+    // Dropped with the caller's future too, which clears the line.
+    let _clears = Clears(&shown);
+    work.await
+}
+
+struct Clears<'a>(&'a ProgressBar);
+
+impl Drop for Clears<'_> {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,134 @@
+//! A row of the lock table as this program shows it.
+
+use std::time::{Duration, SystemTime};
+
+use dblock::LockRow;
+use serde::Serialize;
+
+/// The JSON of a row. Its fields are a promise: docs/cli.md lists them.
+///
+/// The ids of leases are left out: with them somebody could forge a wake-up.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) key: String,
+    pub(crate) state: State,
+    /// Who holds it, or held it last.
+    pub(crate) holder: String,
+    owner: String,
+    pub(crate) fence_token: i64,
+    pub(crate) holds: u32,
+    /// By the store's clock, in RFC 3339.
+    acquired_at: String,
+    expires_at: String,
+    pub(crate) held_seconds: Option<f64>,
+    pub(crate) remaining_seconds: Option<f64>,
+    pub(crate) revoked: bool,
+    /// Somebody waits for it.
+    pub(crate) wanted: bool,
+    pub(crate) next: Option<Next>,
+}
+
+/// The process that gets the lock next.
+#[derive(Debug, Serialize)]
+pub(crate) struct Next {
+    pub(crate) holder: String,
+    owner: String,
+    pub(crate) waiting_seconds: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    Held,
+    Free,
+    Expired,
+}
+
+impl State {
+    pub(crate) fn of(row: &LockRow) -> Self {
+        match (row.is_held(), row.reentrant_count) {
+            (true, _) => Self::Held,
+            (false, 0) => Self::Free,
+            (false, _) => Self::Expired,
+        }
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Free => "free",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+impl From<LockRow> for Row {
+    fn from(row: LockRow) -> Self {
+        let state = State::of(&row);
+        let held = state == State::Held;
+        let since = |from: i64| seconds(row.now.saturating_sub(from));
+        let next = row.next.filter(|next| held && next.until > row.now);
+        Self {
+            key: row.key.as_str().to_owned(),
+            state,
+            holder: row.holder,
+            owner: row.owner.to_string(),
+            fence_token: row.fence_token,
+            holds: row.reentrant_count,
+            acquired_at: time(row.acquired_at),
+            expires_at: time(row.expire_at),
+            held_seconds: held.then(|| since(row.acquired_at)),
+            remaining_seconds: held.then(|| seconds(row.expire_at.saturating_sub(row.now))),
+            revoked: row.revoked && held,
+            wanted: held && (row.wanted_until > row.now || next.is_some()),
+            next: next.map(|next| Next {
+                holder: next.holder,
+                owner: next.owner.to_string(),
+                waiting_seconds: since(next.since),
+            }),
+        }
+    }
+}
+
+/// µs as seconds. A clock that was set back gives none.
+#[allow(clippy::cast_precision_loss, reason = "exact for 285 years")]
+fn seconds(micros: i64) -> f64 {
+    micros.max(0) as f64 / 1e6
+}
+
+/// µs since the epoch in RFC 3339.
+pub(crate) fn time(micros: i64) -> String {
+    let since = Duration::from_micros(micros.try_into().unwrap_or(0));
+    let at = SystemTime::UNIX_EPOCH.checked_add(since);
+    humantime::format_rfc3339_micros(at.unwrap_or(SystemTime::UNIX_EPOCH)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use dblock::Key;
+
+    use super::*;
+
+    #[test]
+    fn a_row_is_held_free_or_expired() {
+        let mut row = LockRow::new(Key::new(None, "a").unwrap(), 5_000_000);
+        assert_eq!(State::of(&row), State::Free);
+        row.reentrant_count = 1;
+        row.acquired_at = 2_000_000;
+        row.expire_at = 6_500_000;
+        row.wanted_until = 5_000_001;
+        let shown = Row::from(row.clone());
+        assert_eq!((shown.state, shown.wanted), (State::Held, true));
+        assert_eq!(
+            (shown.held_seconds, shown.remaining_seconds),
+            (Some(3.0), Some(1.5))
+        );
+        assert_eq!(shown.expires_at, "1970-01-01T00:00:06.500000Z");
+        row.expire_at = 5_000_000;
+        let shown = Row::from(row);
+        assert_eq!(
+            (shown.state, shown.wanted, shown.held_seconds),
+            (State::Expired, false, None)
+        );
+    }
+}

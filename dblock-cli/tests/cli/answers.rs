@@ -1,0 +1,175 @@
+//! What the commands answer: text, JSON, errors.
+
+use dblock::LockOptions;
+use dblock_tests::{Backend, on_every_store};
+use serde_json::Value;
+
+use crate::program::{bare, dblock, said};
+
+on_every_store!(databases: ls_and_show_tell_the_rows, without_tables_the_remedy_is_told, a_reader_that_leaves_is_no_error);
+
+/// Fields of the JSON are a promise.
+const ROW: [&str; 13] = [
+    "acquired_at",
+    "expires_at",
+    "fence_token",
+    "held_seconds",
+    "holder",
+    "holds",
+    "key",
+    "next",
+    "owner",
+    "remaining_seconds",
+    "revoked",
+    "state",
+    "wanted",
+];
+
+fn fields(value: &Value) -> Vec<&str> {
+    let mut fields: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    fields.sort_unstable();
+    fields
+}
+
+async fn ls_and_show_tell_the_rows(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("order:42", LockOptions::new()).await.unwrap();
+    locks
+        .acquire("order:7", LockOptions::new())
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    locks
+        .acquire("other", LockOptions::new())
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+
+    let told = said(dblock(&backend).arg("ls")).await;
+    assert!(
+        told.out.contains("order:42") && !told.out.contains("order:7"),
+        "{told:?}"
+    );
+    let all = said(dblock(&backend).args(["ls", "--all", "--prefix", "order:", "--json"]))
+        .await
+        .json();
+    assert_eq!(fields(&all), ["locks", "truncated"]);
+    let rows = all["locks"].as_array().unwrap();
+    let state = |row: &Value| (row["key"].clone(), row["state"].clone());
+    assert_eq!(state(&rows[0]), ("order:42".into(), "held".into()));
+    assert_eq!(state(&rows[1]), ("order:7".into(), "free".into()));
+    assert_eq!((rows.len(), &all["truncated"]), (2, &false.into()));
+    assert_eq!(fields(&rows[0]), ROW);
+    assert_eq!(rows[0]["fence_token"], guard.fence_token());
+    assert!(rows[1]["held_seconds"].is_null());
+    let cut = said(dblock(&backend).args(["ls", "-a", "--limit", "1", "--json"]))
+        .await
+        .json();
+    assert_eq!(cut["truncated"], true);
+
+    let one = said(dblock(&backend).args(["show", "order:42", "--json"]))
+        .await
+        .json();
+    assert_eq!((fields(&one), &one["key"]), (ROW.to_vec(), &rows[0]["key"]));
+    let told = said(dblock(&backend).args(["show", "order:42"])).await;
+    assert!(told.out.contains(&guard.fence_token().to_string()), "{told:?}");
+    let told = said(dblock(&backend).args(["show", "order"])).await;
+    assert_eq!((told.code, &*told.out), (Some(1), ""), "{told:?}");
+    guard.release().await.unwrap();
+    let told = said(dblock(&backend).arg("ls")).await;
+    assert_eq!((told.code, &*told.out, &*told.err), (Some(0), "", ""));
+}
+
+async fn without_tables_the_remedy_is_told(backend: Backend) {
+    for arguments in [&["ls"][..], &["show", "a"]] {
+        let mut command = bare();
+        command
+            .env("DATABASE_URL", backend.url().unwrap())
+            .args(["--table", "nothing_here"]);
+        let told = said(command.args(arguments)).await;
+        assert_eq!(told.code, Some(78), "{told:?}");
+        assert!(told.err.contains("dblock migrate"), "{told:?}");
+    }
+}
+
+async fn a_reader_that_leaves_is_no_error(backend: Backend) {
+    backend.die_inside("a", std::time::Duration::from_mins(10)).await;
+    for arguments in [
+        &["ls"][..],
+        &["ls", "--json"],
+        &["show", "a"],
+        &["--help"],
+        &["help", "run"],
+    ] {
+        let mut child = dblock(&backend).args(arguments).spawn().unwrap();
+        // Nobody reads.
+        drop(child.stdout.take());
+        let told = crate::program::ended(child).await;
+        assert_eq!((told.code, &*told.err), (Some(0), ""), "{arguments:?}: {told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_mistake_in_the_arguments_is_told_with_a_suggestion() {
+    for (arguments, code, hint) in [
+        (&["lss"][..], 64, "'ls'"),
+        (&["run", "--tll", "3s", "-k", "a", "true"], 64, "'--ttl'"),
+        (&["run", "-k", "a", "--ttl", "30", "true"], 64, "such as 500ms"),
+        (
+            &["run", "-k", "a", "--ttl", "10ms", "true"],
+            64,
+            "cannot be renewed safely",
+        ),
+        (&["run", "-k", "", "true"], 64, "empty"),
+        (&["run", "-k", "a"], 64, "<COMMAND>"),
+        (&[], 64, "Usage:"),
+        (&["--help"], 0, ""),
+        (&["--version"], 0, ""),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", folder.path().join("a.db").display());
+        let told = said(bare().env("DATABASE_URL", url).args(arguments)).await;
+        assert_eq!(told.code, Some(code), "{arguments:?}: {told:?}");
+        assert!(told.err.contains(hint), "{arguments:?}: {told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_url_that_is_none_is_told_without_its_password() {
+    for (url, code, hint) in [
+        ("", 64, "DATABASE_URL"),
+        ("memory:", 78, "sqlite://"),
+        ("redis://u:sekret@h/0", 64, "use postgres"),
+        ("u:sekret@host", 64, "use postgres"),
+        ("postgres://u:sekret@127.0.0.1:1/x", 69, "cannot be reached"),
+        ("mysql://u:sekret@127.0.0.1:1/x", 69, "cannot be reached"),
+        ("postgres://u:sekret@127.0.0.1:abc/x", 64, "port"),
+        ("sqlite:///no/such/folder/sekret.db", 69, ""),
+    ] {
+        for json in [false, true] {
+            let mut command = bare();
+            command.args(["--url", url, "ls"]);
+            let told = said(command.args(json.then_some("--json"))).await;
+            assert_eq!(told.code, Some(code), "{url}: {told:?}");
+            assert!(told.err.contains(hint), "{url}: {told:?}");
+            assert!(
+                !told.err.contains("u:sekret") && told.out.is_empty(),
+                "{url}: {told:?}"
+            );
+        }
+    }
+    let help = said(
+        bare()
+            .env("DATABASE_URL", "postgres://u:sekret@h/x")
+            .arg("--help"),
+    )
+    .await;
+    assert!(
+        help.out.contains("DATABASE_URL") && !help.out.contains("sekret"),
+        "{help:?}"
+    );
+}

@@ -1,0 +1,99 @@
+//! Leases that end before the command does.
+
+use std::net::ToSocketAddrs as _;
+use std::time::Duration;
+
+use dblock_tests::proxy::{Proxy, Traffic};
+use dblock_tests::{Backend, on_every_store};
+
+use crate::program::{Script, bare, is_alive};
+
+on_every_store!(databases:
+    a_revoked_lock_ends_the_command,
+    a_command_that_ignores_term_is_killed,
+    a_lock_freed_by_force_kills_the_command,
+    max_hold_ends_the_command,
+);
+on_every_store!(servers: without_the_database_the_command_ends_before_the_lease);
+
+/// Says on TERM what it got, and ends well.
+const OBEYS: &str = "trap 'touch told; exit 0' TERM; touch ready; while :; do sleep 0.02; done";
+/// Goes on, and so does its child.
+const IGNORES: &str = "trap 'touch told' TERM; (trap '' TERM; while :; do sleep 0.1; done) & echo $! > id; touch ready; \
+                       while :; do sleep 0.02; done";
+
+async fn a_revoked_lock_ends_the_command(backend: Backend) {
+    let mut run = Script::start(&backend, &["--ttl", "2s"], OBEYS);
+    run.file("ready").await;
+    assert!(backend.manager().await.revoke("a").await.unwrap());
+    let told = run.ended().await;
+    assert_eq!(told.code, Some(76), "{told:?}");
+    assert!(
+        run.path("told").exists() && told.err.contains("revoked"),
+        "{told:?}"
+    );
+    assert!(backend.the_row("a").await.is_free());
+}
+
+async fn a_command_that_ignores_term_is_killed(backend: Backend) {
+    let mut run = Script::start(&backend, &["--ttl", "6s", "--grace", "500ms", "--json"], IGNORES);
+    run.file("ready").await;
+    let grandchild = run.process("id").await;
+    assert!(backend.manager().await.revoke("a").await.unwrap());
+    let told = run.ended().await;
+    let report = told.err_json();
+    assert_eq!(
+        (told.code, &report["outcome"]),
+        (Some(76), &"stopped".into()),
+        "{told:?}"
+    );
+    assert!(run.path("told").exists() && !is_alive(grandchild));
+    let row = backend.the_row("a").await;
+    assert!(
+        row.is_free() && row.now < row.expire_at,
+        "killed before the lease ended: {row:?}"
+    );
+}
+
+/// Somebody else may have the lock already: there is no time for TERM.
+async fn a_lock_freed_by_force_kills_the_command(backend: Backend) {
+    let mut run = Script::start(&backend, &["--ttl", "2s"], IGNORES);
+    run.file("ready").await;
+    let grandchild = run.process("id").await;
+    assert!(backend.manager().await.force_release("a").await.unwrap());
+    let told = run.ended().await;
+    assert_eq!(told.code, Some(76), "{told:?}");
+    assert!(!is_alive(grandchild));
+}
+
+async fn max_hold_ends_the_command(backend: Backend) {
+    let mut run = Script::start(&backend, &["--max-hold", "1s", "--grace", "300ms"], OBEYS);
+    let told = run.ended().await;
+    assert_eq!(told.code, Some(76), "{told:?}");
+    assert!(run.path("told").exists(), "{told:?}");
+    assert!(backend.the_row("a").await.is_free());
+}
+
+async fn without_the_database_the_command_ends_before_the_lease(backend: Backend) {
+    let url = backend.url().unwrap();
+    let (before, place) = url.rsplit_once('@').unwrap();
+    let (address, name) = place.split_once('/').unwrap();
+    let proxy = Proxy::start(address.to_socket_addrs().unwrap().next().unwrap());
+    let mut command = bare();
+    command.env("DATABASE_URL", format!("{before}@{}/{name}", proxy.address()));
+    command.args(["--table", &backend.table]);
+    let mut run = Script::start_by(command, &["--ttl", "3s", "--grace", "500ms"], IGNORES);
+    run.file("ready").await;
+    let processes = [run.process("id").await];
+    proxy.set(Traffic::BlackHole);
+    let told = tokio::time::timeout(Duration::from_mins(1), async {
+        // The release cannot be written: what matters is when the processes are gone.
+        crate::program::until("killed", || !processes.iter().any(|process| is_alive(*process))).await;
+        let row = backend.the_row("a").await;
+        assert!(row.now < row.expire_at, "killed after the lease: {row:?}");
+        run.ended().await
+    });
+    let told = told.await.unwrap();
+    assert_eq!(told.code, Some(76), "{told:?}");
+    assert!(run.path("told").exists(), "{told:?}");
+}

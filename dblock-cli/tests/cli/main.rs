@@ -1,0 +1,10 @@
+//! The command as a user has it: real processes, on every database.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod answers;
+mod loss;
+mod operators;
+mod program;
+mod run;
+mod signals;

@@ -1,0 +1,92 @@
+//! Signals to `dblock run`, and its own death.
+
+use dblock_tests::{Backend, on_every_store};
+use nix::sys::signal::Signal;
+use tokio::process::Command;
+
+use crate::program::{Script, dblock, ended, is_alive, until};
+
+on_every_store!(databases:
+    a_signal_ends_the_wait,
+    signals_are_handed_on,
+    a_killed_run_takes_its_processes_along,
+);
+on_every_store!(sqlite: what_was_ignored_stays_ignored);
+
+async fn a_signal_ends_the_wait(backend: Backend) {
+    let held = backend.die_inside("a", std::time::Duration::from_mins(10)).await;
+    let locks = backend.manager().await;
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+        let mut run = Script::start(&backend, &["--wait", "forever"], "touch inside");
+        // The row says that it waits.
+        let mut next = locks.get("a").await.unwrap().and_then(|row| row.next);
+        while next.is_none() {
+            next = locks.get("a").await.unwrap().and_then(|row| row.next);
+        }
+        run.signal(signal);
+        let told = run.ended().await;
+        assert_eq!(told.code, Some(128 + signal as i32), "{told:?}");
+        assert!(!run.path("inside").exists());
+        // It does not wait any more, as the row says.
+        let shown = crate::program::said(dblock(&backend).args(["show", "a", "--json"]))
+            .await
+            .json();
+        assert!(shown["next"].is_null(), "{shown}");
+    }
+    assert_eq!(backend.the_row("a").await.fence_token, held.fence_token);
+}
+
+async fn signals_are_handed_on(backend: Backend) {
+    for (name, signal) in [
+        ("TERM", Signal::SIGTERM),
+        ("INT", Signal::SIGINT),
+        ("HUP", Signal::SIGHUP),
+        ("QUIT", Signal::SIGQUIT),
+        ("USR1", Signal::SIGUSR1),
+        ("USR2", Signal::SIGUSR2),
+    ] {
+        let script = format!("trap 'exit 9' {name}; touch ready; while :; do sleep 0.02; done");
+        let mut run = Script::start(&backend, &["--wait", "20s"], &script);
+        run.file("ready").await;
+        run.signal(signal);
+        let told = run.ended().await;
+        assert_eq!(told.code, Some(9), "{name}: {told:?}");
+        assert!(backend.the_row("a").await.is_free());
+    }
+    // A command that does not handle it ends by it.
+    let mut run = Script::start(&backend, &["--wait", "20s"], "touch ready; sleep 1000");
+    run.file("ready").await;
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.ended().await.code, Some(143));
+}
+
+/// The lease goes on until its ttl is over; who then has the lock is alone.
+async fn a_killed_run_takes_its_processes_along(backend: Backend) {
+    let script = "trap '' TERM; (trap '' TERM; while :; do sleep 0.1; done) & echo $! > grandchild; echo $$ > child; wait";
+    let mut run = Script::start(&backend, &["--ttl", "10m"], script);
+    let processes = [run.process("child").await, run.process("grandchild").await];
+    run.signal(Signal::SIGKILL);
+    run.ended().await;
+    until("all are gone", || {
+        !processes.iter().any(|process| is_alive(*process))
+    })
+    .await;
+    assert!(!backend.the_row("a").await.is_free());
+}
+
+/// As `nohup dblock run …` has it.
+async fn what_was_ignored_stays_ignored(backend: Backend) {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "trap '' HUP; exec \"$0\" --table \"$1\" run -k a -- sh -c 'touch ready; while ! [ -e go ]; do sleep 0.02; done; exit 5'";
+    let child = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_dblock"), &backend.table])
+        .env("DATABASE_URL", backend.url().unwrap())
+        .current_dir(folder.path())
+        .spawn()
+        .unwrap();
+    until("it runs", || folder.path().join("ready").exists()).await;
+    let id = nix::unistd::Pid::from_raw(child.id().unwrap().cast_signed());
+    nix::sys::signal::kill(id, Signal::SIGHUP).unwrap();
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    assert_eq!(ended(child).await.code, Some(5));
+}
