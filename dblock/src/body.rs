@@ -145,7 +145,7 @@ async fn finish<T>(hold: Hold, ended: Ended<std::thread::Result<T>>) -> Result<T
         Ended::InTime(Ok(value)) => {
             if let Some(left) = unfinished {
                 tracing::warn!(key = %lease.key(), owner = %lease.owner(), fence_token = lease.fence_token(),
-                    held = ?lease.held(), ?left, "the body finished in time, but its release is not confirmed");
+                    held = ?lease.held_for(), ?left, "the body finished in time, but its release is not confirmed");
             }
             Ok(value)
         }

@@ -93,7 +93,7 @@ impl Lease {
             key: self.key().clone(),
             reason,
             fence_token: self.fence_token(),
-            held: self.held(),
+            held: self.held_for(),
         }
     }
 
@@ -106,8 +106,8 @@ impl Lease {
     }
 
     /// For how long the owner has, or had, the lock.
-    pub(crate) fn held(&self) -> Duration {
-        self.ownership.held(self.now())
+    pub(crate) fn held_for(&self) -> Duration {
+        self.ownership.held_for(self.now())
     }
 
     /// `hold_min` keeps the row busy after the last hold.

@@ -101,11 +101,11 @@ pub(super) fn note(shared: &Shared, note: Note) {
         }
         Note::Released(ownership) => {
             tracing::debug!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
-                held = ?ownership.held(now), "lock released");
+                held = ?ownership.held_for(now), "lock released");
         }
         Note::GoneBeforeRelease(ownership) => {
             tracing::warn!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
-                held = ?ownership.held(now), "lock was gone before its release");
+                held = ?ownership.held_for(now), "lock was gone before its release");
         }
         Note::Failed {
             ownership,
@@ -125,7 +125,7 @@ pub(super) fn note(shared: &Shared, note: Note) {
             } else {
                 let remaining = ownership.deadline().map(|deadline| deadline.since(now));
                 tracing::warn!(key = %ownership.key, owner = %ownership.call.owner,
-                    fence_token = ownership.fence_token, held = ?ownership.held(now), %error,
+                    fence_token = ownership.fence_token, held = ?ownership.held_for(now), %error,
                     remaining = ?remaining.unwrap_or_default(), "lock could not be {what}; trying again");
             }
         }
@@ -143,5 +143,5 @@ pub(super) fn note(shared: &Shared, note: Note) {
 /// The lease ended while an owner held it.
 pub(super) fn lost(ownership: &Ownership, reason: LostReason, now: super::core::time::Time) {
     tracing::error!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
-        held = ?ownership.held(now), %reason, "lock lost");
+        held = ?ownership.held_for(now), %reason, "lock lost");
 }

@@ -512,7 +512,7 @@ impl Schedule {
     /// When the driver has to look again by itself.
     pub(super) fn plan(&mut self) -> Option<Time> {
         let look = self.looks.first_key_value().map(|((at, _), _)| *at);
-        self.planned = look.into_iter().chain(self.dispatch.held_back_until()).min();
+        self.planned = look.into_iter().chain(self.dispatch.coalesces_until()).min();
         self.planned
     }
 }

@@ -60,7 +60,7 @@ impl World {
             self.send_batch(at, lane, &keys, kinds);
         }
         let process = &self.processes[at];
-        if let Some(until) = process.dispatch.held_back_until() {
+        if let Some(until) = process.dispatch.coalesces_until() {
             let when = process.clock.when(until, self.now);
             self.drive_by(at, when + US);
         }

@@ -30,8 +30,9 @@ pub(crate) fn time_limit(limit: Option<Duration>) -> Duration {
     limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT)
 }
 
-/// Longest time that a batch waits for another one: a commit takes less, unless something is wrong.
-const HOLD_BACK: Duration = Duration::from_millis(2);
+/// Longest time that a batch coalesces: that another one, or callers, are waited for. A commit takes less, unless
+/// something is wrong.
+const COALESCE: Duration = Duration::from_millis(2);
 
 /// A batch with fewer requests is not waited for.
 const SMALLEST_TO_WAIT_FOR: usize = 3;
@@ -47,8 +48,8 @@ const APART: [&[Kind]; 3] = [&[Kind::Extend], &[Kind::Release], &[Kind::Acquire]
 #[derive(Debug)]
 pub(crate) struct Dispatch<K> {
     lanes: Vec<Lane<K>>,
-    /// A batch is held back until then.
-    held_back_until: Option<Time>,
+    /// A batch coalesces until then.
+    coalesces_until: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -58,8 +59,8 @@ struct Lane<K> {
     ready: VecDeque<(K, usize)>,
     /// How many requests are on their way, and since when.
     on_its_way: Option<(usize, Time)>,
-    /// Since when the next batch is held back. Each batch is held back only once.
-    held_back_since: Option<Time>,
+    /// Since when the next batch coalesces. Each batch does so only once.
+    coalesces_since: Option<Time>,
 }
 
 impl<K> Dispatch<K> {
@@ -74,11 +75,11 @@ impl<K> Dispatch<K> {
             kinds,
             ready: VecDeque::new(),
             on_its_way: None,
-            held_back_since: None,
+            coalesces_since: None,
         };
         Self {
             lanes: kinds.iter().map(lane).collect(),
-            held_back_until: None,
+            coalesces_until: None,
         }
     }
 
@@ -91,7 +92,7 @@ impl<K> Dispatch<K> {
 
     /// A lane whose next batch can be sent now. `resuming`: some answered callers do not run yet.
     pub(crate) fn next_lane(&mut self, now: Time, resuming: bool) -> Option<usize> {
-        self.held_back_until = None;
+        self.coalesces_until = None;
         (0..self.lanes.len()).find(|lane| self.may_send(*lane, now, resuming))
     }
 
@@ -101,7 +102,7 @@ impl<K> Dispatch<K> {
         }
         match self.waits_until(at, now, resuming) {
             Some(until) if until > now => {
-                self.held_back_until = self.held_back_until.into_iter().chain([until]).min();
+                self.coalesces_until = self.coalesces_until.into_iter().chain([until]).min();
                 false
             }
             _ => true,
@@ -119,19 +120,19 @@ impl<K> Dispatch<K> {
             return None;
         }
         if resuming {
-            let since = *self.lanes[at].held_back_since.get_or_insert(now);
-            return Some(since + HOLD_BACK);
+            let since = *self.lanes[at].coalesces_since.get_or_insert(now);
+            return Some(since + COALESCE);
         }
         let other = self.lanes.iter().find(|lane| lane.kinds == [counterpart])?;
         let (count, sent_at) = other.on_its_way?;
         let lane = &mut self.lanes[at];
-        let since = *lane.held_back_since.get_or_insert(sent_at);
-        (count >= SMALLEST_TO_WAIT_FOR && lane.ready.len() <= count).then(|| since + HOLD_BACK)
+        let since = *lane.coalesces_since.get_or_insert(sent_at);
+        (count >= SMALLEST_TO_WAIT_FOR && lane.ready.len() <= count).then(|| since + COALESCE)
     }
 
-    /// When a batch that is held back may be sent.
-    pub(crate) fn held_back_until(&self) -> Option<Time> {
-        self.held_back_until
+    /// When a batch that coalesces may be sent.
+    pub(crate) fn coalesces_until(&self) -> Option<Time> {
+        self.coalesces_until
     }
 
     /// Takes the keys of a lane's next batch. The batch is on its way until [`answered`](Self::answered).
@@ -147,7 +148,7 @@ impl<K> Dispatch<K> {
             keys.extend(lane.ready.pop_front().map(|(key, _)| key));
         }
         lane.on_its_way = Some((keys.len(), now));
-        lane.held_back_since = None;
+        lane.coalesces_since = None;
         (keys, lane.kinds)
     }
 
@@ -194,8 +195,8 @@ mod tests {
         dispatch.take(releases, now);
         ready(&mut dispatch, Kind::Acquire, 2);
         assert_eq!(dispatch.next_lane(now, false), None);
-        assert_eq!(dispatch.held_back_until(), Some(now + HOLD_BACK));
-        assert!(dispatch.next_lane(now + HOLD_BACK, false).is_some());
+        assert_eq!(dispatch.coalesces_until(), Some(now + COALESCE));
+        assert!(dispatch.next_lane(now + COALESCE, false).is_some());
         ready(&mut dispatch, Kind::Acquire, 3);
         assert!(dispatch.next_lane(now, false).is_some(), "it is larger now");
     }
@@ -206,13 +207,13 @@ mod tests {
         let mut dispatch = Dispatch::new(3);
         ready(&mut dispatch, Kind::Release, 1);
         assert_eq!(dispatch.next_lane(now, true), None);
-        assert_eq!(dispatch.held_back_until(), Some(now + HOLD_BACK));
+        assert_eq!(dispatch.coalesces_until(), Some(now + COALESCE));
         ready(&mut dispatch, Kind::Extend, 1);
         let renewals = dispatch.next_lane(now, true).unwrap();
         assert_eq!(dispatch.take(renewals, now).1, [Kind::Extend]);
         assert!(dispatch.next_lane(now, false).is_some(), "they all run");
         assert!(
-            dispatch.next_lane(now + HOLD_BACK, true).is_some(),
+            dispatch.next_lane(now + COALESCE, true).is_some(),
             "for a moment only"
         );
     }

@@ -119,7 +119,7 @@ impl Ownership {
     }
 
     /// How long the owner has, or had, the lock.
-    pub(crate) fn held(&self, now: Time) -> Duration {
+    pub(crate) fn held_for(&self, now: Time) -> Duration {
         match self.end.read() {
             Ends::At(_) => now.since(self.since),
             Ends::Ended(_, at) => at.since(self.since),
