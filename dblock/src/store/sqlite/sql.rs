@@ -51,7 +51,12 @@ impl Statements {
             inspect: inspect(table).into(),
             idle: idle_rows(table).into(),
             purge: purge(table).into(),
-            version: format!("SELECT version, min_client FROM {version} WHERE id = 1").into(),
+            // The join fails if the lock table is missing.
+            version: format!(
+                "SELECT v.version, v.min_client FROM {version} v \
+                 LEFT JOIN (SELECT 1 FROM {table} LIMIT 0) t ON true WHERE v.id = 1"
+            )
+            .into(),
         }
     }
 }
