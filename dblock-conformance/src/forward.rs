@@ -1,11 +1,19 @@
 //! Stores around another store.
 
 /// In an `impl Store` for a type with a field `inner: Arc<dyn Store>`: every method but `capabilities` and
-/// `apply` goes to that store. `forward_to_inner!(but listen)` leaves out `listen` too.
+/// `apply` goes to that store. `forward_to_inner!(but listen)` leaves out `listen` too, and `(but purge)` `purge`.
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {
-        $crate::forward_to_inner!(but listen);
+        $crate::forward_to_inner!(but purge);
+        $crate::forward_to_inner!(@purge);
+    };
+    (but listen) => {
+        $crate::forward_to_inner!(@rest);
+        $crate::forward_to_inner!(@purge);
+    };
+    (but purge) => {
+        $crate::forward_to_inner!(@rest);
 
         fn listen<'a>(
             &'a self,
@@ -14,7 +22,17 @@ macro_rules! forward_to_inner {
             self.inner.listen(tell)
         }
     };
-    (but listen) => {
+    (@purge) => {
+        fn purge<'a>(
+            &'a self,
+            idle: ::std::time::Duration,
+            after: Option<&'a $crate::dblock::Key>,
+            limit: u32,
+        ) -> $crate::dblock::store::StoreFuture<'a, Result<$crate::dblock::store::Purged, $crate::dblock::store::StoreError>> {
+            self.inner.purge(idle, after, limit)
+        }
+    };
+    (@rest) => {
         fn check_schema(&self) -> $crate::dblock::store::StoreFuture<'_, Result<(), $crate::dblock::store::StoreError>> {
             self.inner.check_schema()
         }
@@ -42,15 +60,6 @@ macro_rules! forward_to_inner {
             key: &'a $crate::dblock::Key,
         ) -> $crate::dblock::store::StoreFuture<'a, Result<bool, $crate::dblock::store::StoreError>> {
             self.inner.force_release(key)
-        }
-
-        fn purge<'a>(
-            &'a self,
-            idle: ::std::time::Duration,
-            after: Option<&'a $crate::dblock::Key>,
-            limit: u32,
-        ) -> $crate::dblock::store::StoreFuture<'a, Result<$crate::dblock::store::Purged, $crate::dblock::store::StoreError>> {
-            self.inner.purge(idle, after, limit)
         }
 
         fn close(&self) -> $crate::dblock::store::StoreFuture<'_, ()> {

@@ -198,6 +198,7 @@ macro_rules! store_conformance {
 
             one_owner_at_a_time,
             crossing_batches_exclude_each_other,
+            fresh_keys_are_granted_once,
             repeated_requests_from_two_handles_agree,
 
             keys_are_compared_byte_by_byte,

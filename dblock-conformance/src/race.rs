@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dblock::store::{Outcome, Store};
+use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use super::Fixture;
@@ -146,6 +147,35 @@ pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
     finish(tasks).await;
     for room in &*rooms {
         room.assert_entered(4 * ROUNDS);
+    }
+}
+
+/// Four handles ask at once for keys that have no row yet, alone and in batches of any order: each is granted once.
+pub async fn fresh_keys_are_granted_once(fixture: &impl Fixture) {
+    const RACERS: usize = 4;
+    let mut stores = Vec::new();
+    for _ in 0..RACERS {
+        stores.push(fixture.store().await);
+    }
+    for round in 0..40 {
+        for size in [1, 10] {
+            let start = Arc::new(Barrier::new(RACERS));
+            let mut racers = JoinSet::new();
+            for store in &stores {
+                let (store, start) = (Arc::clone(store), Arc::clone(&start));
+                let name = |n| format!("fresh {round} of {size}: {n}");
+                let mut requests: Vec<_> = (0..size).map(|n| Asker::new(&name(n)).acquire(LONG)).collect();
+                fastrand::shuffle(&mut requests);
+                racers.spawn(async move {
+                    start.wait().await;
+                    let outcomes = batch(&*store, &requests).await;
+                    let granted = |outcome: &&Outcome| matches!(outcome, Outcome::Granted { .. });
+                    outcomes.iter().filter(granted).count()
+                });
+            }
+            let granted: usize = within("all racers", racers.join_all()).await.iter().sum();
+            assert_eq!(granted, size, "a key was granted twice or not at all");
+        }
     }
 }
 

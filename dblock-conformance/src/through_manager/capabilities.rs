@@ -1,11 +1,13 @@
 //! A store does what it says it can do, and refuses the rest as unsupported, which touches nothing else.
 
 use dblock::store::StoreErrorKind;
-use dblock::{LockError, LockManager};
+use dblock::{InspectFilter, LockError, LockManager};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::site::{LONG, Site, long, patient};
 use crate::Fixture;
+use crate::context::Asker;
 
 /// A fresh place has no tables: `check_schema` and locks name the remedy, and `migrate`, from many nodes at
 /// once, makes them. A store without tables is ready at once.
@@ -19,9 +21,17 @@ pub async fn missing_tables_name_the_remedy(fixture: &impl Fixture) {
         return store.migrate().await.expect("there is nothing to migrate");
     };
     let bare = async || fixture.bare().await.expect("the same answer each time");
-    let missing = one.check_schema().await.expect_err("there are no tables");
-    assert_eq!(missing.kind(), StoreErrorKind::Schema, "{missing}");
-    assert!(missing.to_string().contains("migrate"), "{missing}");
+    let mut missing = vec![
+        one.check_schema().await.err(),
+        one.inspect(&InspectFilter::new()).await.err(),
+    ];
+    let batch = ["a", "b"].map(|name| Asker::new(name).acquire(LONG));
+    missing.extend(one.apply(&batch).await.into_iter().map(Result::err));
+    for error in missing {
+        let error = error.expect("there are no tables");
+        assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
+        assert!(error.to_string().contains("migrate"), "{error}");
+    }
 
     assert_schema(LockManager::builder(bare().await).build().await);
     let locks = LockManager::builder(bare().await).start().unwrap();
@@ -30,14 +40,18 @@ pub async fn missing_tables_name_the_remedy(fixture: &impl Fixture) {
         assert_schema(locks.acquire("key", options).await);
         assert!(since.elapsed() < LONG / 2, "waiting does not help");
     }
-    let two = bare().await;
-    let (first, second) = tokio::join!(one.migrate(), two.migrate());
-    first.expect("migrate makes the tables");
-    second.expect("migrate at the same time as another node");
+    let mut nodes = JoinSet::new();
+    for _ in 0..10 {
+        let node = bare().await;
+        nodes.spawn(async move {
+            node.migrate().await?;
+            node.check_schema().await
+        });
+    }
+    for migrated in nodes.join_all().await {
+        migrated.expect("each of ten nodes that migrate at once finds the tables");
+    }
     one.check_schema().await.expect("the tables are there");
-    two.check_schema()
-        .await
-        .expect("the tables are there for the other node");
     locks.with("key", long(), async {}).await.unwrap();
 }
 

@@ -370,13 +370,15 @@ async fn another_process_waits_for_one_turn_and_one_pause() {
         let locks = locks.clone();
         tokio::spawn(async move {
             loop {
-                let body = tokio::time::sleep(Duration::from_millis(5));
+                // It sleeps from when it enters.
+                let body = async { tokio::time::sleep(Duration::from_millis(5)).await };
                 locks.with("key", patient(), body).await.unwrap();
             }
         });
     }
-    tokio::time::sleep(SHORT).await;
     for _ in 0..10 {
+        // They hand the lock over among themselves again.
+        tokio::time::sleep(SHORT).await;
         let since = tokio::time::Instant::now();
         other.with("key", patient(), async {}).await.unwrap();
         // It queues at its first ask after 100 ms, then a turn is 100 ms, and a pause between two asks at most 125 ms.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use dblock::store::{
     Capabilities, MemoryStore, Outcome, Purged, Request, Store, StoreError, StoreErrorKind, StoreFuture,
 };
-use dblock::{InspectFilter, Key, LockError, LockManager, LockRow};
+use dblock::{InspectFilter, Key, LockError, LockManager};
+use dblock_conformance::forward_to_inner;
+use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
@@ -19,18 +21,13 @@ use crate::{long, patient};
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-on_every_store!(
-    less_than_a_day_is_refused,
-    used_keys_stay,
-    nothing_is_purged_after_shutdown
-);
+on_every_store!(less_than_a_day_is_refused, nothing_is_purged_after_shutdown);
 on_every_store!(
     databases:
-    idle_rows_go_and_tokens_still_grow,
     a_purge_takes_many_steps,
-    a_row_is_kept_for_any_use,
     locks_hold_while_rows_are_purged,
 );
+on_every_store!(servers: a_locked_row_is_left_for_later);
 
 /// As if the rows had last been used `days` days ago: those that `which` says, in all or one of the columns
 /// that tell.
@@ -69,36 +66,11 @@ async fn less_than_a_day_is_refused(backend: Backend) {
     backend.builder().purge_after(None).start().unwrap();
 }
 
-async fn used_keys_stay(backend: Backend) {
-    let locks = backend.manager().await;
-    let held = locks.acquire("held", long()).await.unwrap();
-    locks.with("used", long(), async {}).await.unwrap();
-    assert_eq!(locks.purge(DAY).await.unwrap(), 0);
-    assert_eq!(keys(&locks).await, ["held", "used"]);
-    held.release().await.unwrap();
-}
-
 async fn nothing_is_purged_after_shutdown(backend: Backend) {
     let locks = backend.manager().await;
     locks.shutdown(Duration::ZERO).await;
     let purged = locks.purge(DAY).await;
     assert!(matches!(purged, Err(LockError::Shutdown { .. })), "{purged:?}");
-}
-
-async fn idle_rows_go_and_tokens_still_grow(backend: Backend) {
-    let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let mut last = 0;
-    for _ in 0..3 {
-        let guard = locks.acquire("key", patient()).await.unwrap();
-        assert!(guard.fence_token() > last, "{} after {last}", guard.fence_token());
-        last = guard.fence_token();
-        guard.release().await.unwrap();
-        backend.until_free("key").await;
-        age(&backend, &TIMES, 2, "reentrant_count = 0").await;
-        assert_eq!(operator.purge(DAY * 3).await.unwrap(), 0);
-        assert_eq!(operator.purge(DAY).await.unwrap(), 1);
-        assert_eq!(backend.row("key").await, None);
-    }
 }
 
 async fn a_purge_takes_many_steps(backend: Backend) {
@@ -110,52 +82,25 @@ async fn a_purge_takes_many_steps(backend: Backend) {
     // More than a step between those that stay.
     let old = "lock_key NOT IN ('key 0003', 'key 0800')";
     age(&backend, &TIMES, 2, old).await;
+    assert_eq!(locks.purge(DAY * 3).await.unwrap(), 0);
     assert_eq!(locks.purge(DAY).await.unwrap(), 1_098);
     assert_eq!(keys(&locks).await, ["key 0003", "key 0800"]);
     assert_eq!(locks.purge(DAY).await.unwrap(), 0);
 }
 
-async fn a_row_is_kept_for_any_use(backend: Backend) {
-    let (locks, other) = (backend.manager().await, backend.manager().await);
-    let held = locks.acquire("held", patient()).await.unwrap();
-    let wanted = locks.acquire("wanted", patient()).await.unwrap();
-    // A caller that waits says so in the row.
-    let waiting = tokio::spawn(async move { other.acquire("wanted", patient()).await });
-    let second = Duration::from_secs(5);
-    backend
-        .until("wanted", second, |row| row.wanted_until > row.now)
-        .await;
-    for name in ["ceiling", "idle"] {
-        locks
-            .acquire(name, patient())
-            .await
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+async fn a_locked_row_is_left_for_later(backend: Backend) {
+    let locks = backend.manager().await;
+    for name in ["a", "b"] {
+        locks.with(name, patient(), async {}).await.unwrap();
     }
-    age(
-        &backend,
-        &["fence_token", "fence_ceiling"],
-        2,
-        "lock_key = 'held'",
-    )
-    .await;
-    age(
-        &backend,
-        &["expire_at", "fence_token", "fence_ceiling"],
-        2,
-        "lock_key = 'wanted'",
-    )
-    .await;
-    age(&backend, &["expire_at"], 2, "lock_key = 'ceiling'").await;
-    age(&backend, &TIMES, 2, "lock_key = 'idle'").await;
+    age(&backend, &TIMES, 2, "true").await;
+    let mut user = Transaction::begin(&backend).await;
+    let lock = format!("SELECT 1 FROM {} WHERE lock_key = 'a' FOR UPDATE", backend.table);
+    user.execute(lock).await;
     assert_eq!(locks.purge(DAY).await.unwrap(), 1);
-    assert_eq!(keys(&locks).await, ["ceiling", "held", "wanted"]);
-    // The waiter took the row over, which looked as if its lease had run out.
-    waiting.await.unwrap().unwrap().release().await.unwrap();
-    held.release().await.unwrap();
-    drop(wanted);
+    assert_eq!(keys(&locks).await, ["a"]);
+    user.rollback().await;
+    assert_eq!(locks.purge(DAY).await.unwrap(), 1);
 }
 
 /// Rows vanish all the time under the feet of those who take the locks.
@@ -344,29 +289,7 @@ impl Store for Scripted {
         self.inner.apply(requests)
     }
 
-    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.inner.check_schema()
-    }
-
-    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.inner.migrate()
-    }
-
-    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
-        self.inner.inspect(filter)
-    }
-
-    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.inner.revoke(key)
-    }
-
-    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.inner.force_release(key)
-    }
-
-    fn close(&self) -> StoreFuture<'_, ()> {
-        self.inner.close()
-    }
+    forward_to_inner!(but purge);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use dblock::open;
 use dblock::store::{Acquire, Action, Request, StoreErrorKind};
 use dblock::{Key, LockError, LockManager, StoreSource};
+use dblock_conformance::Fixture as _;
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, Kind, on_every_store};
 use sqlx::mysql::MySqlConnectOptions;
@@ -50,15 +51,24 @@ async fn an_older_or_newer_schema_names_the_remedy(backend: Backend) {
         assert_eq!(error.kind(), StoreErrorKind::Schema);
         assert!(error.to_string().contains(remedy), "{error}");
     }
+    let store = backend.store().await;
+    let error = store.migrate().await.unwrap_err();
+    assert!(error.to_string().contains("upgrade the dblock crate"), "{error}");
     backend
         .execute("UPDATE {table}_version SET version = 99, min_client = 1")
         .await;
+    store.migrate().await.unwrap();
     backend
         .manager()
         .await
         .with("key", long(), async {})
         .await
         .unwrap();
+    // The other table has the version of one that is gone.
+    backend.execute("DROP TABLE {table}").await;
+    let error = store_error(backend.builder().build().await);
+    assert_eq!(error.kind(), StoreErrorKind::Schema);
+    assert!(error.to_string().contains("not there"), "{error}");
 }
 
 /// A database of the backend's kind that is not there.

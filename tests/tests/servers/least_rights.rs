@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::open;
-use dblock::store::Store;
-use dblock::{InspectFilter, LockManager, LockOptions, StoreSource};
+use dblock::store::{Store, StoreErrorKind};
+use dblock::{InspectFilter, LockError, LockManager, LockOptions, StoreSource};
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, on_every_store};
 use sqlx::mysql::MySqlConnectOptions;
@@ -115,6 +115,15 @@ impl Role {
     }
 }
 
+#[track_caller]
+fn assert_refused(error: &LockError, remedy: &str) {
+    let LockError::Store { source, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(source.kind(), StoreErrorKind::Refused, "{source}");
+    assert!(source.to_string().contains(remedy), "{source}");
+}
+
 async fn a_role_that_may_only_use_the_two_tables_does_everything(backend: Backend) {
     let role = Role::create(&backend).await;
     let (locks, other) = (role.manager().await, role.manager().await);
@@ -159,5 +168,12 @@ async fn a_role_that_may_only_use_the_two_tables_does_everything(backend: Backen
         .unwrap();
     assert_eq!(purged.rows, 1);
     assert_eq!(backend.row("left").await, None);
+
+    // One right less.
+    role.execute("REVOKE UPDATE ON {table} FROM {role}").await;
+    let refused = locks.acquire("key", long.clone()).await.unwrap_err();
+    assert_refused(&refused, "SELECT, INSERT, UPDATE and DELETE on the lock table");
+    backend.execute("DROP TABLE {table}_version").await;
+    assert_refused(&locks.migrate().await.unwrap_err(), "CREATE");
     role.drop().await;
 }

@@ -165,20 +165,3 @@ async fn the_clock_does_not_jump_when_daylight_saving_ends() {
         );
     }
 }
-
-#[tokio::test]
-async fn a_fence_check_that_does_not_find_the_table_says_where_to_begin() {
-    let Some(place) = Place::migrated().await else {
-        return;
-    };
-    let store = place.store();
-    let request = acquire("k");
-    let token = token(&one(&store, request.clone()).await);
-    place.run(&format!("DROP TABLE {}", place.table)).await;
-    let mut user = place.connection().await;
-    run(&mut user, "BEGIN").await;
-    let check = store.verify_on(&mut user, &request.key, request.lease_id, token);
-    let (kind, message) = kind(check.await);
-    assert_eq!(kind, StoreErrorKind::Schema, "{message}");
-    assert!(message.contains("name the table with its database"), "{message}");
-}

@@ -11,7 +11,6 @@ mod fence;
 mod gone;
 mod pass_on;
 mod place;
-mod purge;
 mod race;
 mod schema;
 mod single;

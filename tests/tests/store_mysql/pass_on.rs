@@ -6,7 +6,7 @@ use dblock::store::{Acquire, Outcome, Request};
 use uuid::Uuid;
 
 use crate::place::Place;
-use crate::{TTL, acquire, asking, one, release, row, run, token};
+use crate::{TTL, acquire, asking, one, release, run, token};
 
 /// A waiter that asks to be the next.
 fn queueing(name: &str) -> Request {
@@ -38,26 +38,4 @@ async fn a_row_that_somebody_has_locked_makes_nobody_next() {
     assert_eq!(one(&store, release(&next)).await, Outcome::Skipped);
     run(&mut user, "COMMIT").await;
     assert_eq!(one(&store, release(&next)).await, Outcome::Withdrawn);
-}
-
-/// Such as a program of another version may leave it.
-#[tokio::test]
-async fn a_grant_clears_a_successor_of_a_free_row() {
-    let Some(place) = Place::migrated().await else {
-        return;
-    };
-    let store = place.store();
-    let former = acquire("k");
-    token(&one(&store, former.clone()).await);
-    one(&store, release(&former)).await;
-    place
-        .run(&format!(
-            "UPDATE {} SET next_lease = '0123456789abcdef', next_owner = '0123456789abcdef', \
-             next_holder = '', next_ttl = 1, next_spare = 0, next_since = 1, next_until = {}",
-            place.table,
-            i64::MAX
-        ))
-        .await;
-    token(&one(&store, acquire("k")).await);
-    assert_eq!(row(&store, "k").await.next, None);
 }

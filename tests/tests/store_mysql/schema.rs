@@ -1,29 +1,11 @@
 //! Creating the tables, and their version.
 
-use dblock::InspectFilter;
 use dblock::store::{MySqlStore, Outcome, Store, StoreErrorKind};
 use sqlx::mysql::MySqlConnection;
 use uuid::Uuid;
 
 use crate::place::Place;
 use crate::{acquire, kind, one, release, row, run, token};
-
-#[tokio::test]
-async fn ten_migrations_at_once_all_succeed() {
-    let Some(place) = Place::bare().await else { return };
-    let stores: Vec<_> = (0..10).map(|_| place.store()).collect();
-    for done in futures_util::future::join_all(stores.iter().map(Store::migrate)).await {
-        done.unwrap();
-    }
-    stores[0].check_schema().await.unwrap();
-    token(&one(&stores[1], acquire("k")).await);
-    stores[2].migrate().await.unwrap();
-    assert_eq!(
-        stores[3].inspect(&InspectFilter::new()).await.unwrap().len(),
-        1,
-        "migrating again keeps the rows"
-    );
-}
 
 const SCRIPTS: [&str; 2] = [
     include_str!("../../../dblock/migrations/mysql/0001_distributed_lock.sql"),
@@ -147,44 +129,4 @@ async fn a_migration_that_was_interrupted_anywhere_is_finished_and_keeps_the_row
         }
         hand.end().await;
     }
-}
-
-#[tokio::test]
-async fn a_missing_older_or_newer_table_names_its_remedy() {
-    let Some(place) = Place::bare().await else { return };
-    let store = place.store();
-    for answer in [
-        store.check_schema().await,
-        store.apply(&[acquire("k")]).await.pop().unwrap().map(drop),
-    ] {
-        let (kind, text) = kind(answer);
-        assert_eq!(kind, StoreErrorKind::Schema);
-        assert!(text.contains("LockManager::migrate"), "{text}");
-    }
-    store.migrate().await.unwrap();
-    store.check_schema().await.unwrap();
-    let version = async |version: i32, min_client: i32| {
-        let table = &place.table;
-        let set = format!("UPDATE {table}_version SET version = {version}, min_client = {min_client}");
-        place.run(&set).await;
-    };
-    // What a client of version 1 meets after an upgrade to version 2, one version later.
-    version(3, 3).await;
-    for answer in [store.check_schema().await, store.migrate().await] {
-        let (kind, text) = kind(answer);
-        assert_eq!(kind, StoreErrorKind::Schema);
-        assert!(text.contains("upgrade the dblock crate"), "{text}");
-    }
-    version(1, 1).await;
-    let (kind, text) = kind(store.check_schema().await);
-    assert_eq!(kind, StoreErrorKind::Schema);
-    assert!(
-        text.contains("older") && text.contains("LockManager::migrate"),
-        "{text}"
-    );
-    store.migrate().await.unwrap();
-    store.check_schema().await.unwrap();
-    version(9, 1).await;
-    store.check_schema().await.unwrap();
-    store.migrate().await.unwrap();
 }

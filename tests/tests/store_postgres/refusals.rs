@@ -1,6 +1,6 @@
 //! What the database refuses, and the remedy in the message.
 
-use dblock::store::{Outcome, PostgresStore, Store, StoreErrorKind};
+use dblock::store::{Store, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Connection as _};
 
 use crate::bench::{Bench, acquire, ask, ask_of, extend, one, release, token};
@@ -35,57 +35,6 @@ async fn a_read_only_server_is_named_and_worth_another_try() {
     );
 }
 
-#[tokio::test]
-async fn a_wrong_password_is_refused_without_showing_it() {
-    let Some(bench) = Bench::new("password").await else {
-        return;
-    };
-    let store = bench.store_with(|url| url.push_str("password=hunter2"));
-    let error = one(&store, &acquire("a")).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Refused);
-    assert!(!format!("{error:?} {store:?}").contains("hunter2"));
-    let nowhere = PostgresStore::open("postgres://a:hunter2@127.0.0.1:1/a", "t").unwrap();
-    let error = one(&nowhere, &acquire("a")).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Unreachable);
-    assert!(!format!("{error:?} {nowhere:?}").contains("hunter2"));
-}
-
-/// The rights that the migration's script names are enough, and one less is refused with a remedy.
-#[tokio::test]
-async fn a_role_with_rights_on_the_tables_only() {
-    let Some(bench) = Bench::new("rights").await else {
-        return;
-    };
-    bench
-        .run(
-            "DO $$ BEGIN CREATE ROLE dblock_limited LOGIN PASSWORD 'limited'; \
-             EXCEPTION WHEN duplicate_object THEN NULL; END $$; \
-             REVOKE CREATE ON SCHEMA public FROM PUBLIC; \
-             GRANT SELECT ON {t}_version TO dblock_limited; \
-             GRANT SELECT, INSERT, UPDATE, DELETE ON {t} TO dblock_limited;",
-        )
-        .await;
-    let store = bench.store_with(|url| url.push_str("user=dblock_limited&password=limited"));
-    store.check_schema().await.unwrap();
-    store.migrate().await.unwrap();
-    let request = acquire("a");
-    token(&ask(&store, &request).await);
-    assert!(matches!(
-        ask(&store, &extend(&request, 1)).await,
-        Outcome::Extended { .. }
-    ));
-    assert!(store.revoke(&request.key).await.unwrap());
-    assert!(store.force_release(&request.key).await.unwrap());
-    assert_eq!(ask(&store, &release(&request)).await, Outcome::Lost);
-    bench.run("REVOKE UPDATE ON {t} FROM dblock_limited").await;
-    let error = one(&store, &acquire("a")).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Refused);
-    assert!(error.to_string().contains("grant"), "{error}");
-    bench.run("DROP TABLE {t}_version").await;
-    let error = store.migrate().await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
-}
-
 /// Then unqualified names are looked up in no schema, and no schema exists in which new tables could be created.
 #[tokio::test]
 async fn a_search_path_that_leads_nowhere_is_named() {
@@ -98,29 +47,6 @@ async fn a_search_path_that_leads_nowhere_is_named() {
     let message = error.to_string();
     assert!(
         message.contains("`search_path`") && message.contains("builder's `table`"),
-        "{error}"
-    );
-}
-
-#[tokio::test]
-async fn a_fence_check_that_does_not_find_the_table_says_where_to_begin() {
-    let Some(bench) = Bench::new("unseen").await else {
-        return;
-    };
-    let store = bench.store();
-    let request = acquire("a");
-    let fence = token(&ask(&store, &request).await);
-    let mut user = bench.user().await;
-    let mut transaction = user.begin().await.unwrap();
-    sqlx::query("SET LOCAL search_path = pg_catalog")
-        .execute(&mut *transaction)
-        .await
-        .unwrap();
-    let check = store.verify_in(&mut transaction, &request.key, request.lease_id, fence);
-    let error = check.await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
-    assert!(
-        error.to_string().contains("name the table with its schema"),
         "{error}"
     );
 }

@@ -1,6 +1,5 @@
 //! Migrations, and tables of other versions.
 
-use dblock::InspectFilter;
 use dblock::store::{Outcome, PostgresStore, Store, StoreErrorKind};
 use dblock_tests::postgres_url;
 use futures_util::future::join_all;
@@ -8,72 +7,6 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions};
 
 use crate::bench::{Bench, TTL, acquire, ask, extend, one, queueing, release, token};
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_migrations_at_once() {
-    let Some(bench) = Bench::empty("migrations").await else {
-        return;
-    };
-    let missing = bench.store().check_schema().await.unwrap_err();
-    assert_eq!(missing.kind(), StoreErrorKind::Schema);
-    assert!(missing.to_string().contains("migrate"), "{missing}");
-    let unasked = one(&bench.store(), &acquire("a")).await.unwrap_err();
-    assert_eq!(unasked.kind(), StoreErrorKind::Schema, "{unasked}");
-
-    let stores: Vec<_> = (0..10).map(|_| bench.store()).collect();
-    for answer in join_all(stores.iter().map(PostgresStore::migrate)).await {
-        answer.unwrap();
-    }
-    bench.store().check_schema().await.unwrap();
-    // By hand, with rows in it.
-    token(&ask(&bench.store(), &acquire("a")).await);
-    bench.store().migrate().await.unwrap();
-    assert_eq!(
-        bench.store().inspect(&InspectFilter::new()).await.unwrap().len(),
-        1
-    );
-}
-
-#[tokio::test]
-async fn a_schema_of_another_version() {
-    let Some(bench) = Bench::new("versions").await else {
-        return;
-    };
-    let store = bench.store();
-    bench
-        .run("UPDATE {t}_version SET version = 0, min_client = 0")
-        .await;
-    assert!(
-        store
-            .check_schema()
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("older")
-    );
-    bench.store().migrate().await.unwrap();
-    store.check_schema().await.unwrap();
-    bench.run("UPDATE {t}_version SET version = 9").await;
-    store.check_schema().await.unwrap();
-    store.migrate().await.unwrap();
-    bench.run("UPDATE {t}_version SET min_client = 9").await;
-    for error in [
-        store.check_schema().await.unwrap_err(),
-        store.migrate().await.unwrap_err(),
-    ] {
-        assert_eq!(error.kind(), StoreErrorKind::Schema);
-        assert!(error.to_string().contains("upgrade the dblock crate"), "{error}");
-    }
-    bench.run("DROP TABLE {t}").await;
-    assert!(
-        store
-            .check_schema()
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("not there")
-    );
-}
 
 /// Version 1 of the tables, with rows: many nodes upgrade it at once, and its clients are shut out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

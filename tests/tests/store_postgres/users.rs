@@ -7,9 +7,8 @@ use dblock_tests::proxy::{Proxy, Traffic};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 use tokio::time::{sleep, timeout};
-use uuid::Uuid;
 
-use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, key, release, token, waiting};
+use crate::bench::{Bench, TTL, acquire, ask, extend, key, release, token, waiting};
 
 /// A user's transaction holds one row: the others are answered at once, and it is not waited for.
 #[tokio::test]
@@ -56,84 +55,6 @@ async fn a_users_lock_stalls_nobody() {
         ask(&store, &release(&held[1])).await,
         Outcome::Released { freed: true, .. }
     ));
-}
-
-/// A lease that runs out during the fence check's transaction cannot be taken over before its end.
-#[tokio::test]
-async fn a_takeover_waits_for_the_fence_check() {
-    let Some(bench) = Bench::new("fence").await else {
-        return;
-    };
-    let store = bench.store();
-    let mut first = acquire("a");
-    ask_of(&mut first).ttl = Duration::from_secs(3);
-    let mut user = bench.user().await;
-    let mut transaction = user.begin().await.unwrap();
-    let fence = token(&ask(&store, &first).await);
-    let verify =
-        async |on: &mut PgConnection, lease_id, fence| store.verify_in(on, &key("a"), lease_id, fence).await;
-    assert!(
-        verify(&mut transaction, first.lease_id, fence)
-            .await
-            .unwrap()
-            .is_some()
-    );
-    assert_eq!(
-        verify(&mut transaction, first.lease_id, fence + 1).await.unwrap(),
-        None
-    );
-    assert_eq!(
-        verify(&mut transaction, Uuid::now_v7(), fence).await.unwrap(),
-        None
-    );
-    // Ended by the server's clock, not by ours.
-    sqlx::query("SELECT pg_sleep(3.1)")
-        .execute(&mut *transaction)
-        .await
-        .unwrap();
-    assert_eq!(
-        verify(&mut transaction, first.lease_id, fence).await.unwrap(),
-        None
-    );
-    assert_eq!(ask(&store, &acquire("a")).await, Outcome::Skipped);
-    transaction.commit().await.unwrap();
-    assert!(matches!(
-        ask(&store, &acquire("a")).await,
-        Outcome::Granted {
-            taken_over: Some(_),
-            ..
-        }
-    ));
-}
-
-/// A renewal since the transaction's snapshot: seen under READ COMMITTED, retryable under stricter levels.
-#[tokio::test]
-async fn a_fence_check_after_a_renewal() {
-    let Some(bench) = Bench::new("levels").await else {
-        return;
-    };
-    let store = bench.store();
-    let request = acquire("a");
-    let fence = token(&ask(&store, &request).await);
-    for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        let mut user = bench.user().await;
-        let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
-        let mut transaction = user.begin_with(begin).await.unwrap();
-        sqlx::query("SELECT 1").execute(&mut *transaction).await.unwrap();
-        assert!(matches!(
-            ask(&store, &extend(&request, 1)).await,
-            Outcome::Extended { .. }
-        ));
-        let answer = store
-            .verify_in(&mut transaction, &request.key, request.lease_id, fence)
-            .await;
-        if level == "READ COMMITTED" {
-            assert!(answer.unwrap().is_some());
-        } else {
-            assert_eq!(answer.unwrap_err().kind(), StoreErrorKind::Conflict, "{level}");
-        }
-        transaction.rollback().await.unwrap();
-    }
 }
 
 /// The host of a user's transaction vanishes: the server ends the session, and the key goes on. A lower limit of the

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dblock::store::{Outcome, Request, StoreErrorKind};
 
-use crate::{File, TTL, acquire, ask, asking, assert_error, execute, granted, one, release, row};
+use crate::{File, TTL, acquire, ask, asking, assert_error, execute, granted, one};
 
 /// A waiter that asks to be the next.
 fn queueing(key: &str) -> Request {
@@ -34,19 +34,4 @@ async fn nobody_becomes_next_while_somebody_else_writes() {
     let answer = one(&*store, &next).await.unwrap();
     assert!(matches!(answer, Outcome::Busy(_)), "{answer:?}");
     execute(&mut user, "COMMIT").await;
-}
-
-/// Such as a program of another version may leave it.
-#[tokio::test]
-async fn a_grant_clears_a_successor_of_a_free_row() {
-    let file = File::migrated().await;
-    let store = file.store();
-    let lease = acquire("k", TTL);
-    granted(&*store, &lease).await;
-    one(&*store, &release(&lease)).await.unwrap();
-    let left = "UPDATE distributed_lock SET next_lease = randomblob(16), next_owner = randomblob(16), \
-                next_holder = '', next_ttl = 1, next_spare = 0, next_since = 1, next_until = 9000000000000000000";
-    execute(&mut file.user().await, left).await;
-    granted(&*store, &acquire("k", TTL)).await;
-    assert_eq!(row(&*store, "k").await.unwrap().next, None);
 }

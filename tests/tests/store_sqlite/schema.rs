@@ -2,29 +2,9 @@
 
 use std::time::Duration;
 
-use dblock::InspectFilter;
 use dblock::store::{Outcome, StoreErrorKind};
 
 use crate::{File, TTL, acquire, assert_error, execute, granted, one, row};
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_migrations_at_once_all_succeed() {
-    for _ in 0..5 {
-        let file = File::new();
-        let mut migrations = tokio::task::JoinSet::new();
-        for _ in 0..10 {
-            let store = file.store();
-            migrations.spawn(async move {
-                store.migrate().await?;
-                store.check_schema().await
-            });
-        }
-        for answer in migrations.join_all().await {
-            answer.unwrap();
-        }
-        granted(&*file.store(), &acquire("k", TTL)).await;
-    }
-}
 
 #[tokio::test]
 async fn a_migration_waits_for_a_write_transaction() {
@@ -45,43 +25,6 @@ async fn a_migration_waits_for_a_write_transaction() {
     );
     execute(&mut user, "COMMIT").await;
     migration.await.unwrap().unwrap();
-}
-
-#[tokio::test]
-async fn missing_older_and_newer_tables_are_told_apart() {
-    let file = File::new();
-    let store = file.store();
-    assert_error(store.check_schema().await, StoreErrorKind::Schema, "is not there");
-    assert_error(
-        one(&*store, &acquire("k", TTL)).await,
-        StoreErrorKind::Schema,
-        "LockManager::migrate",
-    );
-    let batch = store.apply(&[acquire("a", TTL), acquire("b", TTL)]).await;
-    for answer in batch {
-        assert_error(answer, StoreErrorKind::Schema, "LockManager::migrate");
-    }
-    assert_error(
-        store.inspect(&InspectFilter::new()).await,
-        StoreErrorKind::Schema,
-        "is not there",
-    );
-
-    store.migrate().await.unwrap();
-    store.check_schema().await.unwrap();
-    let mut user = file.user().await;
-    execute(&mut user, "UPDATE distributed_lock_version SET version = 9").await;
-    store.check_schema().await.unwrap();
-    store.migrate().await.unwrap();
-    // What a client of version 1 meets after an upgrade to version 2, one version later.
-    execute(
-        &mut user,
-        "UPDATE distributed_lock_version SET version = 3, min_client = 3",
-    )
-    .await;
-    for answer in [store.check_schema().await, store.migrate().await] {
-        assert_error(answer, StoreErrorKind::Schema, "upgrade the dblock crate");
-    }
 }
 
 const SCRIPTS: [&str; 2] = [

@@ -23,6 +23,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct BrokenStore {
     shared: Arc<Shared>,
+    /// The rows, as `shared` has them.
+    inner: Arc<dyn Store>,
     seat: usize,
     listens: bool,
 }
@@ -59,6 +61,7 @@ impl BrokenStore {
         });
         let store = |seat| {
             Arc::new(Self {
+                inner: Arc::clone(&shared.inner),
                 shared: Arc::clone(&shared),
                 seat,
                 listens: seat + 1 < seats || flaw == Flaw::PassesOnTwice,
@@ -209,7 +212,7 @@ impl Shared {
 
 impl Store for BrokenStore {
     fn capabilities(&self) -> Capabilities {
-        self.shared.inner.capabilities()
+        self.inner.capabilities()
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
@@ -236,33 +239,11 @@ impl Store for BrokenStore {
                 std::future::pending().await
             };
             tokio::select! {
-                ended = self.shared.inner.listen(tell) => ended,
+                ended = self.inner.listen(tell) => ended,
                 never = lie => never,
             }
         })
     }
 
-    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.shared.inner.check_schema()
-    }
-
-    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        self.shared.inner.migrate()
-    }
-
-    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
-        self.shared.inner.inspect(filter)
-    }
-
-    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.shared.inner.revoke(key)
-    }
-
-    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        self.shared.inner.force_release(key)
-    }
-
-    fn close(&self) -> StoreFuture<'_, ()> {
-        self.shared.inner.close()
-    }
+    dblock_conformance::forward_to_inner!(but listen);
 }
