@@ -91,7 +91,7 @@ pub use manager::{AlreadyInstalled, LockManager, install};
 pub use options::{LockOptions, OnLost};
 pub use store::row::{InspectFilter, LockRow};
 #[cfg(feature = "sql")]
-pub use transaction::begin;
+pub use transaction::{LockedTransaction, begin};
 
 #[cfg(feature = "macros")]
 pub use dblock_macros::distributed_lock;

@@ -1,5 +1,8 @@
 //! Transactions of the user's that a lock ends with.
 
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
 use sqlx::{Database, Pool, Transaction};
 use tokio::sync::oneshot;
 
@@ -33,4 +36,60 @@ pub async fn begin<DB: Database>(pool: &Pool<DB>) -> Result<Transaction<'static,
         let _ = give.send(begun);
     });
     take.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
+}
+
+/// The transaction of a body under [`LockManager::transaction`](crate::LockManager::transaction). The call takes it back
+/// when the body has dropped it, and commits or rolls back.
+///
+/// It derefs to sqlx's transaction: `execute(&mut **tx)` runs a statement in it, `&mut tx` is a `&mut Transaction` for
+/// other functions. It borrows nothing, so that the call can be a task of its own.
+pub struct LockedTransaction<DB: Database> {
+    /// `None` once it was given back.
+    parts: Option<Parts<DB>>,
+}
+
+type Parts<DB> = (
+    Transaction<'static, DB>,
+    oneshot::Sender<Transaction<'static, DB>>,
+);
+
+impl<DB: Database> LockedTransaction<DB> {
+    pub(crate) fn new(
+        transaction: Transaction<'static, DB>,
+    ) -> (Self, oneshot::Receiver<Transaction<'static, DB>>) {
+        let (give_back, back) = oneshot::channel();
+        let parts = Some((transaction, give_back));
+        (Self { parts }, back)
+    }
+}
+
+const IS_THERE: &str = "it is given back by the drop only";
+
+impl<DB: Database> Deref for LockedTransaction<DB> {
+    type Target = Transaction<'static, DB>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.parts.as_ref().expect(IS_THERE).0
+    }
+}
+
+impl<DB: Database> DerefMut for LockedTransaction<DB> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.parts.as_mut().expect(IS_THERE).0
+    }
+}
+
+impl<DB: Database> Drop for LockedTransaction<DB> {
+    fn drop(&mut self) {
+        if let Some((transaction, give_back)) = self.parts.take() {
+            // Without a call that takes it, the transaction is dropped, and with that rolled back.
+            let _ = give_back.send(transaction);
+        }
+    }
+}
+
+impl<DB: Database> fmt::Debug for LockedTransaction<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockedTransaction").finish_non_exhaustive()
+    }
 }

@@ -9,7 +9,7 @@ use crate::engine::Hold;
 use crate::error::LockError;
 use crate::fence::{self, FenceConnection};
 use crate::options::{LockOptions, Wait};
-use crate::transaction::begin;
+use crate::transaction::{LockedTransaction, begin};
 
 impl LockManager {
     /// Takes the lock on `key`, begins a transaction on `pool`, and runs `body` in it. The transaction's commit frees the
@@ -68,7 +68,7 @@ impl LockManager {
     /// let locks = LockManager::builder().sqlite(pool.clone()).build().await?;
     /// locks.migrate().await?;
     /// let options = LockOptions::new().wait(Duration::from_secs(5));
-    /// let paid = locks.transaction(&pool, "order:42", options, async |tx| {
+    /// let paid = locks.transaction(&pool, "order:42", options, async |mut tx| {
     ///     let update = sqlx::query("UPDATE orders SET paid = 1 WHERE id = 42 AND paid = 0");
     ///     Ok::<_, OrderError>(update.execute(&mut **tx).await?.rows_affected())
     /// });
@@ -82,7 +82,7 @@ impl LockManager {
         pool: &Pool<DB>,
         key: impl AsRef<str>,
         options: LockOptions,
-        body: impl AsyncFnOnce(&mut Transaction<'static, DB>) -> Result<T, E>,
+        body: impl AsyncFnOnce(LockedTransaction<DB>) -> Result<T, E>,
     ) -> Result<T, E>
     where
         DB: sqlx::Database,
@@ -100,7 +100,11 @@ impl LockManager {
         if at_once {
             fence::keep(&hold, &mut tx).await?;
         }
-        let ended = body::in_transaction(&hold, body(&mut tx)).await;
+        let (lent, mut back) = LockedTransaction::new(tx);
+        let ended = body::in_transaction(&hold, body(lent)).await;
+        let mut tx = back.try_recv().map_err(|_| {
+            LockError::invalid("the body of a transaction must drop it: it was moved to somewhere else")
+        })?;
         let value = match ended.map_err(E::from).flatten() {
             Ok(value) => value,
             Err(error) => {

@@ -157,7 +157,7 @@ async fn others_enter_after_the_commit(backend: Backend) {
         }
     });
     on_its_pool!(backend, pool => {
-        let value = locks.transaction(pool, "key", long(), async |tx| {
+        let value = locks.transaction(pool, "key", long(), async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             nobody_enters(&backend, &other).await;
             waits.send(()).unwrap();
@@ -168,11 +168,40 @@ async fn others_enter_after_the_commit(backend: Backend) {
     assert_eq!(next.await.unwrap(), 1, "whoever comes next sees the work");
 }
 
+/// Compiles: such a call can be a task of its own.
+#[test]
+fn a_transaction_can_be_spawned() {
+    #[distributed_lock(key = "{key}", manager = locks, tx = tx)]
+    async fn insert(
+        locks: &LockManager,
+        key: &str,
+        tx: &mut Transaction<'_, sqlx::Postgres>,
+    ) -> Result<(), Failure> {
+        sqlx::query("INSERT INTO work VALUES (1)")
+            .execute(&mut **tx)
+            .await?;
+        Ok(())
+    }
+    async fn spawns(locks: LockManager, pool: sqlx::PgPool, work: Work) {
+        let task = tokio::spawn(async move {
+            let call = locks.transaction(&pool, "key", long(), async |mut tx| {
+                insert(&locks, &work.table, &mut tx).await?;
+                let insert = sqlx::query("INSERT INTO work VALUES (1)");
+                insert.execute(&mut **tx).await?;
+                Ok::<_, Failure>(work.insert())
+            });
+            call.await
+        });
+        task.await.unwrap().unwrap();
+    }
+    let _ = spawns;
+}
+
 async fn an_error_of_the_body_takes_its_work_back(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
     on_its_pool!(backend, pool => {
-        let failed = locks.transaction(pool, "key", long(), async |tx| {
+        let failed = locks.transaction(pool, "key", long(), async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             Err::<(), _>(Failure::Own)
         });
@@ -186,7 +215,7 @@ async fn a_panic_of_the_body_takes_its_work_back(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
     on_its_pool!(backend, pool => {
-        let panics = locks.transaction(pool, "key", long(), async |tx| {
+        let panics = locks.transaction(pool, "key", long(), async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             panic!("the body");
             #[expect(unreachable_code, reason = "gives the body its type")]
@@ -206,7 +235,7 @@ async fn a_call_that_is_dropped_leaves_nothing_behind(backend: Backend) {
         let before = work.done(&backend).await;
         let mut answered = false;
         on_its_pool!(backend, pool => {
-            let mut call = Box::pin(locks.transaction(pool, "key", patient(), async |tx| {
+            let mut call = Box::pin(locks.transaction(pool, "key", patient(), async |mut tx| {
                 execute(&mut **tx, work.insert()).await?;
                 Ok::<_, Failure>(())
             }));
@@ -251,11 +280,11 @@ async fn it_may_take_longer_than_the_ttl(backend: Backend) {
 async fn nested_calls_enter_again(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     on_its_pool!(backend, pool => {
-        let body = locks.transaction(pool, "key", long(), async |tx| {
+        let body = locks.transaction(pool, "key", long(), async |mut tx| {
             let token = current().unwrap().fence_token();
             let nested = locks.with("key", long(), async { current().unwrap() }).await?;
             assert_eq!(nested.fence_token(), token);
-            current().unwrap().verify_in(tx).await?;
+            current().unwrap().verify_in(&mut *tx).await?;
             assert_eq!(current().unwrap().hold_count(), 1);
             Ok::<_, Failure>(())
         });
@@ -269,7 +298,7 @@ async fn a_nested_transaction_leaves_the_lock_to_the_outer_call(backend: Backend
     let work = Work::new(&backend).await;
     let outer = locks.with("key", long(), async {
         on_its_pool!(backend, pool => {
-            let inner = locks.transaction(pool, "key", long(), async |tx| {
+            let inner = locks.transaction(pool, "key", long(), async |mut tx| {
                 execute(&mut **tx, work.insert()).await?;
                 Ok::<_, Failure>(())
             });
@@ -352,7 +381,7 @@ async fn an_error_that_the_body_swallows_fails_the_call(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
     on_its_pool!(backend, pool => {
-        let swallows = locks.transaction(pool, "key", long(), async |tx| {
+        let swallows = locks.transaction(pool, "key", long(), async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             if backend.kind() == Kind::Postgres {
                 execute(&mut **tx, "SELECT 1/0".to_owned()).await.unwrap_err();
@@ -373,7 +402,7 @@ async fn a_connection_that_is_killed_frees_the_key(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
     on_its_pool!(backend, pool => {
-        let killed = locks.transaction(pool, "key", long(), async |tx| {
+        let killed = locks.transaction(pool, "key", long(), async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             let (id, kill) = match backend.kind() {
                 Kind::Postgres => ("SELECT pg_backend_pid()::bigint", "SELECT pg_terminate_backend"),
