@@ -1,8 +1,9 @@
 //! How a manager is made: from a URL, or from a pool or store by its builder.
 
-use crate::builder::{LockManagerBuilder, StoreSource};
+use crate::builder::LockManagerBuilder;
 use crate::error::LockError;
 use crate::manager::LockManager;
+use crate::source::StoreSource;
 
 /// How a manager is made.
 impl LockManager {

@@ -75,11 +75,12 @@ mod options;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
+mod source;
 pub mod store;
 #[cfg(feature = "sql")]
 mod transaction;
 
-pub use builder::{LockManagerBuilder, StoreSource};
+pub use builder::LockManagerBuilder;
 pub use current::{CurrentLock, current, current_locks, inherit};
 pub use error::{LockError, LostReason, TimeoutCause};
 #[cfg(feature = "sql")]
@@ -89,6 +90,7 @@ pub use health::Health;
 pub use key::{InvalidKey, Key};
 pub use manager::{AlreadyInstalled, LockManager, install};
 pub use options::{LockOptions, OnLost};
+pub use source::StoreSource;
 pub use store::row::{InspectFilter, LockRow};
 #[cfg(feature = "sql")]
 pub use transaction::{LockedTransaction, begin};

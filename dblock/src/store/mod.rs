@@ -15,6 +15,7 @@
 //! `next_until > now`. The release of the row passes it on to a live successor. On a row that is free or
 //! expired these columns mean nothing.
 
+mod answer;
 #[cfg(feature = "sql")]
 mod busy_keys;
 pub mod clock;
@@ -25,6 +26,7 @@ mod connections;
 mod error;
 #[cfg(feature = "sql")]
 pub(crate) mod fence;
+mod request;
 pub(crate) mod row;
 #[cfg(feature = "sql")]
 mod schema;
@@ -49,8 +51,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
+pub use answer::{Outcome, Purged, WakeUp};
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
 #[cfg(feature = "mysql")]
@@ -59,6 +60,8 @@ pub use mysql::MySqlStore;
 #[cfg(feature = "postgres")]
 #[doc(hidden)]
 pub use postgres::PostgresStore;
+pub(crate) use request::Kind;
+pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request};
 pub use row::{Holder, Successor};
 pub(crate) use row::{InspectFilter, LockRow};
 
@@ -218,279 +221,6 @@ impl Capabilities {
             wake_ups: false,
             immediate: false,
         }
-    }
-}
-
-/// One request for one row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Request {
-    /// The row.
-    pub key: Key,
-    /// The lease that is asked for, or that the request acts for. Every write after the grant is conditioned on it.
-    pub lease_id: Uuid,
-    /// The action.
-    pub action: Action,
-}
-
-impl Request {
-    /// A request to carry out `action` on the row of `key` for `lease_id`.
-    pub fn new(key: Key, lease_id: Uuid, action: Action) -> Self {
-        Self {
-            key,
-            lease_id,
-            action,
-        }
-    }
-}
-
-/// A waiting lease replaces the successor if it has waited for this much longer. The time is short, so that processes
-/// enter about in the order in which they came, however often each of them asks. It is not zero, so that they do not
-/// keep replacing each other.
-pub const QUEUE_AHEAD: Duration = Duration::from_millis(100);
-
-/// The longest lease that a release passes on. The successor extends it to its whole ttl.
-pub const NEXT_TTL: Duration = Duration::from_secs(3);
-
-/// The action of a [`Request`]. [`Store::apply`] has the rules. A store answers an action that it does not know with
-/// [`StoreErrorKind::Unsupported`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Action {
-    /// Take the lock for a fresh `lease_id`.
-    Acquire(Acquire),
-    /// Write the number of holds and extend the lease: renewal, re-entry, the end of a nested hold, and a
-    /// local hand-over.
-    Extend(Extend),
-    /// End the lease: pass the row on to its successor, or free it.
-    Release,
-}
-
-/// The kinds of requests. Each has a lane of its own where the store takes that many calls at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    Extend,
-    Release,
-    Acquire,
-}
-
-impl Kind {
-    pub(crate) fn of(action: &Action) -> Self {
-        match action {
-            Action::Extend(_) => Self::Extend,
-            Action::Release => Self::Release,
-            Action::Acquire(_) => Self::Acquire,
-        }
-    }
-}
-
-/// The payload of [`Action::Acquire`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Acquire {
-    /// The call chain that asks.
-    pub owner: Uuid,
-    /// Length of the lease.
-    pub ttl: Duration,
-    /// Host, process and function, for people. At most 255 bytes.
-    pub holder: Arc<str>,
-    /// When busy: say in the row that somebody waits, for this long.
-    pub wanted_for: Option<Duration>,
-    /// When busy: become the successor for `wanted_for`. The value is how long the caller has waited so far.
-    pub queue: Option<Duration>,
-    /// How many tokens to keep free above the lease's own, for local hand-overs.
-    pub spare_tokens: u32,
-}
-
-impl Acquire {
-    /// An acquire that does not wait and keeps no tokens free.
-    pub fn new(owner: Uuid, ttl: Duration, holder: impl Into<Arc<str>>) -> Self {
-        Self {
-            owner,
-            ttl,
-            holder: holder.into(),
-            wanted_for: None,
-            queue: None,
-            spare_tokens: 0,
-        }
-    }
-}
-
-/// The payload of [`Action::Extend`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Extend {
-    /// The number of holds, at least 1. Absolute, so that a repeated request counts nothing twice.
-    pub count: u32,
-    /// Length of the lease from now.
-    pub ttl: Duration,
-    /// The new owner, if the lease was handed over locally since the row was last written.
-    pub handed_over: Option<HandedOver>,
-}
-
-impl Extend {
-    /// An extension for the owner that the row names.
-    pub fn new(count: u32, ttl: Duration) -> Self {
-        Self {
-            count,
-            ttl,
-            handed_over: None,
-        }
-    }
-}
-
-/// The owner of a lease after a local hand-over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HandedOver {
-    /// The call chain that has the lock now.
-    pub owner: Uuid,
-    /// As in [`Acquire`].
-    pub holder: Arc<str>,
-    /// Its token: one of those that the acquire kept free.
-    pub fence_token: i64,
-}
-
-impl HandedOver {
-    /// A local hand-over to `owner`, with a token that the acquire kept free.
-    pub fn new(owner: Uuid, holder: impl Into<Arc<str>>, fence_token: i64) -> Self {
-        Self {
-            owner,
-            holder: holder.into(),
-            fence_token,
-        }
-    }
-}
-
-/// A wake-up, as a store reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum WakeUp {
-    /// From here on no release of a key that others wait for is missed.
-    Listening,
-    /// The key has been freed while others waited for it.
-    Released(Key),
-    /// The key has been passed on.
-    #[non_exhaustive]
-    PassedOn {
-        /// The key.
-        key: Key,
-        /// The lease that has it now.
-        lease_id: Uuid,
-        /// The token of that lease.
-        fence_token: i64,
-    },
-}
-
-impl WakeUp {
-    /// [`PassedOn`](Self::PassedOn): `key` was passed on to `lease_id`.
-    pub fn passed_on(key: Key, lease_id: Uuid, fence_token: i64) -> Self {
-        Self::PassedOn {
-            key,
-            lease_id,
-            fence_token,
-        }
-    }
-}
-
-/// The result of one step of [`Store::purge`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Purged {
-    /// How many rows were deleted.
-    pub rows: u64,
-    /// The last key looked at, if there may be more behind it.
-    pub next: Option<Key>,
-}
-
-impl Purged {
-    /// `rows` were deleted. The next step begins after `next`, if there may be more.
-    pub fn new(rows: u64, next: Option<Key>) -> Self {
-        Self { rows, next }
-    }
-}
-
-/// The answer to a [`Request`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// `Acquire`: the lock is taken.
-    #[non_exhaustive]
-    Granted {
-        /// Larger than every token given for the key before.
-        fence_token: i64,
-        /// `expire_at - now`.
-        remaining: Duration,
-        /// The holder of the expired lease, if there was one.
-        taken_over: Option<Holder>,
-        /// Somebody waits for the key: `wanted_until > now`.
-        wanted: bool,
-    },
-    /// `Extend`: the count is written.
-    #[non_exhaustive]
-    Extended {
-        /// `expire_at - now`.
-        remaining: Duration,
-        /// The lease was revoked and was not extended.
-        revoked: bool,
-        /// Somebody waits for the key: `wanted_until > now`.
-        wanted: bool,
-    },
-    /// `Release`: the lease is over.
-    #[non_exhaustive]
-    Released {
-        /// The row was held until this request.
-        freed: bool,
-        /// The row was passed on to the successor.
-        passed_on: bool,
-    },
-    /// `Release`: the lease was the successor, and no longer is.
-    Withdrawn,
-    /// `Acquire`: another owner holds the lock.
-    Busy(Holder),
-    /// `Acquire`: another owner holds the lock, and the request's lease is the live successor.
-    #[non_exhaustive]
-    Queued {
-        /// The holder. Its token tells this place as successor from earlier places of the same lease.
-        holder: Holder,
-        /// How long the lease will run once the row is passed on to it.
-        next_ttl: Duration,
-    },
-    /// The row no longer names this lease, or the lease has expired.
-    Lost,
-    /// Somebody else's transaction has the row locked. Ask again soon.
-    Skipped,
-}
-
-/// For stores: the answers that have fields.
-impl Outcome {
-    /// [`Granted`](Self::Granted), with `taken_over` if a lease had expired.
-    pub fn granted(fence_token: i64, remaining: Duration, taken_over: Option<Holder>, wanted: bool) -> Self {
-        Self::Granted {
-            fence_token,
-            remaining,
-            taken_over,
-            wanted,
-        }
-    }
-
-    /// [`Extended`](Self::Extended).
-    pub fn extended(remaining: Duration, revoked: bool, wanted: bool) -> Self {
-        Self::Extended {
-            remaining,
-            revoked,
-            wanted,
-        }
-    }
-
-    /// [`Released`](Self::Released).
-    pub const fn released(freed: bool, passed_on: bool) -> Self {
-        Self::Released { freed, passed_on }
-    }
-
-    /// [`Queued`](Self::Queued) behind `holder`.
-    pub fn queued(holder: Holder, next_ttl: Duration) -> Self {
-        Self::Queued { holder, next_ttl }
     }
 }
 

@@ -13,6 +13,7 @@
 mod attribute;
 mod errors;
 mod exclusion;
+mod fairness;
 mod hand_over;
 mod in_transaction;
 mod inherit;
@@ -20,6 +21,7 @@ mod loss;
 mod operators;
 mod places;
 mod purge;
+mod purge_in_background;
 mod release;
 mod shutdown;
 mod stores;

@@ -1,0 +1,294 @@
+//! Where a manager keeps its locks: a URL, a pool, a function that gives connect options, or a store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::LockError;
+use crate::store::Store;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::store::connect_options::OptionsSource;
+use crate::store::memory::MemoryStore;
+use crate::store::table::TableName;
+
+/// Where a manager keeps its locks: made from a `PgPool`, `MySqlPool` or `SqlitePool` of sqlx, a
+/// [`MemoryStore`], or an `Arc<dyn Store>`.
+pub struct StoreSource {
+    kind: Kind,
+    /// Whether it was made from a URL: then the file is created, and the tables with it.
+    pub(crate) is_sqlite_url: bool,
+}
+
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives for a moment, while a manager is built"
+)]
+enum Kind {
+    #[cfg(feature = "postgres")]
+    Postgres(OptionsSource<sqlx::postgres::PgConnectOptions>),
+    #[cfg(feature = "mysql")]
+    MySql(OptionsSource<sqlx::mysql::MySqlConnectOptions>),
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::sqlite::SqliteConnectOptions),
+    Ready(Arc<dyn Store>),
+}
+
+impl StoreSource {
+    /// Reads a URL. Its scheme selects the store. No message repeats the URL, because it may contain a password.
+    pub(crate) fn from_url(url: &str) -> Result<Self, LockError> {
+        let scheme = url
+            .split_once(':')
+            .map_or("", |(scheme, _)| scheme)
+            .to_ascii_lowercase();
+        match scheme.as_str() {
+            "postgres" | "postgresql" => Self::postgres_url(url),
+            "mysql" | "mariadb" => Self::mysql_url(url),
+            "sqlite" => Self::sqlite_url(url),
+            "memory" => Self::memory_url(url),
+            // Without a scheme, the text before the first colon may be a password.
+            scheme if !is_scheme(scheme) => Err(LockError::invalid(
+                "the database URL has no scheme; write postgres://…, mysql://…, mariadb://…, sqlite://… or memory:",
+            )),
+            other => Err(LockError::invalid(format!(
+                "no lock store for the URL scheme {other:?}; use postgres, mysql, mariadb, sqlite or memory"
+            ))),
+        }
+    }
+
+    fn memory_url(url: &str) -> Result<Self, LockError> {
+        if matches!(url.split_once(':'), Some((_, "" | "//"))) {
+            return Ok(MemoryStore::new().into());
+        }
+        Err(LockError::invalid(
+            "the URL memory: takes no name, because each manager that is built from it has rows of its own; for two \
+             managers over the same rows, give a clone of one `dblock::store::MemoryStore` to each \
+             `LockManager::builder`",
+        ))
+    }
+
+    #[cfg(feature = "postgres")]
+    fn postgres_url(url: &str) -> Result<Self, LockError> {
+        Ok(Kind::Postgres(OptionsSource::fixed(parsed("postgres", url)?)).into())
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    fn postgres_url(_: &str) -> Result<Self, LockError> {
+        Err(not_compiled_in("postgres"))
+    }
+
+    #[cfg(feature = "mysql")]
+    fn mysql_url(url: &str) -> Result<Self, LockError> {
+        let rest = url.split_once(':').map_or("", |(_, rest)| rest);
+        Ok(Kind::MySql(OptionsSource::fixed(parsed("mysql", &format!("mysql:{rest}"))?)).into())
+    }
+
+    #[cfg(not(feature = "mysql"))]
+    fn mysql_url(_: &str) -> Result<Self, LockError> {
+        Err(not_compiled_in("mysql"))
+    }
+
+    #[cfg(feature = "sqlite")]
+    fn sqlite_url(url: &str) -> Result<Self, LockError> {
+        let mut options: sqlx::sqlite::SqliteConnectOptions = parsed("sqlite", url)?;
+        if !url.contains("mode=") {
+            options = options.create_if_missing(true);
+        }
+        Ok(Self {
+            kind: Kind::Sqlite(options),
+            is_sqlite_url: true,
+        })
+    }
+
+    #[cfg(not(feature = "sqlite"))]
+    fn sqlite_url(_: &str) -> Result<Self, LockError> {
+        Err(not_compiled_in("sqlite"))
+    }
+
+    #[cfg_attr(
+        not(feature = "sqlite"),
+        allow(clippy::unnecessary_wraps, reason = "SQLite checks its options")
+    )]
+    pub(crate) fn open(
+        self,
+        table: TableName,
+        idle_limit: Option<Duration>,
+        any_server: bool,
+    ) -> Result<Arc<dyn Store>, LockError> {
+        #[cfg(not(feature = "postgres"))]
+        let _ = idle_limit;
+        #[cfg(not(feature = "mysql"))]
+        let _ = any_server;
+        Ok(match self.kind {
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(options) => Arc::new(
+                crate::store::postgres::PostgresStore::new(options, table).transaction_idle_limit(idle_limit),
+            ),
+            #[cfg(feature = "mysql")]
+            Kind::MySql(options) => {
+                Arc::new(crate::store::mysql::MySqlStore::new(options, table, any_server))
+            }
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(options) => {
+                crate::store::sqlite::SqliteStore::check_options(&options, &table)
+                    .map_err(LockError::invalid)?;
+                Arc::new(crate::store::sqlite::SqliteStore::new(options, table))
+            }
+            Kind::Ready(store) => {
+                drop(table);
+                store
+            }
+        })
+    }
+}
+
+/// Whether the text is a word such as `redis` or `http+unix`.
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+}
+
+#[cfg(feature = "sql")]
+fn parsed<O: std::str::FromStr<Err = sqlx::Error>>(store: &str, url: &str) -> Result<O, LockError> {
+    url.parse()
+        .map_err(|error| LockError::invalid(format!("the {store} URL cannot be read: {error}")))
+}
+
+#[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+fn not_compiled_in(store: &str) -> LockError {
+    LockError::invalid(format!(
+        "the {store} store is not compiled in; write `dblock = {{ version = \"…\", features = [\"{store}\"] }}` in Cargo.toml"
+    ))
+}
+
+impl fmt::Debug for StoreSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.kind {
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(_) => "StoreSource(postgres)",
+            #[cfg(feature = "mysql")]
+            Kind::MySql(_) => "StoreSource(mysql)",
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(_) => "StoreSource(sqlite)",
+            Kind::Ready(_) => "StoreSource(store)",
+        })
+    }
+}
+
+impl From<Kind> for StoreSource {
+    fn from(kind: Kind) -> Self {
+        Self {
+            kind,
+            is_sqlite_url: false,
+        }
+    }
+}
+
+impl From<Arc<dyn Store>> for StoreSource {
+    fn from(store: Arc<dyn Store>) -> Self {
+        Kind::Ready(store).into()
+    }
+}
+
+impl From<MemoryStore> for StoreSource {
+    fn from(store: MemoryStore) -> Self {
+        Kind::Ready(Arc::new(store)).into()
+    }
+}
+
+macro_rules! from_pool {
+    ($feature:literal, $pool:ty, $options:expr) => {
+        #[cfg(feature = $feature)]
+        impl From<$pool> for StoreSource {
+            fn from(pool: $pool) -> Self {
+                Self::from(&pool)
+            }
+        }
+
+        #[cfg(feature = $feature)]
+        impl From<&$pool> for StoreSource {
+            fn from(pool: &$pool) -> Self {
+                let options: fn(&$pool) -> Kind = $options;
+                options(pool).into()
+            }
+        }
+    };
+}
+
+// A server's pool may be given other options later, such as a new password.
+from_pool!("postgres", sqlx::PgPool, |pool| {
+    let pool = pool.clone();
+    Kind::Postgres(OptionsSource::of(move || pool.connect_options().as_ref().clone()))
+});
+from_pool!("mysql", sqlx::MySqlPool, |pool| {
+    let pool = pool.clone();
+    Kind::MySql(OptionsSource::of(move || pool.connect_options().as_ref().clone()))
+});
+from_pool!("sqlite", sqlx::SqlitePool, |pool| {
+    Kind::Sqlite(pool.connect_options().as_ref().clone())
+});
+
+macro_rules! from_options {
+    ($feature:literal, $name:ident, $kind:ident, $options:ty, $example:literal) => {
+        #[cfg(feature = $feature)]
+        impl StoreSource {
+            /// Locks on a server whose password or address may change while the program runs: `options` is called
+            /// each time a connection is opened. When it fails, the server counts as unreachable.
+            ///
+            /// A manager that is built from a pool follows `set_connect_options` of the pool, without this.
+            ///
+            #[doc = concat!("```no_run\nuse dblock::{LockManager, StoreSource};\n", $example, "\n```")]
+            pub fn $name<F, E>(options: impl Fn() -> F + Send + Sync + 'static) -> Self
+            where
+                F: Future<Output = Result<$options, E>> + Send + 'static,
+                E: Into<Box<dyn std::error::Error + Send + Sync>>,
+            {
+                Kind::$kind(OptionsSource::asked(options)).into()
+            }
+        }
+    };
+}
+
+from_options!(
+    "postgres",
+    postgres,
+    Postgres,
+    sqlx::postgres::PgConnectOptions,
+    "# async fn token() -> Result<String, std::io::Error> { unimplemented!() }
+let source = StoreSource::postgres(|| async {
+    let options = sqlx::postgres::PgConnectOptions::new().host(\"db\").username(\"app\");
+    Ok::<_, std::io::Error>(options.password(&token().await?))
+});
+let builder = LockManager::builder(source);"
+);
+from_options!(
+    "mysql",
+    mysql,
+    MySql,
+    sqlx::mysql::MySqlConnectOptions,
+    "# async fn token() -> Result<String, std::io::Error> { unimplemented!() }
+let source = StoreSource::mysql(|| async {
+    let options = sqlx::mysql::MySqlConnectOptions::new().host(\"db\").username(\"app\").database(\"app\");
+    Ok::<_, std::io::Error>(options.password(&token().await?))
+});
+let builder = LockManager::builder(source);"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_url_has_no_name() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _inside = runtime.enter();
+        for url in ["memory:", "memory://", "MEMORY:"] {
+            assert!(StoreSource::from_url(url).is_ok(), "{url}");
+        }
+        for url in ["memory:foo", "memory://foo", "memory:/", "memory: "] {
+            let error = StoreSource::from_url(url).unwrap_err().to_string();
+            assert!(error.contains("takes no name"), "{url}: {error}");
+        }
+    }
+}

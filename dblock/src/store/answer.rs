@@ -1,0 +1,140 @@
+//! What a store answers, and what it reports by itself.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::row::Holder;
+use crate::key::Key;
+
+/// A wake-up, as a store reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WakeUp {
+    /// From here on no release of a key that others wait for is missed.
+    Listening,
+    /// The key has been freed while others waited for it.
+    Released(Key),
+    /// The key has been passed on.
+    #[non_exhaustive]
+    PassedOn {
+        /// The key.
+        key: Key,
+        /// The lease that has it now.
+        lease_id: Uuid,
+        /// The token of that lease.
+        fence_token: i64,
+    },
+}
+
+impl WakeUp {
+    /// [`PassedOn`](Self::PassedOn): `key` was passed on to `lease_id`.
+    pub fn passed_on(key: Key, lease_id: Uuid, fence_token: i64) -> Self {
+        Self::PassedOn {
+            key,
+            lease_id,
+            fence_token,
+        }
+    }
+}
+
+/// The result of one step of [`Store::purge`](super::Store::purge).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Purged {
+    /// How many rows were deleted.
+    pub rows: u64,
+    /// The last key looked at, if there may be more behind it.
+    pub next: Option<Key>,
+}
+
+impl Purged {
+    /// `rows` were deleted. The next step begins after `next`, if there may be more.
+    pub fn new(rows: u64, next: Option<Key>) -> Self {
+        Self { rows, next }
+    }
+}
+
+/// The answer to a [`Request`](super::Request).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// `Acquire`: the lock is taken.
+    #[non_exhaustive]
+    Granted {
+        /// Larger than every token given for the key before.
+        fence_token: i64,
+        /// `expire_at - now`.
+        remaining: Duration,
+        /// The holder of the expired lease, if there was one.
+        taken_over: Option<Holder>,
+        /// Somebody waits for the key: `wanted_until > now`.
+        wanted: bool,
+    },
+    /// `Extend`: the count is written.
+    #[non_exhaustive]
+    Extended {
+        /// `expire_at - now`.
+        remaining: Duration,
+        /// The lease was revoked and was not extended.
+        revoked: bool,
+        /// Somebody waits for the key: `wanted_until > now`.
+        wanted: bool,
+    },
+    /// `Release`: the lease is over.
+    #[non_exhaustive]
+    Released {
+        /// The row was held until this request.
+        freed: bool,
+        /// The row was passed on to the successor.
+        passed_on: bool,
+    },
+    /// `Release`: the lease was the successor, and no longer is.
+    Withdrawn,
+    /// `Acquire`: another owner holds the lock.
+    Busy(Holder),
+    /// `Acquire`: another owner holds the lock, and the request's lease is the live successor.
+    #[non_exhaustive]
+    Queued {
+        /// The holder. Its token tells this place as successor from earlier places of the same lease.
+        holder: Holder,
+        /// How long the lease will run once the row is passed on to it.
+        next_ttl: Duration,
+    },
+    /// The row no longer names this lease, or the lease has expired.
+    Lost,
+    /// Somebody else's transaction has the row locked. Ask again soon.
+    Skipped,
+}
+
+/// For stores: the answers that have fields.
+impl Outcome {
+    /// [`Granted`](Self::Granted), with `taken_over` if a lease had expired.
+    pub fn granted(fence_token: i64, remaining: Duration, taken_over: Option<Holder>, wanted: bool) -> Self {
+        Self::Granted {
+            fence_token,
+            remaining,
+            taken_over,
+            wanted,
+        }
+    }
+
+    /// [`Extended`](Self::Extended).
+    pub fn extended(remaining: Duration, revoked: bool, wanted: bool) -> Self {
+        Self::Extended {
+            remaining,
+            revoked,
+            wanted,
+        }
+    }
+
+    /// [`Released`](Self::Released).
+    pub const fn released(freed: bool, passed_on: bool) -> Self {
+        Self::Released { freed, passed_on }
+    }
+
+    /// [`Queued`](Self::Queued) behind `holder`.
+    pub fn queued(holder: Holder, next_ttl: Duration) -> Self {
+        Self::Queued { holder, next_ttl }
+    }
+}

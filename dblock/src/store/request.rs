@@ -1,0 +1,149 @@
+//! What the engine asks of a store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::key::Key;
+
+/// One request for one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Request {
+    /// The row.
+    pub key: Key,
+    /// The lease that is asked for, or that the request acts for. Every write after the grant is conditioned on it.
+    pub lease_id: Uuid,
+    /// The action.
+    pub action: Action,
+}
+
+impl Request {
+    /// A request to carry out `action` on the row of `key` for `lease_id`.
+    pub fn new(key: Key, lease_id: Uuid, action: Action) -> Self {
+        Self {
+            key,
+            lease_id,
+            action,
+        }
+    }
+}
+
+/// A waiting lease replaces the successor if it has waited for this much longer. The time is short, so that processes
+/// enter about in the order in which they came, however often each of them asks. It is not zero, so that they do not
+/// keep replacing each other.
+pub const QUEUE_AHEAD: Duration = Duration::from_millis(100);
+
+/// The longest lease that a release passes on. The successor extends it to its whole ttl.
+pub const NEXT_TTL: Duration = Duration::from_secs(3);
+
+/// The action of a [`Request`]. [`Store::apply`](super::Store::apply) has the rules. A store answers an action that it does not know with
+/// [`StoreErrorKind::Unsupported`](super::StoreErrorKind::Unsupported).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Take the lock for a fresh `lease_id`.
+    Acquire(Acquire),
+    /// Write the number of holds and extend the lease: renewal, re-entry, the end of a nested hold, and a
+    /// local hand-over.
+    Extend(Extend),
+    /// End the lease: pass the row on to its successor, or free it.
+    Release,
+}
+
+/// The kinds of requests. Each has a lane of its own where the store takes that many calls at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Extend,
+    Release,
+    Acquire,
+}
+
+impl Kind {
+    pub(crate) fn of(action: &Action) -> Self {
+        match action {
+            Action::Extend(_) => Self::Extend,
+            Action::Release => Self::Release,
+            Action::Acquire(_) => Self::Acquire,
+        }
+    }
+}
+
+/// The payload of [`Action::Acquire`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Acquire {
+    /// The call chain that asks.
+    pub owner: Uuid,
+    /// Length of the lease.
+    pub ttl: Duration,
+    /// Host, process and function, for people. At most 255 bytes.
+    pub holder: Arc<str>,
+    /// When busy: say in the row that somebody waits, for this long.
+    pub wanted_for: Option<Duration>,
+    /// When busy: become the successor for `wanted_for`. The value is how long the caller has waited so far.
+    pub queue: Option<Duration>,
+    /// How many tokens to keep free above the lease's own, for local hand-overs.
+    pub spare_tokens: u32,
+}
+
+impl Acquire {
+    /// An acquire that does not wait and keeps no tokens free.
+    pub fn new(owner: Uuid, ttl: Duration, holder: impl Into<Arc<str>>) -> Self {
+        Self {
+            owner,
+            ttl,
+            holder: holder.into(),
+            wanted_for: None,
+            queue: None,
+            spare_tokens: 0,
+        }
+    }
+}
+
+/// The payload of [`Action::Extend`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Extend {
+    /// The number of holds, at least 1. Absolute, so that a repeated request counts nothing twice.
+    pub count: u32,
+    /// Length of the lease from now.
+    pub ttl: Duration,
+    /// The new owner, if the lease was handed over locally since the row was last written.
+    pub handed_over: Option<HandedOver>,
+}
+
+impl Extend {
+    /// An extension for the owner that the row names.
+    pub fn new(count: u32, ttl: Duration) -> Self {
+        Self {
+            count,
+            ttl,
+            handed_over: None,
+        }
+    }
+}
+
+/// The owner of a lease after a local hand-over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandedOver {
+    /// The call chain that has the lock now.
+    pub owner: Uuid,
+    /// As in [`Acquire`].
+    pub holder: Arc<str>,
+    /// Its token: one of those that the acquire kept free.
+    pub fence_token: i64,
+}
+
+impl HandedOver {
+    /// A local hand-over to `owner`, with a token that the acquire kept free.
+    pub fn new(owner: Uuid, holder: impl Into<Arc<str>>, fence_token: i64) -> Self {
+        Self {
+            owner,
+            holder: holder.into(),
+            fence_token,
+        }
+    }
+}
