@@ -52,7 +52,8 @@
 //! builds it, and follows that runtime's paused time.
 //!
 //! # Features
-//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, and TLS for the drivers as `tls-…`.
+//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, TLS for the drivers as `tls-…`, and `metrics`, which
+//! records through the crate of that name. Install its recorder before the first manager is built.
 //!
 //! The crate `dblock-conformance` has the suite for stores of your own.
 
@@ -69,6 +70,7 @@ mod guard;
 mod health;
 mod key;
 mod manager;
+mod meter;
 #[doc(hidden)]
 pub mod open;
 mod options;

@@ -21,6 +21,7 @@ use crate::error::{LockError, TimeoutCause};
 use crate::guard::LockGuard;
 use crate::health::{Health, HealthBoard};
 use crate::key::Key;
+use crate::meter::Ended;
 use crate::options::{LockOptions, Wait};
 use crate::store::{Capabilities, Store};
 
@@ -220,7 +221,17 @@ impl LockManager {
                 Wait::For(wait) => wait,
                 Wait::Forever => lease.remaining(),
             };
-            let hold = Hold::enter(lease, engine, timeout).await?;
+            let entered = Hold::enter(lease, engine, timeout).await;
+            let ended = match &entered {
+                Ok(_) => Ended::ReEntered,
+                Err(LockError::Lost { .. }) => Ended::Lost,
+                Err(LockError::Shutdown { .. }) => Ended::Shutdown,
+                Err(_) => Ended::StoreError,
+            };
+            engine
+                .site(options.function)
+                .acquire_ended(ended, since.elapsed());
+            let hold = entered?;
             tracing::debug!(%key, owner = %lease.owner(), fence_token = lease.fence_token(),
                 waited = ?since.elapsed(), "lock re-entered");
             return Ok(hold);

@@ -14,7 +14,7 @@ use crate::{api, circles, package, torture};
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
 pub(crate) const FEATURES: &str =
-    "dblock/macros,dblock/mysql,dblock/postgres,dblock/simulation,dblock/sqlite";
+    "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/simulation,dblock/sqlite";
 
 /// The stores that stand behind a feature, and the driver that each brings.
 pub(crate) const STORES: [(&str, &str); 3] = [

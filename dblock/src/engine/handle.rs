@@ -1,7 +1,8 @@
 //! The calls of a manager: acquire a lock, run a task on the engine's runtime, shut down.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use super::resumption::Resuming;
 use super::shared::{Cell, Shared};
 use crate::error::LockError;
 use crate::key::Key;
+use crate::meter::{Ended, Site};
 use crate::options::{LockOptions, Wait};
 #[cfg(feature = "sql")]
 use crate::store::FenceSource;
@@ -79,6 +81,11 @@ impl EngineHandle {
         self.shared.id
     }
 
+    /// The metrics of a function that takes locks here.
+    pub(crate) fn site(&self, function: Option<&'static str>) -> Site {
+        self.shared.meter.site(function)
+    }
+
     /// The time on the engine's clock.
     pub(crate) fn now(&self) -> Time {
         self.shared.clock.now()
@@ -115,8 +122,12 @@ impl EngineHandle {
         event: impl FnOnce(Box<Waiter<Ticket>>) -> Event<Ticket>,
     ) -> Result<Hold, LockError> {
         let shared = &self.shared;
-        let refused = || LockError::Shutdown {
-            key: Some(call.key.clone()),
+        let site = shared.meter.site(call.options.function);
+        let refused = || {
+            site.acquire_ended(Ended::Shutdown, Duration::ZERO);
+            LockError::Shutdown {
+                key: Some(call.key.clone()),
+            }
         };
         if shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire) {
             return Err(refused());
@@ -134,6 +145,7 @@ impl EngineHandle {
                 max_hold: options.max_hold,
                 hold_min: options.hold_min,
                 nested: call.nested,
+                site: site.clone(),
             },
             since,
             deadline: match options.wait {
@@ -150,13 +162,23 @@ impl EngineHandle {
             shared,
             cell: Some(asked),
             number,
+            site: &site,
+            since,
         };
-        let answer = answer;
+        let mut answer = answer;
         if shared.stopped.load(Ordering::Acquire) {
             // The engine may have ended just before this acquire.
             return Err(refused());
         }
-        let result = answer.await;
+        let mut waiting = None;
+        let result = poll_fn(|context| {
+            let polled = Pin::new(&mut answer).poll(context);
+            if polled.is_pending() {
+                waiting.get_or_insert_with(|| site.waits());
+            }
+            polled
+        })
+        .await;
         gone.cell = None;
         result.map_or_else(|_| Err(refused()), |(answer, _)| answer)
     }
@@ -213,11 +235,15 @@ struct GiveUp<'a> {
     shared: &'a Arc<Shared>,
     cell: Option<Arc<Cell>>,
     number: u64,
+    site: &'a Site,
+    since: Time,
 }
 
 impl Drop for GiveUp<'_> {
     fn drop(&mut self) {
         if let Some(cell) = self.cell.take() {
+            let waited = self.shared.clock.now().since(self.since);
+            self.site.acquire_ended(Ended::Dropped, waited);
             self.shared.step(&cell, Event::GiveUp(self.number));
         }
     }

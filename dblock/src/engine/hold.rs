@@ -285,7 +285,7 @@ impl Hold {
     pub(crate) fn committed(mut self) {
         self.left = true;
         let event = Event::Committed(Arc::clone(&self.lease.ownership));
-        self.lease.shared.step(&self.lease.cell, event);
+        end(&self.lease, event);
         self.lease.ownership.tell();
     }
 
@@ -312,9 +312,16 @@ fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) {
         in_order,
         confirm,
     };
-    lease.shared.step(&lease.cell, event);
+    end(lease, event);
     if lease.ownership.deadline().is_none() {
         lease.ownership.tell();
+    }
+}
+
+/// Ends a hold by an event.
+fn end(lease: &Lease, event: Event<Ticket>) {
+    if let Some(held) = lease.shared.step(&lease.cell, event).left {
+        lease.ownership.call.site.left(held);
     }
 }
 

@@ -10,6 +10,7 @@ use super::hold::{Hold, Lease, Unconfirmed};
 use super::resumption::Resuming;
 use super::shared::{Cell, Shared};
 use crate::error::{LockError, LostReason, TimeoutCause};
+use crate::meter::Ended;
 
 /// Answers a caller.
 pub(super) fn reply(
@@ -46,6 +47,7 @@ fn granted(
     let now = shared.clock.now();
     tracing::debug!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
         waited = ?now.since(waiter.since), "lock acquired");
+    waiter.call.site.granted(now.since(waiter.since));
     let lease = Lease::new(Arc::clone(shared), Arc::clone(cell), ownership);
     let Ticket::Acquire(reply) = waiter.ticket else {
         return;
@@ -60,6 +62,10 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
     let key = cell.key().clone();
     let owner = caller.call.owner;
     let waited = shared.clock.now().since(caller.since);
+    caller
+        .call
+        .site
+        .acquire_ended(ended(&refusal, caller.non_blocking), waited);
     let (holder, cause) = match refusal {
         Refusal::Shutdown => return LockError::Shutdown { key: Some(key) },
         Refusal::Store(source) => {
@@ -70,7 +76,12 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
                 source,
             };
         }
-        Refusal::Held(holder) => (holder, TimeoutCause::Held),
+        Refusal::Held(holder) => {
+            if !caller.non_blocking {
+                caller.call.site.waited(waited);
+            }
+            (holder, TimeoutCause::Held)
+        }
         Refusal::RowLocked => (None, TimeoutCause::RowLocked),
         Refusal::NoAnswer => (None, TimeoutCause::NoAnswer),
     };
@@ -87,12 +98,24 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
     }
 }
 
+fn ended(refusal: &Refusal, non_blocking: bool) -> Ended {
+    match refusal {
+        Refusal::Shutdown => Ended::Shutdown,
+        Refusal::Store(_) => Ended::StoreError,
+        _ if non_blocking => Ended::Busy,
+        Refusal::Held(_) => Ended::Timeout,
+        Refusal::RowLocked => Ended::RowLocked,
+        Refusal::NoAnswer => Ended::NoAnswer,
+    }
+}
+
 pub(super) fn note(shared: &Shared, note: Note) {
     let now = shared.clock.now();
     match note {
         Note::TakenOver(ownership, former) => {
             tracing::warn!(key = %ownership.key, fence_token = ownership.fence_token, former_owner = %former.owner,
                 former_holder = former.name, "lock taken over from an expired lease");
+            ownership.call.site.taken_over();
         }
         Note::Lost(ownership, reason) => lost(&ownership, reason, now),
         Note::Revoked(ownership, remaining) => {
@@ -133,7 +156,13 @@ pub(super) fn note(shared: &Shared, note: Note) {
             tracing::info!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
                 "lock renewed again");
         }
-        Note::RenewalLag(lag) => shared.health.set_renewal_lag(lag),
+        Note::RenewalLag(lag) => {
+            shared.health.set_renewal_lag(lag);
+            shared.meter.renewal_lag(lag);
+        }
+        Note::Waited(ownership, waited) => ownership.call.site.waited(waited),
+        Note::HandedOver(ownership) => ownership.call.site.handed_over(),
+        Note::PassedOn(ownership) => ownership.call.site.passed_on(),
         Note::LeftBusy(ownership) => {
             tracing::debug!(key = %ownership.key, "left busy for hold_min");
         }
@@ -142,6 +171,8 @@ pub(super) fn note(shared: &Shared, note: Note) {
 
 /// The lease ended while an owner held it.
 pub(super) fn lost(ownership: &Ownership, reason: LostReason, now: super::core::time::Time) {
+    let held = ownership.held_for(now);
     tracing::error!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
-        held = ?ownership.held_for(now), %reason, "lock lost");
+        ?held, %reason, "lock lost");
+    ownership.call.site.lost(reason, held);
 }

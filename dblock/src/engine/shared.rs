@@ -28,6 +28,7 @@ use super::resumption::{Resuming, Resumption};
 use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Notify};
 use crate::health::HealthBoard;
 use crate::key::Key;
+use crate::meter::Meter;
 use crate::store::{FenceSource, Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// Number of maps that the keys are spread over, so that none of the maps is locked for long.
@@ -47,6 +48,7 @@ pub(crate) struct Shared {
     )]
     pub(super) fence_source: Option<FenceSource>,
     pub(super) health: Arc<HealthBoard>,
+    pub(super) meter: Meter,
     /// Alive while there is a handle.
     pub(super) alive: Weak<Alive>,
     /// Wakes the driver.
@@ -129,6 +131,8 @@ pub(super) struct Stepped {
     pub(super) waiter: u64,
     /// Whether the hold was added, for a re-entry.
     pub(super) entered: bool,
+    /// How long the owner held the lock that has just left it.
+    pub(super) left: Option<Duration>,
 }
 
 /// The builder's settings for its engine.
@@ -154,6 +158,7 @@ impl Shared {
             clock: Clock::start(can.callers_runtime),
             fence_source: store.fence_source(),
             health,
+            meter: Meter::new(can.name),
             alive,
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
@@ -287,6 +292,7 @@ impl Shared {
         let stepped = Stepped {
             waiter: out.waiter,
             entered: out.entered,
+            left: out.left,
         };
         self.carry_out(cell, &mut out, None);
         if self.ended.load(Ordering::Acquire) && !ends {
@@ -425,6 +431,7 @@ impl Shared {
                 Err(_) => interrupted("the store panicked"),
             };
             self.health.note(std::slice::from_ref(&answer));
+            self.meter.answers(std::slice::from_ref(&answer));
             *out = self.step_now(cell, Event::Answer(answer));
             self.tell(cell, out, None);
         }

@@ -9,6 +9,7 @@ use crate::engine::core::key::{Event, Waiter};
 use crate::engine::core::out::Refusal;
 use crate::engine::core::ownership::{Call, Ownership};
 use crate::engine::core::time::Time;
+use crate::meter::Site;
 use crate::options::OnLost;
 
 /// Time limit of the store for an operation of the handle.
@@ -104,6 +105,7 @@ impl World {
                     self.tape.pick(&[100, 1500, 8000]),
                 ),
                 nested: false,
+                site: Site::default(),
             },
             since: now,
             deadline: match wait {
@@ -229,6 +231,7 @@ impl World {
                 max_hold: None,
                 hold_min: None,
                 nested: false,
+                site: Site::default(),
             },
             since: self.local(process),
             deadline: None,

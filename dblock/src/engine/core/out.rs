@@ -32,6 +32,8 @@ pub(crate) struct Out<C> {
     pub(crate) waiter: u64,
     /// Whether the hold was added, for a re-entry.
     pub(crate) entered: bool,
+    /// The last hold has ended, and the owner held the lock for this long. Not set if the lease was lost before.
+    pub(crate) left: Option<Duration>,
     /// Nothing is held, waited for or on its way: the key can be forgotten.
     pub(crate) idle: bool,
     /// A machine that panicked. It must be dropped outside of all locks.
@@ -51,6 +53,7 @@ impl<C> Default for Out<C> {
             wants_wake_ups: false,
             waiter: 0,
             entered: false,
+            left: None,
             idle: false,
             broken: None,
         }
@@ -111,6 +114,12 @@ pub(crate) enum Note {
     RenewedAgain(Arc<Ownership>),
     /// How late the renewal was that has just been confirmed.
     RenewalLag(Duration),
+    /// The owner entered after this time, in which the key was taken.
+    Waited(Arc<Ownership>, Duration),
+    /// The owner's lock went to another task of this process.
+    HandedOver(Arc<Ownership>),
+    /// The owner's lock went to another process.
+    PassedOn(Arc<Ownership>),
     /// A row that `hold_min` keeps busy was left to expire.
     LeftBusy(Arc<Ownership>),
 }

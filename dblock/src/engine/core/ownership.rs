@@ -12,6 +12,7 @@ use super::time::Time;
 use crate::engine::sync::{AtomicBool, Notify};
 use crate::error::LostReason;
 use crate::key::Key;
+use crate::meter::Site;
 use crate::options::OnLost;
 
 /// The arguments of an acquire.
@@ -26,6 +27,8 @@ pub(crate) struct Call {
     pub(crate) hold_min: Option<Duration>,
     /// The call chain holds another lock: it may acquire even while the manager shuts down.
     pub(crate) nested: bool,
+    /// Who calls, for the metrics. The core only keeps it.
+    pub(crate) site: Site,
 }
 
 /// One owner's share of a lease. After a local hand-over the same lease has a new ownership, with a larger token.
@@ -177,6 +180,7 @@ mod loom_tests {
             max_hold: None,
             hold_min: None,
             nested: false,
+            site: Site::default(),
         };
         let key = Key::new(None, "k").unwrap();
         let times = (at(0), at(0));

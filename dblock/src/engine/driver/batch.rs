@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::engine::core::dispatch::{MAX_BATCH, time_limit};
 use crate::engine::shared::Cell;
@@ -24,6 +24,8 @@ pub(super) struct Answered {
     pub(super) lane: usize,
     pub(super) cells: Vec<Arc<Cell>>,
     pub(super) answers: Vec<Result<Outcome, StoreError>>,
+    /// How long the store took.
+    pub(super) took: Duration,
     /// The largest batch that these keys may be part of next.
     pub(super) most_together: usize,
 }
@@ -52,6 +54,7 @@ impl Batch {
     /// Runs the batch on `store`.
     pub(super) async fn run(self, store: Arc<dyn Store>) -> Answered {
         let count = self.requests.len();
+        let sent_at = Instant::now();
         let (answers, most_together) = match apply(&*store, &self.requests, self.limit).await {
             Ok(answers) => (answers, MAX_BATCH),
             Err(error) => (vec![Err(error); count], (count / 8).max(1)),
@@ -60,6 +63,7 @@ impl Batch {
             lane: self.lane,
             cells: self.cells,
             answers,
+            took: sent_at.elapsed(),
             most_together,
         }
     }

@@ -129,6 +129,8 @@ impl Driver {
     fn answer(&mut self, answered: Answered) {
         self.shared.schedule().dispatch.answered(answered.lane);
         self.shared.health.note(&answered.answers);
+        self.shared.meter.answers(&answered.answers);
+        self.shared.meter.batch(answered.cells.len(), answered.took);
         let resumption = Resumption::new(&self.shared);
         for (cell, answer) in answered.cells.iter().zip(answered.answers) {
             self.shared

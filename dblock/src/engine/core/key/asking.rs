@@ -82,6 +82,8 @@ pub(super) struct Asking {
     pause: Duration,
     /// The last answer. It counts for callers that came before this time.
     last: Option<(LastAnswer, Time)>,
+    /// When the key was last known to be taken, by this process or another.
+    taken_at: Option<Time>,
     pub(super) place: Option<Place>,
     /// The lease and token of a `PassedOn` wake-up for this process. It may arrive before the answer that gives
     /// the lease its place.
@@ -100,6 +102,7 @@ impl Asking {
             woken: false,
             pause: FIRST_PAUSE,
             last: None,
+            taken_at: None,
             place: None,
             wake_up: None,
             arriving: None,
@@ -203,6 +206,7 @@ impl Asking {
             pause
         };
         self.ask_after(pause.min(expiry), env.now);
+        self.taken_at = Some(env.now);
         self.answered(LastAnswer::Busy(Some(holder)), env.now);
     }
 
@@ -277,7 +281,13 @@ impl Asking {
         self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
         // A caller that comes later needs a newer answer.
         self.last = Some((LastAnswer::Busy(Some(former)), now));
+        self.taken_at = Some(now);
         self.ask_now();
+    }
+
+    /// Whether the key was taken after `since`.
+    pub(super) fn taken_after(&self, since: Time) -> bool {
+        self.taken_at.is_some_and(|at| since < at)
     }
 
     /// The answer to a caller whose timeout has passed, and that came at `since`.

@@ -12,7 +12,7 @@ use super::held::{Grant, Held};
 use super::{ForWhom, Machine, fairness};
 use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{Out, Reply};
+use crate::engine::core::out::{Note, Out, Reply};
 use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
 
@@ -153,6 +153,10 @@ impl<C> Machine<C> {
         let ids = (grant.lease_id, grant.fence_token);
         let ownership = Ownership::new(self.key.clone(), call.clone(), ids, (grant.since, now), deadline);
         let ownership = Arc::new(ownership);
+        if self.asking.taken_after(waiter.since) {
+            let time = now.since(waiter.since);
+            out.notes.push(Note::Waited(Arc::clone(&ownership), time));
+        }
         self.asking.granted(now);
         let until = self.fairness.granted(grant.wanted, env);
         self.held = Some(Held::new(grant, Arc::clone(&ownership), until, now));

@@ -28,6 +28,7 @@
 //! Then the lease has no end of its own: nothing is renewed, and `Releasing` asks until that transaction is over. The
 //! next call in the same transaction makes the lease `Held` again ([`Held::enter_again`]).
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -272,7 +273,13 @@ impl<C> Held<C> {
     }
 
     /// Ends a hold of `ownership`; `None` when that is not the current one. `in_order`: the body returned.
-    pub(super) fn leave(&mut self, ownership: &Arc<Ownership>, in_order: bool, now: Time) -> Option<()> {
+    pub(super) fn leave(
+        &mut self,
+        ownership: &Arc<Ownership>,
+        in_order: bool,
+        now: Time,
+        out: &mut Out<C>,
+    ) -> Option<()> {
         if !self.is_of(ownership) {
             return None;
         }
@@ -291,7 +298,7 @@ impl<C> Held<C> {
                     self.current.ended(),
                     None | Some(LostReason::Expired | LostReason::MaxHold)
                 );
-                self.current.end(LostReason::Released, now);
+                self.end_in_order(now, out);
                 let lingers = self.current.hold_min_until.filter(|until| stands && now < *until);
                 let lingers = lingers.filter(|_| !flawed(Flaw::HoldMinIsForgotten));
                 self.state = lingers.map_or(State::Left, |until| State::Lingering { until });
@@ -304,6 +311,13 @@ impl<C> Held<C> {
             State::Lingering { .. } | State::Left | State::Releasing { .. } => return None,
         }
         Some(())
+    }
+
+    /// The owner is done. Does nothing when the lease was lost before.
+    fn end_in_order(&self, now: Time, out: &mut Out<C>) {
+        if self.current.end(LostReason::Released, now) {
+            out.left = Some(self.current.held_for(now));
+        }
     }
 
     /// The owner asks for a fence check: there is no local hand-over after that.
@@ -336,7 +350,7 @@ impl<C> Held<C> {
 
     /// The owner's transaction has committed, and with it the release.
     pub(super) fn committed(&mut self, now: Time, out: &mut Out<C>) {
-        self.current.end(LostReason::Released, now);
+        self.end_in_order(now, out);
         self.released(now, out);
     }
 
@@ -434,7 +448,9 @@ impl<C> Held<C> {
             deadline,
         ));
         self.state = State::Held { holds: 1 };
-        self.current = Arc::clone(&ownership);
+        let waited = Note::Waited(Arc::clone(&ownership), now.since(next.since));
+        let former = mem::replace(&mut self.current, Arc::clone(&ownership));
+        out.notes.extend([waited, Note::HandedOver(former)]);
         self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
         // The former owner need not wait until the row names its successor.
         let done = self
@@ -688,6 +704,9 @@ impl<C> Held<C> {
                 After::Stands
             }
             Ok(Outcome::Released { passed_on, .. }) if release => {
+                if passed_on {
+                    out.notes.push(Note::PassedOn(Arc::clone(&self.current)));
+                }
                 self.released(now, out);
                 After::Over { passed_on }
             }

@@ -217,7 +217,7 @@ impl<C> Machine<C> {
                 let left = self
                     .held
                     .as_mut()
-                    .and_then(|held| held.leave(&ownership, in_order, now));
+                    .and_then(|held| held.leave(&ownership, in_order, now, out));
                 self.confirm(
                     &ownership,
                     confirm,

@@ -45,6 +45,7 @@ fn call(ttl: Duration) -> Call {
         max_hold: None,
         hold_min: None,
         nested: false,
+        site: crate::meter::Site::default(),
     }
 }
 

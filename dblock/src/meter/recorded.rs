@@ -1,0 +1,321 @@
+//! With the feature `metrics`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use metrics::{
+    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
+};
+
+use super::Ended;
+use crate::error::LostReason;
+use crate::store::{Outcome, StoreError, StoreErrorKind};
+
+const ACQUIRE: &str = "dblock_acquire_seconds";
+const WAIT: &str = "dblock_wait_seconds";
+const HOLD: &str = "dblock_hold_seconds";
+const HELD: &str = "dblock_held";
+const WAITING: &str = "dblock_waiting";
+const LOST: &str = "dblock_lost_total";
+const HAND_OVERS: &str = "dblock_hand_overs_total";
+const TAKEOVERS: &str = "dblock_takeovers_total";
+const RENEWAL_LAG: &str = "dblock_renewal_lag_seconds";
+const ROUND_TRIP: &str = "dblock_store_round_trip_seconds";
+const BATCH_SIZE: &str = "dblock_store_batch_size";
+const STORE_ERRORS: &str = "dblock_store_errors_total";
+
+/// The call site of locks that are taken by hand and name no function.
+const NO_FUNCTION: &str = "none";
+
+const REASONS: [LostReason; 5] = [
+    LostReason::Expired,
+    LostReason::Gone,
+    LostReason::Revoked,
+    LostReason::MaxHold,
+    LostReason::Shutdown,
+];
+
+const KINDS: [StoreErrorKind; 7] = [
+    StoreErrorKind::Unreachable,
+    StoreErrorKind::Interrupted,
+    StoreErrorKind::Conflict,
+    StoreErrorKind::Schema,
+    StoreErrorKind::Refused,
+    StoreErrorKind::Unsupported,
+    StoreErrorKind::Other,
+];
+
+/// The metrics of a manager.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    store: &'static str,
+    renewal_lag: Histogram,
+    round_trip: Histogram,
+    batch_size: Histogram,
+    // A counter that exists from the start shows its first event as an increase.
+    errors: Vec<(StoreErrorKind, Counter)>,
+    sites: RwLock<HashMap<&'static str, Site>>,
+}
+
+/// The metrics of a function that takes locks. The default records nothing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Site(Option<Arc<Handles>>);
+
+#[derive(Debug)]
+struct Handles {
+    store: &'static str,
+    function: &'static str,
+    /// By the outcome. Most functions see few of them, and each costs a recorder a whole set of buckets.
+    acquire: [OnceLock<Histogram>; Ended::Dropped as usize + 1],
+    wait: Histogram,
+    hold: Histogram,
+    held: Gauge,
+    waiting: Gauge,
+    lost: Vec<(LostReason, Counter)>,
+    handed_over: Counter,
+    passed_on: Counter,
+    taken_over: Counter,
+}
+
+/// A caller that waits, while it lives.
+#[derive(Debug)]
+pub(crate) struct Waiting(Option<Arc<Handles>>);
+
+impl Meter {
+    pub(crate) fn new(store: &'static str) -> Self {
+        describe();
+        Self {
+            store,
+            renewal_lag: histogram!(RENEWAL_LAG, "store" => store),
+            round_trip: histogram!(ROUND_TRIP, "store" => store),
+            batch_size: histogram!(BATCH_SIZE, "store" => store),
+            errors: KINDS
+                .map(|kind| {
+                    (
+                        kind,
+                        counter!(STORE_ERRORS, "store" => store, "kind" => kind_name(kind)),
+                    )
+                })
+                .into(),
+            sites: RwLock::default(),
+        }
+    }
+
+    /// The metrics of a function.
+    pub(crate) fn site(&self, function: Option<&'static str>) -> Site {
+        let function = function.unwrap_or(NO_FUNCTION);
+        let known = self.sites.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(site) = known.get(function) {
+            return site.clone();
+        }
+        drop(known);
+        let site = Site(Some(Arc::new(Handles::new(self.store, function))));
+        let mut sites = self.sites.write().unwrap_or_else(PoisonError::into_inner);
+        sites.entry(function).or_insert(site).clone()
+    }
+
+    /// A renewal was confirmed this long after it was due.
+    pub(crate) fn renewal_lag(&self, lag: Duration) {
+        self.renewal_lag.record(lag);
+    }
+
+    /// The store has answered a batch of this many requests, or the engine has given it up.
+    pub(crate) fn batch(&self, requests: usize, took: Duration) {
+        self.round_trip.record(took);
+        self.batch_size
+            .record(u32::try_from(requests).unwrap_or(u32::MAX));
+    }
+
+    /// Counts the errors among the answers of the store.
+    pub(crate) fn answers(&self, answers: &[Result<Outcome, StoreError>]) {
+        for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
+            count(&self.errors, error.kind());
+        }
+    }
+}
+
+impl Handles {
+    fn new(store: &'static str, function: &'static str) -> Self {
+        let handed_over = |to| counter!(HAND_OVERS, "store" => store, "function" => function, "to" => to);
+        Self {
+            store,
+            function,
+            acquire: Default::default(),
+            wait: histogram!(WAIT, "store" => store, "function" => function),
+            hold: histogram!(HOLD, "store" => store, "function" => function),
+            held: gauge!(HELD, "store" => store, "function" => function),
+            waiting: gauge!(WAITING, "store" => store, "function" => function),
+            lost: REASONS
+                .map(|reason| {
+                    let name = reason_name(reason);
+                    (
+                        reason,
+                        counter!(LOST, "store" => store, "function" => function, "reason" => name),
+                    )
+                })
+                .into(),
+            handed_over: handed_over("task"),
+            passed_on: handed_over("process"),
+            taken_over: counter!(TAKEOVERS, "store" => store, "function" => function),
+        }
+    }
+}
+
+impl Site {
+    fn record(&self, record: impl FnOnce(&Handles)) {
+        if let Some(handles) = &self.0 {
+            record(handles);
+        }
+    }
+
+    /// An acquire has ended after this time.
+    pub(crate) fn acquire_ended(&self, ended: Ended, took: Duration) {
+        self.record(|handles| {
+            let histogram = handles.acquire[ended as usize].get_or_init(|| {
+                histogram!(ACQUIRE, "store" => handles.store, "function" => handles.function,
+                    "outcome" => ended_name(ended))
+            });
+            histogram.record(took);
+        });
+    }
+
+    /// An owner has entered, after this time.
+    pub(crate) fn granted(&self, took: Duration) {
+        self.acquire_ended(Ended::Acquired, took);
+        self.record(|handles| handles.held.increment(1));
+    }
+
+    /// An owner that entered has left, after this time.
+    pub(crate) fn left(&self, held: Duration) {
+        self.record(|handles| {
+            handles.held.decrement(1);
+            handles.hold.record(held);
+        });
+    }
+
+    /// An owner that entered has lost the lease, after this time.
+    pub(crate) fn lost(&self, reason: LostReason, held: Duration) {
+        self.left(held);
+        self.record(|handles| count(&handles.lost, reason));
+    }
+
+    /// A caller waits for an answer, for as long as the result lives.
+    pub(crate) fn waits(&self) -> Waiting {
+        self.record(|handles| handles.waiting.increment(1));
+        Waiting(self.0.clone())
+    }
+
+    /// A caller that found the key taken has waited this long.
+    pub(crate) fn waited(&self, time: Duration) {
+        self.record(|handles| handles.wait.record(time));
+    }
+
+    /// The lock went to another task of this process.
+    pub(crate) fn handed_over(&self) {
+        self.record(|handles| handles.handed_over.increment(1));
+    }
+
+    /// The lock went to another process.
+    pub(crate) fn passed_on(&self) {
+        self.record(|handles| handles.passed_on.increment(1));
+    }
+
+    /// The lock was taken over from an expired lease.
+    pub(crate) fn taken_over(&self) {
+        self.record(|handles| handles.taken_over.increment(1));
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(handles) = &self.0 {
+            handles.waiting.decrement(1);
+        }
+    }
+}
+
+fn count<T: Copy + PartialEq>(counters: &[(T, Counter)], what: T) {
+    let counter = counters.iter().find(|(of, _)| *of == what);
+    if let Some((_, counter)) = counter {
+        counter.increment(1);
+    }
+}
+
+fn ended_name(ended: Ended) -> &'static str {
+    match ended {
+        Ended::Acquired => "acquired",
+        Ended::ReEntered => "re_entered",
+        Ended::Busy => "busy",
+        Ended::Timeout => "timeout",
+        Ended::RowLocked => "row_locked",
+        Ended::NoAnswer => "no_answer",
+        Ended::StoreError => "store_error",
+        Ended::Lost => "lost",
+        Ended::Shutdown => "shutdown",
+        Ended::Dropped => "dropped",
+    }
+}
+
+fn reason_name(reason: LostReason) -> &'static str {
+    match reason {
+        LostReason::Expired => "expired",
+        LostReason::Gone => "gone",
+        LostReason::Revoked => "revoked",
+        LostReason::MaxHold => "max_hold",
+        LostReason::Released => "released",
+        LostReason::Shutdown => "shutdown",
+    }
+}
+
+fn kind_name(kind: StoreErrorKind) -> &'static str {
+    match kind {
+        StoreErrorKind::Unreachable => "unreachable",
+        StoreErrorKind::Interrupted => "interrupted",
+        StoreErrorKind::Conflict => "conflict",
+        StoreErrorKind::Schema => "schema",
+        StoreErrorKind::Refused => "refused",
+        StoreErrorKind::Unsupported => "unsupported",
+        StoreErrorKind::Other => "other",
+    }
+}
+
+fn describe() {
+    let seconds = [
+        (ACQUIRE, "From the call to its outcome, waiting included."),
+        (
+            WAIT,
+            "How long callers waited that found the key taken, until they entered or timed out.",
+        ),
+        (HOLD, "How long owners held the lock."),
+        (RENEWAL_LAG, "How late renewals were confirmed."),
+        (ROUND_TRIP, "How long the store took for a batch of requests."),
+    ];
+    for (name, text) in seconds {
+        describe_histogram!(name, Unit::Seconds, text);
+    }
+    describe_histogram!(
+        BATCH_SIZE,
+        Unit::Count,
+        "How many requests went to the store together."
+    );
+    describe_gauge!(HELD, Unit::Count, "Locks that are held now.");
+    describe_gauge!(
+        WAITING,
+        Unit::Count,
+        "Callers that wait now, for the lock or for the store."
+    );
+    let counts = [
+        (LOST, "Leases that ended before their owners left."),
+        (
+            HAND_OVERS,
+            "Locks that went from an owner straight to a waiting caller.",
+        ),
+        (TAKEOVERS, "Locks that were taken over from an expired lease."),
+        (STORE_ERRORS, "Requests that the store failed."),
+    ];
+    for (name, text) in counts {
+        describe_counter!(name, Unit::Count, text);
+    }
+}

@@ -1,0 +1,58 @@
+//! Without the feature `metrics`: nothing is recorded, and nothing is kept.
+
+use std::time::Duration;
+
+use super::Ended;
+use crate::error::LostReason;
+use crate::store::{Outcome, StoreError};
+
+#[derive(Debug)]
+pub(crate) struct Meter;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Site;
+
+#[derive(Debug)]
+pub(crate) struct Waiting;
+
+impl Meter {
+    pub(crate) fn new(_: &'static str) -> Self {
+        Self
+    }
+
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    pub(crate) fn site(&self, _: Option<&'static str>) -> Site {
+        Site
+    }
+}
+
+macro_rules! nothing {
+    ($($of:ident :: $name:ident ( $($argument:ty),* ) )*) => {
+        $(impl $of {
+            #[allow(clippy::unused_self, reason = "as with the feature")]
+            #[inline]
+            pub(crate) fn $name(&self, $(_: $argument),*) {}
+        })*
+    };
+}
+
+nothing! {
+    Meter::renewal_lag(Duration)
+    Meter::batch(usize, Duration)
+    Meter::answers(&[Result<Outcome, StoreError>])
+    Site::acquire_ended(Ended, Duration)
+    Site::granted(Duration)
+    Site::waited(Duration)
+    Site::left(Duration)
+    Site::lost(LostReason, Duration)
+    Site::handed_over()
+    Site::passed_on()
+    Site::taken_over()
+}
+
+impl Site {
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    pub(crate) fn waits(&self) -> Waiting {
+        Waiting
+    }
+}
