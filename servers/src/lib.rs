@@ -20,6 +20,7 @@ use std::env;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use tempfile::TempDir;
@@ -100,12 +101,13 @@ pub struct Servers {
     running: Vec<(Kind, Server)>,
 }
 
-/// The programs of the servers that are wanted, and whether the pooler is there.
+/// The programs of the servers that are wanted, and whether the pooler and Prometheus's tool are there.
 #[derive(Debug, Default)]
 struct Programs {
     postgres: Option<postgres::Programs>,
     mysql: Option<mariadb::Programs>,
     pooler: bool,
+    promtool: bool,
     redis: Option<redis::Programs>,
 }
 
@@ -121,6 +123,7 @@ impl Programs {
                 .then(mariadb::Programs::find)
                 .flatten(),
             pooler: pgbouncer::is_installed(),
+            promtool: promtool().is_some(),
             redis: wanted
                 .contains(&Kind::Redis)
                 .then(redis::Programs::find)
@@ -158,8 +161,8 @@ impl Programs {
         Ok(Some(server))
     }
 
-    /// The packages of what is wanted and was not found. The tests want the pooler whichever servers the
-    /// environment names.
+    /// The packages of what is wanted and was not found. The tests want the pooler and Prometheus's tool whichever
+    /// servers the environment names.
     fn missing(&self, wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),
@@ -171,6 +174,7 @@ impl Programs {
             .filter(|kind| !found(kind))
             .map(|kind| kind.package())
             .chain((purpose == Purpose::Tests && !self.pooler).then_some(pgbouncer::NAME))
+            .chain((purpose == Purpose::Tests && !self.promtool).then_some("prometheus"))
             .collect()
     }
 }
@@ -239,6 +243,11 @@ pub fn is_installed(kind: Kind) -> bool {
         .is_empty()
 }
 
+/// Prometheus's tool, which checks the rules of alerts.
+pub fn promtool() -> Option<PathBuf> {
+    programs::in_path("promtool")
+}
+
 /// Whether a process can be given a wall clock of its own.
 pub fn has_faketime() -> bool {
     let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
@@ -290,14 +299,18 @@ mod tests {
         let none = Programs::default();
         assert_eq!(
             none.missing(Purpose::Tests.kinds(), Purpose::Tests),
-            ["postgresql", "mariadb-server", "pgbouncer"]
+            ["postgresql", "mariadb-server", "pgbouncer", "prometheus"]
         );
         assert_eq!(
             none.missing(Purpose::Benches.kinds(), Purpose::Benches),
             ["postgresql", "mariadb-server", "redis-server"]
         );
         assert_eq!(none.missing(&[Kind::MySql], Purpose::Torture), ["mariadb-server"]);
-        let pooler = Programs { pooler: true, ..none };
-        assert!(pooler.missing(&[], Purpose::Tests).is_empty());
+        let tools = Programs {
+            pooler: true,
+            promtool: true,
+            ..none
+        };
+        assert!(tools.missing(&[], Purpose::Tests).is_empty());
     }
 }

@@ -42,20 +42,26 @@ fn servers_are_required() -> bool {
 /// A test without its server passes, which must be seen: it says so on the process's own stderr, which the
 /// test harness does not swallow.
 fn server_url(server: &str, variable: &str) -> Option<String> {
-    use std::io::Write;
-
     let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
     if url.is_none() {
-        assert!(
-            !servers_are_required(),
-            "{variable} is not set, and DBLOCK_TEST_REQUIRE_SERVERS=1 requires it"
-        );
-        let test = std::thread::current();
-        let test = test.name().unwrap_or("a test");
-        let _ = writeln!(
-            std::io::stderr(),
-            "LEFT OUT: {test} needs a {server} server; set {variable}, or run `cargo xtask test`"
-        );
+        let remedy = format!("set {variable}, or run `cargo xtask test`");
+        left_out(&format!("a {server} server"), &remedy);
     }
     url
+}
+
+/// Says that the test is left out, and how it would run.
+///
+/// # Panics
+/// When `DBLOCK_TEST_REQUIRE_SERVERS` is 1: then nothing is left out.
+pub fn left_out(needs: &str, remedy: &str) {
+    use std::io::Write;
+
+    assert!(
+        !servers_are_required(),
+        "{needs} is missing, and DBLOCK_TEST_REQUIRE_SERVERS=1 requires it; {remedy}"
+    );
+    let test = std::thread::current();
+    let test = test.name().unwrap_or("a test");
+    let _ = writeln!(std::io::stderr(), "LEFT OUT: {test} needs {needs}; {remedy}");
 }

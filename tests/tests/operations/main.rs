@@ -1,0 +1,5 @@
+//! What operators see: metrics through a real exporter, and the dashboard and alerts made from them.
+
+mod exposition;
+mod files;
+mod metrics;
