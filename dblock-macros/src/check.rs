@@ -2,14 +2,14 @@
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::ext::IdentExt as _;
-use syn::{FnArg, Ident, Pat, PatType, ReturnType, Type};
+use syn::{FnArg, Ident, Pat, PatType, Type};
 
-use crate::args::Args;
 use crate::errors::Errors;
 use crate::function::{Function, Scope};
+use crate::kind::Kind;
 
 /// The function must be async.
-pub(crate) fn signature(function: &Function, errors: &mut Errors) {
+pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
     let sig = &function.sig;
     if let Some(constness) = &sig.constness {
         errors.push(syn::Error::new(
@@ -26,11 +26,12 @@ pub(crate) fn signature(function: &Function, errors: &mut Errors) {
     if sig.asyncness.is_none() && sig.constness.is_none() && sig.abi.is_none() {
         // Such as #[tokio::main], which leaves `block_on` behind.
         let message = if contains(function.body.stream(), "block_on") {
-            "another attribute has made this function synchronous already; put `#[distributed_lock]` above it"
-                .into()
+            let name = kind.name();
+            format!("another attribute has made this function synchronous already; put `#[{name}]` above it")
         } else {
             format!(
-                "taking a lock needs an async function: write `async fn {}`",
+                "{} needs an async function: write `async fn {}`",
+                kind.doing(),
                 sig.ident
             )
         };
@@ -39,16 +40,8 @@ pub(crate) fn signature(function: &Function, errors: &mut Errors) {
 }
 
 /// Without a return type, nothing can carry a failure. Whether a given type can is left to the compiler.
-pub(crate) fn return_type(function: &Function, locks: &[Args], errors: &mut Errors) {
-    if matches!(function.sig.output, ReturnType::Default) && locks.iter().any(|lock| lock.on_error.is_none())
-    {
-        errors.push(syn::Error::new(
-            function.sig.ident.span(),
-            "this function returns nothing, so it cannot say that the lock failed; return `Result<(), E>` \
-             where `E: From<dblock::LockError>`, or say what to do with `on_error = |error| …`",
-        ));
-    }
-}
+pub(crate) const LOCK_NEEDS_RESULT: &str = "this function returns nothing, so it cannot say that the lock failed; return \
+    `Result<(), E>` where `E: From<dblock::LockError>`, or say what to do with `on_error = |error| …`";
 
 /// The argument that is the transaction must be there, and borrowed: the caller commits.
 pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors: &mut Errors) {

@@ -1,33 +1,34 @@
-//! Puts the parts together: the code that the attribute turns a function into.
+//! Puts the parts together: the code that the attributes turn a function into.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
-use syn::{Attribute, parse_quote};
+use syn::{Attribute, ReturnType, parse_quote};
 
-use crate::args::Args;
 use crate::desugared::Desugared;
 use crate::errors::Errors;
 use crate::function::{Function, Scope};
+use crate::kind::Kind;
+use crate::layer::Layer;
 use crate::output::Output;
-use crate::{capture, check, lock};
+use crate::{capture, check, retry};
 
 /// Expands the attribute. On mistakes the output has the errors and the function as it was written, so that
 /// nothing else breaks.
-pub(crate) fn attribute(args: TokenStream, item: TokenStream) -> TokenStream {
-    expand(args, item.clone()).unwrap_or_else(|error| {
+pub(crate) fn attribute(kind: Kind, args: TokenStream, item: TokenStream) -> TokenStream {
+    expand(kind, args, item.clone()).unwrap_or_else(|error| {
         let error = error.into_compile_error();
-        let item = without_lock(item);
+        let item = bare(kind, item);
         quote!(#error #item)
     })
 }
 
-/// The item without the lock, as far as that compiles.
-fn without_lock(item: TokenStream) -> TokenStream {
-    let Ok(mut function) = syn::parse2::<Function>(item.clone()) else {
+/// The item without our attributes, as far as that compiles.
+fn bare(kind: Kind, item: TokenStream) -> TokenStream {
+    let Ok(mut function) = Function::read(item.clone(), kind) else {
         return item;
     };
     // Their mistakes are reported already.
-    function.take_stacked();
+    let imports = imports(kind, &function.take_stacked());
     // The compiler refuses these as well, and a missing `async` breaks every `.await`.
     if function.sig.asyncness.is_some() {
         function.sig.constness = None;
@@ -40,45 +41,69 @@ fn without_lock(item: TokenStream) -> TokenStream {
     function
         .attrs
         .push(parse_quote!(#[allow(unused_variables, unused_mut)]));
-    function.without_changes()
+    if imports.is_empty() {
+        return function.without_changes();
+    }
+    let body = function.body.stream();
+    function.with_body(&quote!(#imports #body))
+}
+
+/// Mentions the attributes that were taken from below: nothing else uses their imports. That of `kind` is used anyway.
+fn imports(kind: Kind, stacked: &[(Kind, Attribute)]) -> TokenStream {
+    let others = stacked.iter().filter(|(other, _)| *other != kind);
+    others
+        .map(|(_, attr)| {
+            let path = attr.path();
+            quote!(#[allow(unused_imports)] use #path as _;)
+        })
+        .collect()
 }
 
 /// Expands the attribute.
 ///
 /// # Errors
 /// All mistakes of this attribute and of those stacked below it.
-pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
+pub(crate) fn expand(kind: Kind, args: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
     let mut errors = Errors::default();
-    let mut locks = vec![Args::parse(args, Span::call_site(), &mut errors)];
-    let mut function = match syn::parse2::<Function>(item) {
+    let mut layers = vec![Layer::parse(kind, args, Span::call_site(), &mut errors)];
+    let mut function = match Function::read(item, kind) {
         Ok(function) => function,
         Err(error) => {
             errors.push(error);
             return errors.finish().map(|()| TokenStream::new());
         }
     };
-    for attr in function.take_stacked() {
-        locks.push(stacked(&attr, &mut errors));
+    let stacked = function.take_stacked();
+    for (kind, attr) in &stacked {
+        if *kind == Kind::Retry && layers.iter().any(Layer::is_retry) {
+            errors.push(syn::Error::new_spanned(attr, retry::GIVEN_TWICE));
+        }
+        layers.push(Layer::stacked(*kind, attr, &mut errors));
     }
     let desugared = Desugared::of(&function);
     if desugared.is_none() {
-        check::signature(&function, &mut errors);
-        check::return_type(&function, &locks, &mut errors);
+        check::signature(&function, kind, &mut errors);
+        if matches!(function.sig.output, ReturnType::Default)
+            && let Some(message) = layers.iter().find_map(Layer::no_return_type)
+        {
+            errors.push(syn::Error::new(function.sig.ident.span(), message));
+        }
     }
 
     let mut scope = Scope::new(&function.sig);
     if let Some(desugared) = &desugared {
         scope.unpack(&desugared.unpacked_names);
     }
-    for tx in locks.iter().filter_map(|lock| lock.tx.as_ref()) {
-        check::transaction(tx, &function, &scope, &mut errors);
+    for layer in &layers {
+        layer.check(&function, &scope, &mut errors);
     }
-    let keys: Vec<_> = locks
+    let keys: Vec<_> = layers
         .iter()
-        .filter_map(|lock| Some(lock::key(lock.key.as_ref()?, &lock.krate, &scope, &mut errors)))
+        .map(|layer| layer.key(&scope, &mut errors))
         .collect();
     if !errors.is_empty() {
         keys.iter()
+            .flatten()
             .filter_map(|key| key.explained.clone())
             .for_each(|error| errors.push(error));
     }
@@ -89,22 +114,15 @@ pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
         Some(desugared) => desugared.body.clone(),
         None => function.nested_body(),
     };
-    let declared = output.declare(&locks[0].krate, &capture::used(&function.sig, &scope, &body));
-    // From the inside out: the topmost attribute is the outermost lock.
+    let declared = output.declare(layers[0].krate(), &capture::used(&function.sig, &scope, &body));
+    // From the inside out: the topmost attribute is the outermost layer.
     let mut body = quote!(#declared #body);
-    for (lock, key) in locks.iter().zip(&keys).rev() {
-        body = lock::under_lock(lock, &key.value, &function, &output, &body);
+    for (layer, key) in layers.iter().zip(&keys).rev() {
+        body = layer.around(&body, key.as_ref(), &function, &scope, &output);
     }
     if let Some(desugared) = desugared {
         body = desugared.with_body(body);
     }
-    Ok(function.with_body(&body))
-}
-
-fn stacked(attr: &Attribute, errors: &mut Errors) -> Args {
-    let tokens = match &attr.meta {
-        syn::Meta::List(list) => list.tokens.clone(),
-        _ => TokenStream::new(),
-    };
-    Args::parse(tokens, attr.path().segments[0].ident.span(), errors)
+    let imports = imports(kind, &stacked);
+    Ok(function.with_body(&quote!(#imports #body)))
 }

@@ -4,9 +4,10 @@
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
-use syn::parse::{Parse, ParseStream, Parser};
+use syn::parse::{ParseStream, Parser};
 use syn::{Attribute, Expr, FnArg, Ident, Pat, Signature, Token, Visibility};
 
+use crate::kind::Kind;
 use crate::suggest;
 
 /// An async function with its body.
@@ -19,20 +20,25 @@ pub(crate) struct Function {
     pub(crate) body: Group,
 }
 
-impl Parse for Function {
-    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+impl Function {
+    /// Reads the item under an attribute of the kind, which is named in the messages.
+    pub(crate) fn read(item: TokenStream, kind: Kind) -> syn::Result<Self> {
+        (|input: ParseStream<'_>| Self::parse(input, kind)).parse2(item)
+    }
+
+    fn parse(input: ParseStream<'_>, kind: Kind) -> syn::Result<Self> {
         let attrs = input.call(Attribute::parse_outer)?;
         let vis = input.parse()?;
-        refuse_other_items(input)?;
+        refuse_other_items(input, kind)?;
         let defaultness = input.parse()?;
         let sig: Signature = input.parse()?;
         if input.parse::<Option<Token![;]>>()?.is_some() {
             return Err(syn::Error::new(
                 sig.ident.span(),
                 format!(
-                    "`{}` has no body to run under the lock; put the attribute on the implementations, \
-                     or give the method a default body",
-                    sig.ident
+                    "`{}` has no body to {}; put the attribute on the implementations, or give the method a default body",
+                    sig.ident,
+                    kind.with_body()
                 ),
             ));
         }
@@ -66,7 +72,7 @@ fn braces(token: TokenTree) -> Option<Group> {
 }
 
 /// For a struct or module, gives one error that says what was found.
-fn refuse_other_items(input: ParseStream<'_>) -> syn::Result<()> {
+fn refuse_other_items(input: ParseStream<'_>, kind: Kind) -> syn::Result<()> {
     let ahead = input.fork();
     let word = ahead
         .call(Ident::parse_any)
@@ -95,12 +101,18 @@ fn refuse_other_items(input: ParseStream<'_>) -> syn::Result<()> {
         _ => return Ok(()),
     };
     let hint = match word.as_str() {
-        "impl" | "trait" => "; put it on each method that needs the lock",
+        "impl" | "trait" => match kind {
+            Kind::Lock => "; put it on each method that needs the lock",
+            Kind::Retry => "; put it on each method that is to run again",
+        },
         _ => "",
     };
     Err(syn::Error::new(
         input.span(),
-        format!("`#[distributed_lock]` goes on an async function, found {found}{hint}"),
+        format!(
+            "`#[{}]` goes on an async function, found {found}{hint}",
+            kind.name()
+        ),
     ))
 }
 
@@ -122,17 +134,16 @@ pub(crate) fn in_braces_of(body: &Group, code: TokenStream) -> Group {
 }
 
 impl Function {
-    /// Takes the further `#[distributed_lock]` attributes below the one that is being expanded.
-    pub(crate) fn take_stacked(&mut self) -> Vec<Attribute> {
-        let is_ours = |attr: &Attribute| {
-            attr.path()
-                .segments
-                .last()
-                .is_some_and(|segment| segment.ident == "distributed_lock")
-        };
-        let (ours, others) = std::mem::take(&mut self.attrs).into_iter().partition(is_ours);
-        self.attrs = others;
-        ours
+    /// Takes those of our attributes that stand below the one that is being expanded.
+    pub(crate) fn take_stacked(&mut self) -> Vec<(Kind, Attribute)> {
+        let mut stacked = Vec::new();
+        for attr in std::mem::take(&mut self.attrs) {
+            match Kind::of(&attr) {
+                Some(kind) => stacked.push((kind, attr)),
+                None => self.attrs.push(attr),
+            }
+        }
+        stacked
     }
 
     /// The body as an expression of a block. It keeps its own braces, so that the compiler recognises its

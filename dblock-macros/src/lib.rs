@@ -1,8 +1,8 @@
-//! The `#[distributed_lock]` attribute of dblock. Use it through that crate, which re-exports it.
+//! The attributes of dblock. Use them through that crate, which re-exports them.
 //!
 //! An attribute is read (`pairs`, `args`, `values`, `duration`). Its function is split (`function`, `desugared`) and
 //! checked (`check`). The key template is resolved against the function's arguments (`template`, `format`), and
-//! the parts are put together (`expand`, `lock`, `options`, `output`, `capture`). Mistakes are collected
+//! the parts are put together (`expand`, `layer`, `lock`, `options`, `retry`, `output`, `capture`). Mistakes are collected
 //! (`errors`, `suggest`) and reported all at once, and the function then stays as it was. The generated code
 //! calls `dblock::__private` and nothing else.
 
@@ -15,16 +15,20 @@ mod errors;
 mod expand;
 mod format;
 mod function;
+mod kind;
+mod layer;
 mod lock;
 mod options;
 mod output;
 mod pairs;
+mod retry;
 mod suggest;
 mod template;
 #[cfg(test)]
 mod tests;
 mod values;
 
+use kind::Kind;
 use proc_macro::TokenStream;
 
 /// Runs an async function under a distributed lock.
@@ -175,5 +179,118 @@ use proc_macro::TokenStream;
 /// At run time, every failure is a `LockError`, which tells busy, timeout, lost and a failing store apart.
 #[proc_macro_attribute]
 pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
-    expand::attribute(args.into(), item.into()).into()
+    expand::attribute(Kind::Lock, args.into(), item.into()).into()
+}
+
+/// Runs the body of an async function again when it returns a conflict: a write that found a newer version of its row, a
+/// serialization failure, a deadlock.
+///
+/// ```
+/// use dblock::optimistic::{Conflict, ExpectVersion, StaleVersion};
+/// use dblock::optimistic_retry;
+/// # pub struct Database;
+/// # impl Database {
+/// #     async fn read(&self, _: u64) -> Result<(i64, i64), StockError> { Ok((1, 7)) }
+/// #     async fn write(&self, _: u64, _: i64, _: i64) -> Result<u64, StockError> { Ok(1) }
+/// # }
+///
+/// #[derive(Debug)]
+/// pub enum StockError {
+///     Stale(StaleVersion),
+///     SoldOut,
+/// }
+///
+/// impl Conflict for StockError {
+///     fn is_conflict(&self) -> bool {
+///         matches!(self, Self::Stale(_))
+///     }
+/// }
+/// # impl std::fmt::Display for StockError {
+/// #     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { write!(f, "{self:?}") }
+/// # }
+/// # impl From<StaleVersion> for StockError {
+/// #     fn from(stale: StaleVersion) -> Self { Self::Stale(stale) }
+/// # }
+///
+/// #[optimistic_retry(times = 5, backoff = "10ms..200ms", within = "2s")]
+/// async fn sell(db: &Database, id: u64) -> Result<i64, StockError> {
+///     let (left, version) = db.read(id).await?;
+///     if left == 0 {
+///         return Err(StockError::SoldOut); // no conflict: returned at once
+///     }
+///     // UPDATE stock SET …, version = version + 1 WHERE id = $1 AND version = $2
+///     let changed = db.write(id, left - 1, version).await?;
+///     changed.expect_version("stock", id, version)?;
+///     Ok(left - 1)
+/// }
+/// ```
+///
+/// # Arguments
+///
+/// | argument | value | default | meaning |
+/// |---|---|---|---|
+/// | `times` | whole number, 2 or more | `5` | How often the body runs at most, the first run included |
+/// | `backoff` | range of durations | `"10ms..200ms"` | The limit of the first pause, and that of the longest. The limit doubles with each run, and a pause is random, from nothing up to the limit |
+/// | `within` | duration up to 30 days | `"10s"` | No run starts later than this after the first one. A run that is going on is not stopped |
+/// | `crate` | path | `::dblock` | The path of dblock, for renamed dependencies and re-exports |
+///
+/// A **duration** is written as for [`macro@distributed_lock`]. `within` may also be an expression of type `Duration`. For other
+/// values that only the running program knows, call `dblock::optimistic::retry`.
+///
+/// # Which errors
+///
+/// The function returns `Result<_, E>` where `E: dblock::optimistic::Conflict`, and the trait tells what is a conflict. The
+/// documentation of that trait has the list. Any other error is returned at once: above all one after which the work may have
+/// been committed, such as a connection that broke.
+///
+/// After the last run the function returns that run's error. The log then has a warning with the number of runs, and the error
+/// is told the number by `Conflict::exhausted`: `StaleVersion` keeps it in `tries`.
+///
+/// # What the body must keep
+///
+/// The body runs again from its start. What it did before a conflict must be undone with its transaction, or do no harm when it is
+/// done twice. So begin one transaction in the body, and let the error leave the body, which drops and thereby rolls back the
+/// transaction. A transaction that comes as an argument is refused, because the conflict has ended it.
+///
+/// # Function arguments
+///
+/// Each run has the arguments anew, so those that the body uses must be `Copy`: references, numbers, identifiers. `&self` is.
+/// An argument that the caller gives away, such as one of an axum handler, can be borrowed where it is bound:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use dblock::{optimistic::StaleVersion, optimistic_retry};
+/// # struct Shop; struct State<T>(T);
+/// # impl Shop { async fn sell(&self, _: &str) -> Result<(), StaleVersion> { Ok(()) } }
+/// #[optimistic_retry]
+/// async fn sell(State(ref shop): State<Arc<Shop>>, ref name: String) -> Result<(), StaleVersion> {
+///     shop.sell(name).await
+/// }
+/// ```
+///
+/// `&mut` arguments are refused: what a failed run wrote there would stay.
+///
+/// # Together with a lock
+///
+/// The topmost attribute is the outermost. Put `#[optimistic_retry]` *below* `#[distributed_lock]`: the lock is acquired once and
+/// kept over all runs. The conflicts that are left come from those who write without the lock. Put it *above* if the lock ends
+/// with the transaction of the body, as with `release_in`: then each run needs a lock of its own. A lock that is busy or lost is
+/// no conflict in either order.
+///
+/// # Errors
+///
+/// Mistakes are reported at compile time, as by [`macro@distributed_lock`]:
+///
+/// | message | meaning |
+/// |---|---|
+/// | ``unknown argument `tiems`; did you mean `times`?`` | See the table above for the names |
+/// | `the first pause is longer than the longest` | `backoff` is upside down |
+/// | `` `times = 0` never runs the body again `` | The first run counts too |
+/// | `` `String` is used up by the first run `` | See "Function arguments" |
+/// | `a conflict ends this transaction` | See "What the body must keep" |
+/// | `` `Result<(), MyError>` cannot say that there was a conflict `` | Implement `dblock::optimistic::Conflict` for the error |
+/// | `running the body again needs an async function` | Add `async`, or put the attribute above the one that removed it |
+#[proc_macro_attribute]
+pub fn optimistic_retry(args: TokenStream, item: TokenStream) -> TokenStream {
+    expand::attribute(Kind::Retry, args.into(), item.into()).into()
 }

@@ -12,13 +12,7 @@ use crate::values::{Length, OnLost, Wait};
 /// `LockOptions::new()`, with a call for each argument that was given.
 pub(crate) fn options(lock: &Args, private: &TokenStream, function: &Function) -> TokenStream {
     let name = format!("::{}", function.sig.ident.unraw());
-    let length = |length: &Length| match length {
-        Length::Known(duration) => {
-            let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-            quote!(#private::Duration::from_millis(#millis))
-        }
-        Length::Expr(value) => value.to_token_stream(),
-    };
+    let length = |length: &Length| length.to_code(private);
     let mut options = quote!(#private::LockOptions::new());
     let mut set = |method: &str, value: TokenStream| {
         let method = Ident::new(method, Span::call_site());

@@ -28,12 +28,18 @@ impl Output {
         Self { ty, start, end }
     }
 
-    /// The conversion of a failure. It has the span of the whole type, so that "cannot say that the lock
-    /// failed" is reported there.
+    /// The conversion of a failure.
     pub(crate) fn or_error(&self, private: &TokenStream) -> TokenStream {
+        self.method(private, "Fallible", "or_error")
+    }
+
+    /// A method of a trait that the type must have. It has the span of the whole type, so that "cannot say that the lock
+    /// failed" and the like are reported there.
+    pub(crate) fn method(&self, private: &TokenStream, name: &str, method: &str) -> TokenStream {
         let ty = &self.ty;
+        let (name, method) = (Ident::new(name, self.end), Ident::new(method, self.end));
         let open = quote_spanned!(self.start=> <);
-        let path = quote_spanned!(self.end=> as #private::Fallible>::or_error);
+        let path = quote_spanned!(self.end=> as #private::#name>::#method);
         quote!(#open #ty #path)
     }
 

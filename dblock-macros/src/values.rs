@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use proc_macro2::TokenStream;
+use quote::{ToTokens, quote};
 use syn::{Expr, ExprLit, Ident, Lit, LitStr, Path};
 
 use crate::{duration, suggest};
@@ -20,6 +22,22 @@ pub(crate) enum Length {
     Expr(Expr),
 }
 
+impl Length {
+    /// An expression of type `Duration`.
+    pub(crate) fn to_code(&self, private: &TokenStream) -> TokenStream {
+        match self {
+            Self::Known(duration) => known(*duration, private),
+            Self::Expr(value) => value.to_token_stream(),
+        }
+    }
+}
+
+/// A duration that was checked, as an expression of type `Duration`.
+pub(crate) fn known(duration: Duration, private: &TokenStream) -> TokenStream {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    quote!(#private::Duration::from_millis(#millis))
+}
+
 /// The value of `wait`.
 pub(crate) enum Wait {
     For(Length),
@@ -34,7 +52,7 @@ pub(crate) enum OnLost {
 
 /// The literal, if the expression is one. Literals that pass through a `macro_rules!` macro arrive in an
 /// invisible group.
-fn literal(value: &Expr) -> Option<&Lit> {
+pub(crate) fn literal(value: &Expr) -> Option<&Lit> {
     match value {
         Expr::Lit(ExprLit { lit, .. }) => Some(lit),
         Expr::Group(group) => literal(&group.expr),

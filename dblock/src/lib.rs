@@ -73,6 +73,7 @@ mod manager;
 mod meter;
 #[doc(hidden)]
 pub mod open;
+pub mod optimistic;
 mod options;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
@@ -98,7 +99,7 @@ pub use store::row::{InspectFilter, LockRow};
 pub use transaction::{LockedTransaction, begin};
 
 #[cfg(feature = "macros")]
-pub use dblock_macros::distributed_lock;
+pub use dblock_macros::{distributed_lock, optimistic_retry};
 
 #[doc(hidden)]
 #[path = "private.rs"]

@@ -27,10 +27,13 @@ use crate::fence::{self, FenceConnection};
 pub use std::concat;
 pub use std::format_args;
 pub use std::module_path;
+pub use std::ops::ControlFlow::{Break, Continue};
 pub use std::option::Option::{None, Some};
 pub use std::result::Result::{Err, Ok};
 pub use std::time::Duration;
 
+pub use crate::optimistic::RetryOptions;
+pub use crate::optimistic::attribute::{Repeatable, Retry, Reusable};
 pub use crate::{LockError, LockManager, LockOptions, OnLost};
 
 /// The key of a template. A plain `String`, because `fmt::Arguments` may not live across an await of a

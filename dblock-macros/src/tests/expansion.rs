@@ -4,6 +4,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 use crate::expand;
+use crate::kind::Kind;
 
 /// A snapshot without the input, which is in the test.
 macro_rules! snapshot {
@@ -14,7 +15,11 @@ macro_rules! snapshot {
 
 /// The expansion as formatted code, inside an `impl` if it is a method.
 fn expanded(args: TokenStream, item: TokenStream) -> String {
-    let expanded = expand::expand(args, item).expect("no mistakes");
+    expanded_by(Kind::Lock, args, item)
+}
+
+fn expanded_by(kind: Kind, args: TokenStream, item: TokenStream) -> String {
+    let expanded = expand::expand(kind, args, item).expect("no mistakes");
     let is_method = expanded.to_string().contains("self");
     let file = if is_method {
         quote!(impl Service { #expanded })
@@ -110,6 +115,47 @@ fn async_trait() {
 }
 
 #[test]
+fn retry() {
+    snapshot!(expanded_by(
+        Kind::Retry,
+        quote!(times = 3, backoff = "10ms..200ms", within = "2s"),
+        quote! {
+            async fn sell(&self, id: u64, ref name: String) -> Result<u64, StockError> {
+                let left = self.take(id, name).await?;
+                Ok(left)
+            }
+        },
+    ));
+}
+
+#[test]
+fn lock_above_a_retry() {
+    snapshot!(expanded(
+        quote!(key = "stock:{id}"),
+        quote! {
+            #[optimistic_retry]
+            async fn sell(id: u64) -> Result<u64, StockError> {
+                take(id).await
+            }
+        },
+    ));
+}
+
+#[test]
+fn retry_above_a_lock() {
+    snapshot!(expanded_by(
+        Kind::Retry,
+        quote!(),
+        quote! {
+            #[dblock::distributed_lock(key = "stock:{name}")]
+            async fn sell(id: u64, name: &str) -> Result<u64, StockError> {
+                take(id).await
+            }
+        },
+    ));
+}
+
+#[test]
 fn a_mistake_leaves_the_function_standing() {
     let item = quote! {
         #[distributed_lock(kye = "b")]
@@ -117,7 +163,11 @@ fn a_mistake_leaves_the_function_standing() {
             Ok(())
         }
     };
-    let file: syn::File =
-        syn::parse2(expand::attribute(quote!(key = "{di}", ttl = "5"), item)).expect("items");
+    let file: syn::File = syn::parse2(expand::attribute(
+        Kind::Lock,
+        quote!(key = "{di}", ttl = "5"),
+        item,
+    ))
+    .expect("items");
     snapshot!(prettyplease::unparse(&file));
 }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use quote::ToTokens;
 
 use crate::function::Scope;
+use crate::kind::Kind;
 use crate::{capture, duration, expand, template};
 
 /// Fragments of attributes and functions, in any order.
@@ -25,6 +26,10 @@ const ARGUMENTS: &[&str] = &[
     "on_error",
     "crate",
     "keys",
+    "times",
+    "backoff",
+    "within",
+    "\"10ms..2s\"",
     "r#type",
     "=",
     "==",
@@ -96,6 +101,9 @@ const ITEMS: &[&str] = &[
     "#[distributed_lock]",
     "#[distributed_lock(key = \"b\")]",
     "#[distributed_lock = 1]",
+    "#[optimistic_retry]",
+    "#[optimistic_retry(times = 0)]",
+    "(ref tx: &mut Transaction<'_, Db>)",
     "#[x]",
     "#",
     "!",
@@ -111,7 +119,9 @@ fn check(args: &str, item: &str) {
     let tokens: Vec<_> = args.into_iter().collect();
     for end in 0..=tokens.len() {
         let args: TokenStream = tokens[..end].iter().cloned().collect();
-        assert!(item.is_empty() || !expand::attribute(args, item.clone()).is_empty());
+        for kind in [Kind::Lock, Kind::Retry] {
+            assert!(item.is_empty() || !expand::attribute(kind, args.clone(), item.clone()).is_empty());
+        }
     }
 }
 

@@ -53,6 +53,15 @@ pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
     })
 }
 
+/// The user's transaction has met another one, and the same transaction may succeed. After [`LOCK_WAIT_TIMEOUT`] only the
+/// statement was undone, so the user must not go on with the transaction.
+pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
+    matches!(
+        number_of(answer),
+        Some(DEADLOCK | LOCK_WAIT_TIMEOUT | RECORD_CHANGED)
+    )
+}
+
 /// An error of opening a connection.
 pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
     sql_error::of_connect(error, meaning)

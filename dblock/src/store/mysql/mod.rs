@@ -22,7 +22,7 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use uuid::Uuid;
 
-pub(crate) use self::error::of_fence_check;
+pub(crate) use self::error::{is_conflict, of_fence_check};
 pub(crate) use self::fence::{reads_release, release_in, verify};
 
 use self::one::Statements;

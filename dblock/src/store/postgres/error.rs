@@ -58,6 +58,13 @@ pub(super) fn no_schema_to_create_in() -> StoreError {
     )
 }
 
+/// A serialization failure or a deadlock: the user's transaction is over, and the same one may succeed.
+pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
+    answer
+        .try_downcast_ref::<PgDatabaseError>()
+        .is_some_and(|answer| matches!(answer.code(), "40001" | "40P01"))
+}
+
 /// The table or its schema does not exist.
 pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
     has_code(error, MISSING_TABLE) || has_code(error, MISSING_SCHEMA)

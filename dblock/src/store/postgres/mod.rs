@@ -24,7 +24,7 @@ use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
-pub(crate) use self::error::of_fence_check;
+pub(crate) use self::error::{is_conflict, of_fence_check};
 pub(crate) use self::fence::{reads_release, release_in, verify};
 
 use self::session::{Opener, Session};

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use sqlx::error::DatabaseError;
+use sqlx::sqlite::SqliteError;
 
 use crate::store::error::{StoreError, StoreErrorKind};
 use crate::store::fence::DriverError;
@@ -82,6 +83,12 @@ fn primary(code: i32) -> i32 {
 
 fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
     meaning_of(code(answer)?)
+}
+
+/// Another connection writes (`SQLITE_BUSY`, `SQLITE_LOCKED`), or has written since the user's transaction began to read
+/// (`SQLITE_BUSY_SNAPSHOT`).
+pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
+    answer.try_downcast_ref::<SqliteError>().is_some() && matches!(code(answer).map(primary), Some(5 | 6))
 }
 
 /// Classifies by the primary result code. SQLite has undone a statement that failed. Only after an I/O error

@@ -18,7 +18,7 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-pub(crate) use self::error::of_fence_check;
+pub(crate) use self::error::{is_conflict, of_fence_check};
 pub(crate) use self::fence::{reads_release, release_in, verify};
 
 use self::sql::Statements;

@@ -1,0 +1,44 @@
+//! The attributes of this crate. Several of them on one function are expanded together, because only then is the topmost
+//! the outermost.
+
+use syn::Attribute;
+
+/// Which attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Lock,
+    Retry,
+}
+
+impl Kind {
+    /// The attribute's kind, if it is ours.
+    pub(crate) fn of(attr: &Attribute) -> Option<Self> {
+        let name = &attr.path().segments.last()?.ident;
+        [Self::Lock, Self::Retry]
+            .into_iter()
+            .find(|kind| name == kind.name())
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "distributed_lock",
+            Self::Retry => "optimistic_retry",
+        }
+    }
+
+    /// What it does, for the message that it needs an async function.
+    pub(crate) fn doing(self) -> &'static str {
+        match self {
+            Self::Lock => "taking a lock",
+            Self::Retry => "running the body again",
+        }
+    }
+
+    /// What it does with a body, for the message that there is none.
+    pub(crate) fn with_body(self) -> &'static str {
+        match self {
+            Self::Lock => "run under the lock",
+            Self::Retry => "run again",
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What the code that `#[optimistic_retry]` generates needs beside [`Retry`]: the messages of the compiler.
+
+use std::ops::ControlFlow;
+
+use tokio::time::Sleep;
+
+use super::Conflict;
+pub use super::retry::Retry;
+
+/// A return type that tells a conflict.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot say that there was a conflict",
+    label = "expected `Result<_, E>` where `E: dblock::optimistic::Conflict`",
+    note = "return a `Result`, and implement `Conflict` for its error by asking the errors inside: `fn is_conflict(&self) -> bool {{ matches!(self, \
+            Self::Database(error) if error.is_conflict()) }}`"
+)]
+pub trait Repeatable: Sized {
+    /// What follows from the result of a run.
+    fn after(self, retry: &mut Retry) -> ControlFlow<Self, Sleep>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T, E: Conflict> Repeatable for Result<T, E> {
+    fn after(self, retry: &mut Retry) -> ControlFlow<Self, Sleep> {
+        retry.after(self)
+    }
+}
+
+/// An argument that each run of the body can have.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is used up by the first run, and after a conflict the body runs again",
+    label = "the next run could not have it",
+    note = "take a reference, such as `&str` for `String` and `&self` for `self`, or borrow the argument where it is bound: \
+            `ref name: {Self}`; the body can clone what it has to give away. A type parameter needs the bound `Copy`"
+)]
+pub trait Reusable {
+    /// Called for its bound alone.
+    fn reusable(&self) {}
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Copy> Reusable for T {}

@@ -1,0 +1,145 @@
+//! Which errors are conflicts: the work did not happen, and may succeed when it starts over.
+
+use std::fmt::Display;
+
+use crate::error::LockError;
+use crate::store::StoreErrorKind;
+
+/// An error that says whether it is a conflict: somebody else was faster, nothing of the work stands, and the same call may
+/// succeed when it starts over.
+///
+/// Implemented for these errors:
+///
+/// | error | conflicts |
+/// |---|---|
+/// | [`StaleVersion`](crate::optimistic::StaleVersion) | always |
+/// | `sqlx::Error`, PostgreSQL | `40001` serialization failure, `40P01` deadlock |
+/// | `sqlx::Error`, MySQL and MariaDB | 1213 deadlock, 1205 lock wait timeout, 1020 changed since the snapshot |
+/// | `sqlx::Error`, SQLite | `SQLITE_BUSY` with its snapshot kind, `SQLITE_LOCKED` |
+/// | [`LockError`] | a store error of the kind [`Conflict`](StoreErrorKind::Conflict), as `verify_in` and `release_in` give it when the database has ended the transaction |
+///
+/// No error is a conflict after which the work may stand: a connection that breaks during the commit, a lease that was
+/// [lost](LockError::Lost) while the body ran. Neither is a lock that is busy: `wait` is for that.
+///
+/// Implement it for your error type by asking the errors inside:
+///
+/// ```
+/// use dblock::LockError;
+/// use dblock::optimistic::{Conflict, StaleVersion};
+///
+/// #[derive(Debug, thiserror::Error)]
+/// enum OrderError {
+///     #[error(transparent)]
+///     Stale(#[from] StaleVersion),
+///     #[error(transparent)]
+///     Lock(#[from] LockError),
+///     #[error("the order is closed")]
+///     Closed,
+/// }
+///
+/// impl Conflict for OrderError {
+///     fn is_conflict(&self) -> bool {
+///         match self {
+///             Self::Stale(error) => error.is_conflict(),
+///             Self::Lock(error) => error.is_conflict(),
+///             Self::Closed => false,
+///         }
+///     }
+/// }
+///
+/// assert!(OrderError::from(StaleVersion::new("order", 42, 7)).is_conflict());
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say which of its errors are conflicts",
+    label = "expected an error that implements `dblock::optimistic::Conflict`",
+    note = "implement it by asking the errors inside: `fn is_conflict(&self) -> bool {{ matches!(self, Self::Database(error) if \
+            error.is_conflict()) }}`"
+)]
+pub trait Conflict: Display {
+    /// Nothing of the work stands, and the same call may succeed when it starts over.
+    fn is_conflict(&self) -> bool;
+
+    /// The error to return when the body has run for the last time and this conflict is what came of it. `tries` is how often
+    /// the body ran. The default returns the error as it is; the number is in the log as well.
+    #[must_use]
+    fn exhausted(self, tries: u32) -> Self
+    where
+        Self: Sized,
+    {
+        let _ = tries;
+        self
+    }
+}
+
+impl Conflict for LockError {
+    fn is_conflict(&self) -> bool {
+        matches!(self, Self::Store { source, .. } if source.kind() == StoreErrorKind::Conflict)
+    }
+}
+
+#[cfg(feature = "sql")]
+impl Conflict for sqlx::Error {
+    fn is_conflict(&self) -> bool {
+        // Only the database's own answer says that nothing stands.
+        let Some(answer) = self.as_database_error() else {
+            return false;
+        };
+        let databases: [fn(&dyn sqlx::error::DatabaseError) -> bool; _] = [
+            #[cfg(feature = "postgres")]
+            crate::store::postgres::is_conflict,
+            #[cfg(feature = "mysql")]
+            crate::store::mysql::is_conflict,
+            #[cfg(feature = "sqlite")]
+            crate::store::sqlite::is_conflict,
+        ];
+        databases.iter().any(|is_conflict| is_conflict(answer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::error::LostReason;
+    use crate::key::Key;
+    use crate::store::StoreError;
+
+    #[test]
+    fn only_what_is_undone_for_sure_is_a_conflict() {
+        let store = |kind| LockError::store(StoreError::new(kind, "why"));
+        assert!(store(StoreErrorKind::Conflict).is_conflict());
+        for kind in [
+            StoreErrorKind::Interrupted,
+            StoreErrorKind::Unreachable,
+            StoreErrorKind::Schema,
+            StoreErrorKind::Refused,
+            StoreErrorKind::Unsupported,
+            StoreErrorKind::Other,
+        ] {
+            assert!(!store(kind).is_conflict(), "{kind:?}");
+        }
+        let key = Key::new(None, "a").unwrap();
+        let busy = LockError::Busy {
+            key: key.clone(),
+            holder: None,
+            waited: Duration::ZERO,
+        };
+        let lost = LockError::Lost {
+            key,
+            reason: LostReason::Gone,
+            fence_token: 1,
+            held: Duration::ZERO,
+        };
+        assert!(!busy.is_conflict() && !lost.is_conflict());
+    }
+
+    #[cfg(feature = "sql")]
+    #[test]
+    fn a_connection_that_breaks_is_no_conflict() {
+        let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        assert!(!sqlx::Error::Io(broken).is_conflict());
+        assert!(!sqlx::Error::PoolTimedOut.is_conflict());
+        assert!(!sqlx::Error::RowNotFound.is_conflict());
+    }
+}
