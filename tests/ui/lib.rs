@@ -1,6 +1,7 @@
 //! What the files in `pass` and `fail` share.
 
 use dblock::LockError;
+use dblock::optimistic::{Conflict, StaleVersion};
 
 /// An error that can carry a failed lock.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +12,30 @@ pub enum OrderError {
     /// There is no such order.
     #[error("order {0} is unknown")]
     Unknown(u64),
+}
+
+/// An error that can be a conflict, or carry a failed lock.
+#[derive(Debug, thiserror::Error)]
+pub enum StockError {
+    /// Somebody else was faster.
+    #[error(transparent)]
+    Stale(#[from] StaleVersion),
+    /// The lock failed.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// There is nothing left.
+    #[error("there is nothing left")]
+    SoldOut,
+}
+
+impl Conflict for StockError {
+    fn is_conflict(&self) -> bool {
+        match self {
+            Self::Stale(error) => error.is_conflict(),
+            Self::Lock(error) => error.is_conflict(),
+            Self::SoldOut => false,
+        }
+    }
 }
 
 /// Something to lock.
