@@ -35,6 +35,8 @@ pub(crate) enum Code {
     NotExecutable,
     /// There is no such command.
     NotFound,
+    /// Ended by Ctrl-C, or by another SIGINT.
+    Interrupted,
     /// Anything else: of the command, or of a signal.
     Of(u8),
 }
@@ -54,6 +56,7 @@ impl Code {
             Self::Config => 78,
             Self::NotExecutable => 126,
             Self::NotFound => 127,
+            Self::Interrupted => 130,
             Self::BusyAs(code) | Self::Of(code) => code,
         }
     }
@@ -73,7 +76,7 @@ impl Code {
             Self::Config => "config",
             Self::NotExecutable => "not_executable",
             Self::NotFound => "not_found",
-            Self::Of(_) => "signal",
+            Self::Interrupted | Self::Of(_) => "signal",
         }
     }
 }

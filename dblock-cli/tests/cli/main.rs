@@ -8,3 +8,4 @@ mod operators;
 mod program;
 mod run;
 mod signals;
+mod terminal;

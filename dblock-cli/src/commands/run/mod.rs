@@ -21,6 +21,7 @@ use serde::Serialize;
 use self::group::Group;
 use self::signals::Signals;
 use self::supervise::{Ended, supervise};
+use self::terminal::Terminal;
 use crate::cli::{RunArguments, StoreArguments};
 use crate::connect::{Missing, manager};
 use crate::duration::{Wait, shown};
@@ -45,12 +46,27 @@ struct Report<'a> {
 pub(crate) async fn run(store: &StoreArguments, arguments: &RunArguments) -> Result<Code, Failure> {
     let grace = grace(arguments)?;
     let mut signals = Signals::listen()?;
+    let code = connected(store, arguments, grace, &mut signals).await;
+    if let Ok(Code::Interrupted) = code
+        && Terminal::open().is_some_and(|terminal| terminal.is_ours())
+    {
+        signals::die_interrupted();
+    }
+    code
+}
+
+async fn connected(
+    store: &StoreArguments,
+    arguments: &RunArguments,
+    grace: Duration,
+    signals: &mut Signals,
+) -> Result<Code, Failure> {
     let locks = tokio::select! {
         biased;
         signal = signals.next() => return Ok(signals::code(signal)),
         locks = during("connecting to the database", manager(store, Missing::AsTheLibrary)) => locks?,
     };
-    let code = with_lock(&locks, store, arguments, grace, &mut signals).await;
+    let code = with_lock(&locks, store, arguments, grace, signals).await;
     // What was given up, such as a place in the queue, is still to be written.
     locks.shutdown(Duration::ZERO).await;
     code

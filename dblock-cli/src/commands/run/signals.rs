@@ -1,6 +1,8 @@
 //! The signals that this process hands on to the command.
 
 use std::future::poll_fn;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::task::Poll;
 
 use nix::sys::signal::Signal;
@@ -74,7 +76,17 @@ impl Signals {
 
 /// The exit code of what a signal ended: 128 and its number, as in a shell.
 pub(super) fn code(signal: Signal) -> Code {
+    if signal == Signal::SIGINT {
+        return Code::Interrupted;
+    }
     Code::Of(u8::try_from(128 + signal as i32).unwrap_or(u8::MAX))
+}
+
+/// Ends this process by SIGINT. A shell that runs a script or a loop goes on after any exit code: only that stops it. A handled
+/// signal can be reset to its default in one safe way, by executing another program.
+pub(super) fn die_interrupted() {
+    // Where there is no shell, the exit code must do.
+    let _ = Command::new("/bin/sh").args(["-c", "kill -s INT $$"]).exec();
 }
 
 /// The signals that are ignored, as bits. Only Linux says so; elsewhere none.

@@ -1,0 +1,217 @@
+//! On a terminal: a session of its own on a pseudo-terminal of 40 columns, with bash for what needs a shell with jobs.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dblock_tests::{Backend, on_every_store};
+use nix::pty::{Winsize, openpty};
+use tokio::process::{Child, Command};
+
+use crate::program::until;
+
+on_every_store!(sqlite:
+    forty_columns_are_enough,
+    a_question_is_asked_and_its_answer_counts,
+    long_waits_are_shown,
+    a_command_that_reads_gets_the_terminal,
+    a_command_stopped_past_its_lease_is_killed,
+    ctrl_c_ends_the_calling_script_too,
+    a_pipeline_keeps_its_terminal,
+);
+
+struct Terminal {
+    keyboard: File,
+    screen: Arc<Mutex<String>>,
+    /// How much of the screen was read.
+    seen: usize,
+    child: Child,
+}
+
+impl Terminal {
+    /// Runs `program` as the first of a new session, on the rows of `backend`.
+    fn start(backend: &Backend, kind: &str, program: &str, arguments: &[&str]) -> Self {
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: 40,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let pair = openpty(Some(&size), None).unwrap();
+        let side = || Stdio::from(pair.slave.try_clone().unwrap());
+        let child = Command::new("setsid")
+            .args(["--ctty", program])
+            .args(arguments)
+            .env("DATABASE_URL", backend.url().unwrap())
+            .env(
+                "D",
+                format!("{} --table {}", env!("CARGO_BIN_EXE_dblock"), backend.table),
+            )
+            .env("PS1", "ready> ")
+            .env("TERM", kind)
+            .env_remove("HISTFILE")
+            .stdin(side())
+            .stdout(side())
+            .stderr(side())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let keyboard = File::from(pair.master);
+        let mut output = keyboard.try_clone().unwrap();
+        let screen = Arc::new(Mutex::new(String::new()));
+        let shown = Arc::clone(&screen);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                shown
+                    .lock()
+                    .unwrap()
+                    .push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+        });
+        Self {
+            keyboard,
+            screen,
+            seen: 0,
+            child,
+        }
+    }
+
+    fn dblock(backend: &Backend, arguments: &[&str]) -> Self {
+        let all = [&["--table", &backend.table], arguments].concat();
+        Self::start(backend, "xterm", env!("CARGO_BIN_EXE_dblock"), &all)
+    }
+
+    async fn bash(backend: &Backend) -> Self {
+        let mut bash = Self::start(backend, "dumb", "bash", &["--norc", "--noediting", "-i"]);
+        bash.expect("ready> ").await;
+        bash
+    }
+
+    fn enter(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn text(&self) -> String {
+        self.screen.lock().unwrap().clone()
+    }
+
+    /// Waits until `text` is on the screen, after what was waited for before.
+    async fn expect(&mut self, text: &str) {
+        let screen = Arc::clone(&self.screen);
+        let seen = self.seen;
+        let find = || screen.lock().unwrap()[seen..].find(text);
+        let wait = tokio::time::timeout(Duration::from_secs(30), until(text, || find().is_some()));
+        assert!(wait.await.is_ok(), "no {text:?} in {:?}", self.text());
+        self.seen += find().unwrap() + text.len();
+    }
+
+    async fn code(&mut self) -> Option<i32> {
+        self.child.wait().await.unwrap().code()
+    }
+}
+
+async fn forty_columns_are_enough(backend: Backend) {
+    backend
+        .die_inside("a-rather-long-key:with-parts:0123456789", Duration::from_mins(10))
+        .await;
+    for arguments in [&["ls"][..], &["show", "a-rather-long-key:with-parts:0123456789"]] {
+        let mut terminal = Terminal::dblock(&backend, arguments);
+        terminal.expect("host/dead").await;
+        assert_eq!(terminal.code().await, Some(0));
+        let text = terminal.text();
+        let widest = text.lines().map(|line| line.trim_end().chars().count()).max();
+        assert!(widest <= Some(40), "{widest:?}:\n{text}");
+    }
+}
+
+async fn a_question_is_asked_and_its_answer_counts(backend: Backend) {
+    backend.die_inside("a", Duration::from_mins(10)).await;
+    let mut no = Terminal::dblock(&backend, &["force-release", "a"]);
+    no.expect("[y/N]").await;
+    no.enter("\n");
+    assert_eq!(no.code().await, Some(1), "{}", no.text());
+    assert!(!backend.the_row("a").await.is_free());
+    let mut yes = Terminal::dblock(&backend, &["force-release", "a"]);
+    yes.expect("host/dead").await;
+    yes.expect("[y/N]").await;
+    yes.enter("y\n");
+    assert_eq!(yes.code().await, Some(0), "{}", yes.text());
+    assert!(backend.the_row("a").await.is_free());
+}
+
+async fn long_waits_are_shown(backend: Backend) {
+    backend.die_inside("a", Duration::from_mins(10)).await;
+    let mut terminal = Terminal::dblock(&backend, &["run", "-k", "a", "--wait", "1m", "true"]);
+    terminal.expect("waiting for lock").await;
+    backend.manager().await.force_release("a").await.unwrap();
+    assert_eq!(terminal.code().await, Some(0), "{}", terminal.text());
+}
+
+async fn a_command_that_reads_gets_the_terminal(backend: Backend) {
+    let mut bash = Terminal::bash(&backend).await;
+    bash.enter("$D run -k a -- sed -u s/^/got:/\n");
+    bash.enter("one\n");
+    bash.expect("got:one").await;
+    bash.enter("\x1a");
+    bash.expect("Stopped").await;
+    bash.expect("ready> ").await;
+    bash.enter("fg\n");
+    bash.enter("two\n");
+    bash.expect("got:two").await;
+    bash.enter("\x03");
+    bash.expect("ready> ").await;
+    bash.enter("echo code $?\n");
+    bash.expect("code 130").await;
+    assert!(backend.the_row("a").await.is_free());
+}
+
+async fn a_command_stopped_past_its_lease_is_killed(backend: Backend) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("beats");
+    let mut bash = Terminal::bash(&backend).await;
+    let beat = format!("while :; do echo x >> {}; sleep 0.02; done", file.display());
+    bash.enter(&format!("$D run -k a --ttl 1s -- sh -c '{beat}'\n"));
+    until("it runs", || file.exists()).await;
+    bash.enter("\x1a");
+    bash.expect("Stopped").await;
+    let beats = || std::fs::metadata(&file).unwrap().len();
+    let stopped = beats();
+    backend
+        .until("a", Duration::from_secs(20), |row| row.expire_at < row.now)
+        .await;
+    bash.enter("fg\n");
+    bash.expect("was lost").await;
+    bash.expect("ready> ").await;
+    bash.enter("echo code $?\n");
+    bash.expect("code 76").await;
+    assert_eq!(beats(), stopped, "it did not go on for one step");
+}
+
+async fn ctrl_c_ends_the_calling_script_too(backend: Backend) {
+    for command in ["sed -u s/^/got:/", "sh -c 'echo got:one; sleep 1000'"] {
+        let mut bash = Terminal::bash(&backend).await;
+        bash.enter(&format!(
+            "bash -c \"$D run -k a --wait 9s -- {command}; echo sur''vived\"\n"
+        ));
+        bash.enter("one\n");
+        bash.expect("got:one").await;
+        bash.enter("\x03");
+        bash.expect("ready> ").await;
+        assert!(!bash.text().contains("survived"), "{}", bash.text());
+    }
+}
+
+/// The reader of the pipeline reads the terminal too, as `less` does.
+async fn a_pipeline_keeps_its_terminal(backend: Backend) {
+    let mut bash = Terminal::bash(&backend).await;
+    bash.enter(
+        "$D run -k a -- sh -c 'echo here; sleep 1000' | (read x; read y </dev/tty; echo read:$x:$y)\n",
+    );
+    bash.enter("typed\n");
+    bash.expect("read:here:typed").await;
+    bash.enter("\x03");
+    bash.expect("ready> ").await;
+}
