@@ -6,12 +6,13 @@ use syn::{Expr, Ident, Path, parse_quote};
 
 use crate::errors::Errors;
 use crate::pairs::{self, Arguments, Entry, Pair};
-use crate::values::{self, Key, Length, OnLost, Wait};
+use crate::values::{self, Keys, Length, OnLost, Wait};
 
 /// The arguments, in the order of the reference.
 const ARGUMENTS: Arguments = Arguments {
     examples: &[
         ("key", "key = \"order:{order_id}\""),
+        ("keys", "keys = [\"account:{from}\", \"account:{to}\"]"),
         ("ttl", "ttl = \"30s\""),
         ("wait", "wait = \"5s\""),
         ("manager", "manager = self.locks"),
@@ -50,7 +51,7 @@ const ARGUMENTS: Arguments = Arguments {
 /// The arguments of one attribute.
 pub(crate) struct Args {
     /// `None` only when it is missing, which is a mistake.
-    pub(crate) key: Option<Key>,
+    pub(crate) keys: Option<Keys>,
     pub(crate) ttl: Option<Length>,
     pub(crate) wait: Option<Wait>,
     pub(crate) manager: Option<Expr>,
@@ -70,7 +71,7 @@ impl Args {
     /// `attribute`.
     pub(crate) fn parse(tokens: TokenStream, attribute: Span, errors: &mut Errors) -> Self {
         let mut args = Self {
-            key: None,
+            keys: None,
             ttl: None,
             wait: None,
             manager: None,
@@ -88,10 +89,12 @@ impl Args {
             Entry::Pair(pair) => is_key(&pair.name),
             Entry::Broken(name) => name.as_ref().is_none_or(is_key),
         });
-        for pair in pairs::first_of_each(entries, errors) {
-            let result = args.set(&pair);
+        let pairs = pairs::first_of_each(entries, errors);
+        for pair in &pairs {
+            let result = args.set(pair);
             errors.take(result);
         }
+        check_keys(&pairs, errors);
         if !key_seen {
             errors.push(syn::Error::new(
                 attribute,
@@ -123,7 +126,12 @@ impl Args {
 
     fn set(&mut self, Pair { name, value }: &Pair) -> syn::Result<()> {
         match name.unraw().to_string().as_str() {
-            "key" => self.key = Some(values::key(value)?),
+            "key" => self.keys = Some(Keys::One(values::key(value)?)),
+            "keys" => {
+                let mut errors = Errors::default();
+                self.keys = Some(Keys::All(values::keys(value, &mut errors)));
+                errors.finish()?;
+            }
             "ttl" => self.ttl = Some(values::length("ttl", value)?),
             "wait" => self.wait = Some(values::wait(value)?),
             "manager" => {
@@ -151,9 +159,35 @@ impl Args {
     }
 }
 
-/// Whether this is the key, perhaps misspelt: then the key is not reported as missing too.
+/// Refuses what does not go with `keys`.
+fn check_keys(pairs: &[Pair], errors: &mut Errors) {
+    let given = |name: &str| pairs.iter().position(|pair| pair.name == name);
+    let Some(keys) = given("keys") else { return };
+    if let Some(key) = given("key") {
+        errors.push(syn::Error::new(
+            pairs[key.max(keys)].name.span(),
+            "`key` and `keys` exclude each other; write all keys into `keys`",
+        ));
+    }
+    if let Some(tx) = given("tx") {
+        errors.push(syn::Error::new(
+            pairs[tx].name.span(),
+            "`tx` takes a single `key`; for several keys write `LockManager::acquire_all` in the function, and end the locks \
+             with the transaction by `MultiLockGuard::release_in`",
+        ));
+    }
+    if let Some(hold_min) = given("hold_min") {
+        errors.push(syn::Error::new(
+            pairs[hold_min].name.span(),
+            "`hold_min` does not go with `keys`: a key that is given back because another one is busy would stay busy \
+             for that long",
+        ));
+    }
+}
+
+/// Whether this is `key` or `keys`, perhaps misspelt: then the key is not reported as missing too.
 fn is_key(name: &Ident) -> bool {
-    ARGUMENTS.meant(&name.unraw().to_string()) == Some("key")
+    matches!(ARGUMENTS.meant(&name.unraw().to_string()), Some("key" | "keys"))
 }
 
 #[cfg(test)]
@@ -161,6 +195,7 @@ mod tests {
     use quote::quote;
 
     use super::*;
+    use crate::values::Key;
 
     /// The arguments that were read, and the messages about the others.
     fn read(tokens: TokenStream) -> (Args, Vec<String>) {
@@ -181,7 +216,7 @@ mod tests {
             key = f::<A, B>(a, b), on_error = |_| Err::<(), _>(E), crate = self::x, wait = "forever",
         });
         assert!(messages.is_empty(), "{messages:?}");
-        assert!(matches!(args.key, Some(Key::Expr(Expr::Call(_)))));
+        assert!(matches!(args.keys, Some(Keys::One(Key::Expr(Expr::Call(_))))));
         assert!(matches!(args.on_error, Some(Expr::Closure(_))));
         assert!(matches!(args.wait, Some(Wait::Forever)));
     }
@@ -218,13 +253,36 @@ mod tests {
     fn a_duplicate_names_the_first() {
         let (args, messages) = read(quote!(key = "a", key = "b"));
         assert_eq!(messages, ["`key` is given twice; the first is `key = \"a\"`"]);
-        assert!(matches!(args.key, Some(Key::Template(key)) if key.value() == "a"));
+        assert!(matches!(args.keys, Some(Keys::One(Key::Template(key))) if key.value() == "a"));
+    }
+
+    #[test]
+    fn what_does_not_go_with_keys_is_refused() {
+        let refused = |tokens| {
+            let (_, messages) = read(tokens);
+            assert_eq!(messages.len(), 1, "{messages:?}");
+            messages.into_iter().next().unwrap()
+        };
+        assert!(refused(quote!(key = "a", keys = ["b"])).contains("exclude each other"));
+        assert!(refused(quote!(keys = ["b"], hold_min = "1s")).contains("`hold_min`"));
+        assert!(refused(quote!(keys = [])).contains("is empty"));
+        assert!(refused(quote!(keys = "a")).contains("is an array"));
+        assert!(refused(quote!(key = ["a"])).contains("a single key"));
+        let many = ["\"a\""; 65].join(", ");
+        let many: TokenStream = format!("keys = [{many}]").parse().unwrap();
+        assert!(refused(many).contains("65 keys"));
+        let (_, messages) = read(quote!(keys = [1, 2]));
+        assert_eq!(messages.len(), 2, "each at its key: {messages:?}");
     }
 
     #[test]
     fn the_examples_in_messages_are_accepted() {
         for (name, example) in ARGUMENTS.examples {
-            let key = if *name == "key" { "" } else { "key = \"a\", " };
+            let key = if name.starts_with("key") {
+                ""
+            } else {
+                "key = \"a\", "
+            };
             let (_, messages) = read(format!("{key}{example}").parse().unwrap());
             assert!(messages.is_empty(), "{example}: {messages:?}");
         }

@@ -104,7 +104,7 @@ pub(crate) fn expand(kind: Kind, args: TokenStream, item: TokenStream) -> syn::R
     if !errors.is_empty() {
         keys.iter()
             .flatten()
-            .filter_map(|key| key.explained.clone())
+            .flat_map(|key| key.explained.clone())
             .for_each(|error| errors.push(error));
     }
     errors.finish()?;

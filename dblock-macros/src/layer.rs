@@ -69,7 +69,7 @@ impl Layer {
     /// The key as code. `None` for an attribute that has none.
     pub(crate) fn key(&self, scope: &Scope, errors: &mut Errors) -> Option<KeyCode> {
         match self {
-            Self::Lock(lock) => Some(lock::key(lock.key.as_ref()?, &lock.krate, scope, errors)),
+            Self::Lock(lock) => Some(lock::keys(lock.keys.as_ref()?, &lock.krate, scope, errors)),
             Self::Retry(_) => None,
         }
     }

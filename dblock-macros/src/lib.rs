@@ -71,7 +71,8 @@ use proc_macro::TokenStream;
 ///
 /// | argument | value | default | meaning |
 /// |---|---|---|---|
-/// | `key` | template or text | required | The name of what is locked: 1 to 255 bytes |
+/// | `key` | template or text | required, or `keys` | The name of what is locked: 1 to 255 bytes |
+/// | `keys` | array of at most 64 of these | | Several keys, taken together: see "Several locks" |
 /// | `ttl` | duration, 1 s to 30 days | `"30s"` | Length of the lease: the longest time until others can enter after this process died |
 /// | `wait` | duration up to 30 days, or `"forever"` | do not wait | How long the acquire may take in all |
 /// | `manager` | expression | see below | The `LockManager`, or a type that derefs to it: a reference, an `Arc` |
@@ -134,19 +135,22 @@ use proc_macro::TokenStream;
 ///
 /// # Several locks
 ///
-/// Stacked attributes take several locks, the topmost first, and release them in reverse. Write each attribute as
-/// `#[distributed_lock(…)]`: behind `cfg_attr`, or imported under another name, the lower one is not recognised and is
-/// taken first. Two calls that take the same locks in opposite orders can wait for each other until `wait` runs out, so
-/// sort the keys where you can.
+/// `keys` takes several locks together: all of them or none, whatever order they are written in. Calls that hold nothing
+/// else never wait for each other in a circle. When one lease is lost, the body is stopped; `CurrentLock::verify_in` checks
+/// all of them. `LockManager::acquire_all` says more, and takes keys whose number is not known before the call.
 ///
 /// ```
 /// # use dblock::{LockError, distributed_lock};
-/// #[distributed_lock(key = format!("account:{}", from.min(to)), wait = "2s")]
-/// #[distributed_lock(key = format!("account:{}", from.max(to)), wait = "2s")]
+/// #[distributed_lock(keys = ["account:{from}", "account:{to}"], wait = "2s")]
 /// async fn transfer(from: u64, to: u64, cents: i64) -> Result<(), LockError> {
 ///     Ok(())
 /// }
 /// ```
+///
+/// Stacked attributes take locks one inside the other, for example with different options: the topmost first. They are
+/// released in reverse. Write each attribute as `#[distributed_lock(…)]`: behind `cfg_attr`, or imported under another
+/// name, the lower one is not recognised and is taken first. Two calls that take the same locks in opposite orders so can
+/// wait for each other until `wait` runs out.
 ///
 /// # Functions
 ///
@@ -173,6 +177,7 @@ use proc_macro::TokenStream;
 /// | `` `oder_id` is not an argument of this function `` | A template sees arguments and constants, no other names |
 /// | `` `Order` doesn't implement `Display` `` | Name a field, such as `{order.id}`, or use `{order:?}` |
 /// | `` `Result<(), MyError>` cannot say that the lock failed `` | See "Return types" |
+/// | `` `key` and `keys` exclude each other `` | Write all keys into `keys` |
 /// | `taking a lock needs an async function` | Add `async`, or put the attribute above the one that removed it |
 /// | `` borrow of moved value `` at `on_busy` | The body moved the argument; see "Arguments" |
 ///

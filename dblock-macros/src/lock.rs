@@ -1,4 +1,4 @@
-//! The code that takes one lock around a body.
+//! The code that takes the locks of one attribute around a body.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -10,18 +10,31 @@ use crate::function::{Function, Scope, in_braces_of};
 use crate::options::options;
 use crate::output::{Output, ends};
 use crate::template;
-use crate::values::Key;
+use crate::values::{Key, Keys};
 
-/// A key in generated code.
+/// The key of a lock in generated code, or all keys.
 pub(crate) struct KeyCode {
-    /// An expression of type `String`.
+    /// An expression of type `String`; of all keys, an array.
     pub(crate) value: TokenStream,
-    /// A mistake that the compiler will find in `value`, and can report at a better place than a macro can.
-    /// It counts only if `value` is never compiled.
-    pub(crate) explained: Option<syn::Error>,
+    /// Mistakes that the compiler will find in `value`, and can report at a better place than a macro can.
+    /// They count only if `value` is never compiled.
+    pub(crate) explained: Vec<syn::Error>,
 }
 
-pub(crate) fn key(key: &Key, krate: &Path, scope: &Scope, errors: &mut Errors) -> KeyCode {
+pub(crate) fn keys(keys: &Keys, krate: &Path, scope: &Scope, errors: &mut Errors) -> KeyCode {
+    let all = match keys {
+        Keys::One(one) => return key(one, krate, scope, errors),
+        Keys::All(all) => all,
+    };
+    let all: Vec<KeyCode> = all.iter().map(|one| key(one, krate, scope, errors)).collect();
+    let values = all.iter().map(|code| &code.value);
+    KeyCode {
+        value: quote!([#(#values),*]),
+        explained: all.iter().flat_map(|code| code.explained.clone()).collect(),
+    }
+}
+
+fn key(key: &Key, krate: &Path, scope: &Scope, errors: &mut Errors) -> KeyCode {
     let formatted = |format: &LitStr, values: &[Expr]| {
         quote_spanned! {format.span()=>
             #krate::__private::format(#krate::__private::format_args!(#format #(, #values)*))
@@ -32,7 +45,7 @@ pub(crate) fn key(key: &Key, krate: &Path, scope: &Scope, errors: &mut Errors) -
             let value = borrowed(value);
             return KeyCode {
                 value: quote!(#krate::__private::key(#value)),
-                explained: None,
+                explained: Vec::new(),
             };
         }
         Key::Template(literal) => literal,
@@ -40,17 +53,17 @@ pub(crate) fn key(key: &Key, krate: &Path, scope: &Scope, errors: &mut Errors) -
     match template::parse(literal, scope) {
         Ok(template) => KeyCode {
             value: formatted(&template.format, &template.values),
-            explained: None,
+            explained: Vec::new(),
         },
         Err(refused) if refused.compiler_points_inside => KeyCode {
             value: formatted(literal, &[]),
-            explained: Some(refused.error),
+            explained: vec![refused.error],
         },
         Err(refused) => {
             errors.push(refused.error);
             KeyCode {
                 value: TokenStream::new(),
-                explained: None,
+                explained: Vec::new(),
             }
         }
     }
@@ -66,7 +79,7 @@ fn borrowed(value: &Expr) -> TokenStream {
     quote!(#reference #group)
 }
 
-/// Wraps a body in one lock.
+/// Wraps a body in the locks of one attribute.
 ///
 /// Everything that the attribute computes before the body is in statements of its own, so that no temporary
 /// lives across the await.
@@ -99,8 +112,12 @@ pub(crate) fn under_lock(
     };
     let block = in_braces_of(&function.body, body.clone());
     let future = quote_spanned!(function.body.span()=> async move);
+    let run = match lock.keys {
+        Some(Keys::All(_)) => quote!(run_all),
+        Some(Keys::One(_)) | None => quote!(run),
+    };
     let result = match &lock.tx {
-        None => quote!(#private::run(#given, #key_name, #options_name, #future #block).await),
+        None => quote!(#private::#run(#given, #key_name, #options_name, #future #block).await),
         Some(tx) => {
             let Locals {
                 hold, output: value, ..

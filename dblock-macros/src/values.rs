@@ -4,15 +4,25 @@ use std::time::Duration;
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
-use syn::{Expr, ExprLit, Ident, Lit, LitStr, Path};
+use syn::{Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Path};
 
+use crate::errors::Errors;
 use crate::{duration, suggest};
 
-/// How the key is given.
+/// How a key is given.
 pub(crate) enum Key {
     Template(LitStr),
     Expr(Expr),
 }
+
+/// The value of `key`, or of `keys`.
+pub(crate) enum Keys {
+    One(Key),
+    All(Vec<Key>),
+}
+
+/// The most keys that one call takes together.
+pub(crate) const MAX_KEYS: usize = 64;
 
 /// A duration.
 pub(crate) enum Length {
@@ -109,8 +119,50 @@ pub(crate) fn key(value: &Expr) -> syn::Result<Key> {
             other.span(),
             "a key is text: write a string such as \"order:{order_id}\", or an expression that is one",
         )),
+        None if array(value).is_some() => Err(syn::Error::new_spanned(
+            value,
+            "`key` is a single key; for several write `keys = [\"account:{from}\", \"account:{to}\"]`",
+        )),
         None => Ok(Key::Expr(value.clone())),
     }
+}
+
+fn array(value: &Expr) -> Option<&ExprArray> {
+    match value {
+        Expr::Array(array) => Some(array),
+        Expr::Group(group) => array(&group.expr),
+        _ => None,
+    }
+}
+
+/// The keys without those that have a mistake.
+pub(crate) fn keys(value: &Expr, errors: &mut Errors) -> Vec<Key> {
+    let example = "`keys = [\"account:{from}\", \"account:{to}\"]`";
+    let Some(array) = array(value) else {
+        errors.push(syn::Error::new_spanned(
+            value,
+            format!(
+                "`keys` is an array, such as {example}. For a single key write `key = …`, for a number of keys that is \
+                 not known before the call use `LockManager::with_all`"
+            ),
+        ));
+        return Vec::new();
+    };
+    let count = array.elems.len();
+    if count == 0 {
+        let message = format!("`keys` is empty; name what to lock, such as {example}");
+        errors.push(syn::Error::new_spanned(value, message));
+    }
+    if count > MAX_KEYS {
+        errors.push(syn::Error::new_spanned(
+            value,
+            format!(
+                "`keys` has {count} keys, and one call takes at most {MAX_KEYS}; lock what they have in common instead"
+            ),
+        ));
+    }
+    let keys = array.elems.iter().map(key);
+    keys.filter_map(|key| errors.take(key)).collect()
 }
 
 pub(crate) fn length(name: &str, value: &Expr) -> syn::Result<Length> {

@@ -5,6 +5,7 @@
 //! and awaits it stores it twice.
 
 use std::future::Future;
+use std::mem;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,8 +14,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::CatchUnwind;
 use pin_project_lite::pin_project;
-use tracing::Instrument;
 use tracing::instrument::Instrumented;
+use tracing::{Instrument, Span};
 
 use crate::chain::{Link, Linked};
 use crate::engine::{Hold, Lease, Unconfirmed};
@@ -47,10 +48,10 @@ impl<T> Ended<T> {
     }
 }
 
-/// Acquires, runs `body` under the lock, ends the hold and waits for the confirmation.
+/// Acquires one lock or several, runs `body` under them, ends the holds and waits for the confirmation.
 pub(crate) fn run<A, F>(acquire: A, body: F) -> impl Future<Output = Result<F::Output, LockError>>
 where
-    A: Future<Output = Result<Hold, LockError>>,
+    A: Future<Output = Result<Vec<Hold>, LockError>>,
     F: Future,
 {
     Run::Acquiring {
@@ -64,8 +65,8 @@ pin_project! {
     #[project = RunProjection]
     enum Run<A, F, Finish, L> {
         Acquiring { #[pin] acquire: A, body: Option<F>, finish: Option<Finish> },
-        // The body is dropped before the hold.
-        Running { #[pin] body: Supervised<Caught<F>>, hold: Option<Hold>, finish: Option<Finish> },
+        // The body is dropped before the holds.
+        Running { #[pin] body: Supervised<Caught<F>>, holds: Vec<Hold>, finish: Option<Finish> },
         Leaving { #[pin] leave: L },
     }
 }
@@ -74,9 +75,9 @@ type Caught<F> = CatchUnwind<AssertUnwindSafe<Linked<Instrumented<F>>>>;
 
 impl<A, F, Finish, L> Future for Run<A, F, Finish, L>
 where
-    A: Future<Output = Result<Hold, LockError>>,
+    A: Future<Output = Result<Vec<Hold>, LockError>>,
     F: Future,
-    Finish: FnOnce(Hold, Ended<std::thread::Result<F::Output>>) -> L,
+    Finish: FnOnce(Vec<Hold>, Ended<std::thread::Result<F::Output>>) -> L,
     L: Future<Output = Result<F::Output, LockError>>,
 {
     type Output = Result<F::Output, LockError>;
@@ -90,19 +91,19 @@ where
                     body,
                     finish,
                 } => {
-                    let hold = ready!(acquire.poll(context))?;
-                    let body = inside(&hold, body.take().expect(ONCE));
+                    let holds = ready!(acquire.poll(context))?;
+                    let body = inside(&holds, body.take().expect(ONCE));
                     Run::Running {
                         body,
-                        hold: Some(hold),
+                        holds,
                         finish: finish.take(),
                     }
                 }
-                RunProjection::Running { body, hold, finish } => {
+                RunProjection::Running { body, holds, finish } => {
                     let ended = ready!(body.poll(context));
                     let finish = finish.take().expect(ONCE);
                     Run::Leaving {
-                        leave: finish(hold.take().expect(ONCE), ended),
+                        leave: finish(mem::take(holds), ended),
                     }
                 }
                 RunProjection::Leaving { leave } => return leave.poll(context),
@@ -113,17 +114,19 @@ where
     }
 }
 
-/// Runs `body` under the lock: in the call chain, in a span, stopped on loss, and with its panic caught.
-fn inside<F: Future>(hold: &Hold, body: F) -> Supervised<Caught<F>> {
-    let body = AssertUnwindSafe(linked(hold, body)).catch_unwind();
-    supervise([hold.lease()], body)
+/// Runs `body` under the locks: in the call chain, in a span for each, stopped on loss, and with its panic caught.
+fn inside<F: Future>(holds: &[Hold], body: F) -> Supervised<Caught<F>> {
+    let body = AssertUnwindSafe(linked(holds, body)).catch_unwind();
+    supervise(holds.iter().map(Hold::lease), body)
 }
 
-fn linked<F: Future>(hold: &Hold, body: F) -> Linked<Instrumented<F>> {
-    let lease = hold.lease();
-    let span = tracing::debug_span!("distributed_lock", key = %lease.key(), owner = %lease.owner(),
-        fence_token = lease.fence_token());
-    Link::inside_current(lease, hold.engine()).scope(body.instrument(span))
+fn linked<F: Future>(holds: &[Hold], body: F) -> Linked<Instrumented<F>> {
+    let span = holds.iter().map(Hold::lease).fold(Span::none(), |around, lease| {
+        let _around = around.enter();
+        tracing::debug_span!("distributed_lock", key = %lease.key(), owner = %lease.owner(),
+            fence_token = lease.fence_token())
+    });
+    Link::inside_current(holds).scope(body.instrument(span))
 }
 
 /// Runs `body` under a lock that ends with a transaction: the caller ends the hold.
@@ -132,18 +135,17 @@ pub(crate) fn in_transaction<F: Future>(
     hold: &Hold,
     body: F,
 ) -> impl Future<Output = Result<F::Output, LockError>> + use<F> {
-    supervise([hold.lease()], linked(hold, body)).map(Ended::in_time)
+    supervise([hold.lease()], linked(std::slice::from_ref(hold), body)).map(Ended::in_time)
 }
 
-async fn finish<T>(hold: Hold, ended: Ended<std::thread::Result<T>>) -> Result<T, LockError> {
-    let lease = hold.lease().clone();
+async fn finish<T>(holds: Vec<Hold>, ended: Ended<std::thread::Result<T>>) -> Result<T, LockError> {
     let in_order = matches!(ended, Ended::InTime(Ok(_)));
-    let unfinished = leave(hold, in_order).await;
+    let unconfirmed = leave(holds, in_order).await;
     match ended {
         // A panic is a bug, and must show even when the lease is lost.
         Ended::InTime(Err(panic)) | Ended::Late(Err(panic), _) => resume_unwind(panic),
         Ended::InTime(Ok(value)) => {
-            if let Some(left) = unfinished {
+            for (lease, left) in unconfirmed {
                 tracing::warn!(key = %lease.key(), owner = %lease.owner(), fence_token = lease.fence_token(),
                     held = ?lease.held_for(), ?left, "the body finished in time, but its release is not confirmed");
             }
@@ -202,8 +204,8 @@ impl<F: Future> Future for Supervised<F> {
     }
 }
 
-/// Ends a hold and waits for that in bounded time. `None` when the store has confirmed it, or when the lock was
-/// handed over locally, which happens only after a body that ended `in_order`.
-pub(crate) async fn leave(hold: Hold, in_order: bool) -> Option<Unconfirmed> {
-    hold.leave(RELEASE_TIMEOUT, in_order).await.err()
+/// Ends holds of one engine and waits for that in bounded time. Returns those that are not confirmed: neither by the
+/// store, nor by a local hand-over, which happens only after a body that ended `in_order`.
+pub(crate) async fn leave(holds: Vec<Hold>, in_order: bool) -> Vec<(Lease, Unconfirmed)> {
+    Hold::leave(holds, RELEASE_TIMEOUT, in_order).await
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::task::futures::TaskLocalFuture;
 
-use crate::engine::{EngineHandle, Lease};
+use crate::engine::{EngineHandle, Hold, Lease};
 use crate::key::Key;
 
 tokio::task_local! {
@@ -18,13 +18,14 @@ tokio::task_local! {
 /// A future that runs in a chain.
 pub(crate) type Linked<F> = TaskLocalFuture<Link, F>;
 
-/// The innermost lock of a chain, with those around it.
+/// The innermost locks of a chain, which were taken together, with those around them.
 #[derive(Debug, Clone)]
 pub(crate) struct Link(Arc<Node>);
 
 #[derive(Debug)]
 struct Node {
-    lease: Lease,
+    /// One, or those that were taken together, in the order of their keys: the last one is the innermost.
+    leases: Vec<Lease>,
     engine: EngineHandle,
     around: Option<Link>,
 }
@@ -35,22 +36,23 @@ impl Link {
         CHAIN.try_with(Clone::clone).ok()
     }
 
-    /// Adds a lock to the running code's chain, as the innermost one.
-    pub(crate) fn inside_current(lease: &Lease, engine: &EngineHandle) -> Self {
+    /// Adds locks that were taken together to the running code's chain, as the innermost ones.
+    pub(crate) fn inside_current(holds: &[Hold]) -> Self {
+        let first = holds.first().expect("a call takes at least one lock");
         let node = Node {
-            lease: lease.clone(),
-            engine: engine.clone(),
+            leases: holds.iter().map(|hold| hold.lease().clone()).collect(),
+            engine: first.engine().clone(),
             around: Self::current(),
         };
         Self(Arc::new(node))
     }
 
-    /// Runs `body` under this lock.
+    /// Runs `body` under these locks.
     pub(crate) fn scope<F: Future>(self, body: F) -> Linked<F> {
         CHAIN.scope(self, body)
     }
 
-    /// The next lock outwards.
+    /// The next locks outwards.
     pub(crate) fn around(&self) -> Option<Self> {
         self.0.around.clone()
     }
@@ -58,7 +60,7 @@ impl Link {
     /// From the innermost lock outwards.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Lease, &EngineHandle)> {
         let links = std::iter::successors(Some(self), |link| link.0.around.as_ref());
-        links.map(|link| (&link.0.lease, &link.0.engine))
+        links.flat_map(|link| link.0.leases.iter().rev().map(|lease| (lease, &link.0.engine)))
     }
 
     /// The lease on `key` that the chain holds from this engine.
@@ -67,8 +69,9 @@ impl Link {
         self.iter().find(same).map(|(lease, _)| lease)
     }
 
-    pub(crate) fn lease(&self) -> &Lease {
-        &self.0.lease
+    /// The innermost locks: one, or those that were taken together, in the order of their keys.
+    pub(crate) fn leases(&self) -> &[Lease] {
+        &self.0.leases
     }
 
     #[cfg(feature = "sql")]

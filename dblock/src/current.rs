@@ -32,7 +32,7 @@ use crate::error::LockError;
 /// # Ok::<_, dblock::LockError>(()) }).unwrap();
 /// ```
 pub fn current() -> Option<CurrentLock> {
-    Link::current().map(|link| CurrentLock { link })
+    CurrentLock::all_of(Link::current()?).next()
 }
 
 /// The locks that the running code runs under, from the innermost outwards. Empty if there are none.
@@ -55,10 +55,13 @@ pub fn current() -> Option<CurrentLock> {
 pub fn current_locks() -> Vec<CurrentLock> {
     let innermost = Link::current();
     let links = std::iter::successors(innermost, Link::around);
-    links.map(|link| CurrentLock { link }).collect()
+    links.flat_map(CurrentLock::all_of).collect()
 }
 
 /// A lock as seen from its body. It does not keep the lock: after the body it is only a record.
+///
+/// Locks that were taken together, by `keys = […]` or [`with_all`](crate::LockManager::with_all), end together: the time
+/// left, the loss, the revocation and the fence check of one are those of all.
 ///
 /// ```
 /// use std::time::Duration;
@@ -82,11 +85,22 @@ pub fn current_locks() -> Vec<CurrentLock> {
 #[derive(Clone)]
 pub struct CurrentLock {
     link: Link,
+    /// Which of the leases that were taken together.
+    at: usize,
 }
 
 impl CurrentLock {
+    /// The locks that were taken together, from the innermost outwards.
+    fn all_of(link: Link) -> impl Iterator<Item = Self> {
+        let all = 0..link.leases().len();
+        all.rev().map(move |at| Self {
+            link: link.clone(),
+            at,
+        })
+    }
+
     fn lease(&self) -> &Lease {
-        self.link.lease()
+        &self.link.leases()[self.at]
     }
 
     /// The key with its namespace prefix.
@@ -107,7 +121,7 @@ impl CurrentLock {
 
     /// Time left until the local deadline; zero once the lease is lost.
     pub fn remaining(&self) -> Duration {
-        self.lease().remaining()
+        crate::guard::remaining(self.link.leases())
     }
 
     /// How many holds this owner has on the key: one for the outermost entry, and one for each re-entry that has not
@@ -121,7 +135,7 @@ impl CurrentLock {
     /// # Cancel safety
     /// Can be dropped and called again.
     pub async fn lost(&self) -> LockError {
-        crate::guard::lost(self.lease()).await
+        crate::guard::lost(self.link.leases()).await
     }
 
     /// Completes when an operator has revoked the lease: finish soon, it will not be renewed.
@@ -129,7 +143,7 @@ impl CurrentLock {
     /// # Cancel safety
     /// Can be dropped and called again.
     pub async fn revoked(&self) {
-        self.lease().revoked().await;
+        crate::guard::revoked(self.link.leases()).await;
     }
 
     /// Checks in your transaction that this lease is still held, and keeps others out until the transaction
@@ -179,7 +193,7 @@ impl CurrentLock {
         &self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        crate::fence::verify(self.lease(), self.link.engine(), transaction).await
+        crate::fence::verify(self.link.leases(), self.link.engine(), transaction).await
     }
 }
 
@@ -222,7 +236,7 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
         let in_order = matches!(ended, body::Ended::InTime(_));
         for hold in holds {
             // The engine has logged what went wrong; the child is done either way.
-            let _ = body::leave(hold, in_order).await;
+            let _ = body::leave(vec![hold], in_order).await;
         }
         ended.in_time()
     }

@@ -159,6 +159,16 @@ impl LockError {
         }
     }
 
+    /// The same error of a caller that has waited for so long in all.
+    pub(crate) fn after(mut self, total: Duration) -> Self {
+        if let Self::Busy { waited, .. } | Self::Timeout { waited, .. } | Self::Store { waited, .. } =
+            &mut self
+        {
+            *waited = total;
+        }
+        self
+    }
+
     /// A store error that concerns no key.
     pub(crate) fn store(source: StoreError) -> Self {
         Self::Store {

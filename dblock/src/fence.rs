@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use uuid::Uuid;
 
 use crate::engine::{EngineHandle, Hold, Lease};
@@ -18,38 +19,61 @@ use crate::store::{self, InspectFilter, LockRow, Store, StoreError, StoreErrorKi
 /// Time limit of the manager's own read of a row.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Calls a function of the store's own, for the database that keeps the lock.
-macro_rules! on_its_database {
-    ($function:ident($connection:expr, $check:expr)) => {{
-        expect($connection, $check)?;
-        match $check.source.database {
-            #[cfg(feature = "postgres")]
-            Database::Postgres => store::postgres::$function($connection, $check).await,
-            #[cfg(feature = "mysql")]
-            Database::MySql => store::mysql::$function($connection, $check).await,
-            #[cfg(feature = "sqlite")]
-            Database::Sqlite => store::sqlite::$function($connection, $check).await,
-            #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-            _ => unreachable!("a fence source comes from a store that is compiled in"),
+/// Calls a function of the store's own for each key. PostgreSQL takes all keys in one statement. MySQL would have to choose
+/// a plan for them, and on a small table that is a scan, which locks other rows too. SQLite has no round trip.
+macro_rules! for_each_key {
+    ($function:ident($connection:expr, $checks:expr)) => {{
+        #[cfg(feature = "postgres")]
+        if let Some(first) = $checks.first()
+            && first.source.database == Database::Postgres
+        {
+            expect($connection, first)?;
+            return store::postgres::$function($connection, $checks).await;
         }
+        let mut answers = Vec::with_capacity($checks.len());
+        for check in $checks {
+            expect($connection, check)?;
+            answers.push(match check.source.database {
+                #[cfg(feature = "mysql")]
+                Database::MySql => store::mysql::$function($connection, check).await?,
+                #[cfg(feature = "sqlite")]
+                Database::Sqlite => store::sqlite::$function($connection, check).await?,
+                _ => unreachable!("a fence source comes from a store that is compiled in"),
+            });
+        }
+        Ok(answers)
     }};
 }
 
-/// Runs the check for `lease`.
-pub(crate) async fn verify(
-    lease: &Lease,
+/// Runs the check for leases of one engine.
+pub(crate) async fn verify<'l>(
+    leases: impl IntoIterator<Item = &'l Lease>,
     engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
-    if lease.is_kept_in_transaction() {
-        return same_transaction(lease, engine, transaction).await;
+    let (kept, leases): (Vec<_>, Vec<_>) = leases
+        .into_iter()
+        .partition(|lease| lease.is_kept_in_transaction());
+    for lease in kept {
+        same_transaction(lease, engine, transaction).await?;
     }
-    let check = prepare(lease, engine).await?;
-    let verified = verify_in(transaction, &check).await;
-    if verified.map_err(|error| failed(lease, error))?.is_some() {
-        return lease.check();
+    let checks = prepare(&leases, engine).await?;
+    let verified = verify_in(transaction, &checks).await;
+    for (lease, left) in leases.iter().zip(answered(&leases, verified)?) {
+        if left.is_none() {
+            return Err(refused(lease, engine).await);
+        }
+        lease.check()?;
     }
-    Err(refused(lease, engine).await)
+    Ok(())
+}
+
+/// The answers for leases. An error names the first of them.
+fn answered<T>(leases: &[&Lease], answers: Result<Vec<T>, StoreError>) -> Result<Vec<T>, LockError> {
+    answers.map_err(|error| match leases {
+        [first, ..] => failed(first, error),
+        [] => LockError::store(error),
+    })
 }
 
 /// Refuses options that make no sense for a lock that ends with a transaction.
@@ -74,22 +98,28 @@ pub(crate) fn is_kept_at_once(engine: &EngineHandle) -> bool {
         .is_none_or(|source| source.database != Database::Sqlite)
 }
 
-/// Writes the end of the lock into the transaction, which keeps the key from here on. After a rollback the engine's own
-/// release frees the row.
-pub(crate) async fn keep(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
-    let (lease, engine) = (hold.lease(), hold.engine());
-    if lease.keeps_hold_min() {
+/// Writes the end of locks of one engine into the transaction, which keeps the keys from here on. After a rollback the
+/// engine's own releases free the rows.
+pub(crate) async fn keep(holds: &[Hold], transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
+    let Some(engine) = holds.first().map(Hold::engine) else {
+        return Ok(());
+    };
+    let leases = holds.iter().map(Hold::lease);
+    if leases.clone().any(Lease::keeps_hold_min) {
         return Err(no_hold_min());
     }
-    if lease.hold_count() > 1 || lease.is_kept_in_transaction() {
-        return verify(lease, engine, transaction).await;
+    let (outer, leases): (Vec<_>, Vec<_>) =
+        leases.partition(|lease| lease.hold_count() > 1 || lease.is_kept_in_transaction());
+    verify(outer, engine, transaction).await?;
+    let checks = prepare(&leases, engine).await?;
+    let released = release_in(transaction, &checks).await;
+    for (lease, released) in leases.iter().zip(answered(&leases, released)?) {
+        if !released {
+            return Err(refused(lease, engine).await);
+        }
+        lease.keep_in_transaction()?;
     }
-    let check = prepare(lease, engine).await?;
-    let released = release_in(transaction, &check).await;
-    if released.map_err(|error| failed(lease, error))? {
-        return lease.keep_in_transaction();
-    }
-    Err(refused(lease, engine).await)
+    Ok(())
 }
 
 /// Right before the commit: the transaction must still be the one that keeps the lock. If the body swallowed an error that
@@ -179,13 +209,19 @@ async fn is_written_by(
     )))
 }
 
-/// From here on the lock leaves this process through the store only, and the row names the owner.
-async fn prepare<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<FenceCheck<'a>, LockError> {
-    lease.check()?;
-    let check = check_of(lease, engine)?;
-    // A transaction of SQLite keeps every other writer out, so there the statement itself writes the token.
-    lease.pin(check.source.database != Database::Sqlite).await?;
-    Ok(check)
+/// From here on the locks leave this process through the store only, and the rows name the owners.
+async fn prepare<'a>(
+    leases: &[&'a Lease],
+    engine: &'a EngineHandle,
+) -> Result<Vec<FenceCheck<'a>>, LockError> {
+    let prepare = async |lease: &'a Lease| {
+        lease.check()?;
+        let check = check_of(lease, engine)?;
+        // A transaction of SQLite keeps every other writer out, so there the statement itself writes the token.
+        lease.pin(check.source.database != Database::Sqlite).await?;
+        Ok(check)
+    };
+    try_join_all(leases.iter().map(|lease| prepare(lease))).await
 }
 
 fn check_of<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<FenceCheck<'a>, LockError> {
@@ -206,16 +242,16 @@ fn check_of<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<FenceCheck
 
 async fn verify_in(
     connection: &mut dyn FenceConnection,
-    check: &FenceCheck<'_>,
-) -> Result<Option<Duration>, StoreError> {
-    on_its_database!(verify(connection, check))
+    checks: &[FenceCheck<'_>],
+) -> Result<Vec<Option<Duration>>, StoreError> {
+    for_each_key!(verify(connection, checks))
 }
 
 async fn release_in(
     connection: &mut dyn FenceConnection,
-    check: &FenceCheck<'_>,
-) -> Result<bool, StoreError> {
-    on_its_database!(release_in(connection, check))
+    checks: &[FenceCheck<'_>],
+) -> Result<Vec<bool>, StoreError> {
+    for_each_key!(release_in(connection, checks))
 }
 
 /// Whether the transaction reads the row as released by this lease.
@@ -223,7 +259,17 @@ async fn reads_release(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
 ) -> Result<bool, StoreError> {
-    on_its_database!(reads_release(connection, check))
+    expect(connection, check)?;
+    match check.source.database {
+        #[cfg(feature = "postgres")]
+        Database::Postgres => store::postgres::reads_release(connection, check).await,
+        #[cfg(feature = "mysql")]
+        Database::MySql => store::mysql::reads_release(connection, check).await,
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite => store::sqlite::reads_release(connection, check).await,
+        #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+        _ => unreachable!("a fence source comes from a store that is compiled in"),
+    }
 }
 
 /// The error of a transaction that did not begin.

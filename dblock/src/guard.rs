@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use futures_util::future::select_all;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -93,7 +94,7 @@ impl LockGuard {
     /// # Cancel safety
     /// Can be dropped and called again.
     pub async fn lost(&self) -> LockError {
-        lost(self.hold.lease()).await
+        lost([self.hold.lease()]).await
     }
 
     /// Completes when an operator has revoked the lease: finish soon, it will not be renewed.
@@ -129,9 +130,7 @@ impl LockGuard {
     /// # Ok::<_, LockError>(()) }).unwrap();
     /// ```
     pub async fn enter<T>(&self, body: impl Future<Output = T>) -> Result<T, LockError> {
-        let lease = self.hold.lease();
-        let link = Link::inside_current(lease, self.hold.engine());
-        body::supervise([lease], link.scope(body)).await.in_time()
+        enter(std::slice::from_ref(&self.hold), body).await
     }
 
     /// Releases the lock and waits until the store confirms it, for at most 3 seconds or what is left of the
@@ -144,26 +143,7 @@ impl LockGuard {
     /// # Cancel safety
     /// Once polled, the lock is released whether or not the future is polled again.
     pub async fn release(self) -> Result<(), LockError> {
-        let lease = self.hold.lease().clone();
-        // A lease that has ended locally stays lost, even when the row can still be freed.
-        let in_time = lease.check();
-        let since = Instant::now();
-        let left = body::leave(self.hold, in_time.is_ok()).await;
-        in_time?;
-        match left {
-            None => Ok(()),
-            Some(Unconfirmed::NoAnswer(error)) => Err(LockError::Store {
-                key: Some(lease.key().clone()),
-                waited: since.elapsed(),
-                source: error.unwrap_or_else(|| {
-                    StoreError::new(
-                        StoreErrorKind::Interrupted,
-                        "the release was not confirmed in time; is a transaction that called `verify_in` still open?",
-                    )
-                }),
-            }),
-            Some(Unconfirmed::Lost(reason)) => Err(lease.lost(reason)),
-        }
+        release(vec![self.hold]).await
     }
 
     /// Checks in your transaction that this lease is still held, and keeps others out until the transaction
@@ -179,7 +159,7 @@ impl LockGuard {
         &self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        crate::fence::verify(self.hold.lease(), self.hold.engine(), transaction).await
+        crate::fence::verify([self.hold.lease()], self.hold.engine(), transaction).await
     }
 
     /// Ends the lock with a transaction of yours. From here on the transaction keeps the key, without a ttl and without
@@ -213,7 +193,7 @@ impl LockGuard {
         self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        crate::fence::keep(&self.hold, transaction).await
+        crate::fence::keep(std::slice::from_ref(&self.hold), transaction).await
     }
 }
 
@@ -237,10 +217,61 @@ pub(crate) fn debug(name: &str, lease: &Lease, f: &mut fmt::Formatter<'_>) -> fm
     fields.finish()
 }
 
-/// Completes when the lease has ended, with the reason as an error.
-pub(crate) async fn lost(lease: &Lease) -> LockError {
-    lease.ended().await;
-    lease.lost(lease.lost_reason().unwrap_or(crate::LostReason::Gone))
+/// Runs `body` under locks that were taken together.
+pub(crate) async fn enter<T>(holds: &[Hold], body: impl Future<Output = T>) -> Result<T, LockError> {
+    let link = Link::inside_current(holds);
+    let leases = holds.iter().map(Hold::lease);
+    body::supervise(leases, link.scope(body)).await.in_time()
+}
+
+/// Ends holds of one engine in order. Fails with the first that is lost or not confirmed.
+pub(crate) async fn release(holds: Vec<Hold>) -> Result<(), LockError> {
+    // A lease that has ended locally stays lost, even when the row can still be freed.
+    let in_time = check(holds.iter().map(Hold::lease));
+    let since = Instant::now();
+    let unconfirmed = body::leave(holds, in_time.is_ok()).await;
+    in_time?;
+    match unconfirmed.into_iter().next() {
+        None => Ok(()),
+        Some((lease, Unconfirmed::NoAnswer(error))) => Err(LockError::Store {
+            key: Some(lease.key().clone()),
+            waited: since.elapsed(),
+            source: error.unwrap_or_else(|| {
+                StoreError::new(
+                    StoreErrorKind::Interrupted,
+                    "the release was not confirmed in time; is a transaction that called `verify_in` still open?",
+                )
+            }),
+        }),
+        Some((lease, Unconfirmed::Lost(reason))) => Err(lease.lost(reason)),
+    }
+}
+
+/// Fails with the first lease that has ended.
+pub(crate) fn check<'l>(leases: impl IntoIterator<Item = &'l Lease>) -> Result<(), LockError> {
+    leases.into_iter().try_for_each(Lease::check)
+}
+
+/// Time until the first local deadline of the leases.
+pub(crate) fn remaining<'l>(leases: impl IntoIterator<Item = &'l Lease>) -> Duration {
+    leases.into_iter().map(Lease::remaining).min().unwrap_or_default()
+}
+
+/// Completes when the first of the leases has ended, with the reason as an error.
+pub(crate) async fn lost<'l>(leases: impl IntoIterator<Item = &'l Lease>) -> LockError {
+    let ended = leases.into_iter().map(|lease| {
+        Box::pin(async move {
+            lease.ended().await;
+            lease.lost(lease.lost_reason().unwrap_or(crate::LostReason::Gone))
+        })
+    });
+    select_all(ended).await.0
+}
+
+/// Completes when an operator has revoked one of the leases.
+pub(crate) async fn revoked<'l>(leases: impl IntoIterator<Item = &'l Lease>) {
+    let revoked = leases.into_iter().map(|lease| Box::pin(lease.revoked()));
+    select_all(revoked).await;
 }
 
 #[cfg(test)]

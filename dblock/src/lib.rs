@@ -71,6 +71,7 @@ mod health;
 mod key;
 mod manager;
 mod meter;
+mod multi_guard;
 #[doc(hidden)]
 pub mod open;
 pub mod optimistic;
@@ -92,6 +93,7 @@ pub use guard::LockGuard;
 pub use health::Health;
 pub use key::{InvalidKey, Key};
 pub use manager::{AlreadyInstalled, LockManager, install};
+pub use multi_guard::MultiLockGuard;
 pub use options::{LockOptions, OnLost};
 pub use source::StoreSource;
 pub use store::row::{InspectFilter, LockRow};

@@ -1,7 +1,9 @@
 //! The manager: one per process and store, cheap to clone.
 
+mod acquire;
 mod default;
 mod operators;
+mod several;
 #[cfg(feature = "sql")]
 mod transaction;
 
@@ -11,18 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::time::Instant;
-use uuid::Uuid;
 
 use crate::body;
-use crate::chain::Link;
-use crate::engine::{AcquireCall, EngineHandle, Hold, STORE_TIMEOUT, Settings};
+use crate::engine::{EngineHandle, Settings};
 use crate::error::{LockError, TimeoutCause};
 use crate::guard::LockGuard;
 use crate::health::{Health, HealthBoard};
 use crate::key::Key;
-use crate::meter::Ended;
-use crate::options::{LockOptions, Wait};
+use crate::options::LockOptions;
 use crate::store::{Capabilities, Store};
 
 pub use self::default::{AlreadyInstalled, install};
@@ -117,12 +115,7 @@ impl LockManager {
         key: impl AsRef<str>,
         options: LockOptions,
     ) -> Result<Option<LockGuard>, LockError> {
-        match self.hold(key.as_ref(), &options).await {
-            Ok(hold) => Ok(Some(LockGuard::new(hold))),
-            Err(LockError::Busy { .. }) => Ok(None),
-            Err(LockError::Timeout { cause, .. }) if cause != TimeoutCause::NoAnswer => Ok(None),
-            Err(error) => Err(error),
-        }
+        busy_is_none(self.acquire(key, options).await)
     }
 
     /// Runs `body` under the lock on `key`. This is what the attribute expands to.
@@ -154,7 +147,8 @@ impl LockManager {
         options: LockOptions,
         body: F,
     ) -> impl Future<Output = Result<F::Output, LockError>> {
-        body::run(async move { self.hold(key.as_ref(), &options).await }, body)
+        let acquire = async move { Ok(vec![self.hold(key.as_ref(), &options).await?]) };
+        body::run(acquire, body)
     }
 
     /// As [`with`](Self::with), for a body that returns a `Result`. An error of the lock becomes one of the body's error
@@ -208,63 +202,6 @@ impl LockManager {
             .map(|result| result.unwrap_or_else(|error| Err(error.into())))
     }
 
-    /// Re-enters the lease that the call chain has on the key, or acquires the lock.
-    pub(crate) async fn hold(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
-        options.check()?;
-        let key = self.key(key)?;
-        let engine = &self.shared.engine;
-        let chain = Link::current();
-        let since = Instant::now();
-        if let Some(lease) = chain.as_ref().and_then(|chain| chain.find(engine, &key)) {
-            let timeout = match options.wait {
-                Wait::No => STORE_TIMEOUT,
-                Wait::For(wait) => wait,
-                Wait::Forever => lease.remaining(),
-            };
-            let entered = Hold::enter(lease, engine, timeout).await;
-            let ended = match &entered {
-                Ok(_) => Ended::ReEntered,
-                Err(LockError::Lost { .. }) => Ended::Lost,
-                Err(LockError::Shutdown { .. }) => Ended::Shutdown,
-                Err(_) => Ended::StoreError,
-            };
-            engine
-                .site(options.function)
-                .acquire_ended(ended, since.elapsed());
-            let hold = entered?;
-            tracing::debug!(%key, owner = %lease.owner(), fence_token = lease.fence_token(),
-                waited = ?since.elapsed(), "lock re-entered");
-            return Ok(hold);
-        }
-        if options.wait == Wait::Forever && chain.is_some() {
-            return Err(LockError::invalid(format!(
-                "waiting forever for {key:?} is refused under another lock: two call chains could wait for \
-                 each other for good; give a wait"
-            )));
-        }
-        engine.acquire(self.call(key, options, chain.as_ref())).await
-    }
-
-    fn call(&self, key: Key, options: &LockOptions, chain: Option<&Link>) -> AcquireCall {
-        AcquireCall {
-            key,
-            owner: chain.map_or_else(Uuid::now_v7, |chain| chain.lease().owner()),
-            holder: self.holder(options.function),
-            options: options.clone(),
-            nested: chain.is_some(),
-        }
-    }
-
-    /// The text of the `holder` column: for people, and cut to fit.
-    fn holder(&self, function: Option<&'static str>) -> Arc<str> {
-        let Some(function) = function else {
-            return Arc::clone(&self.shared.process);
-        };
-        let mut text = format!("{} {function}", self.shared.process);
-        text.truncate(text.floor_char_boundary(Key::MAX_BYTES));
-        text.into()
-    }
-
     fn key(&self, key: &str) -> Result<Key, LockError> {
         Ok(Key::new(self.shared.namespace.as_deref(), key)?)
     }
@@ -293,6 +230,16 @@ impl LockManager {
     /// Dropping the future does not undo the call: the manager still stops.
     pub async fn shutdown(&self, grace: Duration) {
         self.shared.engine.shutdown(grace).await;
+    }
+}
+
+/// `None` for a lock that is busy. A store that did not answer is none.
+fn busy_is_none<T>(result: Result<T, LockError>) -> Result<Option<T>, LockError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(LockError::Busy { .. }) => Ok(None),
+        Err(LockError::Timeout { cause, .. }) if cause != TimeoutCause::NoAnswer => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -14,6 +14,8 @@
 //!     <Result<Receipt, OrderError> as Fallible>::or_error(result)
 //! }
 //! ```
+//!
+//! With `keys = […]`, `key` is an array of such keys, and `run_all` takes the place of `run`.
 
 use std::fmt;
 use std::future::Future;
@@ -116,10 +118,37 @@ pub fn run<F: Future>(
     body: F,
 ) -> impl Future<Output = Result<F::Output, LockError>> {
     let acquire = async move {
-        match manager {
-            Some(manager) => manager.hold(&key, &options).await,
-            None => LockManager::default_manager()?.hold(&key, &options).await,
-        }
+        let hold = match manager {
+            Some(manager) => manager.hold(&key, &options).await?,
+            None => LockManager::default_manager()?.hold(&key, &options).await?,
+        };
+        Ok(vec![hold])
+    };
+    body::run(acquire, body)
+}
+
+/// As [`run`], with the locks on several keys.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_all<F: Future>(
+    manager: Option<&LockManager>,
+    keys: impl IntoIterator<Item = String>,
+    options: LockOptions,
+    body: F,
+) -> impl Future<Output = Result<F::Output, LockError>> {
+    // An array of many keys would make the future large.
+    let keys: Vec<String> = keys.into_iter().collect();
+    let acquire = async move {
+        let default;
+        let manager = match manager {
+            Some(manager) => manager,
+            None => {
+                default = LockManager::default_manager()?;
+                &default
+            }
+        };
+        manager.hold_all(&manager.keys(keys)?, &options).await
     };
     body::run(acquire, body)
 }
@@ -175,7 +204,7 @@ pub async fn end_in<T>(
 ) -> Result<T, LockError> {
     let value = result?;
     if !fence::is_kept_at_once(hold.0.engine()) {
-        fence::keep(&hold.0, tx).await?;
+        fence::keep(std::slice::from_ref(&hold.0), tx).await?;
     }
     Ok(value)
 }

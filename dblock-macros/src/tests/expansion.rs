@@ -61,6 +61,18 @@ fn smallest() {
 }
 
 #[test]
+fn several_keys() {
+    snapshot!(expanded(
+        quote!(keys = ["account:{from}", to.key()], wait = "5s"),
+        quote! {
+            async fn transfer(from: u64, to: Account) -> Result<(), LockError> {
+                Ok(())
+            }
+        },
+    ));
+}
+
+#[test]
 fn everything() {
     snapshot!(expanded(
         quote! {

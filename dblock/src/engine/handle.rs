@@ -15,7 +15,7 @@ use super::core::ownership::Call;
 use super::core::time::Time;
 use super::hold::{Hold, Unconfirmed};
 use super::resumption::Resuming;
-use super::shared::{Cell, Shared};
+use super::shared::{Cell, Planned, Shared};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::meter::{Ended, Site};
@@ -62,6 +62,10 @@ pub(crate) struct AcquireCall {
     pub(crate) options: LockOptions,
     /// The call chain holds another lock: it may acquire even while the manager shuts down.
     pub(crate) nested: bool,
+    /// When the caller's timeout passes; `None` for a caller that waits for ever.
+    pub(crate) deadline: Option<Time>,
+    /// The caller wants `Busy` as an answer instead of waiting.
+    pub(crate) non_blocking: bool,
 }
 
 /// Where the answer to a caller goes. The caller drops the `Resuming` as soon as it runs again.
@@ -97,10 +101,19 @@ impl EngineHandle {
         self.shared.fence_source.as_ref()
     }
 
+    /// When the timeout of a caller that comes now passes.
+    pub(crate) fn deadline(&self, wait: Wait) -> Option<Time> {
+        match wait {
+            Wait::No => Some(self.now() + STORE_TIMEOUT),
+            Wait::For(wait) => Some(self.now() + wait),
+            Wait::Forever => None,
+        }
+    }
+
     /// Takes a lock. Dropping the future at any point leaves nothing behind: a grant that arrives later is
     /// released at once.
     pub(crate) async fn acquire(&self, call: AcquireCall) -> Result<Hold, LockError> {
-        self.ask(call, Event::Acquire).await
+        self.ask_alone(call, Event::Acquire).await
     }
 
     /// The lease of a key that a transaction keeps although the call that took it has returned. The transaction may have
@@ -113,74 +126,99 @@ impl EngineHandle {
     /// Another call in the transaction that keeps this lease. Fails when the lease is over meanwhile.
     #[cfg(feature = "sql")]
     pub(crate) async fn enter_again(&self, lease_id: Uuid, call: AcquireCall) -> Result<Hold, LockError> {
-        self.ask(call, |waiter| Event::EnterAgain(lease_id, waiter)).await
+        self.ask_alone(call, |waiter| Event::EnterAgain(lease_id, waiter))
+            .await
     }
 
-    async fn ask(
+    /// Takes several locks. Their requests go together. Returns the holds on the keys before the first one that is
+    /// refused, and why that is; the rest is given up. Dropping the future at any point leaves nothing behind.
+    pub(crate) async fn acquire_together(&self, calls: Vec<AcquireCall>) -> (Vec<Hold>, Option<LockError>) {
+        let mut all = Vec::with_capacity(calls.len());
+        let mut planned = Vec::with_capacity(calls.len());
+        for call in calls {
+            all.push(self.ask(call, Event::Acquire).map(|(asked, plan)| {
+                planned.extend(plan);
+                asked
+            }));
+        }
+        self.shared.put(planned);
+        let mut holds = Vec::with_capacity(all.len());
+        for asked in all {
+            let answer = match asked {
+                Ok(asked) => asked.answer().await,
+                Err(refused) => Err(refused),
+            };
+            match answer {
+                Ok(hold) => holds.push(hold),
+                Err(refused) => return (holds, Some(refused)),
+            }
+        }
+        (holds, None)
+    }
+
+    async fn ask_alone(
         &self,
         call: AcquireCall,
         event: impl FnOnce(Box<Waiter<Ticket>>) -> Event<Ticket>,
     ) -> Result<Hold, LockError> {
+        let (asked, planned) = self.ask(call, event)?;
+        self.shared.put(planned);
+        asked.answer().await
+    }
+
+    /// Puts a caller into the wait queue of its key. The key still has to be put into the schedule.
+    fn ask(
+        &self,
+        call: AcquireCall,
+        event: impl FnOnce(Box<Waiter<Ticket>>) -> Event<Ticket>,
+    ) -> Result<(Asked<'_>, Option<Planned>), LockError> {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
-        let refused = || {
+        let refused = |key| {
             site.acquire_ended(Ended::Shutdown, Duration::ZERO);
-            LockError::Shutdown {
-                key: Some(call.key.clone()),
-            }
+            LockError::Shutdown { key: Some(key) }
         };
         if shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire) {
-            return Err(refused());
+            return Err(refused(call.key));
         }
-        let options = &call.options;
+        let AcquireCall {
+            key, options, nested, ..
+        } = call;
         let since = self.now();
         let (reply, answer) = oneshot::channel();
         let asks = Waiter {
             call: Call {
                 owner: call.owner,
-                holder: Arc::clone(&call.holder),
+                holder: call.holder,
                 ttl: options.ttl,
                 renew: options.renew,
                 on_lost: options.on_lost,
                 max_hold: options.max_hold,
                 hold_min: options.hold_min,
-                nested: call.nested,
+                nested,
                 site: site.clone(),
             },
             since,
-            deadline: match options.wait {
-                Wait::No => Some(since + STORE_TIMEOUT),
-                Wait::For(wait) => Some(since + wait),
-                Wait::Forever => None,
-            },
-            non_blocking: options.wait == Wait::No,
+            deadline: call.deadline,
+            non_blocking: call.non_blocking,
             ticket: Ticket::Acquire(reply),
         };
-        let (asked, number) = shared.acquire(&call.key, event(Box::new(asks)));
-        // `answer` is bound again, so it is dropped before `gone`: a hold that arrived too late is released first.
-        let mut gone = GiveUp {
-            shared,
-            cell: Some(asked),
-            number,
-            site: &site,
-            since,
+        let (asked, stepped) = shared.acquire(&key, event(Box::new(asks)));
+        let asked = Asked {
+            answer,
+            gone: GiveUp {
+                shared,
+                cell: Some(asked),
+                number: stepped.waiter,
+                site: site.clone(),
+                since,
+            },
         };
-        let mut answer = answer;
         if shared.stopped.load(Ordering::Acquire) {
             // The engine may have ended just before this acquire.
-            return Err(refused());
+            return Err(refused(key));
         }
-        let mut waiting = None;
-        let result = poll_fn(|context| {
-            let polled = Pin::new(&mut answer).poll(context);
-            if polled.is_pending() {
-                waiting.get_or_insert_with(|| site.waits());
-            }
-            polled
-        })
-        .await;
-        gone.cell = None;
-        result.map_or_else(|_| Err(refused()), |(answer, _)| answer)
+        Ok((asked, stepped.planned))
     }
 
     /// Runs `work` on the engine's runtime, for at most `limit`.
@@ -230,12 +268,43 @@ impl fmt::Debug for EngineHandle {
     }
 }
 
+/// An acquire that waits for its answer. Dropping it gives it up.
+struct Asked<'a> {
+    // Dropped before `gone`: a hold that arrived too late is released first.
+    answer: oneshot::Receiver<(Result<Hold, LockError>, Option<Resuming>)>,
+    gone: GiveUp<'a>,
+}
+
+impl Asked<'_> {
+    async fn answer(mut self) -> Result<Hold, LockError> {
+        let site = &self.gone.site;
+        let mut waiting = None;
+        let answer = poll_fn(|context| {
+            let polled = Pin::new(&mut self.answer).poll(context);
+            if polled.is_pending() {
+                waiting.get_or_insert_with(|| site.waits());
+            }
+            polled
+        });
+        let answer = answer.await;
+        let cell = self.gone.cell.take();
+        answer.map_or_else(
+            |_| {
+                site.acquire_ended(Ended::Shutdown, Duration::ZERO);
+                let key = cell.map(|cell| cell.key().clone());
+                Err(LockError::Shutdown { key })
+            },
+            |(answer, _)| answer,
+        )
+    }
+}
+
 /// Tells the machine when an acquire is dropped before its answer.
 struct GiveUp<'a> {
     shared: &'a Arc<Shared>,
     cell: Option<Arc<Cell>>,
     number: u64,
-    site: &'a Site,
+    site: Site,
     since: Time,
 }
 

@@ -14,7 +14,7 @@ use super::core::time::Time;
 use super::handle::{EngineHandle, Ticket};
 use super::report;
 use super::resumption::Resuming;
-use super::shared::{Cell, Shared};
+use super::shared::{Cell, Planned, Shared};
 use crate::error::{LockError, LostReason};
 use crate::key::Key;
 use crate::options::OnLost;
@@ -226,7 +226,8 @@ impl Hold {
         let alive = lease.shared.alive.upgrade();
         let engine = alive.map(|alive| EngineHandle::new(Arc::clone(&lease.shared), alive));
         let Some(engine) = engine else {
-            leave(&lease, false, None);
+            let planned = leave(&lease, false, None);
+            lease.shared.put(planned);
             return None;
         };
         Some(Self {
@@ -285,50 +286,76 @@ impl Hold {
     pub(crate) fn committed(mut self) {
         self.left = true;
         let event = Event::Committed(Arc::clone(&self.lease.ownership));
-        end(&self.lease, event);
+        let planned = end(&self.lease, event);
+        self.lease.shared.put(planned);
         self.lease.ownership.tell();
     }
 
-    /// Ends the hold and waits, at most `limit`, until that is confirmed. The hold has ended when the future
-    /// is first polled, whether or not it is polled again. `in_order`: the body returned, so the lock may be
-    /// handed over locally.
-    pub(crate) async fn leave(mut self, limit: Duration, in_order: bool) -> Result<(), Unconfirmed> {
-        self.left = true;
-        let (confirm, answer) = confirm(self.lease.now() + limit);
-        leave(&self.lease, in_order, Some(confirm));
-        let answer = answer.await.map(|(answer, _)| answer);
-        answer.unwrap_or_else(|_| {
-            // No answer will come: the lease was forgotten, or the engine has ended.
-            let reason = self.lease.lost_reason();
-            Err(reason.map_or(Unconfirmed::NoAnswer(None), Unconfirmed::Lost))
-        })
+    /// Ends holds of one engine and waits, at most `limit`, until that is confirmed. Returns those that are not
+    /// confirmed. The holds have ended when the future is first polled, whether or not it is polled again. `in_order`:
+    /// the body returned, so the locks may be handed over locally.
+    pub(crate) async fn leave(
+        holds: Vec<Self>,
+        limit: Duration,
+        in_order: bool,
+    ) -> Vec<(Lease, Unconfirmed)> {
+        let mut left = Vec::with_capacity(holds.len());
+        let mut planned = Vec::with_capacity(holds.len());
+        for mut hold in holds {
+            hold.left = true;
+            let (confirm, answer) = confirm(hold.lease.now() + limit);
+            planned.extend(leave(&hold.lease, in_order, Some(confirm)));
+            left.push((hold, answer));
+        }
+        if let Some((hold, _)) = left.first() {
+            hold.lease.shared.put(planned);
+        }
+        let mut unconfirmed = Vec::new();
+        for (hold, answer) in left {
+            let why = match answer.await {
+                Ok((Ok(()), _)) => continue,
+                Ok((Err(why), _)) => why,
+                // No answer will come: the lease was forgotten, or the engine has ended.
+                Err(_) => {
+                    let reason = hold.lease.lost_reason();
+                    reason.map_or(Unconfirmed::NoAnswer(None), Unconfirmed::Lost)
+                }
+            };
+            unconfirmed.push((hold.lease.clone(), why));
+        }
+        unconfirmed
     }
 }
 
-fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) {
+/// Ends a hold. What that needs from the schedule is still to be put there.
+fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Option<Planned> {
     let ownership = Arc::clone(&lease.ownership);
     let event = Event::Leave {
         ownership,
         in_order,
         confirm,
     };
-    end(lease, event);
+    let planned = end(lease, event);
     if lease.ownership.deadline().is_none() {
         lease.ownership.tell();
     }
+    planned
 }
 
-/// Ends a hold by an event.
-fn end(lease: &Lease, event: Event<Ticket>) {
-    if let Some(held) = lease.shared.step(&lease.cell, event).left {
+/// Ends a hold by an event. What that needs from the schedule is still to be put there.
+fn end(lease: &Lease, event: Event<Ticket>) -> Option<Planned> {
+    let stepped = lease.shared.step_unplanned(&lease.cell, event);
+    if let Some(held) = stepped.left {
         lease.ownership.call.site.left(held);
     }
+    stepped.planned
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.left {
-            leave(&self.lease, false, None);
+            let planned = leave(&self.lease, false, None);
+            self.lease.shared.put(planned);
         }
     }
 }

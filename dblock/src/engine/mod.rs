@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
+pub(crate) use self::core::time::Time;
 pub(crate) use self::driver::purge;
 pub(crate) use self::handle::{AcquireCall, EngineHandle, STORE_TIMEOUT};
 pub(crate) use self::hold::{Hold, Lease, Unconfirmed};

@@ -125,7 +125,7 @@ pub(super) struct Schedule {
 }
 
 /// The result of a step for its caller.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Stepped {
     /// The caller's number, for an acquire.
     pub(super) waiter: u64,
@@ -133,6 +133,14 @@ pub(super) struct Stepped {
     pub(super) entered: bool,
     /// How long the owner held the lock that has just left it.
     pub(super) left: Option<Duration>,
+    pub(super) planned: Option<Planned>,
+}
+
+/// What a step wants from the schedule. Steps of several keys are put there at once, so that their requests go together.
+pub(super) struct Planned {
+    cell: Arc<Cell>,
+    ready: Option<Kind>,
+    look_at: Option<Time>,
 }
 
 /// The builder's settings for its engine.
@@ -262,12 +270,12 @@ impl Shared {
 
     // ── Steps ────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Steps the key's machine with an acquire. Returns the cell, and the caller's number there.
-    pub(super) fn acquire(self: &Arc<Self>, key: &Key, mut event: Event<Ticket>) -> (Arc<Cell>, u64) {
+    /// Steps the key's machine with an acquire, as [`step_unplanned`](Self::step_unplanned). Returns the cell too.
+    pub(super) fn acquire(self: &Arc<Self>, key: &Key, mut event: Event<Ticket>) -> (Arc<Cell>, Stepped) {
         loop {
             let cell = self.find_or_make(key);
             match self.try_step(&cell, event) {
-                Ok(stepped) => return (cell, stepped.waiter),
+                Ok(stepped) => return (cell, stepped),
                 Err(again) => event = again,
             }
             self.forget(&cell);
@@ -276,6 +284,13 @@ impl Shared {
 
     /// Steps a machine with an event, and carries out what the step wants done.
     pub(super) fn step(self: &Arc<Self>, cell: &Arc<Cell>, event: Event<Ticket>) -> Stepped {
+        let mut stepped = self.step_unplanned(cell, event);
+        self.put(stepped.planned.take());
+        stepped
+    }
+
+    /// As [`step`](Self::step), but the caller has to [`put`](Self::put) what the step wants from the schedule.
+    pub(super) fn step_unplanned(self: &Arc<Self>, cell: &Arc<Cell>, event: Event<Ticket>) -> Stepped {
         // On a retired cell the event is dropped: only an acquire has to be repeated on a new cell.
         self.try_step(cell, event).unwrap_or_default()
     }
@@ -289,17 +304,18 @@ impl Shared {
             }
             self.step_locked(&mut state, event)
         };
-        let stepped = Stepped {
-            waiter: out.waiter,
-            entered: out.entered,
-            left: out.left,
-        };
-        self.carry_out(cell, &mut out, None);
+        let (waiter, entered, left) = (out.waiter, out.entered, out.left);
+        let planned = self.carry_out(cell, &mut out, None);
         if self.ended.load(Ordering::Acquire) && !ends {
             // The driver's last event came before this step.
             self.step(cell, Event::End);
         }
-        Ok(stepped)
+        Ok(Stepped {
+            waiter,
+            entered,
+            left,
+            planned,
+        })
     }
 
     /// Steps the machine, and updates the counters. A machine that panics is given up: its lease and its callers end,
@@ -350,13 +366,14 @@ impl Shared {
         out
     }
 
-    /// Carries out what a step wants done. `resumption`: that of the batch whose answer was the event.
+    /// Carries out what a step wants done, but for what it wants from the schedule. `resumption`: that of the batch whose
+    /// answer was the event.
     fn carry_out(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
         out: &mut Out<Ticket>,
         resumption: Option<&Arc<Resumption>>,
-    ) {
+    ) -> Option<Planned> {
         self.tell(cell, out, resumption);
         if self.immediate {
             self.carry_out_requests(cell, out);
@@ -364,9 +381,10 @@ impl Shared {
         if let Some(broken) = out.broken.take() {
             tracing::error!(key = %cell.key, "a bug in dblock: the lease of this key and its callers were given up");
             drop(broken);
-            return self.forget(cell);
+            self.forget(cell);
+            return None;
         }
-        self.plan(cell, out);
+        self.plan(cell, out)
     }
 
     /// Reports the output of a step to callers, the log and the driver.
@@ -386,26 +404,40 @@ impl Shared {
         }
     }
 
-    /// Puts the key into the schedule, to be sent for and to be looked at.
-    fn plan(&self, cell: &Arc<Cell>, out: &Out<Ticket>) {
+    /// What the key needs from the schedule: to be sent for, or to be looked at sooner.
+    fn plan(&self, cell: &Arc<Cell>, out: &Out<Ticket>) -> Option<Planned> {
         if out.idle {
-            return self.retire(cell);
+            self.retire(cell);
+            return None;
         }
         let registered = cell.look_at.load(Ordering::Acquire);
         let sooner = out
             .look_at
             .filter(|at| registered == 0 || at.as_nanos() < registered);
-        if out.ready.is_none() && sooner.is_none() {
+        (out.ready.is_some() || sooner.is_some()).then(|| Planned {
+            cell: Arc::clone(cell),
+            ready: out.ready,
+            look_at: sooner,
+        })
+    }
+
+    /// Puts keys into the schedule, and wakes the driver once.
+    pub(super) fn put(&self, planned: impl IntoIterator<Item = Planned>) {
+        let mut planned = planned.into_iter().peekable();
+        if planned.peek().is_none() {
             return;
         }
+        let mut wake = false;
         let mut schedule = self.schedule();
-        let mut wake = out.ready.is_some();
-        if let Some(kind) = out.ready {
-            let most_together = cell.most_together.load(Ordering::Relaxed);
-            schedule.dispatch.ready(Arc::clone(cell), kind, most_together);
-        }
-        if let Some(at) = sooner {
-            wake |= schedule.look(cell, at);
+        for Planned { cell, ready, look_at } in planned {
+            if let Some(at) = look_at {
+                wake |= schedule.look(&cell, at);
+            }
+            if let Some(kind) = ready {
+                let most_together = cell.most_together.load(Ordering::Relaxed);
+                schedule.dispatch.ready(cell, kind, most_together);
+                wake = true;
+            }
         }
         drop(schedule);
         if wake {
@@ -450,7 +482,8 @@ impl Shared {
     ) -> Option<(Request, Option<Duration>)> {
         let mut out = self.step_now(cell, Event::Send(kinds));
         let request = out.request.take().map(|request| (request, out.time_limit));
-        self.carry_out(cell, &mut out, None);
+        let planned = self.carry_out(cell, &mut out, None);
+        self.put(planned);
         request
     }
 
@@ -464,7 +497,8 @@ impl Shared {
     ) {
         cell.most_together.store(most_together, Ordering::Relaxed);
         let mut out = self.step_now(cell, Event::Answer(answer));
-        self.carry_out(cell, &mut out, Some(resumption));
+        let planned = self.carry_out(cell, &mut out, Some(resumption));
+        self.put(planned);
     }
 
     // ── The schedule ─────────────────────────────────────────────────────────────────────────────────

@@ -1,10 +1,12 @@
 //! Locks that end with a transaction.
 
+use std::slice::from_ref;
+
 use sqlx::{Pool, Transaction};
 
 use super::LockManager;
+use super::acquire::Caller;
 use crate::body;
-use crate::chain::Link;
 use crate::engine::Hold;
 use crate::error::LockError;
 use crate::fence::{self, FenceConnection};
@@ -98,7 +100,7 @@ impl LockManager {
             .map_err(|error| failed(fence::begin_failed(error)))?;
         let at_once = fence::is_kept_at_once(hold.engine());
         if at_once {
-            fence::keep(&hold, &mut tx).await?;
+            fence::keep(from_ref(&hold), &mut tx).await?;
         }
         let (lent, mut back) = LockedTransaction::new(tx);
         let ended = body::in_transaction(&hold, body(lent)).await;
@@ -112,14 +114,14 @@ impl LockManager {
                 if let Err(error) = tx.rollback().await {
                     tracing::debug!(key = %hold.lease().key(), %error, "the rollback failed");
                 }
-                body::leave(hold, false).await;
+                body::leave(vec![hold], false).await;
                 return Err(error);
             }
         };
         if at_once {
             fence::confirm(&hold, &mut tx).await?;
         } else {
-            fence::keep(&hold, &mut tx).await?;
+            fence::keep(from_ref(&hold), &mut tx).await?;
         }
         let database = tx.database();
         tx.commit()
@@ -128,7 +130,7 @@ impl LockManager {
         if hold.lease().is_kept_in_transaction() && hold.lease().hold_count() == 1 {
             hold.committed();
         } else {
-            body::leave(hold, true).await;
+            body::leave(vec![hold], true).await;
         }
         Ok(value)
     }
@@ -151,7 +153,7 @@ impl LockManager {
             None => self.hold(key, options).await?,
         };
         if fence::is_kept_at_once(hold.engine()) {
-            fence::keep(&hold, tx).await?;
+            fence::keep(from_ref(&hold), tx).await?;
         }
         Ok(hold)
     }
@@ -166,8 +168,8 @@ impl LockManager {
         options.check()?;
         let key = self.key(key)?;
         let engine = &self.shared.engine;
-        let chain = Link::current();
-        if let Some(lease) = chain.as_ref().and_then(|chain| chain.find(engine, &key)) {
+        let caller = Caller::new(self, options);
+        if let Some(lease) = caller.held(&key) {
             // The transaction may keep the store from confirming it. The statement in it checks the lease.
             return Hold::enter_now(lease, engine).map(Some);
         }
@@ -177,7 +179,7 @@ impl LockManager {
         if !fence::is_kept_by(engine, &key, (lease_id, fence_token), tx).await? {
             return Ok(None);
         }
-        let call = self.call(key, options, chain.as_ref());
+        let call = caller.call(&key, options.wait == Wait::No);
         // It fails when the transaction has ended behind the back of its driver. The next statement in it tells.
         Ok(engine.enter_again(lease_id, call).await.ok())
     }

@@ -110,9 +110,12 @@ pub(crate) struct FenceCheck<'a> {
 impl FenceCheck<'_> {
     /// The statement `sql`, whose parameters are `$1` the key, `$2` the lease as hexadecimal digits, `$3` the token.
     pub(crate) fn statement(&self, sql: &str) -> FenceStatement {
+        FenceStatement::new(self.source.database, sql, self.values())
+    }
+
+    pub(crate) fn values(&self) -> [String; 3] {
         let (key, lease_id) = (self.key.as_str().to_owned(), self.lease_id.simple().to_string());
-        let values = [key, lease_id, self.fence_token.to_string()];
-        FenceStatement::new(self.source.database, sql, values)
+        [key, lease_id, self.fence_token.to_string()]
     }
 }
 

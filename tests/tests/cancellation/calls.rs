@@ -9,8 +9,11 @@ use futures_util::future::BoxFuture;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-/// The one key of the matrix.
+/// The key of the matrix.
 pub(crate) const KEY: &str = "cancelled";
+
+/// The keys of [`Call::Several`].
+pub(crate) const KEYS: [&str; 3] = ["before", KEY, "later"];
 
 /// The ways to take a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,15 +28,18 @@ pub(crate) enum Call {
     NonBlocking,
     /// A child that shares its parent's lock, and outlives the parent's body.
     Inherit,
+    /// A guard of [`KEYS`].
+    Several,
 }
 
 /// All of them.
-pub(crate) const CALLS: [Call; 5] = [
+pub(crate) const CALLS: [Call; 6] = [
     Call::Attribute,
     Call::With,
     Call::Guard,
     Call::NonBlocking,
     Call::Inherit,
+    Call::Several,
 ];
 
 struct Service {
@@ -101,6 +107,18 @@ impl Call {
                 });
                 let [child] = parent.await?;
                 child.await
+            }
+            .boxed(),
+            Self::Several => async move {
+                let guard = locks.acquire_all(KEYS, options.clone()).await?;
+                yield_now().await;
+                let body = async {
+                    locks.with_all(KEYS, options, yield_now()).await?;
+                    stay(inside).await;
+                    Ok::<_, LockError>(())
+                };
+                guard.enter(body).await??;
+                guard.release().await
             }
             .boxed(),
         }

@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
-use crate::calls::{CALLS, Call, KEY};
+use crate::calls::{CALLS, Call, KEY, KEYS};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -215,7 +215,14 @@ impl Case {
             );
         }
         let limit = self.held_for_at_most();
-        let is_held = async || store.row(KEY).await.is_some_and(|row| row.is_held());
+        let is_held = async || {
+            for key in KEYS {
+                if store.row(key).await.is_some_and(|row| row.is_held()) {
+                    return true;
+                }
+            }
+            false
+        };
         let held = until(self, "the row is free", limit, async || !is_held().await).await;
         // An acquire that was on its way may have been granted since.
         sleep(limit.saturating_sub(held)).await;
@@ -246,10 +253,10 @@ fn tasks() -> usize {
     Handle::current().metrics().num_alive_tasks()
 }
 
-/// The next lock is taken and released at once.
+/// The next locks are taken and released at once.
 async fn is_good(locks: &LockManager, about: impl Debug) {
     let since = Instant::now();
-    let guard = locks.acquire(KEY, LockOptions::new().ttl(TTL)).await;
+    let guard = locks.acquire_all(KEYS, LockOptions::new().ttl(TTL)).await;
     let guard = guard.unwrap_or_else(|error| panic!("{about:?}: {error}"));
     guard.release().await.unwrap();
     assert!(since.elapsed() <= AT_ONCE, "{about:?}: {:?}", since.elapsed());

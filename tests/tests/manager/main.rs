@@ -23,6 +23,8 @@ mod places;
 mod purge;
 mod purge_in_background;
 mod release;
+mod several;
+mod several_bank;
 mod shutdown;
 mod stores;
 mod tokens;

@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::engine::driver::Driver;
 use crate::engine::sync::in_every_order;
-use crate::engine::{AcquireCall, EngineHandle, Unconfirmed};
+use crate::engine::{AcquireCall, EngineHandle, Hold, Unconfirmed};
 use crate::error::LockError;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, Wait};
 use crate::store::MemoryStore;
 
 /// A caller that takes the lock and releases it at once.
@@ -71,11 +71,14 @@ impl Engine {
     }
 
     fn call(&self, wait: u64) -> AcquireCall {
+        let options = LockOptions::new().wait(Duration::from_secs(wait));
         AcquireCall {
             key: self.key.clone(),
             owner: Uuid::now_v7(),
             holder: "h".into(),
-            options: LockOptions::new().wait(Duration::from_secs(wait)),
+            deadline: self.handle.deadline(options.wait),
+            non_blocking: options.wait == Wait::No,
+            options,
             nested: false,
         }
     }
@@ -90,7 +93,8 @@ impl Engine {
             assert!(!inside.swap(true, Ordering::AcqRel), "two are inside");
             assert!(shared.find(&key).is_some(), "a key that is held is forgotten");
             inside.store(false, Ordering::Release);
-            Ok(hold.leave(Duration::from_secs(3), true).await)
+            let unconfirmed = Hold::leave(vec![hold], Duration::from_secs(3), true).await.pop();
+            Ok(unconfirmed.map_or(Ok(()), |(_, why)| Err(why)))
         };
         maybe_done(call_and_leave.boxed_local())
     }

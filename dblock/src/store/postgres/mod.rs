@@ -122,7 +122,8 @@ impl PostgresStore {
             lease_id,
             fence_token,
         };
-        verify(connection, &check).await
+        let left = verify(connection, &[check]).await?;
+        Ok(left.into_iter().next().flatten())
     }
 }
 

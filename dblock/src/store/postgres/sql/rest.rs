@@ -72,61 +72,82 @@ pub(in super::super) const RELEASED_WHOLE: &str = "released";
 /// What [`release_in`] answers when the row is free below a savepoint only.
 pub(in super::super) const BELOW_SAVEPOINT: &str = "below a savepoint";
 
-/// `$1` key, `$2` lease, `$3` token, as text. Returns what is left of the lease if it is still held. It
-/// may wait for the row, so the clock is read after that. The limit applies to the transaction from then on, unless it
-/// has a lower one.
-pub(in super::super) fn verify(table: &str, idle_limit: Option<Duration>) -> String {
+/// `$1` key, `$2` lease, `$3` token, as text, and so on for `count` keys. Returns for each lease that is still held its
+/// number, a space, and what is left of it. It may wait for the rows, so the clock is read after that. The limit applies
+/// to the transaction from then on, unless it has a lower one.
+pub(in super::super) fn verify(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
     let [eq, gt, minus] = ["=", ">", "-"].map(operator);
     let (limited, snapshot) = (limit_idling(idle_limit), snapshot());
-    format!(
-        "WITH locked AS MATERIALIZED (
-    SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key {eq} {KEY} FOR SHARE
+    let parts = (0..count).map(|at| {
+        let [key, lease, token] = parameters(at);
+        format!(
+            "SELECT pg_catalog.concat('{at} ', answer) FROM (
+WITH locked AS MATERIALIZED (
+    SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key {eq} {key} FOR SHARE
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
 )
 -- The limit is set for the row that is found only, and adds nothing to the answer.
 SELECT pg_catalog.concat(expire_at {minus} now, pg_catalog.left({limited}, 0)) FROM timed
-WHERE lease_id {eq} {LEASE} AND fence_token {eq} {TOKEN} AND reentrant_count {gt} 0 AND expire_at {gt} now
+WHERE lease_id {eq} {lease} AND fence_token {eq} {token} AND reentrant_count {gt} 0 AND expire_at {gt} now
 UNION ALL
-SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}"
-    )
+SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}
+) AS part(answer)"
+        )
+    });
+    parts.collect::<Vec<_>>().join("\nUNION ALL\n")
 }
 
-/// Parameters: as [`verify`]. Frees the row. The commit wakes the waiters of the key.
-pub(in super::super) fn release_in(table: &str, idle_limit: Option<Duration>) -> String {
+/// Parameters and answers: as [`verify`]. Frees the rows. The commit wakes the waiters of the keys.
+pub(in super::super) fn release_in(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
     let [eq, gt] = ["=", ">"].map(operator);
     let (limited, snapshot) = (limit_idling(idle_limit), snapshot());
     let tell = tell_freed(table, "true");
-    format!(
-        "WITH locked AS MATERIALIZED (
+    let (mut writes, mut answers) = (Vec::new(), Vec::new());
+    for at in 0..count {
+        let [key, lease, token] = parameters(at);
+        writes.push(format!(
+            "locked{at} AS MATERIALIZED (
     -- A row that has changed since the snapshot is a serialization error here, whatever the change.
-    SELECT true AS found FROM {table} WHERE lock_key {eq} {KEY} FOR UPDATE
-), freed AS (
+    SELECT true AS found FROM {table} WHERE lock_key {eq} {key} FOR UPDATE
+), freed{at} AS (
     UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
-    WHERE (SELECT found FROM locked) AND t.lock_key {eq} {KEY} AND t.lease_id {eq} {LEASE}
-        AND t.fence_token {eq} {TOKEN} AND t.reentrant_count {gt} 0 AND t.expire_at {gt} {NOW}
+    WHERE (SELECT found FROM locked{at}) AND t.lock_key {eq} {key} AND t.lease_id {eq} {lease}
+        AND t.fence_token {eq} {token} AND t.reentrant_count {gt} 0 AND t.expire_at {gt} {NOW}
     RETURNING t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid AS whole, {tell} AS told, {limited} AS limited
-)
-SELECT CASE WHEN whole THEN '{RELEASED_WHOLE}' ELSE '{BELOW_SAVEPOINT}' END FROM freed
+)"
+        ));
+        answers.push(format!(
+            "SELECT pg_catalog.concat('{at} ', CASE WHEN whole THEN '{RELEASED_WHOLE}' ELSE '{BELOW_SAVEPOINT}' END)
+FROM freed{at}
 UNION ALL
-SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM {table} WHERE lock_key {eq} {KEY}) AND {snapshot}"
-    )
+SELECT '{at} {NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM {table} WHERE lock_key {eq} {key}) AND {snapshot}"
+        ));
+    }
+    format!("WITH {}\n{}", writes.join(", "), answers.join("\nUNION ALL\n"))
 }
 
-/// Parameters: as [`verify`]. Returns a row if this very transaction has freed the row. Its own id is the row's, because
+/// Parameters: as [`verify`], of one key. Returns a row if this very transaction has freed the row. Its own id is the row's, because
 /// [`release_in`] is refused below a savepoint.
 pub(in super::super) fn reads_release(table: &str) -> String {
     let eq = operator("=");
+    let [key, lease, token] = parameters(0);
     format!(
         "SELECT 'released' FROM {table} t
-WHERE t.lock_key {eq} {KEY} AND t.lease_id {eq} {LEASE} AND t.fence_token {eq} {TOKEN} AND t.reentrant_count {eq} 0
+WHERE t.lock_key {eq} {key} AND t.lease_id {eq} {lease} AND t.fence_token {eq} {token} AND t.reentrant_count {eq} 0
     AND t.xmin {eq} pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.xid"
     )
 }
 
-const KEY: &str = "$1::pg_catalog.text";
-const LEASE: &str = "$2::pg_catalog.text::pg_catalog.uuid";
-const TOKEN: &str = "$3::pg_catalog.text::bigint";
+/// Key, lease and token of one key among several.
+fn parameters(at: usize) -> [String; 3] {
+    let first = 3 * at + 1;
+    [
+        format!("${first}::pg_catalog.text"),
+        format!("${}::pg_catalog.text::pg_catalog.uuid", first + 1),
+        format!("${}::pg_catalog.text::bigint", first + 2),
+    ]
+}
 
 /// READ COMMITTED and READ UNCOMMITTED, which is the same, see what is there.
 fn snapshot() -> &'static str {

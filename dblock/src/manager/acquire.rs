@@ -1,0 +1,182 @@
+//! How a call acquires: it re-enters what its chain holds, and asks the engine for the rest.
+
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::LockManager;
+use crate::chain::Link;
+use crate::engine::{AcquireCall, EngineHandle, Hold, Lease, STORE_TIMEOUT, Time};
+use crate::error::LockError;
+use crate::key::Key;
+use crate::meter::Ended;
+use crate::options::{LockOptions, Wait};
+
+impl LockManager {
+    /// Re-enters the lease that the call chain has on the key, or acquires the lock.
+    pub(crate) async fn hold(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
+        options.check()?;
+        let key = self.key(key)?;
+        let caller = Caller::new(self, options);
+        if let Some(lease) = caller.held(&key) {
+            return caller.reenter(lease).await;
+        }
+        caller.check_wait(&key)?;
+        let call = caller.call(&key, options.wait == Wait::No);
+        caller.engine.acquire(call).await
+    }
+
+    /// As [`hold`](Self::hold), for several keys: all of them or none. They are sorted, and so are the holds.
+    pub(crate) async fn hold_all(&self, keys: &[Key], options: &LockOptions) -> Result<Vec<Hold>, LockError> {
+        options.check()?;
+        if options.hold_min.is_some() {
+            return Err(LockError::invalid(
+                "hold_min is refused with several keys: a key that is given back because another one is busy would \
+                 stay busy for that long; take the key that needs it by itself",
+            ));
+        }
+        let caller = Caller::new(self, options);
+        let (mut held, mut missing) = (Vec::new(), Vec::new());
+        for key in keys {
+            match caller.held(key) {
+                Some(lease) => held.push(caller.reenter(lease)),
+                None => missing.push(key),
+            }
+        }
+        if let Some(key) = missing.first() {
+            caller.check_wait(key)?;
+        }
+        let mut holds = try_join_all(held).await?;
+        holds.extend(caller.acquire_all(&missing).await?);
+        holds.sort_by(|one, other| one.lease().key().cmp(other.lease().key()));
+        Ok(holds)
+    }
+
+    /// The text of the `holder` column: for people, and cut to fit.
+    fn holder(&self, function: Option<&'static str>) -> Arc<str> {
+        let Some(function) = function else {
+            return Arc::clone(&self.shared.process);
+        };
+        let mut text = format!("{} {function}", self.shared.process);
+        text.truncate(text.floor_char_boundary(Key::MAX_BYTES));
+        text.into()
+    }
+}
+
+/// The code that calls the manager, and how it wants its locks.
+pub(super) struct Caller<'a> {
+    engine: &'a EngineHandle,
+    options: &'a LockOptions,
+    /// What it runs under.
+    chain: Option<Link>,
+    owner: Uuid,
+    holder: Arc<str>,
+    since: Instant,
+    deadline: Option<Time>,
+}
+
+impl<'a> Caller<'a> {
+    pub(super) fn new(manager: &'a LockManager, options: &'a LockOptions) -> Self {
+        let chain = Link::current();
+        let engine = &manager.shared.engine;
+        Self {
+            engine,
+            options,
+            owner: chain
+                .as_ref()
+                .and_then(|chain| chain.leases().last())
+                .map_or_else(Uuid::now_v7, Lease::owner),
+            chain,
+            holder: manager.holder(options.function),
+            since: Instant::now(),
+            deadline: engine.deadline(options.wait),
+        }
+    }
+
+    /// The lease that its chain has on the key.
+    pub(super) fn held(&self, key: &Key) -> Option<&Lease> {
+        self.chain.as_ref().and_then(|chain| chain.find(self.engine, key))
+    }
+
+    async fn reenter(&self, lease: &Lease) -> Result<Hold, LockError> {
+        let timeout = match self.options.wait {
+            Wait::No => STORE_TIMEOUT,
+            Wait::For(wait) => wait,
+            Wait::Forever => lease.remaining(),
+        };
+        let entered = Hold::enter(lease, self.engine, timeout).await;
+        let ended = match &entered {
+            Ok(_) => Ended::ReEntered,
+            Err(LockError::Lost { .. }) => Ended::Lost,
+            Err(LockError::Shutdown { .. }) => Ended::Shutdown,
+            Err(_) => Ended::StoreError,
+        };
+        self.engine
+            .site(self.options.function)
+            .acquire_ended(ended, self.since.elapsed());
+        let hold = entered?;
+        tracing::debug!(key = %lease.key(), owner = %lease.owner(), fence_token = lease.fence_token(),
+            waited = ?self.since.elapsed(), "lock re-entered");
+        Ok(hold)
+    }
+
+    /// Refuses to wait for ever under another lock.
+    fn check_wait(&self, key: &Key) -> Result<(), LockError> {
+        if self.options.wait == Wait::Forever && self.chain.is_some() {
+            return Err(LockError::invalid(format!(
+                "waiting forever for {key:?} is refused under another lock: two call chains could wait for \
+                 each other for good; give a wait"
+            )));
+        }
+        Ok(())
+    }
+
+    pub(super) fn call(&self, key: &Key, non_blocking: bool) -> AcquireCall {
+        AcquireCall {
+            key: key.clone(),
+            owner: self.owner,
+            holder: Arc::clone(&self.holder),
+            options: self.options.clone(),
+            nested: self.chain.is_some(),
+            deadline: self.deadline,
+            non_blocking,
+        }
+    }
+
+    /// Takes the locks on `keys`, which are sorted.
+    ///
+    /// Asks for all of them at once, without waiting. At the first one that is busy it gives back those above, waits for
+    /// that one, and asks for those above again. So while it waits, it holds smaller keys only, and no two such
+    /// callers wait for each other, whatever their keys are.
+    async fn acquire_all(&self, keys: &[&Key]) -> Result<Vec<Hold>, LockError> {
+        let mut holds = Vec::with_capacity(keys.len());
+        loop {
+            // One that was lost meanwhile is missing again, and those above it are given back.
+            if let Some(lost) = holds
+                .iter()
+                .position(|hold: &Hold| hold.lease().lost_reason().is_some())
+            {
+                holds.truncate(lost);
+            }
+            let missing = &keys[holds.len()..];
+            if missing.is_empty() {
+                return Ok(holds);
+            }
+            // The last one is waited for at once: nothing would have to be given back.
+            let waits = missing.len() == 1 && self.options.wait != Wait::No;
+            let calls = missing.iter().map(|key| self.call(key, !waits)).collect();
+            let (granted, refused) = self.engine.acquire_together(calls).await;
+            holds.extend(granted);
+            let Some(error) = refused else { continue };
+            let error = error.after(self.since.elapsed());
+            if waits || self.options.wait == Wait::No || !error.is_retryable() {
+                return Err(error);
+            }
+            let busy = self.call(keys[holds.len()], false);
+            let hold = self.engine.acquire(busy).await;
+            holds.push(hold.map_err(|error| error.after(self.since.elapsed()))?);
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Several keys at once: all of them or none.
+
+use std::time::Duration;
+
+use dblock::fence::{Database, DriverError, FenceConnection, FenceStatement};
+use dblock::store::StoreFuture;
+use dblock::{LockError, LockManager, current, current_locks, distributed_lock};
+use dblock_conformance::Fixture as _;
+use dblock_tests::backend::Kind;
+use dblock_tests::faulty_store::{FaultyStore, Kind as Asked};
+use dblock_tests::transaction::Transaction;
+use dblock_tests::{Backend, on_every_store};
+
+use crate::{LONG, long, patient, short};
+
+on_every_store!(
+    keys_that_are_free_take_one_round_trip,
+    keys_are_sorted_and_each_is_locked_once,
+    bad_input_locks_nothing,
+    a_key_that_the_chain_holds_is_reentered,
+    a_busy_key_leaves_nothing_locked,
+    a_busy_key_gives_back_those_above_it_and_keeps_those_below,
+    the_loss_of_one_ends_the_body_and_all_locks,
+    the_loss_of_one_ends_the_guard,
+    a_key_that_is_lost_while_another_is_waited_for_is_taken_anew,
+    a_call_that_is_dropped_while_it_waits_leaves_nothing,
+    the_attribute_takes_all_keys,
+);
+on_every_store!(databases:
+    the_fence_check_is_of_all_keys,
+    all_locks_end_with_a_transaction,
+    a_rollback_frees_all_keys,
+);
+
+on_every_store!(postgres: the_fence_check_of_all_keys_is_one_statement);
+
+async fn is_free(backend: &Backend, key: &str) -> bool {
+    backend.row(key).await.is_none_or(|row| row.is_free())
+}
+
+/// Waits until somebody waits for the key in the row.
+async fn until_wanted(backend: &Backend, key: &str) {
+    backend.until(key, LONG, |row| row.wanted_until > row.now).await;
+}
+
+async fn keys_that_are_free_take_one_round_trip(backend: Backend) {
+    let store = FaultyStore::over(backend.store().await);
+    let locks = store.manager();
+    let guard = locks.acquire_all(["c", "a", "b"], long()).await.unwrap();
+    guard.release().await.unwrap();
+    for kind in [Asked::Acquire, Asked::Release] {
+        let asked = store.asked_to(kind);
+        assert_eq!(asked.len(), 3, "{asked:?}");
+        assert!(
+            asked.iter().all(|other| other.batch == asked[0].batch),
+            "{asked:?}"
+        );
+    }
+}
+
+async fn keys_are_sorted_and_each_is_locked_once(backend: Backend) {
+    let locks = backend.builder().namespace("n").build().await.unwrap();
+    let guard = locks.acquire_all(["c", "a", "b", "a"], long()).await.unwrap();
+    assert_eq!(guard.keys().collect::<Vec<_>>(), ["n:a", "n:b", "n:c"]);
+    for (key, token) in guard.fence_tokens() {
+        let row = backend.the_row(key).await;
+        assert_eq!((row.reentrant_count, row.fence_token), (1, token));
+    }
+    assert!(!guard.is_lost() && guard.remaining() > LONG / 2);
+    guard.release().await.unwrap();
+    for key in ["n:a", "n:b", "n:c"] {
+        assert!(backend.the_row(key).await.is_free());
+    }
+}
+
+async fn bad_input_locks_nothing(backend: Backend) {
+    let locks = backend.manager().await;
+    let keys = |count: usize| (0..count).map(|key| format!("k{key}")).collect::<Vec<_>>();
+    let refused = async |keys: Vec<String>, options, words: &str| {
+        let error = locks.acquire_all(keys, options).await.unwrap_err();
+        assert!(
+            matches!(&error, LockError::Invalid { message, .. } if message.contains(words)),
+            "{error:?}"
+        );
+    };
+    refused(vec![], long(), "no keys").await;
+    refused(keys(LockManager::MAX_KEYS + 1), long(), "more than 64 keys").await;
+    refused(vec!["k0".into(), String::new()], long(), "empty").await;
+    refused(keys(2), long().hold_min(LONG), "hold_min").await;
+    refused(keys(2), long().ttl(Duration::ZERO), "ttl").await;
+    assert!(backend.row("k0").await.is_none());
+    let twice: Vec<_> = [keys(LockManager::MAX_KEYS), keys(2)].concat();
+    let guard = locks.acquire_all(twice, patient()).await.unwrap();
+    assert_eq!(guard.keys().count(), LockManager::MAX_KEYS);
+    guard.release().await.unwrap();
+}
+
+async fn a_key_that_the_chain_holds_is_reentered(backend: Backend) {
+    let locks = backend.manager().await;
+    let keys = || {
+        current_locks()
+            .iter()
+            .map(|lock| lock.key().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let nested = locks.with_all(["c", "b", "a"], long(), async {
+        assert_eq!(keys(), ["c", "b", "a", "b"]);
+        locks.with("a", long(), async {}).await.unwrap();
+        backend.the_row("b").await.reentrant_count
+    });
+    let body = locks.with("b", long(), async {
+        assert_eq!(nested.await.unwrap(), 2);
+        assert!(is_free(&backend, "a").await && is_free(&backend, "c").await);
+        backend.the_row("b").await.reentrant_count
+    });
+    assert_eq!(body.await.unwrap(), 1);
+    assert!(is_free(&backend, "b").await);
+}
+
+async fn a_busy_key_leaves_nothing_locked(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    for holder in [&other, &locks] {
+        let guard = holder.acquire("b", long()).await.unwrap();
+        let keys = ["a", "b", "c"];
+        let error = locks.acquire_all(keys, long()).await.unwrap_err();
+        assert!(
+            matches!(&error, LockError::Busy { key, .. } if key.as_str() == "b"),
+            "{error:?}"
+        );
+        backend.until_free("a").await;
+        assert!(locks.try_acquire_all(keys, long()).await.unwrap().is_none());
+        let wait = Duration::from_millis(200);
+        let error = locks.acquire_all(keys, long().wait(wait)).await.unwrap_err();
+        assert!(
+            matches!(&error, LockError::Timeout { key, waited, .. } if key.as_str() == "b" && *waited >= wait),
+            "{error:?}"
+        );
+        backend.until_free("a").await;
+        backend.until_free("c").await;
+        guard.release().await.unwrap();
+    }
+}
+
+async fn a_busy_key_gives_back_those_above_it_and_keeps_those_below(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let busy = other.acquire("b", long()).await.unwrap();
+    let waits = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire_all(["a", "b", "c"], patient()).await }
+    });
+    until_wanted(&backend, "b").await;
+    assert!(other.try_acquire("a", long()).await.unwrap().is_none());
+    let above = other.acquire("c", patient()).await.unwrap();
+    busy.release().await.unwrap();
+    until_wanted(&backend, "c").await;
+    assert!(other.try_acquire("b", long()).await.unwrap().is_none());
+    above.release().await.unwrap();
+    let guard = waits.await.unwrap().unwrap();
+    assert_eq!(guard.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
+    guard.release().await.unwrap();
+}
+
+async fn the_loss_of_one_ends_the_body_and_all_locks(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let body = async {
+        assert_eq!(current().unwrap().key(), "b");
+        other.force_release("a").await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    match locks.with_all(["a", "b"], short(), body).await {
+        Err(LockError::Lost { key, .. }) => assert_eq!(key.as_str(), "a"),
+        other => panic!("{other:?}"),
+    }
+    assert!(is_free(&backend, "b").await, "it was released with the body");
+}
+
+async fn the_loss_of_one_ends_the_guard(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let guard = locks.acquire_all(["a", "b"], short()).await.unwrap();
+    other.force_release("b").await.unwrap();
+    let lost = guard.lost().await;
+    assert_eq!(lost.key().unwrap().as_str(), "b");
+    assert!(guard.is_lost() && guard.remaining().is_zero());
+    let entered = guard.enter(async {}).await.unwrap_err();
+    assert!(entered.is_lost(), "{entered:?}");
+    assert!(guard.release().await.unwrap_err().is_lost());
+    assert!(
+        is_free(&backend, "a").await,
+        "the other one is released all the same"
+    );
+}
+
+async fn a_key_that_is_lost_while_another_is_waited_for_is_taken_anew(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let busy = other.acquire("b", long()).await.unwrap();
+    let waits = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire_all(["a", "b"], short().wait(LONG)).await }
+    });
+    until_wanted(&backend, "b").await;
+    other.force_release("a").await.unwrap();
+    let taken = other.acquire("a", long()).await.unwrap();
+    // Its lease is at most so long, and is not renewed any more.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    busy.release().await.unwrap();
+    until_wanted(&backend, "a").await;
+    backend.until_free("b").await;
+    let token = taken.fence_token();
+    taken.release().await.unwrap();
+    let guard = waits.await.unwrap().unwrap();
+    assert!(!guard.is_lost());
+    assert!(guard.fence_tokens().any(|(key, anew)| key == "a" && anew > token));
+    guard.release().await.unwrap();
+}
+
+async fn a_call_that_is_dropped_while_it_waits_leaves_nothing(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let busy = other.acquire("b", long()).await.unwrap();
+    let waits = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire_all(["a", "b", "c"], patient()).await }
+    });
+    until_wanted(&backend, "b").await;
+    waits.abort();
+    backend.until_free("a").await;
+    backend.until_free("c").await;
+    busy.release().await.unwrap();
+    backend.until_free("b").await;
+    let guard = other.acquire_all(["a", "b", "c"], patient()).await.unwrap();
+    drop(guard);
+    for key in ["a", "b", "c"] {
+        backend.until_free(key).await;
+    }
+}
+
+struct Accounts {
+    locks: LockManager,
+}
+
+impl Accounts {
+    #[distributed_lock(keys = ["account:{from}", format!("account:{to}")], wait = "5s", manager = self.locks)]
+    async fn transfer(&self, from: u32, to: u32) -> Result<Vec<String>, LockError> {
+        let locks = current_locks();
+        Ok(locks.iter().map(|lock| lock.key().to_owned()).collect())
+    }
+}
+
+async fn the_attribute_takes_all_keys(backend: Backend) {
+    let accounts = Accounts {
+        locks: backend.manager().await,
+    };
+    let held = accounts.transfer(7, 3).await.unwrap();
+    assert_eq!(held, ["account:7", "account:3"]);
+    assert_eq!(accounts.transfer(3, 3).await.unwrap(), ["account:3"]);
+    let row = backend.the_row("account:7").await;
+    assert!(row.is_free() && row.holder.contains("transfer"), "{row:?}");
+}
+
+async fn the_fence_check_is_of_all_keys(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let guard = locks.acquire_all(["a", "b"], long()).await.unwrap();
+    let mut transaction = Transaction::begin(&backend).await;
+    transaction.verify_all(&guard).await.unwrap();
+    transaction.commit().await;
+    guard.release().await.unwrap();
+    for taken in ["a", "b"] {
+        let body = locks.with_all(["a", "b"], long(), async {
+            let mut transaction = Transaction::begin(&backend).await;
+            transaction.verify_current(&current().unwrap()).await.unwrap();
+            transaction.commit().await;
+            other.force_release(taken).await.unwrap();
+            let mut transaction = Transaction::begin(&backend).await;
+            let lost = transaction.verify_current(&current().unwrap()).await.unwrap_err();
+            transaction.rollback().await;
+            assert_eq!(lost.key().unwrap().as_str(), taken);
+        });
+        let lost = body.await.unwrap_err();
+        assert!(lost.is_lost(), "{lost:?}");
+    }
+}
+
+/// Counts what is sent.
+struct Counting<'t> {
+    inner: &'t mut dyn FenceConnection,
+    statements: usize,
+}
+
+impl FenceConnection for Counting<'_> {
+    fn database(&self) -> Database {
+        self.inner.database()
+    }
+
+    fn query<'a>(
+        &'a mut self,
+        statement: &'a FenceStatement,
+    ) -> StoreFuture<'a, Result<Vec<String>, DriverError>> {
+        self.statements += 1;
+        self.inner.query(statement)
+    }
+
+    fn execute<'a>(&'a mut self, statement: &'a FenceStatement) -> StoreFuture<'a, Result<u64, DriverError>> {
+        self.statements += 1;
+        self.inner.execute(statement)
+    }
+}
+
+async fn the_fence_check_of_all_keys_is_one_statement(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let keys = ["a", "b", "c"];
+    let guard = locks.acquire_all(keys, long()).await.unwrap();
+    let Transaction::Postgres(mut inner) = Transaction::begin(&backend).await else {
+        unreachable!()
+    };
+    let mut counting = Counting {
+        inner: &mut inner,
+        statements: 0,
+    };
+    guard.verify_in(&mut counting).await.unwrap();
+    assert_eq!(counting.statements, 1);
+    guard.release_in(&mut counting).await.unwrap();
+    assert_eq!(counting.statements, 2);
+    assert!(other.try_acquire("b", long()).await.unwrap().is_none());
+    inner.commit().await.unwrap();
+    other
+        .acquire_all(keys, patient())
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}
+
+/// On SQLite the transaction keeps every other writer out: nobody can even ask.
+async fn nobody_enters(backend: &Backend, locks: &LockManager) {
+    if backend.kind() != Kind::Sqlite {
+        for key in ["a", "b"] {
+            assert!(locks.try_acquire(key, long()).await.unwrap().is_none());
+        }
+    }
+}
+
+async fn all_locks_end_with_a_transaction(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let guard = locks.acquire_all(["a", "b"], long()).await.unwrap();
+    let mut transaction = Transaction::begin(&backend).await;
+    transaction.release_all(guard).await.unwrap();
+    nobody_enters(&backend, &other).await;
+    transaction.commit().await;
+    let guard = other.acquire_all(["a", "b"], patient()).await.unwrap();
+    guard.release().await.unwrap();
+
+    // Inside of one of them, only the other one ends.
+    let body = locks.with("a", long(), async {
+        let guard = locks.acquire_all(["a", "b"], long()).await.unwrap();
+        let mut transaction = Transaction::begin(&backend).await;
+        transaction.release_all(guard).await.unwrap();
+        transaction.commit().await;
+        other
+            .acquire("b", patient())
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        assert!(other.try_acquire("a", long()).await.unwrap().is_none());
+    });
+    body.await.unwrap();
+
+    // One that is lost.
+    let guard = locks.acquire_all(["a", "b"], patient()).await.unwrap();
+    other.force_release("b").await.unwrap();
+    let mut transaction = Transaction::begin(&backend).await;
+    let lost = transaction.release_all(guard).await.unwrap_err();
+    transaction.rollback().await;
+    assert_eq!(lost.key().unwrap().as_str(), "b");
+    backend.until_free("a").await;
+}
+
+async fn a_rollback_frees_all_keys(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let guard = locks.acquire_all(["a", "b"], long()).await.unwrap();
+    let mut transaction = Transaction::begin(&backend).await;
+    transaction.release_all(guard).await.unwrap();
+    transaction.rollback().await;
+    let guard = other.acquire_all(["b", "a"], patient()).await.unwrap();
+    guard.release().await.unwrap();
+}
