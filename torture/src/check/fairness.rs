@@ -24,9 +24,10 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     let Some(healthy) = facts.healthy() else { return };
     for (key, sections) in calls.sections() {
         let entries: Vec<_> = sections.iter().filter(|(call, _)| call.is_root()).collect();
+        // One that takes two keys may be waiting for the other one.
         let waiters = calls
             .iter()
-            .filter(|call| call.key == key && call.wait > 0 && call.is_root());
+            .filter(|call| call.key == key && call.wait > 0 && call.is_root() && !call.way.takes_two());
         for waiter in waiters {
             let span = Span {
                 from: waiter.asked.max(healthy.from),
@@ -92,7 +93,7 @@ fn held_by_nobody(calls: &Calls, facts: &Facts, healthy: Span, findings: &mut Ve
     let mut refused: Vec<_> = refused.into_iter().collect();
     refused.sort_by_key(|(_, span)| span.from);
     for ((key, token), span) in refused {
-        if span.to - span.from > NOBODY && !facts.stalled(span) {
+        if span.to - span.from > NOBODY && !facts.stalled(span) && !held_for_another(calls, key, span) {
             findings.push(Finding::HeldByNobody {
                 key: key.to_owned(),
                 token,
@@ -101,6 +102,16 @@ fn held_by_nobody(calls: &Calls, facts: &Facts, healthy: Span, findings: &mut Ve
             });
         }
     }
+}
+
+/// Whether somebody may have held the key all the time while he waited for another key.
+fn held_for_another(calls: &Calls, key: &str, span: Span) -> bool {
+    calls.iter().any(|call| {
+        call.way.takes_two()
+            && call.key == key
+            && call.asked <= span.from
+            && call.decided() + NOBODY >= span.to
+    })
 }
 
 fn refused_by(call: &Call) -> Option<i64> {

@@ -127,6 +127,20 @@ pub(crate) enum Way {
     Signal,
     /// `dblock::inherit` in a task of its own.
     Inherit,
+    /// `LockManager::with_all` on two keys. Such a call is written down as two, one for each key, the second one within
+    /// the first. So are the other two that take keys together.
+    WithAll,
+    /// The attribute with `keys`.
+    AttributeAll,
+    /// A guard of two keys.
+    GuardAll,
+}
+
+impl Way {
+    /// It takes two keys together. It waits for one of them at a time, and may hold the first meanwhile.
+    pub(crate) fn takes_two(self) -> bool {
+        matches!(self, Self::WithAll | Self::AttributeAll | Self::GuardAll)
+    }
 }
 
 /// How a section ended.

@@ -30,6 +30,7 @@ pub(super) enum Place {
 struct Asked<'a> {
     worker: &'a Worker,
     number: u64,
+    key: String,
     answered: bool,
 }
 
@@ -62,6 +63,7 @@ impl<'a> Asked<'a> {
         Self {
             worker,
             number,
+            key: plan.key.clone(),
             answered: false,
         }
     }
@@ -80,6 +82,12 @@ impl<'a> Asked<'a> {
             .as_ref()
             .err()
             .filter(|_| matches!(end, End::Store | End::Other));
+        // Where two keys were asked for, the other one may have been in the way.
+        let by = by.filter(|_| {
+            result
+                .as_ref()
+                .is_err_and(|error| error.key().is_some_and(|key| is(key.as_str(), &self.key)))
+        });
         self.write_end(
             end,
             by.map(|holder| holder.fence_token),
@@ -109,6 +117,11 @@ impl Drop for Asked<'_> {
             self.write_end(end, None, None);
         }
     }
+}
+
+/// Whether a key of the library's, with its namespace, is this one.
+pub(super) fn is(full: &str, key: &str) -> bool {
+    full.rsplit(':').next() == Some(key)
 }
 
 impl Worker {
@@ -141,6 +154,9 @@ impl Worker {
             if plan.way == Way::Inherit {
                 return self.inherit(plan, place);
             }
+            if let Some(and) = &plan.and {
+                return self.call_both(plan, and, place).await;
+            }
             let asked = Asked::write_down(self, plan, place);
             let number = asked.number;
             let result = match plan.way {
@@ -152,10 +168,68 @@ impl Worker {
                 Way::Attribute => self.not_renewed(plan, number, outer).await,
                 Way::Guard => self.guard(plan, number, outer).await,
                 Way::BareGuard => self.bare_guard(plan, number).await,
-                Way::Inherit => unreachable!("was looked at above"),
+                Way::Inherit | Way::WithAll | Way::AttributeAll | Way::GuardAll => {
+                    unreachable!("was looked at above")
+                }
             };
             asked.answer(&result);
         })
+    }
+
+    /// Takes two keys together.
+    async fn call_both(self: &Arc<Self>, plan: &Plan, and: &str, place: Place) {
+        let first = Asked::write_down(self, plan, place);
+        let plan_of_second = Plan {
+            key: and.to_owned(),
+            ..plan.clone()
+        };
+        let second = Asked::write_down(self, &plan_of_second, Place::Within(first.number));
+        let numbers = [first.number, second.number];
+        let section = self.section_of_both(numbers, plan, and);
+        let result = match plan.way {
+            Way::WithAll => {
+                let keys = [plan.key.as_str(), and];
+                self.locks.with_all(keys, plan.options(), section).await
+            }
+            Way::AttributeAll => self.both(plan, and, section).await,
+            _ => self.guard_of_both(plan, and, numbers, section).await,
+        };
+        second.answer(&result);
+        first.answer(&result);
+    }
+
+    #[distributed_lock(
+        keys = ["{plan.key}", and],
+        ttl = plan.ttl,
+        wait = plan.wait,
+        renew = plan.renew,
+        manager = self.locks
+    )]
+    async fn both(
+        self: &Arc<Self>,
+        plan: &Plan,
+        and: &str,
+        section: impl Future<Output = ()>,
+    ) -> Result<(), LockError> {
+        section.await;
+        Ok(())
+    }
+
+    async fn guard_of_both(
+        &self,
+        plan: &Plan,
+        and: &str,
+        numbers: [u64; 2],
+        section: impl Future<Output = ()>,
+    ) -> Result<(), LockError> {
+        let keys = [plan.key.as_str(), and];
+        let guard = self.locks.acquire_all(keys, plan.options()).await?;
+        guard.enter(section).await?;
+        guard.release().await?;
+        for call in numbers {
+            self.journal.write(Event::Released { call });
+        }
+        Ok(())
     }
 
     #[distributed_lock(key = "{plan.key}", ttl = plan.ttl, wait = plan.wait, manager = self.locks)]

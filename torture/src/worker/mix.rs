@@ -19,6 +19,8 @@ const LONGEST_INNER_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(super) key: String,
+    /// Another key, which is taken together with the first.
+    pub(super) and: Option<String>,
     pub(super) way: Way,
     pub(super) ttl: Duration,
     pub(super) wait: Duration,
@@ -101,6 +103,10 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
     }
     let key = any_key(rng, keys);
     let mut plan = one(rng, key);
+    if rng.u8(..8) == 0 {
+        let other = key_name(rng.usize(..keys));
+        return together(rng, plan, other);
+    }
     match rng.u8(..40) {
         0 => plan = plan.at_least(millis(rng, 100..1_000)),
         1 | 2 => plan = plan.at_most(millis(rng, 100..2_000), rng.bool()),
@@ -215,6 +221,7 @@ fn one(rng: &mut Rng, key: String) -> Plan {
     };
     Plan {
         key,
+        and: None,
         way,
         ttl: millis(rng, 1_000..3_001),
         wait,
@@ -233,7 +240,17 @@ fn one(rng: &mut Rng, key: String) -> Plan {
     }
 }
 
-/// The lock of the smaller account around that of the larger, so that no two transfers wait for each other.
+/// A call that takes another key too.
+fn together(rng: &mut Rng, mut plan: Plan, other: String) -> Plan {
+    if other != plan.key {
+        plan.and = Some(other);
+        plan.way = [Way::WithAll, Way::AttributeAll, Way::GuardAll][rng.usize(..3)];
+    }
+    plan
+}
+
+/// The accounts' locks together, or that of the smaller account around that of the larger: no two transfers wait for each
+/// other.
 fn transfer(rng: &mut Rng) -> Plan {
     let first = rng.i32(0..ACCOUNTS - 1);
     let second = rng.i32(first + 1..ACCOUNTS);
@@ -256,6 +273,10 @@ fn transfer(rng: &mut Rng) -> Plan {
         plan.section.length = Duration::ZERO;
         plan
     };
+    if rng.bool() {
+        let plan = account(rng, from, transfer);
+        return together(rng, plan, account_key(to));
+    }
     let inner = account(rng, second, transfer);
     let mut outer = account(rng, first, transfer);
     outer.section.inner = Some(Box::new(inner));
@@ -287,7 +308,16 @@ mod tests {
         some(&|plan| inner(plan).is_some_and(|inner| plan.section.spawns && inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key != plan.key));
-        some(&|plan| matches!(plan.section.work, Work::Transfer(_)));
+        some(&|plan| matches!(plan.section.work, Work::Transfer(_)) && inner(plan).is_some());
+        for way in [Way::WithAll, Way::AttributeAll, Way::GuardAll] {
+            some(&|plan| plan.way == way && matches!(plan.section.work, Work::Transfer(_)));
+            some(&|plan| plan.way == way && matches!(plan.section.work, Work::Fenced));
+        }
+        assert!(
+            plans
+                .iter()
+                .all(|plan| plan.way.takes_two() == plan.and.is_some())
+        );
         some(&|plan| plan.section.panics);
         some(&|plan| plan.section.length > plan.ttl);
         some(&|plan| plan.dropped_after.is_some());

@@ -11,7 +11,7 @@ use dblock::{CurrentLock, LockGuard};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::Worker;
-use super::call::Place;
+use super::call::{Place, is};
 use super::mix::{Plan, Work};
 use crate::history::{Event, How, Way, now};
 use crate::resource::Write;
@@ -135,6 +135,32 @@ impl Worker {
         visit.returned = true;
     }
 
+    /// The body of a call that has taken two keys together.
+    pub(super) async fn section_of_both(self: &Arc<Self>, calls: [u64; 2], plan: &Plan, and: &str) {
+        let locks = dblock::current_locks();
+        let lock = locks.first().expect("a section holds its locks");
+        let begin = |call, key: &str| {
+            // A library that has not taken the key has no token for it.
+            let token = locks.iter().find(|lock| is(lock.key(), key));
+            let token = token.map_or(0, CurrentLock::fence_token);
+            Visit::begin(self, call, key, lock.owner(), token)
+        };
+        let mut first = begin(calls[0], &plan.key);
+        let mut second = begin(calls[1], and);
+        let work = async {
+            self.stay(&first, plan).await;
+            if let Work::Transfer(_) = plan.section.work {
+                // It checks both.
+                self.transfer(&second, plan, &[lock]).await;
+            }
+        };
+        first.stepping(second.stepping(work)).await;
+        if plan.section.panics {
+            std::panic::panic_any(Planned);
+        }
+        (first.returned, second.returned) = (true, true);
+    }
+
     /// The stay of a guard in no chain, whose holder looks after itself.
     pub(super) async fn bare_section(self: &Arc<Self>, call: u64, plan: &Plan, guard: &LockGuard) {
         if guard.is_lost() {
@@ -164,7 +190,7 @@ impl Worker {
         }
         self.stay(visit, plan).await;
         match (&plan.section.work, outer) {
-            (Work::Transfer(_), Some(outer)) => self.transfer(visit, plan, &outer, lock).await,
+            (Work::Transfer(_), Some(outer)) => self.transfer(visit, plan, &[&outer, lock]).await,
             (Work::Transfer(_), None) => {
                 if let Some(inner) = &plan.section.inner {
                     let place = Place::Within(visit.call);
@@ -194,7 +220,7 @@ impl Worker {
         }
     }
 
-    async fn transfer(&self, visit: &Visit<'_>, plan: &Plan, outer: &CurrentLock, inner: &CurrentLock) {
+    async fn transfer(&self, visit: &Visit<'_>, plan: &Plan, locks: &[&CurrentLock]) {
         let (Work::Transfer(mut transfer), Some(bank)) = (plan.section.work.clone(), &self.bank) else {
             return;
         };
@@ -202,7 +228,7 @@ impl Worker {
         // Whether one that failed was committed is for the ledger to say.
         // Without a fence the locks alone must keep the transfers apart.
         let fence: &[_] = if self.locks.capabilities().verify_in {
-            &[outer, inner]
+            locks
         } else {
             &[]
         };
