@@ -63,18 +63,18 @@ impl LockManager {
     /// #     fn from(error: sqlx::Error) -> Self { Self::Database(error) }
     /// # }
     ///
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let url = format!("sqlite://{}?mode=rwc", folder.path().join("shop.db").display());
+    /// # let file = std::env::temp_dir().join(format!("dblock-doc-transaction-{}.db", std::process::id()));
+    /// # let url = format!("sqlite://{}?mode=rwc", file.display());
     /// let pool = sqlx::SqlitePool::connect(&url).await?;
     /// # sqlx::query("CREATE TABLE orders (id INTEGER, paid INTEGER)").execute(&pool).await?;
-    /// let locks = LockManager::builder().sqlite(pool.clone()).build().await?;
-    /// locks.migrate().await?;
+    /// let locks = LockManager::builder(&pool).auto_migrate(true).build().await?;
     /// let options = LockOptions::new().wait(Duration::from_secs(5));
     /// let paid = locks.transaction(&pool, "order:42", options, async |mut tx| {
     ///     let update = sqlx::query("UPDATE orders SET paid = 1 WHERE id = 42 AND paid = 0");
     ///     Ok::<_, OrderError>(update.execute(&mut **tx).await?.rows_affected())
     /// });
     /// println!("{} orders paid", paid.await?);
+    /// # std::fs::remove_file(file).unwrap();
     /// # Ok::<_, OrderError>(()) }).unwrap();
     /// ```
     ///
