@@ -38,6 +38,11 @@
 //! A check of something that the store says it cannot do runs as well: it sees that the call is refused as
 //! [`Unsupported`](dblock::store::StoreErrorKind::Unsupported), and that nothing else is touched by that.
 //!
+//! # For a driver
+//! [`fence_conformance!`], with the feature `fence`, is the suite for implementations of
+//! [`FenceConnection`](dblock::fence::FenceConnection): fence checks and releases in transactions of a driver.
+//!
+//! # For a store
 //! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite with a
 //! store's servers under load, too: what it shows about time, it shows with wide bounds.
 
@@ -47,6 +52,8 @@ mod acquire;
 mod batch;
 mod context;
 mod differential;
+#[cfg(feature = "fence")]
+mod fence;
 mod forward;
 mod hand_over;
 mod holder;
@@ -73,6 +80,8 @@ pub use self::acquire::*;
 pub use self::batch::*;
 pub use self::context::TIMEOUT;
 pub use self::differential::*;
+#[cfg(feature = "fence")]
+pub use self::fence::*;
 pub use self::hand_over::*;
 pub use self::holder::*;
 pub use self::inspect::*;

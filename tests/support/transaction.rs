@@ -1,6 +1,8 @@
 //! A transaction of the application's, on any of the databases.
 
+use dblock::fence::FenceConnection;
 use dblock::{CurrentLock, LockError, LockGuard, MultiLockGuard};
+use dblock_conformance::{End, FenceFixture};
 use sqlx::{AssertSqlSafe, MySql, Postgres, Sqlite};
 
 use crate::Backend;
@@ -96,5 +98,16 @@ impl Transaction {
     /// Ends it.
     pub async fn commit(self) {
         on_any!(self, inner => inner.commit().await.unwrap());
+    }
+}
+
+impl FenceFixture for Backend {
+    async fn transaction(&self, body: impl AsyncFnOnce(&mut dyn FenceConnection) -> End) {
+        let mut transaction = Transaction::begin(self).await;
+        let end = on_any!(&mut transaction, inner => body(inner).await);
+        match end {
+            End::Commit => transaction.commit().await,
+            End::Rollback => transaction.rollback().await,
+        }
     }
 }

@@ -12,6 +12,8 @@
 
 mod capabilities;
 mod exclusion;
+#[cfg(feature = "fence")]
+mod fence;
 mod keys;
 mod loss;
 mod operators;
@@ -24,6 +26,8 @@ mod waiting;
 
 pub use self::capabilities::*;
 pub use self::exclusion::*;
+#[cfg(feature = "fence")]
+pub use self::fence::*;
 pub use self::keys::*;
 pub use self::loss::*;
 pub use self::operators::*;

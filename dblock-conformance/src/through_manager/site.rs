@@ -57,6 +57,12 @@ impl<'f, F: Fixture> Site<'f, F> {
         manager.unwrap_or_else(|error| panic!("no manager over the store: {error}"))
     }
 
+    /// The handle that no manager has.
+    #[cfg(feature = "fence")]
+    pub(super) fn look(&self) -> &dyn Store {
+        &*self.look
+    }
+
     /// Whether the store can check a fence token in a transaction of the user's.
     #[cfg(feature = "sqlite")]
     pub(super) fn verifies(&self) -> bool {

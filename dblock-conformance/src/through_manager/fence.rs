@@ -1,0 +1,207 @@
+//! Locks that are checked, or end, in a transaction of a driver.
+
+use std::sync::Mutex;
+
+use dblock::fence::{Database, FenceConnection};
+use dblock::store::{Action, Extend, Outcome, Request, Store, StoreErrorKind};
+use dblock::{LockError, LockGuard, LockRow};
+use tokio::sync::Barrier;
+
+use super::site::{LONG, Site, long, patient};
+use crate::fence::execute;
+use crate::{End, FenceFixture};
+
+const NOT_IN_THE_TRANSACTION: &str = "the statement did not run in the transaction: it ran in another session, or in one \
+                                      that commits by itself";
+
+/// Whether others find the row locked. They extend the very lease, which they could do otherwise.
+async fn is_locked(store: &dyn Store, row: &LockRow) -> bool {
+    let extend = Action::Extend(Extend::new(1, LONG));
+    let request = Request::new(row.key.clone(), row.lease_id, extend);
+    match store.apply(&[request]).await.remove(0) {
+        Ok(Outcome::Skipped) => true,
+        // On SQLite the transaction keeps every other writer out.
+        Err(error) => {
+            assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
+            true
+        }
+        Ok(Outcome::Extended { .. }) => false,
+        Ok(other) => panic!("{other:?}: the lease has ended"),
+    }
+}
+
+/// Nobody writes a row between the check of its lock and the end of the transaction. Then it is free for all again.
+pub async fn a_checked_lock_keeps_its_row_until_the_transaction_ends(fixture: &impl FenceFixture) {
+    let site = Site::new(fixture).await;
+    let guard = site.manager().await.acquire("key", long()).await.unwrap();
+    for end in [End::Commit, End::Rollback] {
+        let row = site.the_row("key").await;
+        let body = async |transaction: &mut dyn FenceConnection| {
+            let checked = guard.verify_in(transaction).await;
+            checked.expect("the lease holds, and the transaction is where the lock is");
+            assert!(is_locked(site.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
+            end
+        };
+        fixture.transaction(body).await;
+        assert!(!is_locked(site.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
+    }
+    guard.release().await.unwrap();
+}
+
+/// Others acquire after the commit, and not before.
+pub async fn a_release_in_a_transaction_takes_effect_with_the_commit(fixture: &impl FenceFixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    let guard = locks.acquire("key", long()).await.unwrap();
+    let token = guard.fence_token();
+    let body = async |transaction: &mut dyn FenceConnection| {
+        guard.release_in(transaction).await.expect("the lease holds");
+        let row = site.the_row("key").await;
+        assert_eq!(
+            (row.reentrant_count, row.fence_token),
+            (1, token),
+            "{NOT_IN_THE_TRANSACTION}"
+        );
+        assert!(is_locked(site.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
+        End::Commit
+    };
+    fixture.transaction(body).await;
+    let next = other.acquire("key", patient()).await.unwrap();
+    assert!(next.fence_token() > token);
+    next.release().await.unwrap();
+}
+
+/// The row is what it was, and the manager frees it.
+pub async fn a_release_that_is_rolled_back_has_not_been(fixture: &impl FenceFixture) {
+    let site = Site::new(fixture).await;
+    let guard = site.manager().await.acquire("key", long()).await.unwrap();
+    let body = async |transaction: &mut dyn FenceConnection| {
+        guard.release_in(transaction).await.expect("the lease holds");
+        assert_eq!(
+            site.the_row("key").await.reentrant_count,
+            1,
+            "{NOT_IN_THE_TRANSACTION}"
+        );
+        End::Rollback
+    };
+    fixture.transaction(body).await;
+    site.until_free("key").await;
+}
+
+/// Neither the check nor the release passes for a lease that somebody else has ended.
+pub async fn a_transaction_does_not_see_a_lease_that_is_gone(fixture: &impl FenceFixture) {
+    let site = Site::new(fixture).await;
+    let (locks, other) = (site.manager().await, site.manager().await);
+    for releases in [false, true] {
+        let guard = locks.acquire("key", long()).await.unwrap();
+        other.force_release("key").await.unwrap();
+        let next = other.acquire("key", long()).await.unwrap();
+        let body = async |transaction: &mut dyn FenceConnection| {
+            let gone = if releases {
+                guard.release_in(transaction).await
+            } else {
+                guard.verify_in(transaction).await
+            };
+            let error = gone.expect_err("the lease is gone");
+            assert!(
+                error.is_lost(),
+                "the lease is gone, and the transaction says: {error:?}"
+            );
+            End::Commit
+        };
+        fixture.transaction(body).await;
+        assert_eq!(site.the_row("key").await.fence_token, next.fence_token());
+        next.release().await.unwrap();
+    }
+}
+
+/// What such a transaction has read may be from before the last owner's commit. SQLite has one writer at a time, and
+/// cannot be brought here without statements of the application's.
+pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &impl FenceFixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let before = locks.acquire("before", long()).await.unwrap();
+    let body = async |transaction: &mut dyn FenceConnection| {
+        match transaction.database() {
+            Database::Postgres => {
+                let isolation = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+                execute(transaction, isolation, &[]).await.unwrap();
+            }
+            // The default.
+            Database::MySql => {}
+            _ => return End::Rollback,
+        }
+        // The first read makes the snapshot.
+        before.verify_in(transaction).await.unwrap();
+        let guard = locks.acquire("key", long()).await.unwrap();
+        assert_conflict(guard.verify_in(transaction).await);
+        End::Rollback
+    };
+    fixture.transaction(body).await;
+    before.release().await.unwrap();
+}
+
+/// Two transactions check a lock each, and then end the other's. SQLite has one writer at a time.
+pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let guards = [
+        Mutex::new(Some(locks.acquire("first", long()).await.unwrap())),
+        Mutex::new(Some(locks.acquire("second", long()).await.unwrap())),
+    ];
+    let (both_checked, ended) = (Barrier::new(2), Mutex::new(Vec::new()));
+    let take = |place: usize| guards[place].lock().unwrap().take().expect("it was put back");
+    let side = async |mine: usize| {
+        let body = async |transaction: &mut dyn FenceConnection| {
+            if transaction.database() == Database::Sqlite {
+                return End::Rollback;
+            }
+            let guard: LockGuard = take(mine);
+            guard.verify_in(transaction).await.unwrap();
+            *guards[mine].lock().unwrap() = Some(guard);
+            both_checked.wait().await;
+            let released = take(1 - mine).release_in(transaction).await;
+            ended.lock().unwrap().push(released);
+            End::Rollback
+        };
+        fixture.transaction(body).await;
+    };
+    tokio::join!(side(0), side(1));
+    let ended = ended.into_inner().unwrap();
+    let deadlocked = ended.is_empty() || ended.iter().any(Result::is_err);
+    assert!(deadlocked, "the driver swallows the database's error");
+    ended.into_iter().filter(Result::is_err).for_each(assert_conflict);
+}
+
+/// Rolled back to the savepoint, the transaction would go on without the lock. `PostgreSQL` forgets row locks then; the others
+/// keep them.
+pub async fn a_release_below_a_savepoint_is_refused(fixture: &impl FenceFixture) {
+    let site = Site::new(fixture).await;
+    let guard = site.manager().await.acquire("key", long()).await.unwrap();
+    let body = async |transaction: &mut dyn FenceConnection| {
+        if transaction.database() == Database::Postgres {
+            execute(transaction, "SAVEPOINT here", &[]).await.unwrap();
+            match guard.release_in(transaction).await {
+                Err(LockError::Store { source, .. }) => {
+                    assert_eq!(source.kind(), StoreErrorKind::Unsupported, "{source}");
+                }
+                other => panic!("a lock ended with a savepoint: {other:?}"),
+            }
+        }
+        End::Rollback
+    };
+    fixture.transaction(body).await;
+    site.until_free("key").await;
+}
+
+#[track_caller]
+fn assert_conflict(result: Result<(), LockError>) {
+    match result {
+        Err(LockError::Store { source, .. }) => assert_eq!(
+            source.kind(),
+            StoreErrorKind::Conflict,
+            "the driver does not let a conflict be told from other errors: {source}"
+        ),
+        other => panic!("a conflict, which can be tried again, is reported as {other:?}"),
+    }
+}
