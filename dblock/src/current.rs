@@ -147,7 +147,8 @@ impl CurrentLock {
     }
 
     /// Checks in your transaction that this lease is still held, and keeps others out until the transaction
-    /// ends: a takeover has to wait for your commit.
+    /// ends: a takeover has to wait for your commit. The transaction is one of sqlx, or of another driver: see
+    /// [`fence`](crate::fence).
     ///
     /// Call it early in the transaction, and commit or roll back before the body returns or the guard is
     /// released: while the transaction is open the lease can be neither renewed nor released. On a bare

@@ -1,5 +1,15 @@
-//! The fence check: it asks, in a user's transaction, whether a lease is still held. Any driver can run it: see
-//! [`FenceConnection`].
+//! Statements of dblock in a transaction of yours, over any driver.
+//!
+//! [`verify_in`](crate::LockGuard::verify_in) asks in your transaction whether the lease is still held, and
+//! [`release_in`](crate::LockGuard::release_in) writes its end there. What to pass:
+//!
+//! | driver | what to pass |
+//! |---|---|
+//! | sqlx | `&mut tx`: a [`sqlx::Transaction`] on PostgreSQL, MySQL, MariaDB or SQLite |
+//! | tokio-postgres, deadpool-postgres | `&mut fence(&tx)` of the crate `dblock-tokio-postgres` |
+//! | SeaORM | `&mut fence(&tx)` of `dblock-sea-orm`, on PostgreSQL, MySQL, MariaDB or SQLite |
+//! | diesel-async | `&mut fence(tx)` of `dblock-diesel-async`, on PostgreSQL, MySQL or MariaDB |
+//! | any other | a type of yours that implements [`FenceConnection`] |
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -169,7 +169,8 @@ impl LockGuard {
     /// `transaction` must be an open transaction: on a bare connection the release takes effect at once. Call it before the
     /// work, on SQLite right before the commit: there it keeps every other writer out. A guard that
     /// re-entered a lock only checks the fence token, as [`verify_in`](Self::verify_in) does: the outermost one ends it.
-    /// Begin the transaction inside the lock, with [`begin`](crate::begin), before anything is read.
+    /// Begin the transaction inside the lock, with [`begin`](crate::begin), before anything is read. Of another driver than sqlx
+    /// it is passed as [`fence`](crate::fence) says.
     ///
     /// # Errors
     /// As [`verify_in`](Self::verify_in), and [`LockError::Invalid`] for a lock with `hold_min`. On PostgreSQL

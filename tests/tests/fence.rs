@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
+use dblock::LockOptions;
 use dblock::fence::{Database, DriverError, FenceConnection, FenceStatement};
 use dblock::store::{Store, StoreFuture};
 use dblock_conformance::{End, FenceFixture, Fixture};
 use dblock_tests::backend::Place;
-use dblock_tests::{Backend, Kind};
+use dblock_tests::{Backend, Kind, on_every_store};
 use sqlx::PgPool;
 
 /// One line a database.
@@ -25,6 +26,49 @@ macro_rules! fence_conformance_of {
 fence_conformance_of!(postgres, Postgres);
 fence_conformance_of!(mysql, MySql);
 fence_conformance_of!(sqlite, Sqlite);
+
+on_every_store!(databases: a_check_is_one_statement_and_a_release_at_most_two);
+
+/// Counts statements.
+struct Counting<'c> {
+    inner: &'c mut dyn FenceConnection,
+    statements: usize,
+}
+
+impl FenceConnection for Counting<'_> {
+    fn database(&self) -> Database {
+        self.inner.database()
+    }
+
+    fn query<'a>(
+        &'a mut self,
+        statement: &'a FenceStatement,
+    ) -> StoreFuture<'a, Result<Vec<String>, DriverError>> {
+        self.statements += 1;
+        self.inner.query(statement)
+    }
+
+    fn execute<'a>(&'a mut self, statement: &'a FenceStatement) -> StoreFuture<'a, Result<u64, DriverError>> {
+        self.statements += 1;
+        self.inner.execute(statement)
+    }
+}
+
+/// Each is a round trip.
+async fn a_check_is_one_statement_and_a_release_at_most_two(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("key", LockOptions::new()).await.unwrap();
+    let release = if backend.kind() == Kind::MySql { 2 } else { 1 };
+    let body = async |inner: &mut dyn FenceConnection| {
+        let mut counting = Counting { inner, statements: 0 };
+        guard.verify_in(&mut counting).await.unwrap();
+        assert_eq!(counting.statements, 1);
+        guard.release_in(&mut counting).await.unwrap();
+        assert_eq!(counting.statements, 1 + release);
+        End::Commit
+    };
+    backend.transaction(body).await;
+}
 
 /// What is wrong with a driver.
 #[derive(Debug, Clone, Copy)]
@@ -136,9 +180,9 @@ macro_rules! faults {
 }
 
 faults! {
-    no_answer: AnswersNothing fails a_statement_answers_what_the_database_says
+    no_answer_at_all: AnswersNothing fails a_statement_answers_what_the_database_says
         with "the driver does not give back the rows that the database answers with";
-    no_count: AnswersNothing fails a_statement_runs_once_in_the_transaction
+    no_count_of_rows: AnswersNothing fails a_statement_runs_once_in_the_transaction
         with "the driver does not say how many rows a statement wrote";
     no_answer_to_a_check: AnswersNothing fails a_checked_lock_keeps_its_row_until_the_transaction_ends
         with "the transaction does not see this lease";
@@ -148,14 +192,14 @@ faults! {
         with "did not run in the transaction";
     rollback_in_another_session: AnswersInAnotherSession fails a_release_that_is_rolled_back_has_not_been
         with "did not run in the transaction";
-    swallowed_error: SwallowsErrors fails a_statement_that_fails_is_an_error_with_the_databases_code
+    a_swallowed_error: SwallowsErrors fails a_statement_that_fails_is_an_error_with_the_databases_code
         with "the driver swallows an error";
-    swallowed_conflict: SwallowsErrors fails a_deadlock_is_retryable
+    a_swallowed_conflict: SwallowsErrors fails a_deadlock_is_retryable
         with "does not let a conflict be told";
-    hidden_code: HidesTheCode fails a_statement_that_fails_is_an_error_with_the_databases_code
+    a_hidden_code: HidesTheCode fails a_statement_that_fails_is_an_error_with_the_databases_code
         with "does not tell the database's own code";
-    hidden_conflict: HidesTheCode fails a_deadlock_is_retryable
+    a_hidden_conflict: HidesTheCode fails a_deadlock_is_retryable
         with "does not let a conflict be told";
-    run_twice: RunsTwice fails a_statement_runs_once_in_the_transaction
+    a_statement_run_twice: RunsTwice fails a_statement_runs_once_in_the_transaction
         with "did not run a statement once";
 }

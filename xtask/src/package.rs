@@ -18,7 +18,14 @@ use crate::steps::{STORES, target_folder};
 const OURS: &str = "dblock";
 
 /// In the order in which they depend on each other.
-const CRATES: [&str; 3] = ["dblock-macros", "dblock", "dblock-conformance"];
+const CRATES: [&str; 6] = [
+    "dblock-macros",
+    "dblock",
+    "dblock-conformance",
+    "dblock-tokio-postgres",
+    "dblock-sea-orm",
+    "dblock-diesel-async",
+];
 
 pub(crate) async fn verify(way: Way) -> anyhow::Result<()> {
     let target = target_folder().await?.join("packages");

@@ -13,8 +13,9 @@ use crate::{api, circles, package, torture};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
-pub(crate) const FEATURES: &str =
-    "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/simulation,dblock/sqlite";
+pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/simulation,dblock/sqlite,\
+     dblock-diesel-async/mysql,dblock-diesel-async/postgres,\
+     dblock-sea-orm/mysql,dblock-sea-orm/postgres,dblock-sea-orm/sqlite";
 
 /// The stores that stand behind a feature, and the driver that each brings.
 pub(crate) const STORES: [(&str, &str); 3] = [
