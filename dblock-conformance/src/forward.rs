@@ -1,7 +1,8 @@
 //! Stores around another store.
 
 /// In an `impl Store` for a type with a field `inner: Arc<dyn Store>`: every method but `capabilities` and
-/// `apply` goes to that store. `forward_to_inner!(but listen)` leaves out `listen` too, and `(but purge)` `purge`.
+/// `apply` goes to that store. `forward_to_inner!(but listen)` leaves out `listen` too, `(but purge)` `purge`, and
+/// `(but records)` `records`.
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {
@@ -11,9 +12,24 @@ macro_rules! forward_to_inner {
     (but listen) => {
         $crate::forward_to_inner!(@rest);
         $crate::forward_to_inner!(@purge);
+        $crate::forward_to_inner!(@records);
     };
     (but purge) => {
         $crate::forward_to_inner!(@rest);
+        $crate::forward_to_inner!(@listen);
+        $crate::forward_to_inner!(@records);
+    };
+    (but records) => {
+        $crate::forward_to_inner!(@rest);
+        $crate::forward_to_inner!(@listen);
+        $crate::forward_to_inner!(@purge);
+    };
+    (@records) => {
+        fn records(&self) -> Option<&dyn $crate::dblock::store::Records> {
+            self.inner.records()
+        }
+    };
+    (@listen) => {
 
         fn listen<'a>(
             &'a self,

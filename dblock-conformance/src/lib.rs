@@ -65,6 +65,7 @@ mod pass_on;
 pub mod poll;
 mod purge;
 mod race;
+mod record;
 mod successor;
 mod through_manager;
 mod token;
@@ -91,6 +92,7 @@ pub use self::operator::*;
 pub use self::pass_on::*;
 pub use self::purge::*;
 pub use self::race::*;
+pub use self::record::*;
 pub use self::successor::*;
 pub use self::through_manager::*;
 pub use self::token::*;
@@ -196,6 +198,14 @@ macro_rules! store_conformance {
             batches_pass_on_free_and_withdraw,
 
             random_requests_are_carried_out_by_the_rules,
+
+            record_writes_are_carried_out_by_the_rules,
+            record_is_written_by_one_of_two,
+            record_ends_the_lease_that_it_names,
+            record_of_a_success_is_final,
+            records_are_listed_by_prefix_and_state,
+            purge_of_records_spares_what_is_processing,
+            missing_records_name_the_remedy,
 
             releases_of_wanted_keys_are_told,
             passed_on_rows_are_told,

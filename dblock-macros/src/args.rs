@@ -70,20 +70,7 @@ impl Args {
     /// Reads the text between the parentheses of the attribute. A missing argument is reported at
     /// `attribute`.
     pub(crate) fn parse(tokens: TokenStream, attribute: Span, errors: &mut Errors) -> Self {
-        let mut args = Self {
-            keys: None,
-            ttl: None,
-            wait: None,
-            manager: None,
-            renew: None,
-            max_hold: None,
-            hold_min: None,
-            on_lost: None,
-            tx: None,
-            on_busy: None,
-            on_error: None,
-            krate: parse_quote!(::dblock),
-        };
+        let mut args = Self::none();
         let entries = ARGUMENTS.read(tokens, errors);
         let key_seen = entries.iter().any(|entry| match entry {
             Entry::Pair(pair) => is_key(&pair.name),
@@ -107,6 +94,24 @@ impl Args {
         args
     }
 
+    /// No arguments.
+    pub(crate) fn none() -> Self {
+        Self {
+            keys: None,
+            ttl: None,
+            wait: None,
+            manager: None,
+            renew: None,
+            max_hold: None,
+            hold_min: None,
+            on_lost: None,
+            tx: None,
+            on_busy: None,
+            on_error: None,
+            krate: parse_quote!(::dblock),
+        }
+    }
+
     /// Arguments that do not go together with a transaction.
     fn check_with(&self, tx: &Ident, errors: &mut Errors) {
         if self.hold_min.is_some() {
@@ -124,7 +129,8 @@ impl Args {
         }
     }
 
-    fn set(&mut self, Pair { name, value }: &Pair) -> syn::Result<()> {
+    /// Takes an argument with a name that [`ARGUMENTS`] has.
+    pub(crate) fn set(&mut self, Pair { name, value }: &Pair) -> syn::Result<()> {
         match name.unraw().to_string().as_str() {
             "key" => self.keys = Some(Keys::One(values::key(value)?)),
             "keys" => {

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 /// The shortest ttl.
 pub(crate) const MIN_TTL: Duration = Duration::from_secs(1);
-/// The longest duration of any kind.
+/// The longest duration of any kind but `remember`.
 pub(crate) const MAX: Duration = Duration::from_hours(30 * 24);
+/// The longest `remember`.
+pub(crate) const MAX_REMEMBER: Duration = Duration::from_hours(3_650 * 24);
 
 /// Reads the duration in the string value of the argument `name`.
 ///
@@ -23,9 +25,19 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<Duration, String> {
             _ => format!("`{name}` must not be zero; give it a length such as \"30s\""),
         });
     }
-    if duration > MAX {
+    let (longest, words) = match name {
+        "remember" => (MAX_REMEMBER, "ten years"),
+        _ => (MAX, "30 days"),
+    };
+    if duration > longest {
         return Err(format!(
-            "\"{text}\" is longer than 30 days, the longest `{name}` allowed"
+            "\"{text}\" is longer than {words}, the longest `{name}` allowed"
+        ));
+    }
+    if name == "remember" && duration < MIN_TTL {
+        return Err(format!(
+            "an outcome that is forgotten after \"{text}\" protects nothing; give it at least as long as a call may be \
+             repeated, such as \"24h\""
         ));
     }
     if name == "ttl" && duration < MIN_TTL {

@@ -103,6 +103,7 @@ fn refuse_other_items(input: ParseStream<'_>, kind: Kind) -> syn::Result<()> {
     let hint = match word.as_str() {
         "impl" | "trait" => match kind {
             Kind::Lock => "; put it on each method that needs the lock",
+            Kind::Once => "; put it on each method that is to run once",
             Kind::Retry => "; put it on each method that is to run again",
         },
         _ => "",

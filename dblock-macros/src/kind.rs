@@ -7,6 +7,7 @@ use syn::Attribute;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Lock,
+    Once,
     Retry,
 }
 
@@ -14,7 +15,7 @@ impl Kind {
     /// The attribute's kind, if it is ours.
     pub(crate) fn of(attr: &Attribute) -> Option<Self> {
         let name = &attr.path().segments.last()?.ident;
-        [Self::Lock, Self::Retry]
+        [Self::Lock, Self::Once, Self::Retry]
             .into_iter()
             .find(|kind| name == kind.name())
     }
@@ -22,6 +23,7 @@ impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lock => "distributed_lock",
+            Self::Once => "run_once",
             Self::Retry => "optimistic_retry",
         }
     }
@@ -30,6 +32,7 @@ impl Kind {
     pub(crate) fn doing(self) -> &'static str {
         match self {
             Self::Lock => "taking a lock",
+            Self::Once => "running something once",
             Self::Retry => "running the body again",
         }
     }
@@ -38,6 +41,7 @@ impl Kind {
     pub(crate) fn with_body(self) -> &'static str {
         match self {
             Self::Lock => "run under the lock",
+            Self::Once => "run once",
             Self::Retry => "run again",
         }
     }

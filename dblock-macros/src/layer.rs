@@ -1,6 +1,7 @@
 //! One of our attributes on a function, and the code that it puts around the body.
 
 use proc_macro2::{Span, TokenStream};
+use quote::quote;
 use syn::{Attribute, Path};
 
 use crate::args::Args;
@@ -8,12 +9,14 @@ use crate::errors::Errors;
 use crate::function::{Function, Scope};
 use crate::kind::Kind;
 use crate::lock::KeyCode;
+use crate::once::{self, RunArgs};
 use crate::output::Output;
 use crate::{capture, check, lock, retry};
 
 /// An attribute that was read.
 pub(crate) enum Layer {
     Lock(Args),
+    Once(Box<RunArgs>),
     Retry(retry::Args),
 }
 
@@ -22,6 +25,7 @@ impl Layer {
     pub(crate) fn parse(kind: Kind, tokens: TokenStream, attribute: Span, errors: &mut Errors) -> Self {
         match kind {
             Kind::Lock => Self::Lock(Args::parse(tokens, attribute, errors)),
+            Kind::Once => Self::Once(Box::new(RunArgs::parse(tokens, attribute, errors))),
             Kind::Retry => Self::Retry(retry::Args::parse(tokens, errors)),
         }
     }
@@ -38,6 +42,7 @@ impl Layer {
     pub(crate) fn krate(&self) -> &Path {
         match self {
             Self::Lock(lock) => &lock.krate,
+            Self::Once(run) => &run.lock.krate,
             Self::Retry(retry) => &retry.krate,
         }
     }
@@ -46,6 +51,7 @@ impl Layer {
     pub(crate) fn no_return_type(&self) -> Option<&'static str> {
         match self {
             Self::Lock(lock) => lock.on_error.is_none().then_some(check::LOCK_NEEDS_RESULT),
+            Self::Once(_) => Some(once::NEEDS_RESULT),
             Self::Retry(_) => Some(retry::NEEDS_RESULT),
         }
     }
@@ -58,6 +64,7 @@ impl Layer {
                     check::transaction(tx, function, scope, errors);
                 }
             }
+            Self::Once(_) => {}
             Self::Retry(_) => retry::arguments(&function.sig, errors),
         }
     }
@@ -68,10 +75,12 @@ impl Layer {
 
     /// The key as code. `None` for an attribute that has none.
     pub(crate) fn key(&self, scope: &Scope, errors: &mut Errors) -> Option<KeyCode> {
-        match self {
-            Self::Lock(lock) => Some(lock::keys(lock.keys.as_ref()?, &lock.krate, scope, errors)),
-            Self::Retry(_) => None,
-        }
+        let lock = match self {
+            Self::Lock(lock) => lock,
+            Self::Once(run) => &run.lock,
+            Self::Retry(_) => return None,
+        };
+        Some(lock::keys(lock.keys.as_ref()?, &lock.krate, scope, errors))
     }
 
     /// The code with this layer around it.
@@ -93,6 +102,13 @@ impl Layer {
                     output,
                     code,
                 )
+            }
+            Self::Once(run) => {
+                let key = key.map(|key| &key.value);
+                let key = key.expect("a run without a key is a mistake");
+                let krate = &run.lock.krate;
+                let options = run.options(&quote!(#krate::__private), function);
+                lock::under_run(&run.lock, key, &options, function, output, code)
             }
             Self::Retry(retry) => {
                 let arguments = capture::used(&function.sig, scope, code);

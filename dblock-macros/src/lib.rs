@@ -1,6 +1,6 @@
 //! The attributes of dblock. Use them through that crate, which re-exports them.
 //!
-//! An attribute is read (`pairs`, `args`, `values`, `duration`). Its function is split (`function`, `desugared`) and
+//! An attribute is read (`pairs`, `args`, `once`, `values`, `duration`). Its function is split (`function`, `desugared`) and
 //! checked (`check`). The key template is resolved against the function's arguments (`template`, `format`), and
 //! the parts are put together (`expand`, `layer`, `lock`, `options`, `retry`, `output`, `capture`). Mistakes are collected
 //! (`errors`, `suggest`) and reported all at once, and the function then stays as it was. The generated code
@@ -18,6 +18,7 @@ mod function;
 mod kind;
 mod layer;
 mod lock;
+mod once;
 mod options;
 mod output;
 mod pairs;
@@ -298,4 +299,61 @@ pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn optimistic_retry(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::attribute(Kind::Retry, args.into(), item.into()).into()
+}
+
+/// Runs an async function once for each key, and remembers the outcome: a later call returns the stored result.
+///
+/// While the outcome is remembered, what succeeded does not run again, whatever crashes. What failed runs again with the
+/// next call. It needs the feature `run_once` of dblock, and the table of records, which `LockManager::migrate` makes.
+///
+/// ```
+/// use dblock::{LockError, LockManager, run_once};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize)]
+/// pub struct Withdrawal { id: u64, cents: u64 }
+///
+/// #[derive(Serialize, Deserialize)]
+/// pub struct Receipt { number: u64 }
+///
+/// pub struct Payments { locks: LockManager }
+///
+/// impl Payments {
+///     #[run_once(key = "pay:{order.id}", remember = "30d", fingerprint = order, on_crash = "stop", wait = "5s",
+///                manager = self.locks)]
+///     pub async fn pay(&self, order: &Withdrawal) -> Result<Receipt, LockError> {
+///         // Not again for this id, however often the call is repeated.
+///         Ok(Receipt { number: 7 })
+///     }
+/// }
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let payments = Payments { locks: LockManager::connect("memory:").await? };
+/// let order = Withdrawal { id: 42, cents: 500 };
+/// let (first, again) = (payments.pay(&order).await?, payments.pay(&order).await?);
+/// assert_eq!(first.number, again.number);
+/// # Ok::<_, LockError>(()) }).unwrap();
+/// ```
+///
+/// # Arguments
+///
+/// | argument | value | default | meaning |
+/// |---|---|---|---|
+/// | `key` | template or text | required | Names the work. As for `#[distributed_lock]`; it is the key of a lock too |
+/// | `remember` | duration, 1 s to ten years | required | For how long the outcome is kept |
+/// | `on_crash` | `"retry"`, `"stop"`, `"complete_in"` | required | What becomes of a run whose process died in the body: it runs again; calls fail with `RunError::InDoubt` until `LockManager::resolve`; it runs again, and all its work is in the transaction that it gives to `Run::complete_in` |
+/// | `fingerprint` | expression that is `Serialize` | none | A call with the same key and another value fails with `RunError::KeyReused` |
+/// | `max_attempts` | number | no limit | How often it may begin |
+/// | `backoff` | duration up to 30 days | none | The pause after a failure, which doubles |
+/// | `ttl`, `wait`, `manager`, `renew`, `max_hold`, `on_busy`, `on_error`, `crate` | | | As for `#[distributed_lock]`. `wait` is how long a call waits for the result of another one |
+///
+/// The function returns `Result<T, E>` where `T` is `Serialize + DeserializeOwned` and `E` is `Display` and
+/// `From<LockError>`. With `T` = `Once<U>` its callers learn whether it ran or was replayed; its body then returns
+/// `Once::Ran(value)`, or `value.into()`. Only a returned `Err` is a failure; a panic, a dropped future and a lost lease are
+/// crashes. `dblock::current_run()` is the run, in the body.
+///
+/// `#[distributed_lock]` below it takes further locks inside the run.
+#[proc_macro_attribute]
+pub fn run_once(args: TokenStream, item: TokenStream) -> TokenStream {
+    expand::attribute(Kind::Once, args.into(), item.into()).into()
 }

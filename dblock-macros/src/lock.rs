@@ -70,7 +70,7 @@ fn key(key: &Key, krate: &Path, scope: &Scope, errors: &mut Errors) -> KeyCode {
 }
 
 /// `&(expression)`, with the span of the expression.
-fn borrowed(value: &Expr) -> TokenStream {
+pub(crate) fn borrowed(value: &Expr) -> TokenStream {
     let tokens = value.to_token_stream();
     let (start, end) = ends(&tokens).unwrap_or_else(|| (Span::call_site(), Span::call_site()));
     let reference = quote_spanned!(start=> &);
@@ -100,16 +100,7 @@ pub(crate) fn under_lock(
         ..
     } = &locals;
     let options = options(lock, &private, function);
-    let (manager, given) = match &lock.manager {
-        Some(manager) => {
-            let manager = borrowed(manager);
-            (
-                quote!(let #manager_name = #private::manager(#manager);),
-                quote!(#private::Some(&#manager_name)),
-            )
-        }
-        None => (TokenStream::new(), quote!(#private::None)),
-    };
+    let (manager, given) = manager(lock, &private, manager_name);
     let block = in_braces_of(&function.body, body.clone());
     let future = quote_spanned!(function.body.span()=> async move);
     let run = match lock.keys {
@@ -143,6 +134,52 @@ pub(crate) fn under_lock(
         #manager
         let #options_name = #options;
         #result
+    }
+}
+
+/// Wraps a body in one run, whose result is remembered.
+pub(crate) fn under_run(
+    lock: &Args,
+    key: &TokenStream,
+    options: &TokenStream,
+    function: &Function,
+    output: &Output,
+    body: &TokenStream,
+) -> TokenStream {
+    let krate = &lock.krate;
+    let private = quote!(#krate::__private);
+    let locals = Locals::new();
+    let Locals {
+        key: key_name,
+        manager: manager_name,
+        options: options_name,
+        ..
+    } = &locals;
+    let (manager, given) = manager(lock, &private, manager_name);
+    let block = in_braces_of(&function.body, body.clone());
+    let future = quote_spanned!(function.body.span()=> async move);
+    let run = output.run_once(&private);
+    let result = quote!(#run(#given, #key_name, #options_name, #future #block).await);
+    let result = returned(lock, &private, output, &locals, &result);
+    quote! {
+        let #key_name = #key;
+        #manager
+        let #options_name = #options;
+        #result
+    }
+}
+
+/// The statement that makes the manager, and what is given to the runtime.
+fn manager(lock: &Args, private: &TokenStream, name: &Ident) -> (TokenStream, TokenStream) {
+    match &lock.manager {
+        Some(manager) => {
+            let manager = borrowed(manager);
+            (
+                quote!(let #name = #private::manager(#manager);),
+                quote!(#private::Some(&#name)),
+            )
+        }
+        None => (TokenStream::new(), quote!(#private::None)),
     }
 }
 

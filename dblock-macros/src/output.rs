@@ -43,6 +43,14 @@ impl Output {
         quote!(#open #ty #path)
     }
 
+    /// The function that runs a body once. It has the span of the type, so that "cannot be remembered" is reported there.
+    pub(crate) fn run_once(&self, private: &TokenStream) -> TokenStream {
+        let ty = &self.ty;
+        let path = quote_spanned!(self.start=> #private::run_once);
+        let close = quote_spanned!(self.end=> , _>);
+        quote!(#path::<#ty #close)
+    }
+
     /// Declares the type to the compiler before the body, so that a type error in the body points at the
     /// user's line. It also names the arguments that the block captures.
     pub(crate) fn declare(&self, krate: &Path, captured: &[Ident]) -> TokenStream {

@@ -113,6 +113,15 @@ impl Arguments {
             .or_else(|| suggest::closest(text, self.names()))
     }
 
+    /// Whether an argument is among them, perhaps misspelt or unreadable: then it is not reported as missing too.
+    pub(crate) fn has(&self, argument: &str, entries: &[Entry]) -> bool {
+        let is_it = |name: &Ident| self.meant(&name.unraw().to_string()) == Some(argument);
+        entries.iter().any(|entry| match entry {
+            Entry::Pair(pair) => is_it(&pair.name),
+            Entry::Broken(name) => name.as_ref().is_none_or(is_it),
+        })
+    }
+
     /// The error for an argument that does not exist.
     pub(crate) fn unknown(&self, name: &Ident) -> syn::Error {
         let text = name.unraw().to_string();

@@ -71,7 +71,7 @@ pin_project! {
     }
 }
 
-type Caught<F> = CatchUnwind<AssertUnwindSafe<Linked<Instrumented<F>>>>;
+pub(crate) type Caught<F> = CatchUnwind<AssertUnwindSafe<Linked<Instrumented<F>>>>;
 
 impl<A, F, Finish, L> Future for Run<A, F, Finish, L>
 where
@@ -115,7 +115,7 @@ where
 }
 
 /// Runs `body` under the locks: in the call chain, in a span for each, stopped on loss, and with its panic caught.
-fn inside<F: Future>(holds: &[Hold], body: F) -> Supervised<Caught<F>> {
+pub(crate) fn inside<F: Future>(holds: &[Hold], body: F) -> Supervised<Caught<F>> {
     let body = AssertUnwindSafe(linked(holds, body)).catch_unwind();
     supervise(holds.iter().map(Hold::lease), body)
 }

@@ -1,8 +1,13 @@
 //! The errors of the public API: busy, timeout, lost, store, shutdown and bad input are told apart.
 
+#[cfg(feature = "run_once")]
+mod run;
+
 use std::fmt::Write;
 use std::time::Duration;
 
+#[cfg(feature = "run_once")]
+pub use self::run::RunError;
 use crate::key::{InvalidKey, Key};
 use crate::store::{Holder, StoreError};
 
@@ -93,6 +98,16 @@ pub enum LockError {
     Shutdown {
         /// The key that was asked for, where one was involved.
         key: Option<Key>,
+    },
+    /// A call of `run_once` has neither a result of its body nor an earlier one.
+    #[cfg(feature = "run_once")]
+    #[error("the run {key:?} {reason}")]
+    #[non_exhaustive]
+    Run {
+        /// The key of the run.
+        key: Key,
+        /// Why, and what to do.
+        reason: RunError,
     },
     /// An attribute without `manager = …` ran where no manager is set.
     #[error(
@@ -204,6 +219,8 @@ impl LockError {
         match self {
             Self::Busy { .. } | Self::Timeout { .. } => true,
             Self::Store { source, .. } => source.is_retryable(),
+            #[cfg(feature = "run_once")]
+            Self::Run { reason, .. } => matches!(reason, RunError::NotYet { .. }),
             _ => false,
         }
     }
@@ -213,6 +230,8 @@ impl LockError {
         match self {
             Self::Busy { key, .. } | Self::Timeout { key, .. } | Self::Lost { key, .. } => Some(key),
             Self::Store { key, .. } | Self::Shutdown { key } => key.as_ref(),
+            #[cfg(feature = "run_once")]
+            Self::Run { key, .. } => Some(key),
             Self::NoManager | Self::Invalid { .. } => None,
         }
     }

@@ -114,7 +114,14 @@ pub(crate) async fn keep(holds: &[Hold], transaction: &mut dyn FenceConnection) 
     let Some(engine) = holds.first().map(Hold::engine) else {
         return Ok(());
     };
-    let leases = holds.iter().map(Hold::lease);
+    keep_leases(holds.iter().map(Hold::lease), engine, transaction).await
+}
+
+async fn keep_leases<'l>(
+    leases: impl Iterator<Item = &'l Lease> + Clone,
+    engine: &EngineHandle,
+    transaction: &mut dyn FenceConnection,
+) -> Result<(), LockError> {
     if leases.clone().any(Lease::keeps_hold_min) {
         return Err(no_hold_min());
     }
@@ -130,6 +137,34 @@ pub(crate) async fn keep(holds: &[Hold], transaction: &mut dyn FenceConnection) 
         lease.keep_in_transaction()?;
     }
     Ok(())
+}
+
+/// Writes the success of an attempt into the transaction, together with the end of its lock.
+#[cfg(feature = "run_once")]
+pub(crate) async fn complete(
+    lease: &Lease,
+    engine: &EngineHandle,
+    transaction: &mut dyn FenceConnection,
+    completion: &store::fence::Completion<'_>,
+) -> Result<(), LockError> {
+    keep_leases(std::iter::once(lease), engine, transaction).await?;
+    let source = check_of(lease, engine)?.source;
+    let written = match source.database {
+        #[cfg(feature = "postgres")]
+        Database::Postgres => store::postgres::complete_in(transaction, source, completion).await,
+        #[cfg(feature = "mysql")]
+        Database::MySql => store::mysql::complete_in(transaction, source, completion).await,
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite => store::sqlite::complete_in(transaction, source, completion).await,
+        #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+        _ => unreachable!("a fence source comes from a store that is compiled in"),
+    };
+    if written.map_err(|error| failed(lease, error))? {
+        return Ok(());
+    }
+    let message = "the transaction does not see the record of this attempt: its snapshot is older than the attempt; roll \
+                   it back and begin it in the body, before anything is read";
+    Err(failed(lease, StoreError::new(StoreErrorKind::Conflict, message)))
 }
 
 /// Right before the commit: the transaction must still be the one that keeps the lock. If the body swallowed an error that

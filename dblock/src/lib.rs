@@ -52,7 +52,8 @@
 //! builds it, and follows that runtime's paused time.
 //!
 //! # Features
-//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, TLS for the drivers as `tls-…`, and `metrics`, which
+//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, TLS for the drivers as `tls-…`, `run_once` for work
+//! whose outcome is remembered ([`LockManager::run_once`]), and `metrics`, which
 //! records through the crate of that name. Install its recorder before the first manager is built.
 //!
 //! The crate `dblock-conformance` has the suite for stores of your own.
@@ -72,6 +73,8 @@ mod key;
 mod manager;
 mod meter;
 mod multi_guard;
+#[cfg(feature = "run_once")]
+mod once;
 #[doc(hidden)]
 pub mod open;
 pub mod optimistic;
@@ -86,6 +89,8 @@ mod transaction;
 
 pub use builder::LockManagerBuilder;
 pub use current::{CurrentLock, current, current_locks, inherit};
+#[cfg(feature = "run_once")]
+pub use error::RunError;
 pub use error::{LockError, LostReason, TimeoutCause};
 #[cfg(feature = "sql")]
 pub use fence::FenceConnection;
@@ -94,12 +99,16 @@ pub use health::Health;
 pub use key::{InvalidKey, Key};
 pub use manager::{AlreadyInstalled, LockManager, install};
 pub use multi_guard::MultiLockGuard;
+#[cfg(feature = "run_once")]
+pub use once::{Fingerprint, OnCrash, Once, Remembered, Resolution, Run, RunOptions, RunRecord, current_run};
 pub use options::{LockOptions, OnLost};
 pub use source::StoreSource;
 pub use store::row::{InspectFilter, LockRow};
 #[cfg(feature = "sql")]
 pub use transaction::{LockedTransaction, begin};
 
+#[cfg(all(feature = "macros", feature = "run_once"))]
+pub use dblock_macros::run_once;
 #[cfg(feature = "macros")]
 pub use dblock_macros::{distributed_lock, optimistic_retry};
 

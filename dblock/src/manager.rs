@@ -202,8 +202,18 @@ impl LockManager {
             .map(|result| result.unwrap_or_else(|error| Err(error.into())))
     }
 
-    fn key(&self, key: &str) -> Result<Key, LockError> {
+    pub(crate) fn key(&self, key: &str) -> Result<Key, LockError> {
         Ok(Key::new(self.shared.namespace.as_deref(), key)?)
+    }
+
+    #[cfg(feature = "run_once")]
+    pub(crate) fn engine(&self) -> &EngineHandle {
+        &self.shared.engine
+    }
+
+    #[cfg(feature = "run_once")]
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.shared.namespace.as_deref()
     }
 
     /// The state of the manager, from memory: it asks the store nothing and costs next to nothing.

@@ -37,6 +37,8 @@ pub use std::time::Duration;
 pub use crate::optimistic::RetryOptions;
 pub use crate::optimistic::attribute::{Repeatable, Retry, Reusable};
 pub use crate::{LockError, LockManager, LockOptions, OnLost};
+#[cfg(feature = "run_once")]
+pub use crate::{OnCrash, RunOptions};
 
 /// The key of a template. A plain `String`, because `fmt::Arguments` may not live across an await of a
 /// future that is `Send`.
@@ -207,4 +209,67 @@ pub async fn end_in<T>(
         fence::keep(std::slice::from_ref(&hold.0), tx).await?;
     }
     Ok(value)
+}
+
+/// A return type that says whether a run succeeded.
+#[cfg(feature = "run_once")]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot say whether the run succeeded",
+    label = "expected `Result<_, E>` where `E: Display + From<dblock::LockError>`",
+    note = "only a returned `Err` is a failure, after which the body runs again"
+)]
+pub trait RunResult {
+    /// The value of a success.
+    type Value;
+    /// The error of a failure.
+    type Error;
+    /// As a result.
+    ///
+    /// # Errors
+    /// The body's own.
+    fn result(self) -> Result<Self::Value, Self::Error>;
+    /// From a result.
+    fn of(result: Result<Self::Value, Self::Error>) -> Self;
+}
+
+#[cfg(feature = "run_once")]
+#[diagnostic::do_not_recommend]
+impl<T, E> RunResult for Result<T, E> {
+    type Value = T;
+    type Error = E;
+
+    fn result(self) -> Self {
+        self
+    }
+
+    fn of(result: Self) -> Self {
+        result
+    }
+}
+
+/// Runs the body, unless an earlier run succeeded: then it gives the stored result.
+///
+/// # Errors
+/// Every reason for which there is neither.
+#[cfg(feature = "run_once")]
+pub async fn run_once<R, F>(
+    manager: Option<&LockManager>,
+    key: String,
+    options: RunOptions,
+    body: F,
+) -> Result<R, LockError>
+where
+    R: RunResult<Value: crate::Remembered, Error: fmt::Display>,
+    F: Future<Output = R>,
+{
+    let found;
+    let manager = match manager {
+        Some(manager) => manager,
+        None => {
+            found = LockManager::default_manager()?;
+            &found
+        }
+    };
+    let call = crate::once::OnceCall::new(manager, &key, options)?;
+    call.run(async |_| body.await.result()).await.map(R::of)
 }

@@ -358,6 +358,7 @@ impl Backend {
         if matches!(self.kind, Kind::Postgres | Kind::MySql) {
             self.execute("DROP TABLE IF EXISTS {table}").await;
             self.execute("DROP TABLE IF EXISTS {table}_version").await;
+            self.execute("DROP TABLE IF EXISTS {table}_record").await;
         }
     }
 }

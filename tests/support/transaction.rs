@@ -1,7 +1,7 @@
 //! A transaction of the application's, on any of the databases.
 
 use dblock::fence::FenceConnection;
-use dblock::{CurrentLock, LockError, LockGuard, MultiLockGuard};
+use dblock::{CurrentLock, LockError, LockGuard, MultiLockGuard, Run};
 use dblock_conformance::{End, FenceFixture};
 use sqlx::{AssertSqlSafe, MySql, Postgres, Sqlite};
 
@@ -88,6 +88,14 @@ impl Transaction {
     /// Those of the release.
     pub async fn release(&mut self, guard: LockGuard) -> Result<(), LockError> {
         on_any!(self, inner => guard.release_in(inner).await)
+    }
+
+    /// Completes a run with it.
+    ///
+    /// # Errors
+    /// Those of `complete_in`.
+    pub async fn complete(&mut self, run: &Run, value: &u32) -> Result<(), LockError> {
+        on_any!(self, inner => run.complete_in(inner, value).await)
     }
 
     /// Takes back what it has done.

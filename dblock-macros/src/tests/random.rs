@@ -119,7 +119,7 @@ fn check(args: &str, item: &str) {
     let tokens: Vec<_> = args.into_iter().collect();
     for end in 0..=tokens.len() {
         let args: TokenStream = tokens[..end].iter().cloned().collect();
-        for kind in [Kind::Lock, Kind::Retry] {
+        for kind in [Kind::Lock, Kind::Once, Kind::Retry] {
             assert!(item.is_empty() || !expand::attribute(kind, args.clone(), item.clone()).is_empty());
         }
     }

@@ -58,7 +58,7 @@ impl Lease {
         self.ownership.fence_token
     }
 
-    #[cfg(feature = "sql")]
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn id(&self) -> Uuid {
         self.ownership.lease_id
     }
@@ -282,7 +282,7 @@ impl Hold {
     }
 
     /// The transaction that kept the lease has committed: the key is free.
-    #[cfg(feature = "sql")]
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn committed(mut self) {
         self.left = true;
         let event = Event::Committed(Arc::clone(&self.lease.ownership));

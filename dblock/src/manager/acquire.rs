@@ -55,7 +55,7 @@ impl LockManager {
     }
 
     /// The text of the `holder` column: for people, and cut to fit.
-    fn holder(&self, function: Option<&'static str>) -> Arc<str> {
+    pub(crate) fn holder(&self, function: Option<&'static str>) -> Arc<str> {
         let Some(function) = function else {
             return Arc::clone(&self.shared.process);
         };

@@ -151,7 +151,8 @@ impl LockManager {
             .await
     }
 
-    /// Deletes the rows that have been unused for `idle`, and returns how many. It covers the whole table,
+    /// Deletes the rows that have been unused for `idle` and the records that are no longer remembered, and returns how
+    /// many. It covers the whole table,
     /// whatever the namespace, in small steps that leave half of the time to others. The manager does the
     /// same in the background: [`purge_after`](crate::LockManagerBuilder::purge_after) says what counts as used
     /// and why a purge is safe.

@@ -119,6 +119,33 @@ impl FenceCheck<'_> {
     }
 }
 
+/// The success of an attempt of `run_once`, to be written in the transaction.
+#[cfg(feature = "run_once")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Completion<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) fence_token: i64,
+    pub(crate) attempts: u32,
+    pub(crate) json: &'a str,
+    pub(crate) keep: Duration,
+}
+
+#[cfg(feature = "run_once")]
+impl Completion<'_> {
+    /// The statement `sql`, whose parameters are `$1` the key, `$2` the token, `$3` the attempts, `$4` the result, `$5` for
+    /// how many µs it is remembered.
+    pub(crate) fn statement(&self, database: Database, sql: &str) -> FenceStatement {
+        let values = [
+            self.key.as_str().to_owned(),
+            self.fence_token.to_string(),
+            self.attempts.to_string(),
+            self.json.to_owned(),
+            super::clock::micros(self.keep).to_string(),
+        ];
+        FenceStatement::new(database, sql, values)
+    }
+}
+
 /// The one row of an answer, or none.
 pub(crate) fn one_row(rows: Vec<String>) -> Result<Option<String>, StoreError> {
     let mut rows = rows.into_iter();

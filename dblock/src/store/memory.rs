@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use self::table::Table;
 use super::clock::micros;
+use super::record::{Record, RecordFilter, RecordWrite, Records};
 use super::{Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreFuture};
 use crate::key::Key;
 
@@ -152,6 +153,49 @@ impl Store for MemoryStore {
 
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async {})
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        Some(self)
+    }
+}
+
+impl Records for MemoryStore {
+    fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            {
+                let table = self.table();
+                let record = table.records.get(key);
+                Ok(record.map(|record| Record {
+                    now: table.now,
+                    ..record.clone()
+                }))
+            }
+        })
+    }
+
+    fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move { Ok(self.table().write_record(write)) })
+    }
+
+    fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
+        Box::pin(async move {
+            let table = self.table();
+            let records = table.records();
+            Ok(records
+                .filter(|record| record.key.as_str().starts_with(filter.key_prefix()))
+                .filter(|record| filter.wanted_state().is_none_or(|state| state == record.state))
+                .take(usize::try_from(filter.max_records()).unwrap_or(usize::MAX))
+                .collect())
+        })
+    }
+
+    fn purge<'a>(
+        &'a self,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(async move { Ok(self.table().purge_records(after, limit)) })
     }
 }
 

@@ -26,6 +26,7 @@ mod connections;
 mod error;
 #[cfg(feature = "sql")]
 pub(crate) mod fence;
+pub mod record;
 mod request;
 pub(crate) mod row;
 #[cfg(feature = "sql")]
@@ -60,6 +61,9 @@ pub use mysql::MySqlStore;
 #[cfg(feature = "postgres")]
 #[doc(hidden)]
 pub use postgres::PostgresStore;
+pub use record::{
+    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
+};
 pub(crate) use request::Kind;
 pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request};
 pub use row::{Holder, Successor};
@@ -185,6 +189,11 @@ pub trait Store: Debug + Send + Sync + 'static {
     fn fence_source(&self) -> Option<FenceSource> {
         None
     }
+
+    /// What remembers the runs of `run_once`; `None`, the default, for a store that keeps no records.
+    fn records(&self) -> Option<&dyn Records> {
+        None
+    }
 }
 
 /// The capabilities of a store.
@@ -231,6 +240,9 @@ pub struct FenceSource {
     pub(crate) database: Database,
     #[cfg_attr(not(feature = "sql"), allow(dead_code))]
     pub(crate) table: Arc<str>,
+    /// The quoted table of records.
+    #[cfg_attr(not(all(feature = "sql", feature = "run_once")), allow(dead_code))]
+    pub(crate) record_table: Arc<str>,
     /// How long the server lets the transaction idle after the check.
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
     pub(crate) idle_limit: Option<Duration>,

@@ -8,7 +8,13 @@ use super::error::{StoreError, StoreErrorKind};
 use super::table::{DEFAULT_TABLE, TableName};
 
 /// The version that the scripts in `migrations/` create.
-pub(crate) const SCHEMA_VERSION: i32 = 2;
+pub(crate) const SCHEMA_VERSION: i32 = 3;
+
+/// The oldest version whose lock table this client can use. Version 3 only adds the table of records.
+const LOCKS_SINCE: i32 = 2;
+
+/// The first version with a table of records.
+const RECORDS_SINCE: i32 = 3;
 
 /// The row of the version table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,19 +25,45 @@ pub(crate) struct SchemaVersion {
 
 /// Fails if this client cannot work with the schema that was found.
 pub(crate) fn check(found: Option<SchemaVersion>, table: &TableName) -> Result<(), StoreError> {
-    check_for(SCHEMA_VERSION, found, table)
+    check_for(SCHEMA_VERSION, LOCKS_SINCE, found, table)
 }
 
-/// As [`check`], for a client of schema version `client`.
-fn check_for(client: i32, found: Option<SchemaVersion>, table: &TableName) -> Result<(), StoreError> {
+/// Whether all scripts have been run.
+pub(crate) fn is_complete(found: Option<SchemaVersion>) -> bool {
+    found.is_some_and(|found| found.version >= SCHEMA_VERSION)
+}
+
+/// Whether there is a table of records.
+pub(crate) fn has_records(found: Option<SchemaVersion>) -> bool {
+    found.is_some_and(|found| found.version >= RECORDS_SINCE)
+}
+
+/// The error for a table of records that is not there.
+pub(crate) fn no_records(table: &TableName) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Schema,
+        format!(
+            "the table of records {table}_record is not there; call `LockManager::migrate`, build the manager with \
+             `auto_migrate(true)`, or run the script `…_record.sql` in the folder `migrations/` of the dblock crate"
+        ),
+    )
+}
+
+/// As [`check`], for a client of schema version `client` that needs at least version `oldest`.
+fn check_for(
+    client: i32,
+    oldest: i32,
+    found: Option<SchemaVersion>,
+    table: &TableName,
+) -> Result<(), StoreError> {
     let message = match found {
         None => format!(
             "the lock table {table} is not there; build the manager with `auto_migrate(true)`, call \
              `LockManager::migrate` on one from `LockManagerBuilder::start`, or run the \
              script in the folder `migrations/` of the dblock crate, which names the table {DEFAULT_TABLE}"
         ),
-        Some(found) if found.version < client => format!(
-            "the lock table {table} has schema version {}, older than the {client} that this program \
+        Some(found) if found.version < oldest => format!(
+            "the lock table {table} has schema version {}, older than the {oldest} that this program \
              needs; call `LockManager::migrate`",
             found.version
         ),
@@ -50,8 +82,10 @@ fn check_for(client: i32, found: Option<SchemaVersion>, table: &TableName) -> Re
 pub(crate) fn script_for(script: &str, table: &TableName, quote: char) -> String {
     script
         .replace("distributed_lock_version", "\u{1}")
+        .replace("distributed_lock_record", "\u{2}")
         .replace(DEFAULT_TABLE, &table.quoted(quote))
         .replace('\u{1}', &table.quoted_version(quote))
+        .replace('\u{2}', &table.quoted_record(quote))
 }
 
 #[cfg(test)]
@@ -78,6 +112,25 @@ mod tests {
         assert_eq!(say(version(SCHEMA_VERSION, 1)), Ok(()));
     }
 
+    #[test]
+    fn version_2_is_enough_for_locks_and_not_for_records() {
+        let table = TableName::parse("ops.locks").unwrap();
+        let found = |version| {
+            Some(SchemaVersion {
+                version,
+                min_client: 2,
+            })
+        };
+        assert!(check(found(2), &table).is_ok() && check(found(1), &table).is_err());
+        assert!(!is_complete(found(2)) && is_complete(found(3)) && !is_complete(None));
+        assert!(!has_records(found(2)) && has_records(found(3)) && !has_records(None));
+        let missing = no_records(&table).to_string();
+        assert!(
+            missing.contains("ops.locks_record is not there; call `LockManager::migrate`"),
+            "{missing}"
+        );
+    }
+
     /// Earlier clients follow other rules for the successor.
     #[test]
     fn a_client_of_version_1_is_refused() {
@@ -86,8 +139,8 @@ mod tests {
             version: 2,
             min_client: 2,
         });
-        assert!(check_for(2, migrated, &table).is_ok());
-        let message = check_for(1, migrated, &table).unwrap_err().to_string();
+        assert!(check_for(2, 2, migrated, &table).is_ok());
+        let message = check_for(1, 1, migrated, &table).unwrap_err().to_string();
         assert!(
             message.contains("needs clients of version 2 or later"),
             "{message}"
@@ -99,8 +152,12 @@ mod tests {
     fn scripts_are_rewritten_for_the_table() {
         let table = TableName::parse("ops.locks").unwrap();
         assert_eq!(
-            script_for("distributed_lock distributed_lock_version", &table, '`'),
-            "`ops`.`locks` `ops`.`locks_version`"
+            script_for(
+                "distributed_lock distributed_lock_version distributed_lock_record",
+                &table,
+                '`'
+            ),
+            "`ops`.`locks` `ops`.`locks_version` `ops`.`locks_record`"
         );
     }
 }

@@ -3,6 +3,8 @@
 use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
+use super::StoreError;
+use super::record::{Record, RecordState};
 use super::row::{LockRow, Successor};
 use super::schema::SchemaVersion;
 use crate::key::Key;
@@ -55,6 +57,43 @@ where
     })
 }
 
+/// The columns of a record, in the order in which they are selected.
+pub(crate) const RECORD_COLUMNS: &str = "record_key, state, attempts, fence_token, fingerprint, result, error, holder, \
+                                         started_at, finished_at, keep_until";
+
+/// The number of [`RECORD_COLUMNS`].
+pub(crate) const RECORD_WIDTH: usize = 11;
+
+/// A row of [`RECORD_COLUMNS`] that was read at `now`. The inner error is for a record of a later version.
+pub(crate) fn record<'r, R>(row: &'r R, key: Key, now: i64) -> Result<Result<Record, StoreError>, sqlx::Error>
+where
+    R: Row,
+    usize: ColumnIndex<R>,
+    i32: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    Uuid: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let state = match RecordState::parse(&row.try_get::<String, _>(1)?) {
+        Ok(state) => state,
+        Err(error) => return Ok(Err(error)),
+    };
+    Ok(Ok(Record {
+        key,
+        state,
+        attempts: u32::try_from(row.try_get::<i32, _>(2)?).map_err(unreadable)?,
+        fence_token: row.try_get(3)?,
+        fingerprint: row.try_get(4)?,
+        result: row.try_get(5)?,
+        error: row.try_get(6)?,
+        holder: row.try_get(7)?,
+        started_at: row.try_get(8)?,
+        finished_at: row.try_get(9)?,
+        keep_until: row.try_get(10)?,
+        now,
+    }))
+}
+
 /// The row of the version table.
 pub(crate) fn schema_version<'r, R>(row: &'r R) -> Result<SchemaVersion, sqlx::Error>
 where
@@ -85,5 +124,6 @@ mod tests {
     #[test]
     fn the_width_is_the_number_of_columns() {
         assert_eq!(COLUMNS.split(", ").count(), WIDTH);
+        assert_eq!(RECORD_COLUMNS.split(", ").count(), RECORD_WIDTH);
     }
 }

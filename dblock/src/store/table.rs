@@ -6,6 +6,9 @@ pub(crate) const DEFAULT_TABLE: &str = "distributed_lock";
 /// The suffix of the version table's name.
 const VERSION_SUFFIX: &str = "_version";
 
+/// The suffix of the name of the table of records. It is no longer than the other.
+const RECORD_SUFFIX: &str = "_record";
+
 /// PostgreSQL truncates longer names; MySQL allows one byte more.
 const MAX_PART_BYTES: usize = 63;
 
@@ -62,6 +65,11 @@ impl TableName {
     /// The version table for SQL text.
     pub(crate) fn quoted_version(&self, quote: char) -> String {
         self.quoted_with(quote, VERSION_SUFFIX)
+    }
+
+    /// The table of records for SQL text.
+    pub(crate) fn quoted_record(&self, quote: char) -> String {
+        self.quoted_with(quote, RECORD_SUFFIX)
     }
 
     fn quoted_with(&self, quote: char, suffix: &str) -> String {

@@ -60,7 +60,7 @@ impl ByHand {
                 .fetch_all(&mut self.admin)
                 .await
                 .unwrap();
-        assert_eq!(versions, [(2, 2)]);
+        assert_eq!(versions, [(3, 2)]);
     }
 
     async fn end(mut self) {

@@ -54,7 +54,7 @@ async fn a_table_of_version_1_is_upgraded_by_many_at_once_and_keeps_its_rows() {
             .fetch_all(&mut user)
             .await
             .unwrap();
-    assert_eq!(versions, [(2, 2)]);
+    assert_eq!(versions, [(3, 2)]);
     let old = row(&*store, "old").await.unwrap();
     assert_eq!((old.fence_token, old.fence_ceiling, old.next), (7, 8, None));
     let taken = one(&*store, &acquire("old", TTL)).await.unwrap();

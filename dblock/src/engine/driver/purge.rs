@@ -1,4 +1,5 @@
-//! Purges the rows of keys that nobody uses any more: in the background, and for operators.
+//! Purges the rows of keys that nobody uses any more, and the records that are no longer remembered: in the background,
+//! and for operators.
 //!
 //! Rows stay after a release, so a table with a key for each order would grow for ever. A pass walks over the table
 //! in small steps with pauses in between. It takes at most ten steps a second, which look at 5,000 rows, and keeps
@@ -63,10 +64,18 @@ pub(super) fn start(
         store,
         turn,
         idle: idle?,
+        part: Part::Rows,
         after: None,
         complained: false,
     };
     Some(AbortOnDropHandle::new(tokio::spawn(background.run())))
+}
+
+/// What a pass walks over: first the rows, then the records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Rows,
+    Records,
 }
 
 struct Background {
@@ -74,7 +83,9 @@ struct Background {
     /// One permit for each step: admin tasks run one at a time, because the other connections are for locks.
     turn: Arc<Semaphore>,
     idle: Duration,
-    /// The last key of the pass so far. After a failure the pass continues from there.
+    /// Where the pass is. After a failure it continues from there.
+    part: Part,
+    /// The last key of the part so far.
     after: Option<Key>,
     /// The last failure was logged.
     complained: bool,
@@ -92,6 +103,10 @@ impl Background {
                 }
                 Err(error) => {
                     self.complain(&error);
+                    if self.part == Part::Records {
+                        // Such as for a lack of rights, which must not keep the rows from being purged.
+                        (self.part, self.after) = (Part::Rows, None);
+                    }
                     PAUSE_AFTER_FAILURE
                 }
             };
@@ -105,13 +120,21 @@ impl Background {
         loop {
             let turn = self.turn.acquire().await;
             let start = Instant::now();
-            let purged = step(&*self.store, self.idle, self.after.as_ref()).await?;
+            let purged = step(&*self.store, self.part, self.idle, self.after.as_ref()).await?;
             drop(turn);
             self.complained = false;
             rows += purged.rows;
             self.after = purged.next;
-            if self.after.is_none() {
-                return Ok(rows);
+            match (&self.after, self.part) {
+                (Some(_), _) => {}
+                (None, Part::Rows) => {
+                    self.part = Part::Records;
+                    continue;
+                }
+                (None, Part::Records) => {
+                    self.part = Part::Rows;
+                    return Ok(rows);
+                }
             }
             sleep(SHORTEST_PAUSE.max(start.elapsed() * PAUSE_PER_STEP)).await;
         }
@@ -126,27 +149,50 @@ impl Background {
     }
 }
 
-async fn step(store: &dyn Store, idle: Duration, after: Option<&Key>) -> Result<Purged, StoreError> {
-    let step = timeout(STEP_TIMEOUT, store.purge(idle, after, STEP_ROWS));
-    step.await.unwrap_or_else(|_| {
+async fn step(
+    store: &dyn Store,
+    part: Part,
+    idle: Duration,
+    after: Option<&Key>,
+) -> Result<Purged, StoreError> {
+    let purging = match (part, store.records()) {
+        (Part::Rows, _) => store.purge(idle, after, STEP_ROWS),
+        (Part::Records, Some(records)) => records.purge(after, STEP_ROWS),
+        (Part::Records, None) => return Ok(Purged::default()),
+    };
+    let step = timeout(STEP_TIMEOUT, purging);
+    let purged = step.await.unwrap_or_else(|_| {
         let message = format!("the database has not purged {STEP_ROWS} rows within {STEP_TIMEOUT:?}");
         Err(StoreError::new(StoreErrorKind::Interrupted, message))
-    })
+    });
+    match purged {
+        // Whose role has no rights on the table of records has written none of them: others purge those.
+        Err(error) if part == Part::Records && error.kind() == StoreErrorKind::Refused => {
+            tracing::debug!(%error, "records are left to others to purge");
+            Ok(Purged::default())
+        }
+        purged => purged,
+    }
 }
 
 impl EngineHandle {
     /// Does a whole pass now. Each step is an admin task of its own, so that others can run in between.
     pub(crate) async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
         check(idle)?;
-        let (mut rows, mut after) = (0, None);
+        let (mut rows, mut part, mut after) = (0, Part::Rows, None);
         loop {
             let start = Instant::now();
             let from = after.take();
-            let purge = move |store: Arc<dyn Store>| async move { step(&*store, idle, from.as_ref()).await };
+            let purge =
+                move |store: Arc<dyn Store>| async move { step(&*store, part, idle, from.as_ref()).await };
             let purged = self.run(STEP_TIMEOUT * 2, purge).await?;
             rows += purged.rows;
             after = purged.next;
             let Some(last) = &after else {
+                if part == Part::Rows {
+                    part = Part::Records;
+                    continue;
+                }
                 tracing::info!(rows, ?idle, "purged idle rows");
                 return Ok(rows);
             };

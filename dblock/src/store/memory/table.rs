@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use crate::key::Key;
 use crate::store::clock::micros;
+use crate::store::record::{self, Record, RecordWrite};
 use crate::store::rules::carry_out;
 use crate::store::{LockRow, Outcome, Purged, Request, StoreError};
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) rows: BTreeMap<Key, LockRow>,
+    pub(super) records: BTreeMap<Key, Record>,
     /// The last reading of the clock. It never goes back, not even between runtimes.
     pub(super) now: i64,
 }
@@ -54,6 +56,47 @@ impl Table {
         }
         if looked_at.len() == limit {
             purged.next = looked_at.into_iter().next_back().map(|(key, _)| key);
+        }
+        purged
+    }
+
+    pub(super) fn write_record(&mut self, write: &RecordWrite) -> bool {
+        let found = self.records.get(&write.key);
+        let Some(record) = record::carry_out(&write.key, &write.change, found, self.now) else {
+            return false;
+        };
+        match record {
+            Some(record) => drop(self.records.insert(write.key.clone(), record)),
+            None => drop(self.records.remove(&write.key)),
+        }
+        let row = self.held(&write.key);
+        if let Some(row) = row.filter(|row| Some(row.lease_id) == write.ends()) {
+            row.reentrant_count = 0;
+            row.next = None;
+        }
+        true
+    }
+
+    /// The records, as they are now.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record> {
+        let now = self.now;
+        self.records.values().map(move |record| Record {
+            now,
+            ..record.clone()
+        })
+    }
+
+    pub(super) fn purge_records(&mut self, after: Option<&Key>, limit: u32) -> Purged {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let behind = |record: &Record| after.is_none_or(|after| record.key > *after);
+        let looked_at: Vec<_> = self.records().filter(behind).take(limit).collect();
+        let mut purged = Purged::default();
+        for record in looked_at.iter().filter(|record| record.is_forgotten()) {
+            self.records.remove(&record.key);
+            purged.rows += 1;
+        }
+        if looked_at.len() == limit {
+            purged.next = looked_at.into_iter().next_back().map(|record| record.key);
         }
         purged
     }

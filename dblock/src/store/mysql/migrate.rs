@@ -11,9 +11,10 @@ use crate::store::sql_row::schema_version;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The scripts from each schema version to the next. The first one creates version 1.
-const SCRIPTS: [&str; 2] = [
+const SCRIPTS: [&str; 3] = [
     include_str!("../../../migrations/mysql/0001_distributed_lock.sql"),
     include_str!("../../../migrations/mysql/0002_successor.sql"),
+    include_str!("../../../migrations/mysql/0003_record.sql"),
 ];
 
 /// How long a node waits for the migration of another one.
@@ -26,7 +27,7 @@ pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
 }
 
 /// The content of the version table; `None` when it or the lock table does not exist.
-async fn version(
+pub(super) async fn version(
     store: &MySqlStore,
     connection: &mut MySqlConnection,
 ) -> Result<Option<SchemaVersion>, StoreError> {
@@ -55,10 +56,9 @@ pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
 
 async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
     // Checked before the lock too: when nothing is to be done, the right to SELECT suffices.
-    if let Some(found) = version(store, connection).await?
-        && found.version >= schema::SCHEMA_VERSION
-    {
-        return schema::check(Some(found), &store.table);
+    let found = version(store, connection).await?;
+    if schema::is_complete(found) {
+        return schema::check(found, &store.table);
     }
     take_turn(store, connection).await?;
     let before = version(store, connection).await?;

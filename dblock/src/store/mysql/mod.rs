@@ -10,6 +10,7 @@ mod fence;
 mod migrate;
 mod one;
 mod purge;
+mod record;
 mod row;
 mod session;
 mod sql;
@@ -24,6 +25,8 @@ use uuid::Uuid;
 
 pub(crate) use self::error::{is_conflict, of_fence_check};
 pub(crate) use self::fence::{reads_release, release_in, verify};
+#[cfg(feature = "run_once")]
+pub(crate) use self::record::complete_in;
 
 use self::one::Statements;
 use self::session::Session;
@@ -33,8 +36,8 @@ use super::connections::{Connections, MAX_CONNECTIONS};
 use super::fence::FenceCheck;
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
-    StoreFuture,
+    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store,
+    StoreError, StoreFuture,
 };
 use crate::key::Key;
 
@@ -119,12 +122,17 @@ impl MySqlStore {
 
     /// The lock table with its database: a user's session may have selected another database.
     fn qualified_table(&self) -> String {
+        self.qualified(&self.table_sql)
+    }
+
+    /// A quoted table with its database.
+    fn qualified(&self, quoted: &str) -> String {
         // A lease exists, so there has been a connection.
         let options = self.options.latest();
         let database = options.as_ref().and_then(MySqlConnectOptions::get_database);
         match (self.table.schema(), database) {
-            (None, Some(database)) => format!("`{}`.{}", database.replace('`', "``"), self.table_sql),
-            _ => self.table_sql.clone(),
+            (None, Some(database)) => format!("`{}`.{quoted}", database.replace('`', "``")),
+            _ => quoted.to_owned(),
         }
     }
 }
@@ -189,7 +197,12 @@ impl Store for MySqlStore {
         Some(FenceSource {
             database: Database::MySql,
             table: Arc::from(self.qualified_table()),
+            record_table: Arc::from(self.qualified(&self.table.quoted_record('`'))),
             idle_limit: None,
         })
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        Some(self)
     }
 }

@@ -147,6 +147,17 @@ pub(super) fn reads_release(table: &str) -> String {
     )
 }
 
+/// The success of an attempt. `$1` key, `$2` token, `$3` attempts, `$4` result, `$5` keep, as text.
+#[cfg(feature = "run_once")]
+pub(super) fn complete_in(records: &str) -> String {
+    format!(
+        "UPDATE {records} SET state = 'succeeded', result = $4, error = NULL, finished_at = {CLOCK}, \
+             keep_until = {CLOCK} + CAST($5 AS SIGNED) \
+         WHERE record_key = $1 AND state = 'processing' AND fence_token = CAST($2 AS SIGNED) \
+             AND attempts = CAST($3 AS SIGNED)"
+    )
+}
+
 /// The keys for `IN (…)`; empty if there are none.
 pub(super) fn key_list<'a>(keys: impl Iterator<Item = &'a Key>) -> String {
     keys.map(|key| hex(key.as_str().as_bytes()))

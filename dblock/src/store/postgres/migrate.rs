@@ -16,7 +16,11 @@ const SESSION: [(&str, &str); 4] = [
     ("client_min_messages", "warning"),
 ];
 
-const SCRIPT: &str = include_str!("../../../migrations/postgres/0001_distributed_lock.sql");
+/// Each may be run again.
+const SCRIPT: &str = concat!(
+    include_str!("../../../migrations/postgres/0001_distributed_lock.sql"),
+    include_str!("../../../migrations/postgres/0002_record.sql"),
+);
 
 pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError> {
     let mut connection = store.connections.take_new().await?;
@@ -27,7 +31,10 @@ pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError
 }
 
 /// The content of the version table; `None` where a table or its row is missing.
-async fn version(store: &PostgresStore, on: &mut PgConnection) -> Result<Option<SchemaVersion>, sqlx::Error> {
+pub(super) async fn version(
+    store: &PostgresStore,
+    on: &mut PgConnection,
+) -> Result<Option<SchemaVersion>, sqlx::Error> {
     let rows = match Statement::new(&store.sql.version).fetch_in(on).await {
         Err(error) if error::is_missing_table(&error) => return Ok(None),
         answer => answer?,
@@ -48,7 +55,7 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
     let mut connection = connected.map_err(error::of_connect)?;
     let failed = |error| store.failed(error);
     let mut found = version(store, &mut connection).await.map_err(failed)?;
-    if found.is_none_or(|found| found.version < schema::SCHEMA_VERSION) {
+    if !schema::is_complete(found) {
         run_script(store, &mut connection).await?;
         found = version(store, &mut connection).await.map_err(failed)?;
     }
@@ -113,7 +120,8 @@ async fn in_its_schema(
     store: &PostgresStore,
     connection: &mut PgConnection,
 ) -> Result<Option<String>, sqlx::Error> {
-    let (table, version) = (store.table.quoted('"'), store.table.quoted_version('"'));
+    let table = store.table.quoted('"');
+    let others = [store.table.quoted_version('"'), store.table.quoted_record('"')];
     let find = format!(
         "SELECT coalesce(
             (SELECT relnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_class
@@ -124,6 +132,8 @@ async fn in_its_schema(
     let schema: Option<&str> = row.try_get(0)?;
     Ok(schema.map(|schema| {
         let script = script.replace(&table, &format!("{schema}.{table}"));
-        script.replace(&version, &format!("{schema}.{version}"))
+        others.iter().fold(script, |script, other| {
+            script.replace(other, &format!("{schema}.{other}"))
+        })
     }))
 }

@@ -12,6 +12,7 @@ mod fence;
 mod listen;
 mod migrate;
 mod purge;
+mod record;
 mod row;
 mod session;
 mod sql;
@@ -26,6 +27,8 @@ use uuid::Uuid;
 
 pub(crate) use self::error::{is_conflict, of_fence_check};
 pub(crate) use self::fence::{reads_release, release_in, verify};
+#[cfg(feature = "run_once")]
+pub(crate) use self::record::complete_in;
 
 use self::session::{Opener, Session};
 use super::busy_keys::BusyKeys;
@@ -34,8 +37,8 @@ use super::connections::{Connections, MAX_CONNECTIONS};
 use super::fence::FenceCheck;
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
-    StoreFuture, WakeUp,
+    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store,
+    StoreError, StoreFuture, WakeUp,
 };
 use crate::key::Key;
 
@@ -192,7 +195,12 @@ impl Store for PostgresStore {
         Some(FenceSource {
             database: Database::Postgres,
             table: self.table.quoted('"').into(),
+            record_table: self.table.quoted_record('"').into(),
             idle_limit: self.idle_limit,
         })
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        Some(self)
     }
 }

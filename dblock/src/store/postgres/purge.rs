@@ -34,7 +34,8 @@ pub(super) async fn purge(
     purged(row, limit).map_err(failed)
 }
 
-fn purged(row: &PgRow, limit: u32) -> Result<Purged, sqlx::Error> {
+/// The answer of a step.
+pub(super) fn purged(row: &PgRow, limit: u32) -> Result<Purged, sqlx::Error> {
     let (looked_at, gone): (i64, i64) = (row.try_get(0)?, row.try_get(2)?);
     let next = if looked_at < i64::from(limit) {
         None

@@ -75,7 +75,7 @@ from!(
 );
 
 impl<'q> Statement<'q> {
-    /// A statement with the text `sql`, whose parameters are `$1` to `$9`.
+    /// A statement with the text `sql`, whose parameters are `$1`, `$2` and so on.
     pub(super) fn new(sql: &Arc<str>) -> Self {
         Self {
             sql: Arc::clone(sql),
@@ -141,8 +141,9 @@ impl<'q> Statement<'q> {
         let mut parts = self.sql.split('$');
         let mut text = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let (digit, rest) = part.split_at(1);
-            let place: usize = digit.parse().expect("our SQL has $ only before a digit");
+            let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+            let (digits, rest) = part.split_at(digits);
+            let place: usize = digits.parse().expect("our SQL has $ only before a number");
             self.parameters[place - 1].write(&mut text);
             text.push_str(rest);
         }
@@ -214,6 +215,8 @@ mod tests {
             rest,
             "'true'::boolean,NULL::pg_catalog.uuid,'00000000-0000-0000-0000-000000000000'::pg_catalog.uuid"
         );
+        let tenth = text("$10$1", |s| (0..10).fold(s, |s, n| s.bind(n)));
+        assert_eq!(tenth, "'9'::integer'0'::integer");
         let arrays = text("$1,$2", |s| {
             s.bind(vec![Some(7_i64), None]).bind(Vec::<i32>::new())
         });

@@ -13,9 +13,10 @@ use crate::store::sql_row::schema_version;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The scripts from each schema version to the next. The first one creates version 1.
-const SCRIPTS: [&str; 2] = [
+const SCRIPTS: [&str; 3] = [
     include_str!("../../../migrations/sqlite/0001_distributed_lock.sql"),
     include_str!("../../../migrations/sqlite/0002_successor.sql"),
+    include_str!("../../../migrations/sqlite/0003_record.sql"),
 ];
 
 /// How long a migration waits for others in all. Longer than for a statement: a migration runs once, when the
@@ -51,7 +52,7 @@ impl SqliteStore {
     async fn upgrade(&self, connection: &mut SqliteConnection) -> Result<Option<SchemaVersion>, StoreError> {
         // Usually there is nothing to do, and then no write transaction is waited for.
         let found = self.version(connection).await?;
-        if schema::check(found, &self.table).is_ok() {
+        if schema::is_complete(found) {
             return Ok(found);
         }
         self.control(connection, BEGIN).await?;
@@ -68,7 +69,10 @@ impl SqliteStore {
         self.version(connection).await
     }
 
-    async fn version(&self, connection: &mut SqliteConnection) -> Result<Option<SchemaVersion>, StoreError> {
+    pub(super) async fn version(
+        &self,
+        connection: &mut SqliteConnection,
+    ) -> Result<Option<SchemaVersion>, StoreError> {
         match self.rows(connection, statement(&self.statements.version)).await {
             Err(error) if error.kind() == StoreErrorKind::Schema => Ok(None),
             Err(error) => Err(error),

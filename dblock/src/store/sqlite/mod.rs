@@ -8,6 +8,7 @@ mod error;
 mod fence;
 mod migrate;
 mod purge;
+mod record;
 mod row;
 mod session;
 mod sql;
@@ -20,14 +21,16 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 
 pub(crate) use self::error::{is_conflict, of_fence_check};
 pub(crate) use self::fence::{reads_release, release_in, verify};
+#[cfg(feature = "run_once")]
+pub(crate) use self::record::complete_in;
 
 use self::sql::Statements;
 use super::busy_keys::BusyKeys;
 use super::connections::Connections;
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError,
-    StoreFuture,
+    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store,
+    StoreError, StoreFuture,
 };
 use crate::key::Key;
 
@@ -124,8 +127,13 @@ impl Store for SqliteStore {
         Some(FenceSource {
             database: Database::Sqlite,
             table: self.table.quoted('"').into(),
+            record_table: self.table.quoted_record('"').into(),
             idle_limit: None,
         })
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        Some(self)
     }
 }
 

@@ -9,7 +9,13 @@
 //! An acquire, an extend and a release have a statement for the usual case. In any other case it changes nothing and
 //! returns no row. Then the rules decide, on a row that [`BEGIN`] keeps others from writing.
 
+mod record;
+
 use std::sync::Arc;
+
+pub(super) use self::record::RecordStatements;
+#[cfg(feature = "run_once")]
+pub(super) use self::record::complete_in;
 
 use crate::store::sql_row::{COLUMNS, WIDTH};
 use crate::store::table::TableName;
@@ -34,11 +40,14 @@ pub(super) struct Statements {
     pub(super) idle: Arc<str>,
     pub(super) purge: Arc<str>,
     pub(super) version: Arc<str>,
+    pub(super) end: Arc<str>,
+    pub(super) records: RecordStatements,
 }
 
 impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let version = table.quoted_version('"');
+        let records = RecordStatements::new(&table.quoted_record('"'));
         let table = &table.quoted('"');
         Self {
             take: take(table).into(),
@@ -51,6 +60,8 @@ impl Statements {
             inspect: inspect(table).into(),
             idle: idle_rows(table).into(),
             purge: purge(table).into(),
+            end: end(table).into(),
+            records,
             // The join fails if the lock table is missing.
             version: format!(
                 "SELECT v.version, v.min_client FROM {version} v \
@@ -105,6 +116,16 @@ fn free(table: &str) -> String {
         "UPDATE {table} SET reentrant_count = 0 \
          WHERE lock_key = $1 AND lease_id = $2 AND next_lease IS NULL AND {held} \
          RETURNING 1",
+        held = held()
+    )
+}
+
+/// $1 key, $2 lease. Frees a row that the lease holds, whether it names a successor or not.
+fn end(table: &str) -> String {
+    format!(
+        "UPDATE {table} SET reentrant_count = 0, next_lease = NULL, next_owner = NULL, next_holder = NULL, \
+             next_ttl = NULL, next_spare = NULL, next_since = NULL, next_until = NULL \
+         WHERE lock_key = $1 AND lease_id = $2 AND {held}",
         held = held()
     )
 }

@@ -31,10 +31,13 @@
 mod general;
 mod many;
 mod one;
+mod record;
 mod rest;
 
 use std::sync::Arc;
 
+#[cfg(feature = "run_once")]
+pub(super) use record::complete_in;
 pub(super) use rest::{BELOW_SAVEPOINT, NOT_IN_SNAPSHOT, RELEASED_WHOLE, reads_release, release_in, verify};
 
 use crate::store::table::TableName;
@@ -154,11 +157,13 @@ pub(super) struct Sql {
     pub(super) purge: Arc<str>,
     pub(super) channel: Arc<str>,
     pub(super) version: Arc<str>,
+    pub(super) records: record::Statements,
 }
 
 impl Sql {
     pub(super) fn new(table: &TableName) -> Self {
-        let (version_table, table) = (table.quoted_version('"'), table.quoted('"'));
+        let (version_table, record_table) = (table.quoted_version('"'), table.quoted_record('"'));
+        let table = table.quoted('"');
         Self {
             acquire: Statements {
                 one: one::acquire(&table).into(),
@@ -184,6 +189,7 @@ impl Sql {
             force_release_quiet: quiet(&rest::force_release(&table)).into(),
             purge: rest::purge(&table).into(),
             channel: format!("SELECT {}", channel(&table)).into(),
+            records: record::Statements::new(&record_table, &table),
             // The join fails if the lock table is missing.
             version: format!(
                 "SELECT v.version, v.min_client FROM {version_table} v \

@@ -155,7 +155,7 @@ fn snapshot() -> &'static str {
 }
 
 /// In a user's session, whose `search_path` may lead to other operators of the name.
-fn operator(name: &str) -> String {
+pub(super) fn operator(name: &str) -> String {
     format!("OPERATOR(pg_catalog.{name})")
 }
 

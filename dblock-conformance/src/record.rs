@@ -1,0 +1,325 @@
+//! Records of runs: each write needs the version that was read, what succeeded is final, and the outcome is written
+//! together with the end of the lease. A store that keeps no records passes.
+
+use std::time::Duration;
+
+use dblock::Key;
+use dblock::store::record::carry_out;
+use dblock::store::{
+    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
+    StoreErrorKind,
+};
+use uuid::Uuid;
+
+use super::Fixture;
+use super::context::{Asker, LONG, existing, granted, insist, key};
+
+/// For how long the records of these checks are remembered: over at once, or not during a check.
+const KEEPS: [Duration; 2] = [Duration::ZERO, LONG];
+
+const STATES: [RecordState; 3] = [
+    RecordState::Processing,
+    RecordState::Succeeded,
+    RecordState::Failed,
+];
+
+fn entry(state: RecordState, fence_token: i64, attempts: u32) -> RecordEntry {
+    RecordEntry {
+        state,
+        attempts,
+        fence_token,
+        fingerprint: None,
+        result: None,
+        error: None,
+        holder: "host/1 conformance::check".into(),
+        keep: LONG,
+    }
+}
+
+async fn read(records: &dyn Records, key: &Key) -> Option<Record> {
+    insist(|| records.read(key)).await
+}
+
+/// The record without the clock.
+fn timeless(record: Option<Record>) -> Option<Record> {
+    record.map(|mut record| {
+        record.now = 0;
+        record
+    })
+}
+
+async fn write(records: &dyn Records, write: &RecordWrite) -> bool {
+    insist(|| records.write(write)).await
+}
+
+async fn change(records: &dyn Records, key: &Key, change: RecordChange) -> bool {
+    write(records, &RecordWrite::new(key.clone(), change)).await
+}
+
+/// Random writes on a few records, each compared with [`carry_out`].
+pub async fn record_writes_are_carried_out_by_the_rules(fixture: &impl Fixture) {
+    let stores = [fixture.store().await, fixture.store().await];
+    let [Some(one), Some(other)] = [stores[0].records(), stores[1].records()] else {
+        return;
+    };
+    let keys: Vec<Key> = (0..3).map(|n| key(&format!("random record {n}"))).collect();
+    let texts = [
+        None,
+        Some("\"it's \u{1f510} \\u0000 \\\\ $1 ? {}\"".to_owned()),
+        Some("null".to_owned()),
+    ];
+    let (mut written, mut refused) = (0, 0);
+    for step in 0..300 {
+        let records = if fastrand::bool() { one } else { other };
+        let key = &keys[fastrand::usize(..keys.len())];
+        let mut new = entry(
+            STATES[fastrand::usize(..3)],
+            fastrand::i64(1..3),
+            fastrand::u32(1..3),
+        );
+        new.keep = KEEPS[fastrand::usize(..2)];
+        new.fingerprint = fastrand::bool().then(Uuid::now_v7);
+        new.result.clone_from(&texts[fastrand::usize(..3)]);
+        new.error.clone_from(&texts[fastrand::usize(..3)]);
+        let before = read(records, key).await;
+        let seen = before
+            .as_ref()
+            .filter(|_| fastrand::u8(..4) > 0)
+            .map(Record::version);
+        let expected = seen.unwrap_or(RecordVersion {
+            state: STATES[fastrand::usize(..3)],
+            fence_token: fastrand::i64(1..3),
+            attempts: fastrand::u32(1..3),
+        });
+        let change = match fastrand::u8(..4) {
+            0 => RecordChange::Insert(new),
+            1 => RecordChange::Delete(expected),
+            _ => RecordChange::Replace(expected, new),
+        };
+        let done = write(records, &RecordWrite::new(key.clone(), change.clone())).await;
+        let after = read(other, key).await;
+        // When it was written, as far as that can be seen.
+        let clock = after
+            .as_ref()
+            .map_or(0, |record| record.started_at.max(record.finished_at));
+        let clock = before.as_ref().map_or(clock, |before| clock.max(before.now));
+        let ruled = carry_out(key, &change, before.as_ref(), clock);
+        assert_eq!(done, ruled.is_some(), "step {step}: {change:?} on {before:?}");
+        let left = ruled.unwrap_or(before);
+        assert!(
+            about(left.as_ref(), after.as_ref()),
+            "step {step}: {change:?} left {after:?} instead of {left:?}"
+        );
+        if done {
+            written += 1;
+        } else {
+            refused += 1;
+        }
+    }
+    assert!(
+        written > 20 && refused > 20,
+        "{written} written, {refused} refused"
+    );
+}
+
+/// Whether a record is as the rules say, but for the moment of its last write.
+fn about(expected: Option<&Record>, found: Option<&Record>) -> bool {
+    let (Some(expected), Some(found)) = (expected, found) else {
+        return expected.is_none() && found.is_none();
+    };
+    let near = |a: i64, b: i64| (a == 0) == (b == 0) && a.abs_diff(b) < 60_000_000;
+    let mut same = found.clone();
+    same.started_at = expected.started_at;
+    same.finished_at = expected.finished_at;
+    same.keep_until = expected.keep_until;
+    same.now = expected.now;
+    same == *expected
+        && near(expected.started_at, found.started_at)
+        && near(expected.finished_at, found.finished_at)
+        && near(expected.keep_until, found.keep_until)
+}
+
+/// Of two writers that have read the same version, one writes.
+pub async fn record_is_written_by_one_of_two(fixture: &impl Fixture) {
+    let stores = [fixture.store().await, fixture.store().await];
+    let [Some(one), Some(other)] = [stores[0].records(), stores[1].records()] else {
+        return;
+    };
+    for round in 0..10 {
+        let key = key(&format!("race {round}"));
+        let begin = |token| {
+            RecordWrite::new(
+                key.clone(),
+                RecordChange::Insert(entry(RecordState::Processing, token, 1)),
+            )
+        };
+        let begins = [begin(1), begin(2)];
+        let (first, second) = tokio::join!(write(one, &begins[0]), write(other, &begins[1]));
+        assert!(first != second, "round {round}: {first} and {second}");
+        let winner = if first { 1 } else { 2 };
+        let begun = entry(RecordState::Processing, winner, 1).version();
+        let end =
+            |state| RecordWrite::new(key.clone(), RecordChange::Replace(begun, entry(state, winner, 1)));
+        let ends = [end(RecordState::Succeeded), end(RecordState::Failed)];
+        let (first, second) = tokio::join!(write(one, &ends[0]), write(other, &ends[1]));
+        assert!(first != second, "round {round}: {first} and {second}");
+        let state = if first {
+            RecordState::Succeeded
+        } else {
+            RecordState::Failed
+        };
+        assert_eq!(read(one, &key).await.map(|record| record.state), Some(state));
+    }
+}
+
+/// The outcome frees the row of the lease that it names, together with its successor, if that lease holds it.
+pub async fn record_ends_the_lease_that_it_names(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let Some(records) = store.records() else { return };
+    let holder = Asker::new("ended with its record");
+    let token = granted(&*store, holder.acquire(LONG)).await.fence_token;
+    store
+        .apply(&[Asker::new("ended with its record").queue(Duration::ZERO)])
+        .await;
+    let begun = entry(RecordState::Processing, token, 1);
+    assert!(change(records, &holder.key, RecordChange::Insert(begun.clone())).await);
+
+    let done = entry(RecordState::Succeeded, token, 1);
+    let mut end = RecordWrite::new(
+        holder.key.clone(),
+        RecordChange::Replace(begun.version(), done.clone()),
+    );
+    let mut of_another = end.clone();
+    of_another.change = RecordChange::Replace(
+        RecordVersion {
+            attempts: 2,
+            ..begun.version()
+        },
+        done.clone(),
+    );
+    of_another.release = Some(holder.lease_id);
+    assert!(!write(records, &of_another).await);
+    assert!(
+        existing(&*store, &holder.key).await.is_held(),
+        "the record was not written"
+    );
+
+    end.release = Some(holder.lease_id);
+    assert!(write(records, &end).await);
+    let row = existing(&*store, &holder.key).await;
+    assert!(!row.is_held() && row.next.is_none(), "{row:?}");
+    assert_eq!((row.fence_token, row.lease_id), (token, holder.lease_id));
+
+    let next = Asker::new("ended with its record");
+    granted(&*store, next.acquire(LONG)).await;
+    assert!(change(records, &holder.key, RecordChange::Delete(done.version())).await);
+    assert!(change(records, &holder.key, RecordChange::Insert(begun)).await);
+    assert!(write(records, &end).await, "success needs no live lease");
+    assert!(
+        existing(&*store, &holder.key).await.is_held(),
+        "the row is another one's"
+    );
+}
+
+/// What succeeded is not replaced while it is remembered, and it can be deleted.
+pub async fn record_of_a_success_is_final(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let Some(records) = store.records() else { return };
+    let key = key("final");
+    let done = entry(RecordState::Succeeded, 1, 1);
+    assert!(change(records, &key, RecordChange::Insert(done.clone())).await);
+    let before = timeless(read(records, &key).await);
+    for state in STATES {
+        let again = RecordChange::Replace(done.version(), entry(state, 2, 1));
+        assert!(!change(records, &key, again).await, "{state:?}");
+        assert_eq!(timeless(read(records, &key).await), before);
+    }
+    assert!(change(records, &key, RecordChange::Delete(done.version())).await);
+    assert_eq!(read(records, &key).await, None);
+    let over = RecordEntry {
+        keep: Duration::ZERO,
+        ..done.clone()
+    };
+    assert!(change(records, &key, RecordChange::Insert(over)).await);
+    assert!(
+        change(
+            records,
+            &key,
+            RecordChange::Replace(done.version(), entry(RecordState::Processing, 2, 1))
+        )
+        .await
+    );
+}
+
+/// Records are listed by prefix and state, in the order of their keys.
+pub async fn records_are_listed_by_prefix_and_state(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let Some(records) = store.records() else { return };
+    for (name, state) in [
+        ("list:b", RecordState::Failed),
+        ("list:a", RecordState::Succeeded),
+        ("list%c", RecordState::Failed),
+        ("lisT:d", RecordState::Failed),
+    ] {
+        assert!(change(records, &key(name), RecordChange::Insert(entry(state, 1, 1))).await);
+    }
+    let list = async |filter: RecordFilter| {
+        let found = insist(|| records.list(&filter)).await;
+        found
+            .iter()
+            .map(|record| record.key.as_str().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        list(RecordFilter::new().prefix("list:")).await,
+        ["list:a", "list:b"]
+    );
+    assert_eq!(
+        list(RecordFilter::new().prefix("list").limit(2)).await,
+        ["list%c", "list:a"]
+    );
+    let failed = RecordFilter::new().prefix("lis").state(RecordState::Failed);
+    assert_eq!(list(failed).await, ["lisT:d", "list%c", "list:b"]);
+}
+
+/// Records that are no longer remembered go, in steps, and what is processing stays.
+pub async fn purge_of_records_spares_what_is_processing(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let Some(records) = store.records() else { return };
+    for (n, state) in STATES.into_iter().chain(STATES).enumerate() {
+        let new = RecordEntry {
+            keep: KEEPS[n / 3],
+            ..entry(state, 1, 1)
+        };
+        assert!(change(records, &key(&format!("purge {n}")), RecordChange::Insert(new)).await);
+    }
+    let (mut gone, mut after) = (0, None);
+    loop {
+        let step = insist(|| records.purge(after.as_ref(), 2)).await;
+        assert!(step.rows <= 2, "{step:?}");
+        gone += step.rows;
+        match step.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    let filter = RecordFilter::new().prefix("purge ");
+    let left = insist(|| records.list(&filter)).await;
+    let left: Vec<_> = left.iter().map(|record| record.key.as_str()).collect();
+    assert_eq!(left, ["purge 0", "purge 3", "purge 4", "purge 5"]);
+    assert_eq!(gone, 2);
+}
+
+/// Where the tables are missing, the error says how they are made, and a purge has nothing to do.
+pub async fn missing_records_name_the_remedy(fixture: &impl Fixture) {
+    let Some(store) = fixture.bare().await else { return };
+    let Some(records) = store.records() else { return };
+    let key = key("a");
+    let error = records.read(&key).await.expect_err("there is no table");
+    assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
+    assert!(error.to_string().contains("LockManager::migrate"), "{error}");
+    let begin = RecordWrite::new(key, RecordChange::Insert(entry(RecordState::Processing, 1, 1)));
+    let error = records.write(&begin).await.expect_err("there is no table");
+    assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
+    assert_eq!(insist(|| records.purge(None, 10)).await.rows, 0);
+}

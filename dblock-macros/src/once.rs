@@ -1,0 +1,253 @@
+//! The attribute `#[run_once]`: its arguments, and the `RunOptions` that they make.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::ext::IdentExt;
+use syn::{Expr, ExprLit, Lit};
+
+use crate::args::Args;
+use crate::errors::Errors;
+use crate::function::Function;
+use crate::lock::borrowed;
+use crate::options::options;
+use crate::pairs::{self, Arguments, Pair};
+use crate::suggest;
+use crate::values::{self, Length};
+
+/// The arguments, in the order of the reference.
+const ARGUMENTS: Arguments = Arguments {
+    examples: &[
+        ("key", "key = \"pay:{req.id}\""),
+        ("remember", "remember = \"24h\""),
+        ("on_crash", "on_crash = \"stop\""),
+        ("fingerprint", "fingerprint = req"),
+        ("max_attempts", "max_attempts = 5"),
+        ("backoff", "backoff = \"10s\""),
+        ("ttl", "ttl = \"30s\""),
+        ("wait", "wait = \"5s\""),
+        ("manager", "manager = self.locks"),
+        ("renew", "renew = false"),
+        ("max_hold", "max_hold = \"10m\""),
+        ("on_busy", "on_busy = Ok(receipt)"),
+        ("on_error", "on_error = |error| Err(error.into())"),
+        ("crate", "crate = my_framework::dblock"),
+    ],
+    elsewhere: &[
+        ("timeout", "wait"),
+        ("lease", "ttl"),
+        ("id", "key"),
+        ("idempotency_key", "key"),
+        ("name", "key"),
+        ("retention", "remember"),
+        ("expires", "remember"),
+        ("keep", "remember"),
+        ("payload", "fingerprint"),
+        ("hash", "fingerprint"),
+        ("retries", "max_attempts"),
+        ("attempts", "max_attempts"),
+        ("locks", "manager"),
+        ("pool", "manager"),
+    ],
+    of_bare_text: "key",
+    such_as: "remember = \"24h\"",
+};
+
+/// For a function that returns nothing.
+pub(crate) const NEEDS_RESULT: &str = "this function returns nothing, so it cannot say whether the run succeeded; return `Result<(), E>` \
+    where `E: Display + From<dblock::LockError>`";
+
+const MISSING_ON_CRASH: &str = "`on_crash` is missing: the process may die in the middle of the body, and then nobody knows how far \
+    it came. Write `on_crash = \"retry\"` (it runs again), `on_crash = \"stop\"` (calls fail until somebody decides), or \
+    `on_crash = \"complete_in\"` (all its work is in the transaction that it gives to `Run::complete_in`)";
+
+/// What a crash leads to.
+#[derive(Clone, Copy)]
+enum OnCrash {
+    Retry,
+    Stop,
+    CompleteIn,
+}
+
+/// The arguments of one attribute.
+pub(crate) struct RunArgs {
+    pub(crate) lock: Args,
+    remember: Option<Length>,
+    on_crash: Option<OnCrash>,
+    fingerprint: Option<Expr>,
+    max_attempts: Option<Expr>,
+    backoff: Option<Length>,
+}
+
+impl RunArgs {
+    /// Reads the text between the parentheses of the attribute. A missing argument is reported at `attribute`.
+    pub(crate) fn parse(tokens: TokenStream, attribute: Span, errors: &mut Errors) -> Self {
+        let mut args = Self {
+            lock: Args::none(),
+            remember: None,
+            on_crash: None,
+            fingerprint: None,
+            max_attempts: None,
+            backoff: None,
+        };
+        let entries = ARGUMENTS.read(tokens, errors);
+        for (argument, missing) in [
+            (
+                "key",
+                "`key` is missing; name what runs once, such as `key = \"pay:{req.id}\"`",
+            ),
+            (
+                "remember",
+                "`remember` is missing; say for how long the outcome is kept, such as `remember = \"24h\"`",
+            ),
+            ("on_crash", MISSING_ON_CRASH),
+        ] {
+            if !ARGUMENTS.has(argument, &entries) {
+                errors.push(syn::Error::new(attribute, missing));
+            }
+        }
+        for pair in pairs::first_of_each(entries, errors) {
+            let result = args.set(&pair);
+            errors.take(result);
+        }
+        args
+    }
+
+    fn set(&mut self, pair: &Pair) -> syn::Result<()> {
+        let value = &pair.value;
+        match pair.name.unraw().to_string().as_str() {
+            "remember" => self.remember = Some(values::length("remember", value)?),
+            "on_crash" => self.on_crash = Some(on_crash(value)?),
+            "fingerprint" => {
+                let fingerprint = values::no_literal(value, "an argument, such as `fingerprint = req`")?;
+                self.fingerprint = Some(fingerprint);
+            }
+            "max_attempts" => self.max_attempts = Some(max_attempts(value)?),
+            "backoff" => self.backoff = Some(values::length("backoff", value)?),
+            "key" | "ttl" | "wait" | "manager" | "renew" | "max_hold" | "on_busy" | "on_error" | "crate" => {
+                self.lock.set(pair)?;
+            }
+            "hold_min" => {
+                return Err(syn::Error::new(
+                    pair.name.span(),
+                    "a run takes no `hold_min`: while its outcome is remembered, it does not run again anyway; remove it",
+                ));
+            }
+            _ => return Err(ARGUMENTS.unknown(&pair.name)),
+        }
+        Ok(())
+    }
+
+    /// `RunOptions::new(…)`, with a call for each argument that was given.
+    pub(crate) fn options(&self, private: &TokenStream, function: &Function) -> TokenStream {
+        let (Some(remember), Some(on_crash)) = (&self.remember, self.on_crash) else {
+            return TokenStream::new();
+        };
+        let remember = remember.to_code(private);
+        let on_crash = match on_crash {
+            OnCrash::Retry => quote!(Retry),
+            OnCrash::Stop => quote!(Stop),
+            OnCrash::CompleteIn => quote!(CompleteIn),
+        };
+        let lock = options(&self.lock, private, function);
+        let mut options =
+            quote!(#private::RunOptions::new(#remember, #private::OnCrash::#on_crash).lock(#lock));
+        if let Some(fingerprint) = &self.fingerprint {
+            let fingerprint = borrowed(fingerprint);
+            options.extend(quote!(.fingerprint(#fingerprint)));
+        }
+        if let Some(attempts) = &self.max_attempts {
+            let attempts = attempts.to_token_stream();
+            options.extend(quote!(.max_attempts(#attempts)));
+        }
+        if let Some(backoff) = &self.backoff {
+            let backoff = backoff.to_code(private);
+            options.extend(quote!(.backoff(#backoff)));
+        }
+        options
+    }
+}
+
+fn on_crash(value: &Expr) -> syn::Result<OnCrash> {
+    const ACCEPTED: &str = "Expected \"retry\" (the body runs again), \"stop\" (calls fail until somebody decides) or \
+                            \"complete_in\" (all work is in the transaction that is given to `Run::complete_in`)";
+    let message = match value {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text), ..
+        }) => match text.value().as_str() {
+            "retry" => return Ok(OnCrash::Retry),
+            "stop" => return Ok(OnCrash::Stop),
+            "complete_in" => return Ok(OnCrash::CompleteIn),
+            other => {
+                let near = suggest::closest(other, ["retry", "stop", "complete_in"]);
+                let hint = near
+                    .map(|near| format!("Did you mean \"{near}\"? "))
+                    .unwrap_or_default();
+                format!("unknown on_crash \"{other}\". {hint}{ACCEPTED}")
+            }
+        },
+        _ => format!("`on_crash` is a string. {ACCEPTED}"),
+    };
+    Err(syn::Error::new_spanned(value, message))
+}
+
+fn max_attempts(value: &Expr) -> syn::Result<Expr> {
+    match value {
+        Expr::Lit(ExprLit {
+            lit: Lit::Int(number),
+            ..
+        }) if number.base10_parse::<u64>().is_ok_and(|n| n == 0) => Err(syn::Error::new(
+            number.span(),
+            "with zero attempts the body never runs; give it at least 1, or leave `max_attempts` out for no limit",
+        )),
+        Expr::Lit(ExprLit { lit: Lit::Int(_), .. }) => Ok(value.clone()),
+        Expr::Lit(_) => Err(syn::Error::new_spanned(
+            value,
+            "`max_attempts` is a number, such as `max_attempts = 5`",
+        )),
+        _ => Ok(value.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(tokens: &str) -> Vec<String> {
+        let mut errors = Errors::default();
+        RunArgs::parse(tokens.parse().unwrap(), Span::call_site(), &mut errors);
+        let errors = errors.finish().err();
+        errors
+            .into_iter()
+            .flatten()
+            .map(|error| error.to_string())
+            .collect()
+    }
+
+    #[test]
+    fn the_examples_in_messages_are_accepted() {
+        let needed = ["key", "remember", "on_crash"];
+        let given: Vec<_> = ARGUMENTS.examples.iter().take(needed.len()).collect();
+        for (name, example) in ARGUMENTS.examples {
+            let others = given.iter().filter(|(other, _)| other != name);
+            let others: Vec<_> = others.map(|(_, example)| *example).collect();
+            let found = messages(&format!("{}, {example}", others.join(", ")));
+            assert!(found.is_empty(), "{example}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said_at_once() {
+        let found = messages("");
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(
+            found
+                .iter()
+                .any(|message| message.contains("on_crash = \"retry\"")),
+            "{found:?}"
+        );
+        assert_eq!(
+            messages("key = \"a\", remember = \"1h\", on_crahs = \"stop\"").len(),
+            1
+        );
+    }
+}

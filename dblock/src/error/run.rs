@@ -1,0 +1,90 @@
+//! Why a run was not carried out, or why its outcome is not known.
+
+use std::time::Duration;
+
+use super::rounded;
+use crate::store::StoreError;
+
+/// Why a call of `run_once` has no result of its body, nor an earlier one. In [`LockError::Run`](crate::LockError::Run).
+///
+/// No message repeats a result or an error of a body: they may contain secrets.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The key was used for other work before. Nothing ran.
+    #[error(
+        "was asked for with another fingerprint: its key belongs to other work while that is remembered; use a key of \
+         its own"
+    )]
+    KeyReused,
+    /// An attempt crashed, and `on_crash` is "stop". Nothing ran.
+    #[error(
+        "is in doubt: attempt {attempt} by {holder} began {:?} ago and ended without an outcome; find out what it did, then \
+         call `LockManager::resolve`",
+        rounded(*since)
+    )]
+    #[non_exhaustive]
+    InDoubt {
+        /// Which attempt crashed, from 1.
+        attempt: u32,
+        /// Its host, process and function.
+        holder: String,
+        /// How long ago it began, by the store's clock.
+        since: Duration,
+    },
+    /// `max_attempts` attempts failed or crashed. Nothing ran.
+    #[error(
+        "has begun {attempts} times without success, and `max_attempts` allows no more; `LockManager::record` has the last \
+         error, and `LockManager::resolve` lets it run again"
+    )]
+    #[non_exhaustive]
+    GaveUp {
+        /// How many attempts began.
+        attempts: u32,
+    },
+    /// It failed a short time ago, and `backoff` is not over. Nothing ran. Worth trying again.
+    #[error("has failed and may run again in {:?}", rounded(*retry_after))]
+    #[non_exhaustive]
+    NotYet {
+        /// After how long it may run again.
+        retry_after: Duration,
+    },
+    /// It succeeded, and its stored result is not of this type. Nothing ran: the work is done.
+    #[error(
+        "succeeded, but its stored result does not decode ({what}): the type has changed; read it with the old type, or \
+         call `LockManager::forget` to let it run again"
+    )]
+    #[non_exhaustive]
+    Undecodable {
+        /// Where reading failed, and as which type.
+        what: String,
+    },
+    /// It succeeded, and its result could not be kept at that time. Nothing ran: the work is done.
+    #[error("succeeded, but its result was not stored: {why}")]
+    #[non_exhaustive]
+    NotStored {
+        /// Why the result could not be kept.
+        why: String,
+    },
+    /// The value for `complete_in` cannot be kept. Nothing was written: roll the transaction back, or complete it with
+    /// another value.
+    #[error("cannot be completed with this result: {why}")]
+    #[non_exhaustive]
+    NotStorable {
+        /// Why it cannot be kept.
+        why: String,
+    },
+    /// The body called `complete_in` and returned `Ok`, but its transaction was not committed. The next call runs again.
+    #[error(
+        "called `complete_in` without committing that transaction, so nothing of it stands; commit it in the body"
+    )]
+    NotCommitted,
+    /// The body is done, and the store did not confirm the record: it may be written or not. Where it is not, the next call
+    /// finds a crashed attempt.
+    #[error("is done, but it is not known whether its outcome is recorded: {source}")]
+    #[non_exhaustive]
+    Unrecorded {
+        /// The store's error.
+        source: StoreError,
+    },
+}

@@ -1,0 +1,229 @@
+//! What a call does about the record that it finds. No I/O.
+//!
+//! | record | before the lock | under the lock |
+//! |---|---|---|
+//! | none, or no longer remembered | run, attempt 1 | the same |
+//! | any other, with another fingerprint | refuse: `KeyReused` | the same |
+//! | succeeded | replay | the same |
+//! | failed, attempts used up | refuse: `GaveUp` | the same |
+//! | failed, within the back-off | refuse: `NotYet` | the same |
+//! | failed otherwise | run, the next attempt | the same |
+//! | processing | ask for the lock | crashed: run the next attempt, or refuse: `InDoubt`, `GaveUp` |
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::options::{OnCrash, RunOptions};
+use crate::error::RunError;
+use crate::store::clock::{micros, until};
+use crate::store::record::{Record, RecordState, RecordVersion};
+
+/// The longest pause between two attempts.
+const LONGEST_BACKOFF: Duration = Duration::from_hours(24);
+
+/// What to do about a record.
+#[derive(Debug)]
+pub(super) enum Decision {
+    /// Begin an attempt, in the place of the record of that version.
+    Run {
+        expected: Option<RecordVersion>,
+        attempt: u32,
+    },
+    /// Answer with its result.
+    Replay(Record),
+    /// Somebody runs, or crashed: who has the lock knows.
+    Processing(Record),
+    Refuse(RunError),
+}
+
+/// Decides without the lock.
+pub(super) fn decide(found: Option<Record>, options: &RunOptions, fingerprint: Option<Uuid>) -> Decision {
+    let Some(record) = found else {
+        return Decision::Run {
+            expected: None,
+            attempt: 1,
+        };
+    };
+    if record.is_forgotten() {
+        return Decision::Run {
+            expected: Some(record.version()),
+            attempt: 1,
+        };
+    }
+    let differs = |known: Uuid| fingerprint.is_some_and(|asked| asked != known);
+    if record.fingerprint.is_some_and(differs) {
+        return Decision::Refuse(RunError::KeyReused);
+    }
+    match record.state {
+        RecordState::Succeeded => Decision::Replay(record),
+        RecordState::Processing => Decision::Processing(record),
+        RecordState::Failed => {
+            let retry_after = until(
+                record
+                    .finished_at
+                    .saturating_add(backoff(options.backoff, record.attempts)),
+                record.now,
+            );
+            match again(&record, options) {
+                Decision::Run { .. } if !retry_after.is_zero() => {
+                    Decision::Refuse(RunError::NotYet { retry_after })
+                }
+                decision => decision,
+            }
+        }
+    }
+}
+
+/// Decides for who has the lock: then a record that is processing is that of a crash.
+pub(super) fn decide_inside(
+    found: Option<Record>,
+    options: &RunOptions,
+    fingerprint: Option<Uuid>,
+) -> Decision {
+    match decide(found, options, fingerprint) {
+        Decision::Processing(record) if options.on_crash == OnCrash::Stop => {
+            Decision::Refuse(RunError::InDoubt {
+                attempt: record.attempts,
+                since: until(record.now, record.started_at),
+                holder: record.holder,
+            })
+        }
+        Decision::Processing(record) => again(&record, options),
+        decision => decision,
+    }
+}
+
+/// The next attempt, if there may be one.
+fn again(record: &Record, options: &RunOptions) -> Decision {
+    if options.max_attempts.is_some_and(|most| record.attempts >= most) {
+        return Decision::Refuse(RunError::GaveUp {
+            attempts: record.attempts,
+        });
+    }
+    Decision::Run {
+        expected: Some(record.version()),
+        attempt: record.attempts.saturating_add(1),
+    }
+}
+
+/// The pause after the given number of attempts, in µs.
+fn backoff(first: Duration, attempts: u32) -> i64 {
+    let doubled = 2_u32.saturating_pow(attempts.saturating_sub(1));
+    micros(first.saturating_mul(doubled).min(LONGEST_BACKOFF.max(first)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+
+    const NOW: i64 = 1_000_000_000;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn record(state: RecordState) -> Record {
+        Record {
+            key: Key::new(None, "k").unwrap(),
+            state,
+            attempts: 2,
+            fence_token: 7,
+            fingerprint: Some(Uuid::nil()),
+            result: None,
+            error: None,
+            holder: "host/1".into(),
+            started_at: NOW - 3_000_000,
+            finished_at: NOW - 1_000_000,
+            keep_until: NOW + 1,
+            now: NOW,
+        }
+    }
+
+    fn options(on_crash: OnCrash) -> RunOptions {
+        RunOptions::new(SECOND, on_crash)
+    }
+
+    /// The attempt that runs.
+    fn attempt(decision: &Decision) -> Option<u32> {
+        match decision {
+            Decision::Run { attempt, .. } => Some(*attempt),
+            _ => None,
+        }
+    }
+
+    fn refused(decision: Decision) -> RunError {
+        match decision {
+            Decision::Refuse(error) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_absent_or_forgotten_runs_as_the_first_attempt() {
+        let options = options(OnCrash::Stop).max_attempts(1);
+        assert_eq!(attempt(&decide(None, &options, None)), Some(1));
+        for state in [RecordState::Succeeded, RecordState::Failed] {
+            let old = Record {
+                keep_until: NOW,
+                ..record(state)
+            };
+            let other = Some(Uuid::max());
+            assert_eq!(attempt(&decide(Some(old), &options, other)), Some(1));
+        }
+    }
+
+    #[test]
+    fn another_fingerprint_is_refused_in_every_state() {
+        let options = options(OnCrash::Retry);
+        for state in [
+            RecordState::Processing,
+            RecordState::Succeeded,
+            RecordState::Failed,
+        ] {
+            let error = refused(decide(Some(record(state)), &options, Some(Uuid::max())));
+            assert!(matches!(error, RunError::KeyReused));
+            for same in [None, Some(Uuid::nil())] {
+                let decision = decide(Some(record(state)), &options, same);
+                assert!(!matches!(decision, Decision::Refuse(_)), "{decision:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_failed_runs_again_after_its_backoff_until_its_attempts_are_used_up() {
+        let options = options(OnCrash::Stop);
+        let failed = || Some(record(RecordState::Failed));
+        assert_eq!(attempt(&decide(failed(), &options, None)), Some(3));
+        let later = options.clone().backoff(SECOND);
+        let error = refused(decide(failed(), &later, None));
+        assert!(
+            matches!(error, RunError::NotYet { retry_after } if retry_after == SECOND),
+            "doubled: {error:?}"
+        );
+        let never = later.max_attempts(2);
+        let error = refused(decide(failed(), &never, None));
+        assert!(matches!(error, RunError::GaveUp { attempts: 2 }), "{error:?}");
+        assert_eq!(backoff(SECOND, 1), 1_000_000);
+        assert_eq!(backoff(SECOND, u32::MAX), micros(LONGEST_BACKOFF));
+        assert_eq!(backoff(LONGEST_BACKOFF * 2, 9), micros(LONGEST_BACKOFF * 2));
+    }
+
+    #[test]
+    fn who_has_the_lock_finds_a_crash() {
+        let crashed = || Some(record(RecordState::Processing));
+        let stop = options(OnCrash::Stop);
+        assert!(matches!(decide(crashed(), &stop, None), Decision::Processing(_)));
+        let error = refused(decide_inside(crashed(), &stop, None));
+        assert!(
+            matches!(&error, RunError::InDoubt { attempt: 2, since, .. } if *since == SECOND * 3),
+            "{error:?}"
+        );
+        for on_crash in [OnCrash::Retry, OnCrash::CompleteIn] {
+            let again = options(on_crash);
+            assert_eq!(attempt(&decide_inside(crashed(), &again, None)), Some(3));
+            let error = refused(decide_inside(crashed(), &again.max_attempts(2), None));
+            assert!(matches!(error, RunError::GaveUp { .. }));
+        }
+        let done = Some(record(RecordState::Succeeded));
+        assert!(matches!(decide_inside(done, &stop, None), Decision::Replay(_)));
+    }
+}

@@ -1,0 +1,123 @@
+//! Running something once: the lock that remembers the outcome.
+//!
+//! A call reads the record, takes the lock of the key, writes "processing", runs the body, and writes the outcome together
+//! with the release. [`decide`] has what is done about each record, [`crate::store::record`] how records are written.
+//!
+//! | ends after | record | the next call |
+//! |---|---|---|
+//! | the read, or the lock | as it was | runs |
+//! | "processing" is written, or in the body | processing, and nobody has the lock | `on_crash` decides |
+//! | the outcome is written, with the release | succeeded or failed | replays, or runs the next attempt |
+//! | `complete_in`, before the commit | processing: nothing of the transaction stands | `on_crash` decides |
+//! | the commit of that transaction | succeeded | replays |
+//!
+//! Every write names the state, the token and the number of attempts that it expects. So an attempt that was paused beyond
+//! its lease finds another version once somebody else has begun, and neither records nor overwrites anything. If nobody has,
+//! its record is still right, lease or not.
+
+mod codec;
+mod decide;
+mod options;
+mod records;
+mod run;
+
+use std::fmt::Display;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use self::codec::{Fingerprint, Remembered};
+pub use self::options::{OnCrash, RunOptions};
+pub use self::records::{Resolution, RunRecord};
+pub use self::run::{Run, current_run};
+
+pub(crate) use self::run::OnceCall;
+use crate::error::LockError;
+use crate::manager::LockManager;
+
+/// The value of a run, and whether this call ran it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Once<T> {
+    /// This call has run the body.
+    Ran(T),
+    /// An earlier call has; this is its stored result.
+    Replayed(T),
+}
+
+impl<T> Once<T> {
+    /// The value, whoever ran.
+    pub fn into_inner(self) -> T {
+        let (Self::Ran(value) | Self::Replayed(value)) = self;
+        value
+    }
+
+    /// Whether this call has run the body.
+    pub fn has_run(&self) -> bool {
+        matches!(self, Self::Ran(_))
+    }
+}
+
+/// For a body that returns `Once<T>`: what it made itself.
+impl<T> From<T> for Once<T> {
+    fn from(value: T) -> Self {
+        Self::Ran(value)
+    }
+}
+
+/// Runs that are remembered. These calls need the feature `run_once`.
+impl LockManager {
+    /// Runs `body` under the lock on `key`, unless a former run of the key succeeded: then its result is returned.
+    ///
+    /// The outcome is remembered in the table of records, next to the lock table. Only a returned `Err` is a failure, after
+    /// which the body may run again. A panic, a dropped future or a lost lease is a crash, as the end of the process is:
+    /// [`OnCrash`] decides about it. While another call runs, this one waits as long as the lock's `wait` says and then
+    /// returns that one's result; without `wait` it fails with [`LockError::Busy`].
+    ///
+    /// It costs one commit more than a plain lock, for the mark that the body has begun: the outcome is written with the
+    /// release. A replay is one read.
+    ///
+    /// `docs/run-once.md` in the repository says what each crash leaves, and what this does not protect from.
+    ///
+    /// # Errors
+    /// Those of `body`, those of [`with`](Self::with), and [`LockError::Run`], whose [`RunError`](crate::RunError) says why nothing ran or
+    /// what is unknown. [`LockError::Invalid`] for options that cannot work, and for a run of the key inside itself.
+    /// [`LockError::Store`] with [`StoreErrorKind::Schema`](crate::store::StoreErrorKind::Schema) where the table of records
+    /// is missing.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the body, which is a crash, and releases the lock in the background. An outcome that was
+    /// sent is still written.
+    ///
+    /// # Panics
+    /// Only if the body does, which is a crash.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::{LockError, LockManager, OnCrash, Once, RunOptions};
+    ///
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let day = Duration::from_secs(24 * 3600);
+    /// let pay = async |_| Ok::<_, LockError>("receipt 7".to_owned());
+    /// let first = locks.run_once("pay:42", RunOptions::new(day, OnCrash::Stop), pay).await?;
+    /// assert_eq!(first, Once::Ran("receipt 7".to_owned()));
+    /// let again = locks.run_once("pay:42", RunOptions::new(day, OnCrash::Stop), pay).await?;
+    /// assert_eq!(again, Once::Replayed("receipt 7".to_owned()));
+    /// # Ok::<_, LockError>(()) }).unwrap();
+    /// ```
+    pub async fn run_once<T, E, F>(
+        &self,
+        key: impl AsRef<str>,
+        options: RunOptions,
+        body: F,
+    ) -> Result<Once<T>, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: From<LockError> + Display,
+        F: AsyncFnOnce(Run) -> Result<T, E>,
+    {
+        let call = OnceCall::new(self, key.as_ref(), options)?;
+        let body = async |run| body(run).await.map(Once::Ran);
+        call.run(body).await?
+    }
+}

@@ -1,0 +1,509 @@
+//! One call: from the record that it finds to the record that it leaves.
+
+use std::fmt::{self, Display};
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::codec::{self, Remembered};
+use super::decide::{Decision, decide, decide_inside};
+use super::options::RunOptions;
+use super::records::read;
+use crate::body::{self, Ended};
+use crate::engine::{EngineHandle, Hold, Lease};
+use crate::error::{LockError, LostReason, RunError};
+use crate::key::Key;
+use crate::manager::LockManager;
+use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordVersion, RecordWrite};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// How long an outcome is tried to be written while the store fails. The body is done, so it is worth some time.
+const PERSISTENCE: Duration = Duration::from_secs(15);
+
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a call looks anew because a record changed under its lock: late writes of former attempts are few.
+const LOOKS: u32 = 5;
+
+/// The longest error text that is kept, in bytes.
+const LONGEST_ERROR: usize = 1_000;
+
+tokio::task_local! {
+    static RUNS: Run;
+}
+
+/// The run whose body the running code is in; `None` outside of one. A spawned task is outside.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use dblock::{LockError, LockManager, OnCrash, RunOptions, current_run};
+///
+/// let locks = LockManager::connect("memory:").await?;
+/// let options = RunOptions::new(Duration::from_secs(60), OnCrash::Retry);
+/// let attempt = async |_| Ok::<_, LockError>(current_run().expect("in a run").attempt());
+/// assert_eq!(locks.run_once("mail:42", options, attempt).await?.into_inner(), 1);
+/// # Ok::<_, LockError>(()) }).unwrap();
+/// ```
+pub fn current_run() -> Option<Run> {
+    RUNS.try_with(Clone::clone).ok()
+}
+
+/// An attempt, as its body sees it. Cheap to clone. It does not keep the lock.
+#[derive(Clone)]
+pub struct Run(Arc<Attempt>);
+
+struct Attempt {
+    lease: Lease,
+    engine: EngineHandle,
+    /// What was written when it began.
+    begun: RecordEntry,
+    remember: Duration,
+    max_result: usize,
+    /// `complete_in` was called: from then on only the record says how it ended.
+    completing: AtomicBool,
+    /// The run around this one.
+    around: Option<Run>,
+}
+
+impl Run {
+    /// The key with its namespace prefix.
+    pub fn key(&self) -> &str {
+        self.0.lease.key().as_str()
+    }
+
+    /// Which attempt this is, from 1. Attempts that crashed count.
+    pub fn attempt(&self) -> u32 {
+        self.0.begun.attempts
+    }
+
+    /// The fence token of the lease under which it runs, which is in the record too.
+    pub fn fence_token(&self) -> i64 {
+        self.0.begun.fence_token
+    }
+
+    /// Writes the success of this run into your transaction, with its result `value` and the end of its lock. The commit
+    /// makes the work, the record and the release stand together; after a rollback none of them does. So the work has
+    /// exactly one effect, whatever crashes.
+    ///
+    /// Call it last, right before the commit, and return the same value from the body. Begin the transaction in the body,
+    /// with [`begin`](crate::begin), before anything is read. From here on the lock lives as long as the transaction, and
+    /// only the record says how the run ended: when the commit's answer is lost, the call of `run_once` looks whether it
+    /// was written.
+    ///
+    /// # Errors
+    /// - [`LockError::Run`] with [`RunError::NotStorable`] for a value that is not JSON or is larger than
+    ///   [`max_result`](RunOptions::max_result). Nothing was written: the transaction can be rolled back, or completed with
+    ///   another value.
+    /// - Those of [`LockGuard::release_in`](crate::LockGuard::release_in). Roll the transaction back.
+    ///
+    /// # Cancel safety
+    /// The statements run on your transaction. After dropping the future, roll the transaction back.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn pay(locks: &dblock::LockManager, pool: &sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// use std::time::Duration;
+    /// use dblock::{OnCrash, RunOptions};
+    ///
+    /// let options = RunOptions::new(Duration::from_secs(24 * 3600), OnCrash::CompleteIn);
+    /// locks.run_once("pay:42", options, async |run| {
+    ///     let mut tx = dblock::begin(pool).await?;
+    ///     sqlx::query("UPDATE accounts SET cents = cents - 5 WHERE id = 42").execute(&mut *tx).await?;
+    ///     run.complete_in(&mut tx, &"paid").await?;
+    ///     tx.commit().await?;
+    ///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>("paid".to_owned())
+    /// })
+    /// .await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "sql")]
+    pub async fn complete_in(
+        &self,
+        transaction: &mut dyn crate::fence::FenceConnection,
+        value: &impl serde::Serialize,
+    ) -> Result<(), LockError> {
+        let Attempt { lease, engine, .. } = &*self.0;
+        let json = codec::within(serde_json::to_string(value), self.0.max_result);
+        let json = json.map_err(|why| LockError::Run {
+            key: lease.key().clone(),
+            reason: RunError::NotStorable { why },
+        })?;
+        self.0.completing.store(true, Ordering::Release);
+        let completion = crate::store::fence::Completion {
+            key: lease.key(),
+            fence_token: self.fence_token(),
+            attempts: self.attempt(),
+            json: &json,
+            keep: self.0.remember,
+        };
+        crate::fence::complete(lease, engine, transaction, &completion).await
+    }
+
+    /// What this attempt writes as its outcome.
+    fn outcome(&self, state: RecordState, result: Option<String>, error: Option<String>) -> RecordEntry {
+        RecordEntry {
+            state,
+            result,
+            error,
+            keep: self.0.remember,
+            ..self.0.begun.clone()
+        }
+    }
+
+    /// The record of this attempt while it is processing, and once it succeeded.
+    fn versions(&self) -> (RecordVersion, RecordVersion) {
+        let begun = self.0.begun.version();
+        let succeeded = RecordVersion {
+            state: RecordState::Succeeded,
+            ..begun
+        };
+        (begun, succeeded)
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("key", &self.key())
+            .field("attempt", &self.attempt())
+            .field("fence_token", &self.fence_token())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A call of `run_once` whose options are valid.
+pub(crate) struct OnceCall<'m> {
+    locks: &'m LockManager,
+    /// Without the namespace.
+    name: String,
+    key: Key,
+    options: RunOptions,
+    fingerprint: Option<Uuid>,
+}
+
+/// How a call begins.
+enum Entered {
+    Replay(Record),
+    Begun(Hold, Run),
+}
+
+/// The record after an outcome was to be written.
+enum Written {
+    Yes,
+    /// It was another version. The record that is there.
+    No(Option<Record>),
+}
+
+impl<'m> OnceCall<'m> {
+    pub(crate) fn new(locks: &'m LockManager, name: &str, options: RunOptions) -> Result<Self, LockError> {
+        let fingerprint = options.check()?;
+        let key = locks.key(name)?;
+        let runs = std::iter::successors(current_run(), |run| run.0.around.clone());
+        let same = |run: &Run| run.0.engine.id() == locks.engine().id() && *run.0.lease.key() == key;
+        if runs.into_iter().any(|run| same(&run)) {
+            return Err(LockError::invalid(format!(
+                "the run {key:?} was called inside its own body, where it can neither run nor have a result"
+            )));
+        }
+        Ok(Self {
+            locks,
+            name: name.to_owned(),
+            key,
+            options,
+            fingerprint,
+        })
+    }
+
+    /// Replays, or runs `body`. The inner result is that of the body.
+    pub(crate) async fn run<V, E>(
+        self,
+        body: impl AsyncFnOnce(Run) -> Result<V, E>,
+    ) -> Result<Result<V, E>, LockError>
+    where
+        V: Remembered,
+        E: Display,
+    {
+        match self.enter().await? {
+            Entered::Replay(record) => self.value(&record, false).map(Ok),
+            Entered::Begun(hold, run) => {
+                let body = RUNS.scope(run.clone(), body(run.clone()));
+                let ended = body::inside(std::slice::from_ref(&hold), body).await;
+                self.end(hold, &run, ended).await
+            }
+        }
+    }
+
+    /// Reads the record and, unless that has the answer, takes the lock and writes that the attempt begins.
+    async fn enter(&self) -> Result<Entered, LockError> {
+        let decide = |found| decide(found, &self.options, self.fingerprint);
+        let found = self.locks.read_record(&self.key).await?;
+        let first = match decide(found) {
+            Decision::Replay(record) => return Ok(Entered::Replay(record)),
+            Decision::Refuse(reason) => return Err(self.refused(reason)),
+            // It may have ended by the time that the lock is ours.
+            Decision::Processing(_) => None,
+            Decision::Run { expected, attempt } => Some((expected, attempt)),
+        };
+        let hold = match self.locks.hold(&self.name, &self.options.lock).await {
+            Err(busy) if busy.is_busy() => {
+                // The record is read before "busy" is answered: it may have ended meanwhile.
+                return match decide(self.locks.read_record(&self.key).await?) {
+                    Decision::Replay(record) => Ok(Entered::Replay(record)),
+                    Decision::Refuse(reason) => Err(self.refused(reason)),
+                    Decision::Processing(_) | Decision::Run { .. } => Err(busy),
+                };
+            }
+            held => held?,
+        };
+        match self.begin(&hold, first).await {
+            Ok(Begin::Begun(run)) => Ok(Entered::Begun(hold, run)),
+            Ok(Begin::Replay(record)) => {
+                self.leave(hold).await;
+                Ok(Entered::Replay(record))
+            }
+            Err(error) => {
+                self.leave(hold).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Nothing was done under the lock, so it may go to the next caller at once.
+    async fn leave(&self, hold: Hold) {
+        // What is left unconfirmed is in the log; it does not change the answer.
+        let _ = body::leave(vec![hold], true).await;
+    }
+
+    /// Writes that the attempt begins. `next` is the version to replace and the attempt, if that is known already.
+    async fn begin(
+        &self,
+        hold: &Hold,
+        mut next: Option<(Option<RecordVersion>, u32)>,
+    ) -> Result<Begin, LockError> {
+        // A write whose outcome is unknown.
+        let mut sent: Option<Run> = None;
+        for _ in 0..LOOKS {
+            let (expected, attempt) = match next.take() {
+                Some(next) => next,
+                None => {
+                    let found = self.locks.read_record(&self.key).await?;
+                    let ours = |run: &Run| found.as_ref().map(Record::version) == Some(run.versions().0);
+                    if let Some(run) = sent.take_if(|run| ours(run)) {
+                        return Ok(Begin::Begun(run));
+                    }
+                    match decide_inside(found, &self.options, self.fingerprint) {
+                        Decision::Run { expected, attempt } => (expected, attempt),
+                        Decision::Replay(record) => return Ok(Begin::Replay(record)),
+                        Decision::Refuse(reason) => return Err(self.refused(reason)),
+                        Decision::Processing(_) => continue,
+                    }
+                }
+            };
+            let run = self.attempt(hold, attempt);
+            let begun = run.0.begun.clone();
+            let change = match expected {
+                None => RecordChange::Insert(begun),
+                Some(version) => RecordChange::Replace(version, begun),
+            };
+            hold.lease().check()?;
+            match self
+                .locks
+                .write_record(RecordWrite::new(self.key.clone(), change))
+                .await
+            {
+                Ok(true) => return Ok(Begin::Begun(run)),
+                Ok(false) => {}
+                Err(error) if error.is_retryable() => sent = Some(run),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(LockError::Store {
+            key: Some(self.key.clone()),
+            waited: Duration::ZERO,
+            source: StoreError::new(
+                StoreErrorKind::Conflict,
+                "the beginning of the run could not be written, because its record kept changing or the store kept failing",
+            ),
+        })
+    }
+
+    fn attempt(&self, hold: &Hold, attempt: u32) -> Run {
+        let lease = hold.lease();
+        Run(Arc::new(Attempt {
+            begun: RecordEntry {
+                state: RecordState::Processing,
+                attempts: attempt,
+                fence_token: lease.fence_token(),
+                fingerprint: self.fingerprint,
+                result: None,
+                error: None,
+                holder: self.locks.holder(self.options.lock.function).to_string(),
+                keep: self.options.remember,
+            },
+            lease: lease.clone(),
+            engine: hold.engine().clone(),
+            remember: self.options.remember,
+            max_result: self.options.max_result,
+            completing: AtomicBool::new(false),
+            around: current_run(),
+        }))
+    }
+
+    /// Writes how the attempt ended. Panics and stopped bodies leave the record as it is: they are crashes.
+    async fn end<V, E>(
+        &self,
+        hold: Hold,
+        run: &Run,
+        ended: Ended<std::thread::Result<Result<V, E>>>,
+    ) -> Result<Result<V, E>, LockError>
+    where
+        V: Remembered,
+        E: Display,
+    {
+        let completing = run.0.completing.load(Ordering::Acquire);
+        let (returned, loss) = match ended {
+            Ended::InTime(Ok(returned)) => (Some(returned), None),
+            Ended::Late(Ok(returned), loss) => (Some(returned), Some(loss)),
+            Ended::Stopped(loss) => (None, Some(loss)),
+            Ended::InTime(Err(panic)) | Ended::Late(Err(panic), _) => {
+                let _ = body::leave(vec![hold], false).await;
+                resume_unwind(panic)
+            }
+        };
+        let written = match &returned {
+            // The body's transaction has written it, or nobody has.
+            Some(Ok(_)) | None if completing => self.look().await,
+            Some(Ok(value)) => {
+                let (result, error) = match codec::within(value.encode(), run.0.max_result) {
+                    Ok(json) => (Some(json), None),
+                    Err(why) => (None, Some(why)),
+                };
+                self.write(&hold, run, run.outcome(RecordState::Succeeded, result, error))
+                    .await
+            }
+            Some(Err(error)) => {
+                let error = Some(shortened(&error.to_string()));
+                self.write(&hold, run, run.outcome(RecordState::Failed, None, error))
+                    .await
+            }
+            None => Ok(Written::No(None)),
+        };
+        let (begun, succeeded) = run.versions();
+        let committed = match &written {
+            Ok(Written::Yes) => true,
+            Ok(Written::No(Some(record))) => record.version() == succeeded,
+            _ => false,
+        };
+        if committed && loss.is_none() && hold.lease().hold_count() == 1 {
+            // The row was freed together with the record.
+            hold.committed();
+        } else {
+            // What is left unconfirmed is in the log, and changes nothing about the outcome.
+            let _ = body::leave(vec![hold], false).await;
+        }
+        let lost = |loss: Option<body::Loss>| {
+            let (lease, reason) = loss.unwrap_or_else(|| (run.0.lease.clone(), LostReason::Gone));
+            Err(lease.lost(reason))
+        };
+        match (written, returned) {
+            (Ok(Written::Yes), Some(returned)) if loss.is_none() || returned.is_ok() => Ok(returned),
+            (Ok(Written::No(Some(record))), returned) if record.version() == succeeded => match returned {
+                Some(Ok(value)) => Ok(Ok(value)),
+                // The commit's answer was lost, or the body went on after it: the record decides.
+                _ => self.value(&record, true).map(Ok),
+            },
+            (Ok(Written::No(Some(record))), Some(Ok(_))) if record.version() == begun && loss.is_none() => {
+                Err(self.refused(RunError::NotCommitted))
+            }
+            (Err(error), Some(Ok(_))) => Err(self.unrecorded(error)),
+            (Err(error), None) if completing => Err(self.unrecorded(error)),
+            (written, Some(Err(error))) if loss.is_none() => {
+                if let Err(unwritten) = written {
+                    tracing::warn!(key = %self.key, attempt = run.attempt(), error = %unwritten,
+                        "the run failed, and that could not be recorded: it will look like a crash");
+                }
+                Ok(Err(error))
+            }
+            _ => lost(loss),
+        }
+    }
+
+    /// Writes the outcome, and ends the lease with it. It goes on while the store fails, for a bounded time.
+    async fn write(&self, hold: &Hold, run: &Run, outcome: RecordEntry) -> Result<Written, LockError> {
+        let wanted = outcome.version();
+        let mut write = RecordWrite::new(self.key.clone(), RecordChange::Replace(run.versions().0, outcome));
+        // An outer hold of the same chain keeps the lock.
+        write.release = (hold.lease().hold_count() <= 1).then(|| hold.lease().id());
+        let since = Instant::now();
+        loop {
+            let written = match self.locks.write_record(write.clone()).await {
+                Ok(true) => return Ok(Written::Yes),
+                // A former try may have written it after all.
+                Ok(false) => self.locks.read_record(&self.key).await,
+                Err(error) => Err(error),
+            };
+            match written {
+                Ok(found) if found.as_ref().map(Record::version) == Some(wanted) => return Ok(Written::Yes),
+                Ok(found) => return Ok(Written::No(found)),
+                Err(error) if error.is_retryable() && since.elapsed() < PERSISTENCE => sleep(PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Looks at what the body's transaction has left.
+    async fn look(&self) -> Result<Written, LockError> {
+        let since = Instant::now();
+        loop {
+            match self.locks.read_record(&self.key).await {
+                Err(error) if error.is_retryable() && since.elapsed() < PERSISTENCE => sleep(PAUSE).await,
+                found => return found.map(Written::No),
+            }
+        }
+    }
+
+    /// The result in the record of a run that succeeded.
+    fn value<V: Remembered>(&self, record: &Record, ran: bool) -> Result<V, LockError> {
+        match &record.result {
+            Some(json) => read(&self.key, json, ran),
+            None => Err(self.refused(RunError::NotStored {
+                why: record.error.clone().unwrap_or_default(),
+            })),
+        }
+    }
+
+    fn refused(&self, reason: RunError) -> LockError {
+        LockError::Run {
+            key: self.key.clone(),
+            reason,
+        }
+    }
+
+    /// The outcome is not known to be recorded.
+    fn unrecorded(&self, error: LockError) -> LockError {
+        match error {
+            LockError::Store { source, .. } => self.refused(RunError::Unrecorded { source }),
+            other => self.refused(RunError::Unrecorded {
+                source: StoreError::new(StoreErrorKind::Unreachable, other.to_string()),
+            }),
+        }
+    }
+}
+
+/// How the attempt began, or the record that made it needless.
+enum Begin {
+    Begun(Run),
+    Replay(Record),
+}
+
+/// An error's text as the table can keep it.
+fn shortened(text: &str) -> String {
+    let text = text.replace('\0', " ");
+    text[..text.floor_char_boundary(LONGEST_ERROR)].to_owned()
+}

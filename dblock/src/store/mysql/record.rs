@@ -1,0 +1,285 @@
+//! The records of runs. Like batches, they are written as text, in which every value is digits.
+
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::{MySqlStore, error, migrate, row, sql};
+use crate::key::Key;
+#[cfg(feature = "run_once")]
+use crate::store::FenceSource;
+use crate::store::clock::micros;
+#[cfg(feature = "run_once")]
+use crate::store::fence::{Completion, FenceConnection};
+use crate::store::record::{
+    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
+};
+use crate::store::sql_row::{self, RECORD_COLUMNS, RECORD_WIDTH};
+use crate::store::{Purged, StoreError, StoreFuture, schema};
+
+impl Records for MySqlStore {
+    fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            let rows = self
+                .fetch(self.select(&format!("WHERE record_key = {}", hex(key))))
+                .await?;
+            rows.first().map(|row| self.record(row)).transpose()
+        })
+    }
+
+    fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let mut connection = self.connections.take().await?;
+            let written = self.write_on(&mut connection, write).await;
+            if written.is_err() {
+                // Ends the row locks now, not when the server notices the closed socket.
+                let _ = self.run(&mut connection, "ROLLBACK".into()).await;
+            }
+            connection.finish(written)
+        })
+    }
+
+    fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
+        Box::pin(async move {
+            let prefix = filter.key_prefix().as_bytes();
+            let state = filter.wanted_state().map_or("TRUE".to_owned(), is_state);
+            // Columns and literals are bytes, so LEFT counts bytes and no character is a wildcard.
+            let text = self.select(&format!(
+                "WHERE record_key >= {prefix_hex} AND LEFT(record_key, {length}) = {prefix_hex} AND {state} \
+                 ORDER BY record_key LIMIT {limit}",
+                prefix_hex = sql::hex(prefix),
+                length = prefix.len(),
+                limit = filter.max_records(),
+            ));
+            self.fetch(text)
+                .await?
+                .iter()
+                .map(|row| self.record(row))
+                .collect()
+        })
+    }
+
+    fn purge<'a>(
+        &'a self,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(async move {
+            let mut connection = self.connections.take().await?;
+            let purged = self.purge_on(&mut connection, after, limit).await;
+            connection.finish(purged)
+        })
+    }
+}
+
+impl MySqlStore {
+    /// The quoted table.
+    fn record_table(&self) -> String {
+        self.table.quoted_record('`')
+    }
+
+    fn select(&self, rest: &str) -> String {
+        let (table, clock) = (self.record_table(), sql::CLOCK);
+        format!("SELECT {RECORD_COLUMNS}, {clock} FROM {table} {rest}")
+    }
+
+    fn record(&self, row: &MySqlRow) -> Result<Record, StoreError> {
+        let read = || sql_row::record(row, row::key(row)?, row.try_get(RECORD_WIDTH)?);
+        read().map_err(|error| self.failed(error))?
+    }
+
+    /// Executes one statement on a connection of the store.
+    async fn fetch(&self, text: String) -> Result<Vec<MySqlRow>, StoreError> {
+        let mut connection = self.connections.take().await?;
+        let rows = self.fetch_on(&mut connection, text).await;
+        connection.finish(rows)
+    }
+
+    async fn fetch_on(
+        &self,
+        connection: &mut MySqlConnection,
+        text: String,
+    ) -> Result<Vec<MySqlRow>, StoreError> {
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection).await;
+        rows.map_err(|error| self.record_failed(error))
+    }
+
+    /// Executes statements, and returns how many rows they have matched.
+    async fn run(&self, connection: &mut MySqlConnection, text: String) -> Result<u64, StoreError> {
+        let done = sqlx::raw_sql(AssertSqlSafe(text)).execute(connection).await;
+        done.map(|done| done.rows_affected())
+            .map_err(|error| self.record_failed(error))
+    }
+
+    fn record_failed(&self, error: sqlx::Error) -> StoreError {
+        if error::number(&error) == Some(error::NO_SUCH_TABLE) {
+            return schema::no_records(&self.table).with_source(error);
+        }
+        self.failed(error)
+    }
+
+    async fn write_on(
+        &self,
+        connection: &mut MySqlConnection,
+        write: &RecordWrite,
+    ) -> Result<bool, StoreError> {
+        let (table, key) = (self.record_table(), hex(&write.key));
+        let change = match &write.change {
+            RecordChange::Insert(entry) => insert(&table, &key, entry),
+            RecordChange::Replace(version, entry) => replace(&table, &key, *version, entry),
+            RecordChange::Delete(version) => {
+                format!(
+                    "DELETE FROM {table} WHERE record_key = {key} AND {}",
+                    is_version(*version)
+                )
+            }
+        };
+        let Some(lease_id) = write.ends() else {
+            return match self.run(connection, change).await {
+                // There is a record.
+                Err(error) if is_duplicate(&error) => Ok(false),
+                matched => Ok(matched? > 0),
+            };
+        };
+        let written = self
+            .run(connection, format!("START TRANSACTION;{change}"))
+            .await?
+            > 0;
+        let end = format!(
+            "UPDATE {} SET reentrant_count = 0, {} \
+             WHERE lock_key = {key} AND lease_id = {} AND reentrant_count > 0 AND expire_at > {};",
+            self.table_sql,
+            sql::NO_SUCCESSOR,
+            sql::hex(lease_id.as_bytes()),
+            sql::CLOCK,
+        );
+        let end = if written { end } else { String::new() };
+        self.run(connection, format!("{end}COMMIT")).await?;
+        Ok(written)
+    }
+
+    async fn purge_on(
+        &self,
+        connection: &mut MySqlConnection,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> Result<Purged, StoreError> {
+        let mut purged = Purged::default();
+        if after.is_none() && !schema::has_records(migrate::version(self, connection).await?) {
+            return Ok(purged);
+        }
+        let table = self.record_table();
+        let is_over = format!(
+            "(NOT {} AND keep_until <= {})",
+            is_state(RecordState::Processing),
+            sql::CLOCK
+        );
+        let from = after.map_or_else(|| sql::hex(&[]), hex);
+        let look = format!(
+            "SELECT record_key, {is_over} FROM {table} WHERE record_key > {from} ORDER BY record_key LIMIT {limit}"
+        );
+        let rows = self.fetch_on(connection, look).await?;
+        let read = |row: &MySqlRow| Ok((row::key(row)?, row.try_get::<i64, _>(1)? != 0));
+        let seen: Result<Vec<_>, sqlx::Error> = rows.iter().map(read).collect();
+        let seen = seen.map_err(|error| self.failed(error))?;
+        if seen.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+            purged.next = seen.last().map(|(key, _)| key.clone());
+        }
+        let keys = sql::key_list(seen.iter().filter(|(_, over)| *over).map(|(key, _)| key));
+        if !keys.is_empty() {
+            let delete = format!("DELETE FROM {table} WHERE record_key IN ({keys}) AND {is_over}");
+            purged.rows = self.run(connection, delete).await?;
+        }
+        Ok(purged)
+    }
+}
+
+/// `started_at`, `finished_at` and `keep_until` of what is written, as SQL.
+fn times(entry: &RecordEntry) -> [String; 3] {
+    let clock = sql::CLOCK;
+    let keep_until = format!("{clock} + {}", micros(entry.keep));
+    match entry.state {
+        RecordState::Processing => [clock.into(), "0".into(), keep_until],
+        RecordState::Succeeded | RecordState::Failed => ["started_at".into(), clock.into(), keep_until],
+    }
+}
+
+/// The columns from `state` to `holder`, as SQL.
+fn values(entry: &RecordEntry) -> [String; 7] {
+    let text = |text: &str| format!("_utf8mb4 {}", sql::hex(text.as_bytes()));
+    let optional = |value: &Option<String>| value.as_deref().map_or("NULL".to_owned(), text);
+    let fingerprint = entry.fingerprint.map(|hash| sql::hex(hash.as_bytes()));
+    [
+        format!("'{}'", entry.state.as_str()),
+        entry.attempts.to_string(),
+        entry.fence_token.to_string(),
+        fingerprint.unwrap_or_else(|| "NULL".into()),
+        optional(&entry.result),
+        optional(&entry.error),
+        text(&entry.holder),
+    ]
+}
+
+fn insert(table: &str, key: &str, entry: &RecordEntry) -> String {
+    let [started_at, finished_at, keep_until] = times(entry);
+    let started_at = started_at.replace("started_at", sql::CLOCK);
+    format!(
+        "INSERT INTO {table} ({RECORD_COLUMNS}) VALUES ({key}, {}, {started_at}, {finished_at}, {keep_until})",
+        values(entry).join(", ")
+    )
+}
+
+fn replace(table: &str, key: &str, version: RecordVersion, entry: &RecordEntry) -> String {
+    let columns = RECORD_COLUMNS.split(", ").skip(1);
+    let values = values(entry).into_iter().chain(times(entry));
+    let assignments: Vec<_> = columns
+        .zip(values)
+        .map(|(column, value)| format!("{column} = {value}"))
+        .collect();
+    format!(
+        "UPDATE {table} SET {} WHERE record_key = {key} AND {} AND (NOT {} OR keep_until <= {})",
+        assignments.join(", "),
+        is_version(version),
+        is_state(RecordState::Succeeded),
+        sql::CLOCK
+    )
+}
+
+fn is_version(version: RecordVersion) -> String {
+    let RecordVersion {
+        state,
+        fence_token,
+        attempts,
+    } = version;
+    format!(
+        "{} AND fence_token = {fence_token} AND attempts = {attempts}",
+        is_state(state)
+    )
+}
+
+fn is_state(state: RecordState) -> String {
+    format!("state = '{}'", state.as_str())
+}
+
+fn hex(key: &Key) -> String {
+    sql::hex(key.as_str().as_bytes())
+}
+
+/// Another record of the key was there first.
+fn is_duplicate(error: &StoreError) -> bool {
+    std::error::Error::source(error)
+        .and_then(|cause| cause.downcast_ref())
+        .and_then(error::number)
+        == Some(error::DUPLICATE_KEY)
+}
+
+/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the attempt.
+#[cfg(feature = "run_once")]
+pub(crate) async fn complete_in(
+    connection: &mut dyn FenceConnection,
+    source: &FenceSource,
+    completion: &Completion<'_>,
+) -> Result<bool, StoreError> {
+    let statement = completion.statement(source.database, &sql::complete_in(&source.record_table));
+    let written = connection.execute(&statement).await;
+    Ok(written.map_err(error::of_fence_check)? > 0)
+}

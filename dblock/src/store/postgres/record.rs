@@ -1,0 +1,161 @@
+//! The records of runs.
+//!
+//! The calls use idle connections, where operators' calls open new ones. A connection that broke meanwhile is an error
+//! whose outcome is unknown; the caller reads the record and tries again.
+
+use std::sync::Arc;
+
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+#[cfg(feature = "run_once")]
+use super::sql;
+use super::statement::Statement;
+use super::{PostgresStore, error, migrate, purge};
+use crate::key::Key;
+#[cfg(feature = "run_once")]
+use crate::store::FenceSource;
+use crate::store::clock::micros;
+#[cfg(feature = "run_once")]
+use crate::store::fence::{Completion, FenceConnection};
+use crate::store::record::{
+    Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records,
+};
+use crate::store::{Purged, StoreError, StoreFuture, schema, sql_row};
+
+impl Records for PostgresStore {
+    fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            let rows = self.fetch(&self.sql.records.read, |read| read.bind(key.as_str()));
+            rows.await?.first().map(|row| self.record(row)).transpose()
+        })
+    }
+
+    fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let sql = &self.sql.records;
+            let key = write.key.as_str();
+            let written = match &write.change {
+                RecordChange::Insert(entry) => self.fetch(&sql.insert, |it| bind(it.bind(key), entry)).await,
+                RecordChange::Delete(version) => {
+                    self.fetch(&sql.delete, |it| expect(it.bind(key), *version)).await
+                }
+                RecordChange::Replace(version, entry) => {
+                    let bound =
+                        |it: Statement<'a>| expect(bind(it.bind(key), entry), *version).bind(write.ends());
+                    match self.fetch(&sql.replace, bound).await {
+                        Err(error) if error::is_from_full_queue(&error) => {
+                            self.fetch(&sql.replace_quiet, bound).await
+                        }
+                        answer => answer,
+                    }
+                }
+            };
+            written.map(|rows| !rows.is_empty())
+        })
+    }
+
+    fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
+        Box::pin(async move {
+            let rows = self.fetch(&self.sql.records.list, |list| {
+                list.bind(filter.key_prefix())
+                    .bind(filter.wanted_state().map(|state| state.as_str()))
+                    .bind(i64::from(filter.max_records()))
+            });
+            rows.await?.iter().map(|row| self.record(row)).collect()
+        })
+    }
+
+    fn purge<'a>(
+        &'a self,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(async move {
+            if after.is_none() && !self.has_records().await? {
+                return Ok(Purged::default());
+            }
+            let rows = self.fetch(&self.sql.records.purge, |purge| {
+                purge.bind(after.map_or("", Key::as_str)).bind(i64::from(limit))
+            });
+            let rows = rows.await?;
+            let row = rows
+                .first()
+                .ok_or_else(|| self.failed(sqlx::Error::RowNotFound))?;
+            purge::purged(row, limit).map_err(|error| self.failed(error))
+        })
+    }
+}
+
+impl PostgresStore {
+    /// Executes one statement on a connection of the store.
+    async fn fetch<'q>(
+        &self,
+        text: &Arc<str>,
+        bind: impl FnOnce(Statement<'q>) -> Statement<'q>,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let statement = bind(Statement::new(text));
+        let mut connection = self.connections.take().await?;
+        let rows = statement.fetch_all(&mut connection).await;
+        let rows = rows.map_err(|error| {
+            if error::is_missing_table(&error) {
+                return schema::no_records(&self.table).with_source(error);
+            }
+            self.failed(error)
+        });
+        connection.finish(rows)
+    }
+
+    async fn has_records(&self) -> Result<bool, StoreError> {
+        let mut connection = self.connections.take().await?;
+        let found = migrate::version(self, &mut connection).await;
+        let found = connection.finish(found.map_err(|error| self.failed(error)))?;
+        Ok(schema::has_records(found))
+    }
+
+    fn record(&self, row: &PgRow) -> Result<Record, StoreError> {
+        let read = || {
+            sql_row::record(
+                row,
+                sql_row::key(row.try_get(0)?)?,
+                row.try_get(sql_row::RECORD_WIDTH)?,
+            )
+        };
+        read().map_err(|error| self.failed(error))?
+    }
+}
+
+fn bind<'q>(statement: Statement<'q>, entry: &'q RecordEntry) -> Statement<'q> {
+    statement
+        .bind(entry.state.as_str())
+        .bind(attempts(entry.attempts))
+        .bind(entry.fence_token)
+        .bind(entry.fingerprint)
+        .bind(entry.result.as_deref())
+        .bind(entry.error.as_deref())
+        .bind(&*entry.holder)
+        .bind(micros(entry.keep))
+}
+
+fn expect(statement: Statement<'_>, version: RecordVersion) -> Statement<'_> {
+    statement
+        .bind(version.state.as_str())
+        .bind(version.fence_token)
+        .bind(attempts(version.attempts))
+}
+
+fn attempts(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the attempt.
+#[cfg(feature = "run_once")]
+pub(crate) async fn complete_in(
+    connection: &mut dyn FenceConnection,
+    source: &FenceSource,
+    completion: &Completion<'_>,
+) -> Result<bool, StoreError> {
+    let statement = completion.statement(source.database, &sql::complete_in(&source.record_table));
+    let written = connection.execute(&statement).await;
+    Ok(written.map_err(error::of_fence_check)? > 0)
+}

@@ -1,0 +1,184 @@
+//! The records of runs.
+
+use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+
+use super::row::{get, key, unexpected};
+use super::sql::{BEGIN, COMMIT, RecordStatements};
+use super::{Query, SqliteStore, query, statement};
+#[cfg(feature = "run_once")]
+use super::{error, sql};
+use crate::key::Key;
+#[cfg(feature = "run_once")]
+use crate::store::FenceSource;
+use crate::store::clock::micros;
+#[cfg(feature = "run_once")]
+use crate::store::fence::{Completion, FenceConnection};
+use crate::store::record::{
+    Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records,
+};
+use crate::store::{Purged, StoreError, StoreErrorKind, StoreFuture, schema, sql_row};
+
+impl Records for SqliteStore {
+    fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            let rows = self.on_records(query(&self.record_sql().read, key)).await?;
+            rows.first().map(record).transpose()
+        })
+    }
+
+    fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let mut connection = self.connections.take().await?;
+            let written = self.write_on(&mut connection, write).await;
+            connection.finish(written)
+        })
+    }
+
+    fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
+        Box::pin(async move {
+            let list = statement(&self.record_sql().list)
+                .bind(filter.key_prefix())
+                .bind(filter.wanted_state().map(|state| state.as_str()))
+                .bind(filter.max_records());
+            self.on_records(list).await?.iter().map(record).collect()
+        })
+    }
+
+    fn purge<'a>(
+        &'a self,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(async move {
+            let mut connection = self.connections.take().await?;
+            let purged = self.purge_records_on(&mut connection, after, limit).await;
+            connection.finish(purged)
+        })
+    }
+}
+
+impl SqliteStore {
+    fn record_sql(&self) -> &RecordStatements {
+        &self.statements.records
+    }
+
+    /// Executes one statement on the connection of the store.
+    async fn on_records(&self, query: Query<'_>) -> Result<Vec<SqliteRow>, StoreError> {
+        let mut connection = self.connections.take().await?;
+        let rows = self.record_rows(&mut connection, query).await;
+        connection.finish(rows)
+    }
+
+    async fn record_rows(
+        &self,
+        connection: &mut SqliteConnection,
+        query: Query<'_>,
+    ) -> Result<Vec<SqliteRow>, StoreError> {
+        query.fetch_all(connection).await.map_err(|error| {
+            let failed = self.failed(error);
+            match failed.kind() {
+                StoreErrorKind::Schema => schema::no_records(&self.table).with_source(failed),
+                _ => failed,
+            }
+        })
+    }
+
+    async fn write_on(
+        &self,
+        connection: &mut SqliteConnection,
+        write: &RecordWrite,
+    ) -> Result<bool, StoreError> {
+        let Some(lease_id) = write.ends() else {
+            return self.change(connection, write).await;
+        };
+        self.control(connection, BEGIN).await?;
+        let written = self.change(connection, write).await?;
+        if written {
+            let end = query(&self.statements.end, &write.key).bind(lease_id);
+            self.rows(connection, end).await?;
+        }
+        self.control(connection, COMMIT).await?;
+        Ok(written)
+    }
+
+    async fn change(
+        &self,
+        connection: &mut SqliteConnection,
+        write: &RecordWrite,
+    ) -> Result<bool, StoreError> {
+        let (sql, key) = (self.record_sql(), &write.key);
+        let change = match &write.change {
+            RecordChange::Insert(entry) => bind(query(&sql.insert, key), entry),
+            RecordChange::Replace(version, entry) => expect(bind(query(&sql.replace, key), entry), *version),
+            RecordChange::Delete(version) => expect(query(&sql.delete, key), *version),
+        };
+        Ok(!self.record_rows(connection, change).await?.is_empty())
+    }
+
+    async fn purge_records_on(
+        &self,
+        connection: &mut SqliteConnection,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> Result<Purged, StoreError> {
+        let mut purged = Purged::default();
+        if after.is_none() && !schema::has_records(self.version(connection).await?) {
+            return Ok(purged);
+        }
+        let after = after.map_or("", Key::as_str);
+        let look = statement(&self.record_sql().look).bind(after).bind(limit);
+        let rows = self.record_rows(connection, look).await?;
+        let Some(row) = rows.first() else {
+            return Ok(purged);
+        };
+        let Some(last) = get::<Option<&str>>(row, 1)? else {
+            return Ok(purged);
+        };
+        if get::<i64>(row, 2)? > 0 {
+            let purge = statement(&self.record_sql().purge).bind(after).bind(last);
+            let gone = self.record_rows(connection, purge).await?;
+            purged.rows = u64::try_from(gone.len()).unwrap_or(u64::MAX);
+        }
+        if get::<u32>(row, 0)? >= limit {
+            purged.next = Some(key(last)?);
+        }
+        Ok(purged)
+    }
+}
+
+fn bind<'q>(query: Query<'q>, entry: &'q RecordEntry) -> Query<'q> {
+    query
+        .bind(entry.state.as_str())
+        .bind(entry.attempts)
+        .bind(entry.fence_token)
+        .bind(entry.fingerprint)
+        .bind(entry.result.as_deref())
+        .bind(entry.error.as_deref())
+        .bind(&entry.holder)
+        .bind(micros(entry.keep))
+}
+
+fn expect(query: Query<'_>, version: RecordVersion) -> Query<'_> {
+    query
+        .bind(version.state.as_str())
+        .bind(version.fence_token)
+        .bind(version.attempts)
+}
+
+fn record(row: &SqliteRow) -> Result<Record, StoreError> {
+    let now = get(row, sql_row::RECORD_WIDTH)?;
+    sql_row::record(row, key(get(row, 0)?)?, now).map_err(unexpected)?
+}
+
+/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the attempt.
+#[cfg(feature = "run_once")]
+pub(crate) async fn complete_in(
+    connection: &mut dyn FenceConnection,
+    source: &FenceSource,
+    completion: &Completion<'_>,
+) -> Result<bool, StoreError> {
+    let statement = completion.statement(source.database, &sql::complete_in(&source.record_table));
+    let written = connection.execute(&statement).await;
+    Ok(written.map_err(error::of_fence_check)? > 0)
+}

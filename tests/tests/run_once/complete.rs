@@ -1,0 +1,281 @@
+//! Runs that are completed in a transaction of the application's.
+
+use dblock::store::RecordState;
+use dblock::{LockError, OnCrash, Once, Run, RunError};
+use dblock_tests::transaction::Transaction;
+use dblock_tests::{Backend, on_every_store};
+
+use crate::{Effects, KEY, PayError, pay, reason, run, state};
+
+on_every_store!(databases:
+    the_commit_makes_work_record_and_release_stand,
+    a_rollback_leaves_nothing_and_fails_the_run,
+    a_transaction_that_is_not_committed_completes_nothing,
+    a_body_that_fails_after_the_commit_has_succeeded,
+    a_body_that_is_stopped_after_the_commit_has_succeeded,
+    a_body_that_needs_no_transaction_is_recorded_as_ever,
+    a_value_that_is_too_large_is_refused_before_anything_is_written,
+    completing_under_an_outer_lock_leaves_that_lock,
+);
+on_every_store!(databases: a_paused_attempt_cannot_complete);
+
+/// Creates the table that the work is done in.
+pub(crate) async fn with_work(backend: &Backend) {
+    backend
+        .execute("CREATE TABLE {table}_work (id VARCHAR(40) NOT NULL PRIMARY KEY, times INTEGER NOT NULL)")
+        .await;
+}
+
+/// How often the work of `id` stands.
+pub(crate) async fn times(backend: &Backend, id: &str) -> i32 {
+    use dblock_tests::backend::Place;
+    let read = || {
+        let sql = format!("SELECT times FROM {}_work WHERE id = '{id}'", backend.table);
+        sqlx::AssertSqlSafe(sql)
+    };
+    let times = match backend.place() {
+        Place::Postgres(pool, _) => sqlx::query_scalar(read()).fetch_optional(pool).await,
+        Place::MySql(pool, _) => sqlx::query_scalar(read()).fetch_optional(pool).await,
+        Place::Sqlite(pool, _) => sqlx::query_scalar(read()).fetch_optional(pool).await,
+        Place::Memory(_) => panic!("memory has no tables"),
+    };
+    times.unwrap().unwrap_or(0)
+}
+
+/// Does the work of `id` in a transaction.
+pub(crate) async fn work(backend: &Backend, transaction: &mut Transaction, id: &str) {
+    let table = &backend.table;
+    let done = match backend.kind() {
+        dblock_tests::Kind::MySql => "ON DUPLICATE KEY UPDATE times = times + 1".to_owned(),
+        _ => format!("ON CONFLICT (id) DO UPDATE SET times = {table}_work.times + 1"),
+    };
+    let sql = format!("INSERT INTO {table}_work (id, times) VALUES ('{id}', 1) {done}");
+    transaction.execute(sql).await;
+}
+
+/// Works, completes and commits.
+async fn paid(backend: &Backend, run: &Run) -> Result<u32, PayError> {
+    let mut transaction = Transaction::begin(backend).await;
+    work(backend, &mut transaction, "a").await;
+    transaction.complete(run, &7).await?;
+    transaction.commit().await;
+    Ok(7)
+}
+
+async fn drop_work(backend: &Backend) {
+    backend.execute("DROP TABLE {table}_work").await;
+}
+
+async fn the_commit_makes_work_record_and_release_stand(backend: Backend) {
+    with_work(&backend).await;
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let effects = Effects::default();
+    let body = async |run: Run| {
+        let mut transaction = Transaction::begin(&backend).await;
+        work(&backend, &mut transaction, "a").await;
+        transaction.complete(&run, &7).await?;
+        assert_eq!(
+            (times(&backend, "a").await, state(&other).await.0),
+            (0, RecordState::Processing)
+        );
+        transaction.commit().await;
+        assert_eq!(
+            (times(&backend, "a").await, state(&other).await.0),
+            (1, RecordState::Succeeded)
+        );
+        assert!(backend.the_row(KEY).await.is_free());
+        Ok::<_, PayError>(7)
+    };
+    let ran = locks.run_once(KEY, run(OnCrash::CompleteIn), body).await.unwrap();
+    assert_eq!(ran, Once::Ran(7));
+    assert_eq!(
+        pay(&other, run(OnCrash::CompleteIn), &effects).await.unwrap(),
+        Once::Replayed(7)
+    );
+    assert_eq!(
+        pay(&locks, run(OnCrash::CompleteIn), &effects).await.unwrap(),
+        Once::Replayed(7)
+    );
+    drop_work(&backend).await;
+}
+
+async fn a_rollback_leaves_nothing_and_fails_the_run(backend: Backend) {
+    with_work(&backend).await;
+    let locks = backend.manager().await;
+    let body = async |run: Run| {
+        let mut transaction = Transaction::begin(&backend).await;
+        work(&backend, &mut transaction, "a").await;
+        transaction.complete(&run, &7).await?;
+        transaction.rollback().await;
+        Err::<u32, _>(PayError::Declined)
+    };
+    let failed = locks
+        .run_once(KEY, run(OnCrash::CompleteIn), body)
+        .await
+        .unwrap_err();
+    assert!(matches!(failed, PayError::Declined), "{failed:?}");
+    assert_eq!(
+        (times(&backend, "a").await, state(&locks).await),
+        (0, (RecordState::Failed, 1))
+    );
+    let body = async |run: Run| paid(&backend, &run).await;
+    assert_eq!(
+        locks.run_once(KEY, run(OnCrash::CompleteIn), body).await.unwrap(),
+        Once::Ran(7)
+    );
+    assert_eq!(
+        (times(&backend, "a").await, state(&locks).await),
+        (1, (RecordState::Succeeded, 2))
+    );
+    drop_work(&backend).await;
+}
+
+async fn a_transaction_that_is_not_committed_completes_nothing(backend: Backend) {
+    with_work(&backend).await;
+    let locks = backend.manager().await;
+    let body = async |run: Run| {
+        let mut transaction = Transaction::begin(&backend).await;
+        work(&backend, &mut transaction, "a").await;
+        transaction.complete(&run, &7).await?;
+        transaction.rollback().await;
+        Ok::<_, PayError>(7)
+    };
+    let refused = reason(locks.run_once(KEY, run(OnCrash::CompleteIn), body).await);
+    assert!(matches!(refused, RunError::NotCommitted), "{refused:?}");
+    assert_eq!(
+        (times(&backend, "a").await, state(&locks).await),
+        (0, (RecordState::Processing, 1))
+    );
+    let body = async |run: Run| paid(&backend, &run).await;
+    assert_eq!(
+        locks.run_once(KEY, run(OnCrash::CompleteIn), body).await.unwrap(),
+        Once::Ran(7)
+    );
+    assert_eq!(times(&backend, "a").await, 1);
+    drop_work(&backend).await;
+}
+
+/// As when the answer to the commit is lost.
+async fn a_body_that_fails_after_the_commit_has_succeeded(backend: Backend) {
+    with_work(&backend).await;
+    let locks = backend.manager().await;
+    let body = async |run: Run| {
+        paid(&backend, &run).await?;
+        Err::<u32, _>(PayError::Declined)
+    };
+    let ran = locks.run_once(KEY, run(OnCrash::CompleteIn), body).await.unwrap();
+    assert_eq!((ran, times(&backend, "a").await), (Once::Ran(7), 1));
+    assert_eq!(state(&locks).await, (RecordState::Succeeded, 1));
+    drop_work(&backend).await;
+}
+
+async fn a_body_that_is_stopped_after_the_commit_has_succeeded(backend: Backend) {
+    with_work(&backend).await;
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let body = async |run: Run| {
+        paid(&backend, &run).await?;
+        // Others have the key already, and this lease is stopped.
+        let guard = other.acquire(KEY, dblock::LockOptions::new()).await.unwrap();
+        drop(guard);
+        locks.shutdown(std::time::Duration::ZERO).await;
+        std::future::pending::<Result<u32, PayError>>().await
+    };
+    let ended = locks.run_once(KEY, run(OnCrash::CompleteIn), body).await;
+    assert_eq!(ended.unwrap(), Once::Ran(7), "the record decides");
+    assert_eq!(
+        (state(&other).await, times(&backend, "a").await),
+        ((RecordState::Succeeded, 1), 1)
+    );
+    drop_work(&backend).await;
+}
+
+async fn a_body_that_needs_no_transaction_is_recorded_as_ever(backend: Backend) {
+    let locks = backend.manager().await;
+    let effects = Effects::default();
+    assert_eq!(
+        pay(&locks, run(OnCrash::CompleteIn), &effects).await.unwrap(),
+        Once::Ran(1)
+    );
+    assert_eq!(
+        pay(&locks, run(OnCrash::CompleteIn), &effects).await.unwrap(),
+        Once::Replayed(1)
+    );
+}
+
+async fn a_value_that_is_too_large_is_refused_before_anything_is_written(backend: Backend) {
+    with_work(&backend).await;
+    let locks = backend.manager().await;
+    let body = async |run: Run| {
+        let mut transaction = Transaction::begin(&backend).await;
+        work(&backend, &mut transaction, "a").await;
+        let refused = transaction.complete(&run, &1234).await.unwrap_err();
+        let LockError::Run {
+            reason: RunError::NotStorable { why, .. },
+            ..
+        } = &refused
+        else {
+            panic!("{refused:?}")
+        };
+        assert!(why.contains("4 bytes"), "{why}");
+        // The transaction is as it was.
+        transaction.complete(&run, &123).await?;
+        transaction.commit().await;
+        Ok::<_, PayError>(123)
+    };
+    let options = run(OnCrash::CompleteIn).max_result(3);
+    assert_eq!(locks.run_once(KEY, options, body).await.unwrap(), Once::Ran(123));
+    assert_eq!(times(&backend, "a").await, 1);
+    drop_work(&backend).await;
+}
+
+async fn completing_under_an_outer_lock_leaves_that_lock(backend: Backend) {
+    with_work(&backend).await;
+    let locks = backend.manager().await;
+    let inside = async {
+        let body = async |run: Run| paid(&backend, &run).await;
+        let ran = locks.run_once(KEY, run(OnCrash::CompleteIn), body).await.unwrap();
+        assert_eq!(backend.the_row(KEY).await.reentrant_count, 1, "the outer hold");
+        ran
+    };
+    assert_eq!(
+        locks.with(KEY, dblock::LockOptions::new(), inside).await.unwrap(),
+        Once::Ran(7)
+    );
+    assert!(backend.the_row(KEY).await.is_free());
+    drop_work(&backend).await;
+}
+
+/// Somebody else has run meanwhile.
+async fn a_paused_attempt_cannot_complete(backend: Backend) {
+    with_work(&backend).await;
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let effects = Effects::default();
+    let unrenewed = dblock::LockOptions::new()
+        .ttl(crate::SHORT)
+        .renew(false)
+        .on_lost(dblock::OnLost::Signal);
+    let body = async |run: Run| {
+        let waits = crate::run(OnCrash::CompleteIn)
+            .lock(dblock::LockOptions::new().ttl(crate::LONG).wait(crate::LONG));
+        assert_eq!(pay(&other, waits, &effects).await?, Once::Ran(1));
+        let mut transaction = Transaction::begin(&backend).await;
+        work(&backend, &mut transaction, "a").await;
+        let refused = transaction.complete(&run, &7).await.unwrap_err();
+        assert!(refused.is_lost(), "{refused:?}");
+        transaction.rollback().await;
+        Ok::<_, PayError>(7)
+    };
+    let lost = locks
+        .run_once(KEY, run(OnCrash::CompleteIn).lock(unrenewed), body)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&lost, PayError::Lock(error) if error.is_lost()),
+        "{lost:?}"
+    );
+    assert_eq!(
+        (times(&backend, "a").await, state(&other).await),
+        (0, (RecordState::Succeeded, 2))
+    );
+    drop_work(&backend).await;
+}
