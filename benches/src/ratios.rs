@@ -140,11 +140,11 @@ const STATEMENTS: Figure = |figures| figures.statements;
 pub(crate) const ALL: &[Ratio] = {
     use Kind::{
         Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockMemory, DblockMillion, DblockMysql, DblockPostgres,
-        DblockSqlite, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres, FloorSqlite, Rslock,
+        DblockSqlite, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres, FloorSqlite, Rslock, UnitForUpdate, UnitTransaction,
     };
     use Scenario::{
         Alone, AloneMysql, AloneSqlite, Attribute, Bloat, Handover, Held, Hot4proc, Hot64, Keys16, Keys256,
-        Keys256Mysql, Keys64, MillionRows, Polling, Waiters,
+        Keys256Mysql, Keys64, MillionRows, Polling, TxAlone, TxHot64, TxKeys64, Waiters,
     };
     use Source::{Connections, Of, Over};
 
@@ -174,6 +174,9 @@ pub(crate) const ALL: &[Ratio] = {
         ratio("held_lost", at_most(0.0, 0.0), Of(Held, DblockPostgres, |figures| figures.named("lost"))),
         ratio("million_rows", at_most(1.1, 1.05), Over(MillionRows, P50, DblockMillion, DblockEmpty)),
         ratio("bloat", at_most(32.0, 32.0), Of(Bloat, DblockPostgres, |figures| figures.named("pages"))),
+        ratio("tx_alone_vs_for_update", at_most(2.0, 1.5), Over(TxAlone, P50, UnitTransaction, UnitForUpdate)),
+        ratio("tx_keys64_vs_for_update", at_least(1.0, 1.5), Over(TxKeys64, PER_S, UnitTransaction, UnitForUpdate)),
+        ratio("tx_hot64_vs_for_update", at_least(0.5, 1.0), Over(TxHot64, PER_S, UnitTransaction, UnitForUpdate)),
         ratio("connections", at_most(4.0, 4.0), Connections),
     ]
 };

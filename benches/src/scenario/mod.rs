@@ -11,12 +11,14 @@ mod keys;
 mod million_rows;
 mod polling;
 mod pool;
+mod unit;
 mod waiters;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use crate::load::Keys;
 use crate::measure::Figures;
 use crate::servers::{Place, Servers};
 use crate::subject::{Kind, Subject, Use};
@@ -63,10 +65,13 @@ pub(crate) enum Scenario {
     MillionRows,
     Bloat,
     Attribute,
+    TxAlone,
+    TxKeys64,
+    TxHot64,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Alone,
         Self::AloneMysql,
         Self::AloneSqlite,
@@ -83,6 +88,9 @@ impl Scenario {
         Self::MillionRows,
         Self::Bloat,
         Self::Attribute,
+        Self::TxAlone,
+        Self::TxKeys64,
+        Self::TxHot64,
     ];
 
     /// The name in tables and JSON.
@@ -104,6 +112,9 @@ impl Scenario {
             Self::MillionRows => "million_rows",
             Self::Bloat => "bloat",
             Self::Attribute => "attribute",
+            Self::TxAlone => "tx_alone",
+            Self::TxKeys64 => "tx_keys64",
+            Self::TxHot64 => "tx_hot64",
         }
     }
 
@@ -126,6 +137,9 @@ impl Scenario {
             Self::MillionRows => "one task, one key, with a million idle rows and without",
             Self::Bloat => "one key is locked again and again: pages of 8 kB",
             Self::Attribute => "an annotated call on the memory store",
+            Self::TxAlone => "one task: lock an order, update it, unlock",
+            Self::TxKeys64 => "64 tasks, each its own order, 16 connections",
+            Self::TxHot64 => "64 tasks, one order, 16 connections",
         }
     }
 
@@ -146,6 +160,7 @@ impl Scenario {
             Self::MillionRows => million_rows::SUBJECTS,
             Self::Bloat => bloat::SUBJECTS,
             Self::Attribute => attribute::SUBJECTS,
+            Self::TxAlone | Self::TxKeys64 | Self::TxHot64 => unit::SUBJECTS,
         }
     }
 
@@ -155,6 +170,8 @@ impl Scenario {
             Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(9, 9),
             Self::Hot4proc => pace.pick(3, 5),
             Self::Hot64 | Self::Handover | Self::Attribute => pace.pick(5, 9),
+            Self::TxAlone => pace.pick(9, 15),
+            Self::TxKeys64 | Self::TxHot64 => pace.pick(5, 9),
             Self::Polling => pace.pick(1, 3),
             // Counts of statements and pages, which noise hardly changes.
             Self::Waiters | Self::Held | Self::Bloat => 1,
@@ -177,6 +194,9 @@ impl Scenario {
             Self::MillionRows => million_rows::round(context, kind).await,
             Self::Bloat => bloat::round(context, kind).await,
             Self::Attribute => attribute::round(context, kind).await,
+            Self::TxAlone => unit::round(context, kind, (1, Keys::Own("unit"))).await,
+            Self::TxKeys64 => unit::round(context, kind, (64, Keys::Own("unit"))).await,
+            Self::TxHot64 => unit::round(context, kind, (64, Keys::One("unit"))).await,
         }
     }
 }

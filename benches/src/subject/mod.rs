@@ -8,6 +8,7 @@ mod distributed_mysql;
 mod distributed_postgres;
 mod floor;
 mod redlock;
+mod unit;
 
 use std::fmt;
 use std::future::Future;
@@ -128,6 +129,13 @@ pub(crate) enum Kind {
     Dlmy,
     Rslock,
     AsyncRedisLock,
+    /// A unit of work, by a lock that ends with its transaction.
+    UnitTransaction,
+    /// By a lock around a transaction.
+    UnitLock,
+    UnitForUpdate,
+    /// By an advisory lock of the transaction's.
+    UnitXactLock,
 }
 
 impl Kind {
@@ -157,6 +165,10 @@ impl Kind {
             Self::Dlmy => "distributed-lock-mysql",
             Self::Rslock => "rslock",
             Self::AsyncRedisLock => "async-redis-lock",
+            Self::UnitTransaction => "unit-dblock-transaction",
+            Self::UnitLock => "unit-dblock-lock",
+            Self::UnitForUpdate => "unit-for-update",
+            Self::UnitXactLock => "unit-xact-lock",
         }
     }
 
@@ -183,7 +195,11 @@ impl Kind {
             | Self::UpsertPostgres
             | Self::Advisory
             | Self::Dlpg
-            | Self::DlpgTry => Place::Postgres,
+            | Self::DlpgTry
+            | Self::UnitTransaction
+            | Self::UnitLock
+            | Self::UnitForUpdate
+            | Self::UnitXactLock => Place::Postgres,
             Self::DblockMysql | Self::FloorMysql | Self::BareMysql | Self::UpsertMysql | Self::Dlmy => {
                 Place::MySql
             }
@@ -213,6 +229,10 @@ impl Kind {
             Self::Dlmy => distributed_mysql::SETTINGS,
             Self::Rslock => redlock::SETTINGS,
             Self::AsyncRedisLock => async_redis::SETTINGS,
+            Self::UnitTransaction => unit::TRANSACTION_SETTINGS,
+            Self::UnitLock => unit::LOCK_SETTINGS,
+            Self::UnitForUpdate => unit::FOR_UPDATE_SETTINGS,
+            Self::UnitXactLock => unit::XACT_LOCK_SETTINGS,
         }
     }
 
@@ -249,6 +269,10 @@ impl Kind {
             Self::Dlmy => Box::new(distributed_mysql::open(url, plan).await?),
             Self::Rslock => Box::new(redlock::open(url, plan)),
             Self::AsyncRedisLock => Box::new(async_redis::open(url, plan).await?),
+            Self::UnitTransaction => Box::new(unit::open(url, unit::Way::Transaction, plan).await?),
+            Self::UnitLock => Box::new(unit::open(url, unit::Way::Lock, plan).await?),
+            Self::UnitForUpdate => Box::new(unit::open(url, unit::Way::ForUpdate, plan).await?),
+            Self::UnitXactLock => Box::new(unit::open(url, unit::Way::XactLock, plan).await?),
         })
     }
 
