@@ -1,15 +1,18 @@
 //! Transactions of the user's that a lock ends with.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
 
 use sqlx::{Database, Pool, Transaction};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// Begins a transaction, as `pool.begin()` does, and can be dropped at any point.
 ///
 /// sqlx 0.9.0's own `begin` leaves an open transaction in the pool when its future is dropped in the middle, which the next
-/// user of that connection gets. Here a task begins the transaction, and rolls it back if nobody takes it.
+/// user of that connection gets. Here a task finishes what was begun, and rolls the transaction back.
 ///
 /// # Errors
 /// Those of `pool.begin()`.
@@ -18,7 +21,7 @@ use tokio::sync::oneshot;
 /// Dropping the future leaves nothing behind.
 ///
 /// # Panics
-/// Outside of a tokio runtime.
+/// Where sqlx panics: on tokio, outside of a runtime.
 ///
 /// ```no_run
 /// # async fn pay(pool: &sqlx::SqlitePool) -> Result<(), sqlx::Error> {
@@ -29,13 +32,34 @@ use tokio::sync::oneshot;
 /// ```
 pub async fn begin<DB: Database>(pool: &Pool<DB>) -> Result<Transaction<'static, DB>, sqlx::Error> {
     let pool = pool.clone();
-    let (give, take) = oneshot::channel();
-    tokio::spawn(async move {
-        let begun = pool.begin().await;
-        // A transaction that nobody takes is dropped here, and with that rolled back.
-        let _ = give.send(begun);
-    });
-    take.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
+    let mut begins = Begins {
+        future: Some(Box::pin(async move { pool.begin().await })),
+    };
+    let begun = poll_fn(|context| match &mut begins.future {
+        Some(future) => future.as_mut().poll(context),
+        None => unreachable!("only the drop takes it"),
+    })
+    .await;
+    begins.future = None;
+    begun
+}
+
+/// A transaction that begins. If it is dropped before, a task goes on, and the transaction is rolled back.
+struct Begins<DB: Database> {
+    future: Option<Begin<DB>>,
+}
+
+type Begin<DB> = Pin<Box<dyn Future<Output = Result<Transaction<'static, DB>, sqlx::Error>> + Send>>;
+
+impl<DB: Database> Drop for Begins<DB> {
+    fn drop(&mut self) {
+        if let Some(future) = self.future.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            // A transaction that nobody takes is dropped, and with that rolled back.
+            runtime.spawn(async move { drop(future.await) });
+        }
+    }
 }
 
 /// The transaction of a body under [`LockManager::transaction`](crate::LockManager::transaction). The call takes it back

@@ -64,7 +64,7 @@ macro_rules! fence_connection {
     };
 }
 
-/// One message and nothing prepared: preparing would be a round trip of its own.
+/// One message and nothing prepared. The server parses it faster than it looks up a prepared statement over two messages.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 macro_rules! as_text {
     ($statement:expr) => {
@@ -72,7 +72,8 @@ macro_rules! as_text {
     };
 }
 
-/// Prepared once: SQLite has no round trips.
+/// Prepared once a connection, if the user's settings of the pool allow that. Planning costs more than anything else that
+/// the statement does.
 #[cfg(feature = "sqlite")]
 macro_rules! prepared {
     ($statement:expr) => {{
@@ -89,7 +90,7 @@ fence_connection!(
     Postgres,
     sqlx::Postgres,
     sqlx::PgConnection,
-    as_text,
+    prepared,
     postgres_code
 );
 fence_connection!(

@@ -102,7 +102,7 @@ SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}
 pub(in super::super) fn release_in(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
     let [eq, gt] = ["=", ">"].map(operator);
     let (limited, snapshot) = (limit_idling(idle_limit), snapshot());
-    let tell = tell_freed(table, "true");
+    let tell = tell_freed(table, &format!("t.wanted_until {gt} {NOW}"));
     let (mut writes, mut answers) = (Vec::new(), Vec::new());
     for at in 0..count {
         let [key, lease, token] = parameters(at);
