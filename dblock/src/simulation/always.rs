@@ -99,7 +99,8 @@ impl World {
             return Some(if plan.faults.lost_wake_ups > 0 {
                 5 * S
             } else if all_hear {
-                60 * MS
+                // Four requests in a row may find the row locked by others that change nothing.
+                150 * MS
             } else {
                 400 * MS
             });
