@@ -35,6 +35,10 @@ pub(crate) async fn release_in(
     checks: &[FenceCheck<'_>],
 ) -> Result<Vec<bool>, StoreError> {
     let answers = ask(connection, checks, sql::release_in).await?;
+    if answers.contains(&None) {
+        // A lease is gone, or newer than the snapshot, which is an error of the check.
+        verify(connection, checks).await?;
+    }
     let released = |answer: Option<String>| match answer.as_deref() {
         None => Ok(false),
         Some(sql::RELEASED_WHOLE) => Ok(true),

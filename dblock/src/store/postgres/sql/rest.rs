@@ -98,37 +98,30 @@ SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}
     parts.collect::<Vec<_>>().join("\nUNION ALL\n")
 }
 
-/// Parameters and answers: as [`verify`]. Frees the rows. The commit wakes the waiters of the keys.
+/// Parameters and answers: as [`verify`]. Frees the rows, and answers nothing for a lease that it does not find. The
+/// commit wakes those that waited before. A caller that comes while a row is locked cannot say so, and polls. To wake such
+/// callers, too, every transaction would have to notify, and commits that notify wait for one another.
 pub(in super::super) fn release_in(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
     let [eq, gt] = ["=", ">"].map(operator);
-    let (limited, snapshot) = (limit_idling(idle_limit), snapshot());
+    let limited = limit_idling(idle_limit);
     let tell = tell_freed(table, &format!("t.wanted_until {gt} {NOW}"));
-    let (mut writes, mut answers) = (Vec::new(), Vec::new());
-    for at in 0..count {
+    let asked = (0..count).map(|at| {
         let [key, lease, token] = parameters(at);
-        writes.push(format!(
-            "locked{at} AS MATERIALIZED (
-    -- A row that has changed since the snapshot is a serialization error here, whatever the change.
-    SELECT true AS found FROM {table} WHERE lock_key {eq} {key} FOR UPDATE
-), freed{at} AS (
-    UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
-    WHERE (SELECT found FROM locked{at}) AND t.lock_key {eq} {key} AND t.lease_id {eq} {lease}
-        AND t.fence_token {eq} {token} AND t.reentrant_count {gt} 0 AND t.expire_at {gt} {NOW}
-    RETURNING t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid AS whole, {tell} AS told, {limited} AS limited
-)"
-        ));
-        answers.push(format!(
-            "SELECT pg_catalog.concat('{at} ', CASE WHEN whole THEN '{RELEASED_WHOLE}' ELSE '{BELOW_SAVEPOINT}' END)
-FROM freed{at}
-UNION ALL
-SELECT '{at} {NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM {table} WHERE lock_key {eq} {key}) AND {snapshot}"
-        ));
-    }
-    format!("WITH {}\n{}", writes.join(", "), answers.join("\nUNION ALL\n"))
+        format!("({at}, {key}, {lease}, {token})")
+    });
+    let asked = asked.collect::<Vec<_>>().join(", ");
+    format!(
+        "UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
+FROM (VALUES {asked}) AS asked(at, lock_key, lease_id, fence_token)
+WHERE t.lock_key {eq} asked.lock_key AND t.lease_id {eq} asked.lease_id AND t.fence_token {eq} asked.fence_token
+    AND t.reentrant_count {gt} 0 AND t.expire_at {gt} {NOW}
+RETURNING pg_catalog.concat(asked.at, CASE WHEN t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid
+    THEN ' {RELEASED_WHOLE}' ELSE ' {BELOW_SAVEPOINT}' END), {tell}, {limited}"
+    )
 }
 
-/// Parameters: as [`verify`], of one key. Returns a row if this very transaction has freed the row. Its own id is the row's, because
-/// [`release_in`] is refused below a savepoint.
+/// Parameters: as [`verify`], of one key. Returns a row if this very transaction has freed the row. Its own id is the
+/// row's, because [`release_in`] is refused below a savepoint.
 pub(in super::super) fn reads_release(table: &str) -> String {
     let eq = operator("=");
     let [key, lease, token] = parameters(0);
