@@ -37,6 +37,14 @@ impl Add<Duration> for Time {
     }
 }
 
+/// Clocks may run apart by less than one second in this many.
+const CLOCKS_AGREE: u32 = 1000;
+
+/// A length on one clock in which this length surely passes on another.
+pub(crate) fn on_any_clock(length: Duration) -> Duration {
+    length + length / CLOCKS_AGREE
+}
+
 fn nanos(length: Duration) -> u64 {
     u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -38,7 +38,7 @@ use super::wait_queue::WaitQueue;
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{Kind, LastAnswer, Note, Out, Reply};
 use crate::engine::core::ownership::{Call, Ownership};
-use crate::engine::core::time::Time;
+use crate::engine::core::time::{Time, on_any_clock};
 use crate::error::LostReason;
 use crate::key::Key;
 use crate::options;
@@ -51,9 +51,6 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 /// Time that a lease still has in the store when `hold_min` is over and its row is released. With less it could expire
 /// first, and the next owner would take it for the lease of a process that died. (After a shutdown it does expire.)
 const TO_RELEASE_IN: Duration = Duration::from_secs(1);
-
-/// Our clock may run slower than the store's by less than one second in this many.
-const CLOCKS_AGREE: u32 = 1000;
 
 /// How long the row may name the former owner after a local hand-over.
 const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
@@ -640,7 +637,7 @@ impl<C> Held<C> {
             State::Lingering { until } => {
                 let missing = !self.covers(until + TO_RELEASE_IN / 2) && !self.current.is_revoked();
                 let left = until.since(now);
-                let ttl = left + left / CLOCKS_AGREE + TO_RELEASE_IN;
+                let ttl = on_any_clock(left) + TO_RELEASE_IN;
                 missing.then(|| self.extend(1, ttl))
             }
             State::Left | State::Releasing { .. } => Some(Action::Release),
