@@ -9,8 +9,9 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use dblock::optimistic::StaleVersion;
 use dblock::store::StoreErrorKind;
-use dblock::{InspectFilter, LockError, LockManager, LockOptions};
+use dblock::{InspectFilter, LockError, LockManager, LockOptions, optimistic_retry};
 use dblock_servers::pgbouncer::Setup;
 use dblock_tests::Backend;
 use dblock_tests::backend::eventually;
@@ -247,4 +248,34 @@ async fn a_pooler_is_in_the_log_once_and_waiters_poll() {
             "{setup:?}"
         );
     }
+}
+
+#[optimistic_retry(times = 3)]
+async fn sell_an_article() -> Result<(), StaleVersion> {
+    Err(StaleVersion::new("article", 42, 7))
+}
+
+#[tokio::test]
+async fn conflicts_are_in_the_log() {
+    let events = Events::all();
+    sell_an_article().await.unwrap_err();
+    let events = events.0.lock().unwrap();
+    let is_ours = |seen: &&Seen| {
+        let function = seen.get("function");
+        function.is_some_and(|function| function.ends_with("::sell_an_article\""))
+    };
+    let ours: Vec<_> = events.iter().filter(is_ours).collect();
+    let told: Vec<_> = ours
+        .iter()
+        .map(|seen| (&*seen["message"], &*seen["tries"]))
+        .collect();
+    let (again, last) = (
+        "a conflict: the body runs again",
+        "still a conflict: the body does not run again",
+    );
+    assert_eq!(told, [(again, "1"), (again, "2"), (last, "3")]);
+    assert!(
+        ours.iter().all(|seen| seen["error"].starts_with("article 42")),
+        "{ours:?}"
+    );
 }

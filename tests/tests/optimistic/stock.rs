@@ -92,7 +92,8 @@ impl Stock {
             let mut tx = dblock::begin(pool).await?;
             let read = self.sql(&format!("SELECT amount, version FROM {{stock}} WHERE id = {id}"));
             let (amount, version): (i64, i64) = sqlx::query_as(read).fetch_one(&mut *tx).await?;
-            tokio::task::yield_now().await;
+            // Long enough for another one to read the same version.
+            tokio::time::sleep(Duration::from_millis(1)).await;
             let write = self.sql(&format!(
                 "UPDATE {{stock}} SET amount = {amount} - 1, version = version + 1 \
                  WHERE id = {id} AND version = {version}"
@@ -156,7 +157,7 @@ async fn what_is_no_conflict_is_returned_at_once(backend: Backend) {
     let result = retry(patient.clone(), async || {
         stock.runs.begin();
         let insert = stock.sql("INSERT INTO {stock} VALUES (1, 1, 1)");
-        on_pool!(stock, pool => drop(sqlx::query(insert).execute(pool).await?));
+        on_pool!(stock, pool => { sqlx::query(insert).execute(pool).await?; });
         Ok::<_, StockError>(())
     });
     let error = result.await.unwrap_err();
