@@ -15,18 +15,18 @@ use crate::{capture, check, lock, retry};
 
 /// An attribute that was read.
 pub(crate) enum Layer {
-    Lock(Args),
+    Lock(Box<Args>),
     Once(Box<RunArgs>),
-    Retry(retry::Args),
+    Retry(Box<retry::Args>),
 }
 
 impl Layer {
     /// Reads the text between the parentheses of the attribute. A missing argument is reported at `attribute`.
     pub(crate) fn parse(kind: Kind, tokens: TokenStream, attribute: Span, errors: &mut Errors) -> Self {
         match kind {
-            Kind::Lock => Self::Lock(Args::parse(tokens, attribute, errors)),
+            Kind::Lock => Self::Lock(Box::new(Args::parse(tokens, attribute, errors))),
             Kind::Once => Self::Once(Box::new(RunArgs::parse(tokens, attribute, errors))),
-            Kind::Retry => Self::Retry(retry::Args::parse(tokens, errors)),
+            Kind::Retry => Self::Retry(Box::new(retry::Args::parse(tokens, errors))),
         }
     }
 

@@ -125,12 +125,11 @@ impl Arguments {
     /// The error for an argument that does not exist.
     pub(crate) fn unknown(&self, name: &Ident) -> syn::Error {
         let text = name.unraw().to_string();
-        let hint = match self.meant(&text) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => {
-                let names: Vec<_> = self.names().collect();
-                format!("expected {}", suggest::list(&names, "or"))
-            }
+        let hint = if let Some(near) = self.meant(&text) {
+            format!("did you mean `{near}`?")
+        } else {
+            let names: Vec<_> = self.names().collect();
+            format!("expected {}", suggest::list(&names, "or"))
         };
         syn::Error::new(name.span(), format!("unknown argument `{text}`; {hint}"))
     }

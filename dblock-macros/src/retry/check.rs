@@ -68,6 +68,7 @@ fn is_transaction(ty: &Type) -> bool {
                     "MySqlTransaction",
                     "SqliteTransaction",
                     "DatabaseTransaction",
+                    "LockedTransaction",
                 ]
                 .contains(&name),
             }
