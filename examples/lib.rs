@@ -1,4 +1,5 @@
 //! The parts of the examples that tests drive.
 
 pub mod custom_store;
+pub mod optimistic;
 pub mod web;
