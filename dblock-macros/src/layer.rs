@@ -75,7 +75,7 @@ impl Layer {
 
     /// The key as code. `None` for an attribute that has none.
     pub(crate) fn key(&self, scope: &Scope, errors: &mut Errors) -> Option<KeyCode> {
-        let lock = match self {
+        let lock: &Args = match self {
             Self::Lock(lock) => lock,
             Self::Once(run) => &run.lock,
             Self::Retry(_) => return None,

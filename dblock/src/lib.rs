@@ -31,6 +31,7 @@
 //! - [`current`] in a body: the fence token, the time left of the lease, and the fence check in your
 //!   transaction. [`current_locks`] lists all locks around it.
 //! - [`inherit`] around a spawned future that shares the lock.
+//! - [`macro@optimistic_retry`] on a method that changes a row by its version, without a lock: see [`optimistic`].
 //!
 //! # What holds
 //! At most one owner holds a key at any time, across tasks, processes and machines. This needs bodies that
