@@ -1,4 +1,5 @@
-//! Durations written as strings, such as `"30s"` or `"1m 30s"`. They are checked at compile time.
+//! Durations written as strings, such as `"30s"` or `"1m 30s"`: in attributes, which are checked at compile time, and in
+//! configuration files. `dblock` has this file as a link, since a crate of macros exports nothing else.
 //!
 //! The limits are those of `dblock::LockOptions`. A test in the workspace checks that they agree.
 
@@ -48,8 +49,11 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Adds up the parts of `1m 30s`.
-fn sum(text: &str) -> Result<Duration, String> {
+/// Adds up the parts of `1m 30s`. Knows no limits.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn sum(text: &str) -> Result<Duration, String> {
     let mut rest = text.trim();
     if rest.is_empty() {
         return Err("the duration is empty; write a number and a unit, such as \"30s\"".into());

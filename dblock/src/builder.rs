@@ -162,6 +162,16 @@ impl LockManagerBuilder {
     /// # Errors
     /// [`LockError::Invalid`] for a bad setting.
     pub fn start(self) -> Result<LockManager, LockError> {
+        let table = self.check()?;
+        LockManager::start(
+            self.source.open(table, self.idle_limit, self.any_server)?,
+            self.namespace,
+            self.engine,
+        )
+    }
+
+    /// Refuses settings that cannot work, before anything is sent.
+    pub(crate) fn check(&self) -> Result<TableName, LockError> {
         if let Some(namespace) = &self.namespace {
             key::check_namespace(namespace)?;
         }
@@ -176,11 +186,6 @@ impl LockManagerBuilder {
                 "`transaction_idle_limit` must be at least a millisecond; `None` sets no limit",
             ));
         }
-        let table = TableName::parse(&self.table).map_err(LockError::invalid)?;
-        LockManager::start(
-            self.source.open(table, self.idle_limit, self.any_server)?,
-            self.namespace,
-            self.engine,
-        )
+        TableName::parse(&self.table).map_err(LockError::invalid)
     }
 }

@@ -54,16 +54,20 @@
 //!
 //! # Features
 //! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, TLS for the drivers as `tls-…`, `run_once` for work
-//! whose outcome is remembered ([`LockManager::run_once`]), and `metrics`, which
-//! records through the crate of that name. Install its recorder before the first manager is built.
+//! whose outcome is remembered ([`LockManager::run_once`]), `metrics`, which records through the crate of that name
+//! (install its recorder before the first manager is built), and `serde` for options and settings in a configuration file.
 //!
 //! The crate `dblock-conformance` has the suite for stores of your own.
 
 mod body;
 mod builder;
 mod chain;
+#[cfg(feature = "serde")]
+mod config;
 mod connect;
 mod current;
+#[cfg(feature = "serde")]
+mod duration;
 mod engine;
 mod error;
 #[cfg(feature = "sql")]
@@ -80,11 +84,15 @@ mod once;
 pub mod open;
 pub mod optimistic;
 mod options;
+#[cfg(feature = "serde")]
+mod settings;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
 mod source;
 pub mod store;
+#[cfg(feature = "serde")]
+mod suggest;
 #[cfg(feature = "sql")]
 mod transaction;
 
@@ -103,6 +111,8 @@ pub use multi_guard::MultiLockGuard;
 #[cfg(feature = "run_once")]
 pub use once::{Fingerprint, OnCrash, Once, Remembered, Resolution, Run, RunOptions, RunRecord, current_run};
 pub use options::{LockOptions, OnLost};
+#[cfg(feature = "serde")]
+pub use settings::ManagerSettings;
 pub use source::StoreSource;
 pub use store::row::{InspectFilter, LockRow};
 #[cfg(feature = "sql")]

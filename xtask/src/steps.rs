@@ -13,7 +13,7 @@ use crate::{api, circles, package, torture};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
-pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/simulation,dblock/sqlite,\
+pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/serde,dblock/simulation,dblock/sqlite,\
      dblock-diesel-async/mysql,dblock-diesel-async/postgres,\
      dblock-sea-orm/mysql,dblock-sea-orm/postgres,dblock-sea-orm/sqlite";
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use dblock::{LockManager, LockOptions, ManagerSettings};
 use dblock_servers::promtool;
 
 use crate::exposition::Exposition;
@@ -143,6 +144,50 @@ fn every_alert_leads_to_its_section() {
             "{name} leads to {place}, which is not in {headings:?}"
         );
         assert_eq!(place, name.to_lowercase(), "each alert has a section of its own");
+    }
+}
+
+/// What a service reads.
+#[derive(serde::Deserialize)]
+struct Config {
+    locks: ManagerSettings,
+    settle: LockOptions,
+}
+
+#[tokio::test]
+async fn the_documents_configuration_is_read() {
+    let document = text("docs/operations.md");
+    let example = document
+        .split("```toml\n")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    let config: Config = toml::from_str(example).unwrap();
+    let locks = LockManager::builder_for_url("memory:").unwrap();
+    let locks = locks.settings(config.locks).build().await.unwrap();
+    let guard = locks
+        .acquire("order:42", config.settle.function("configured"))
+        .await
+        .unwrap();
+    assert_eq!(guard.key(), "billing:order:42");
+    // The messages that the document shows.
+    for (line, message) in [
+        (
+            "[settle]\ntll = \"30s\"",
+            "unknown setting `tll`; did you mean `ttl`?",
+        ),
+        (
+            "[settle]\nttl = 30",
+            "the unit is missing; write \"30s\" for seconds or \"30ms\" for milliseconds",
+        ),
+    ] {
+        let refused = toml::from_str::<Config>(line).err().unwrap().to_string();
+        assert!(
+            refused.contains(message) && document.contains(message),
+            "{refused}"
+        );
     }
 }
 

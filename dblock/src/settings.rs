@@ -1,0 +1,114 @@
+//! The settings of a manager as a value, for a service's configuration file.
+
+use std::time::Duration;
+
+use crate::builder::LockManagerBuilder;
+use crate::error::LockError;
+use crate::store::MemoryStore;
+
+/// Settings of a [`LockManagerBuilder`], from a configuration file by serde (feature `serde`). Each is optional; what is left out
+/// keeps the builder's value. Durations are texts such as `"30s"` or `"1m 30s"`, as in the attribute.
+///
+/// | setting | value | see |
+/// |---|---|---|
+/// | `namespace` | text | [`LockManagerBuilder::namespace`] |
+/// | `table` | text | [`LockManagerBuilder::table`] |
+/// | `auto_migrate` | true or false | [`LockManagerBuilder::auto_migrate`] |
+/// | `hand_over` | true or false | [`LockManagerBuilder::hand_over`] |
+/// | `trust_any_server` | true or false | [`LockManagerBuilder::trust_any_server`] |
+/// | `purge_after` | a duration, or `"none"` | [`LockManagerBuilder::purge_after`] |
+/// | `transaction_idle_limit` | a duration, or `"none"` | [`LockManagerBuilder::transaction_idle_limit`] |
+///
+/// The URL is not among them, because it often has a password. An unknown or wrong setting is an error that says what is meant
+/// or accepted.
+///
+/// ```
+/// use dblock::{LockManager, LockOptions, ManagerSettings};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Config {
+///     locks: ManagerSettings,
+///     settle: LockOptions,
+/// }
+///
+/// let config: Config = toml::from_str(
+///     r#"
+///     [locks]
+///     namespace = "billing"
+///     purge_after = "14d"
+///
+///     [settle]
+///     ttl = "10s"
+///     wait = "5s"
+///     "#,
+/// )?;
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = LockManager::builder_for_url("memory:")?.settings(config.locks).build().await?;
+/// let guard = locks.acquire("order:42", config.settle).await?;
+/// assert_eq!(guard.key(), "billing:order:42");
+/// # guard.release().await?;
+/// # Ok::<_, dblock::LockError>(()) }).unwrap();
+/// # Ok::<_, toml::de::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ManagerSettings {
+    pub(crate) namespace: Option<String>,
+    pub(crate) table: Option<String>,
+    pub(crate) auto_migrate: Option<bool>,
+    pub(crate) hand_over: Option<bool>,
+    pub(crate) trust_any_server: Option<bool>,
+    pub(crate) purge_after: Option<Limit>,
+    pub(crate) transaction_idle_limit: Option<Limit>,
+}
+
+/// A duration that may be switched off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    None,
+    After(Duration),
+}
+
+impl From<Limit> for Option<Duration> {
+    fn from(limit: Limit) -> Self {
+        match limit {
+            Limit::None => None,
+            Limit::After(length) => Some(length),
+        }
+    }
+}
+
+impl ManagerSettings {
+    /// Refuses what the builder would refuse.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        let builder = LockManagerBuilder::new(MemoryStore::new().into());
+        builder.settings(self.clone()).check().map(drop)
+    }
+}
+
+impl LockManagerBuilder {
+    /// Takes over the settings that are given in `settings`.
+    pub fn settings(mut self, settings: ManagerSettings) -> Self {
+        if let Some(namespace) = settings.namespace {
+            self = self.namespace(namespace);
+        }
+        if let Some(table) = settings.table {
+            self = self.table(table);
+        }
+        if let Some(auto_migrate) = settings.auto_migrate {
+            self = self.auto_migrate(auto_migrate);
+        }
+        if let Some(hand_over) = settings.hand_over {
+            self = self.hand_over(hand_over);
+        }
+        if let Some(trust) = settings.trust_any_server {
+            self = self.trust_any_server(trust);
+        }
+        if let Some(idle) = settings.purge_after {
+            self = self.purge_after(idle);
+        }
+        if let Some(limit) = settings.transaction_idle_limit {
+            self = self.transaction_idle_limit(limit);
+        }
+        self
+    }
+}
