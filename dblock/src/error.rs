@@ -168,6 +168,20 @@ impl std::fmt::Display for LostReason {
 }
 
 impl LockError {
+    /// A short name for traces.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Busy { .. } => "busy",
+            Self::Timeout { .. } => "timeout",
+            Self::Lost { .. } => "lost",
+            Self::Store { .. } => "store",
+            Self::Run { .. } => "run",
+            Self::Shutdown { .. } => "shutdown",
+            Self::NoManager => "no_manager",
+            Self::Invalid { .. } => "invalid",
+        }
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid {
             message: message.into(),

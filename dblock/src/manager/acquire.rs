@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
+use tracing::Instrument as _;
+use tracing::field::{self, Empty};
 use uuid::Uuid;
 
 use super::LockManager;
@@ -15,10 +17,30 @@ use crate::meter::Ended;
 use crate::options::{LockOptions, Wait};
 
 impl LockManager {
-    /// Re-enters the lease that the call chain has on the key, or acquires the lock.
+    /// Re-enters the lease that the call chain has on the key, or acquires the lock. All of that is one span.
     pub(crate) async fn hold(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
         options.check()?;
         let key = self.key(key)?;
+        let span = tracing::debug_span!("acquire_lock", %key, owner = Empty, fence_token = Empty,
+            "code.function.name" = options.function, "db.system.name" = self.shared.capabilities.name,
+            "error.type" = Empty, "otel.status_code" = Empty);
+        let result = self.enter(key, options).instrument(span.clone()).await;
+        match &result {
+            Ok(hold) => {
+                span.record("owner", field::display(hold.lease().owner()));
+                span.record("fence_token", hold.lease().fence_token());
+            }
+            Err(error) => {
+                span.record("error.type", error.name());
+                if !matches!(error, LockError::Busy { .. }) {
+                    span.record("otel.status_code", "ERROR");
+                }
+            }
+        }
+        result
+    }
+
+    async fn enter(&self, key: Key, options: &LockOptions) -> Result<Hold, LockError> {
         let caller = Caller::new(self, options);
         if let Some(lease) = caller.held(&key) {
             return caller.reenter(lease).await;
