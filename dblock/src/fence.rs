@@ -29,29 +29,23 @@ use crate::store::{self, InspectFilter, LockRow, Store, StoreError, StoreErrorKi
 /// Time limit of the manager's own read of a row.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Calls a function of the store's own for each key. PostgreSQL takes all keys in one statement. MySQL would have to choose
-/// a plan for them, and on a small table that is a scan, which locks other rows too. SQLite has no round trip.
-macro_rules! for_each_key {
+/// Calls a function of the store's own for checks of one engine, on the database that keeps the locks.
+macro_rules! on_its_database {
     ($function:ident($connection:expr, $checks:expr)) => {{
-        #[cfg(feature = "postgres")]
-        if let Some(first) = $checks.first()
-            && first.source.database == Database::Postgres
-        {
-            expect($connection, first)?;
-            return store::postgres::$function($connection, $checks).await;
+        let Some(first) = $checks.first() else {
+            return Ok(Vec::new());
+        };
+        expect($connection, first)?;
+        match first.source.database {
+            #[cfg(feature = "postgres")]
+            Database::Postgres => store::postgres::$function($connection, $checks).await,
+            #[cfg(feature = "mysql")]
+            Database::MySql => store::mysql::$function($connection, $checks).await,
+            #[cfg(feature = "sqlite")]
+            Database::Sqlite => store::sqlite::$function($connection, $checks).await,
+            #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+            _ => unreachable!("a fence source comes from a store that is compiled in"),
         }
-        let mut answers = Vec::with_capacity($checks.len());
-        for check in $checks {
-            expect($connection, check)?;
-            answers.push(match check.source.database {
-                #[cfg(feature = "mysql")]
-                Database::MySql => store::mysql::$function($connection, check).await?,
-                #[cfg(feature = "sqlite")]
-                Database::Sqlite => store::sqlite::$function($connection, check).await?,
-                _ => unreachable!("a fence source comes from a store that is compiled in"),
-            });
-        }
-        Ok(answers)
     }};
 }
 
@@ -289,14 +283,14 @@ async fn verify_in(
     connection: &mut dyn FenceConnection,
     checks: &[FenceCheck<'_>],
 ) -> Result<Vec<Option<Duration>>, StoreError> {
-    for_each_key!(verify(connection, checks))
+    on_its_database!(verify(connection, checks))
 }
 
 async fn release_in(
     connection: &mut dyn FenceConnection,
     checks: &[FenceCheck<'_>],
 ) -> Result<Vec<bool>, StoreError> {
-    for_each_key!(release_in(connection, checks))
+    on_its_database!(release_in(connection, checks))
 }
 
 /// Whether the transaction reads the row as released by this lease.

@@ -59,7 +59,8 @@ pub mod sqlite {
             lease_id,
             fence_token,
         };
-        crate::store::sqlite::verify(connection, &check).await
+        let left = crate::store::sqlite::verify(connection, &[check]).await?;
+        Ok(left.into_iter().next().flatten())
     }
 }
 

@@ -6,21 +6,36 @@ use super::{error, sql};
 use crate::store::fence::{FenceCheck, FenceConnection, one_row, time_left};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Locks the row of the key for sharing and returns the time left of the lease, `None` when it is gone. From
-/// here to the end of the user's transaction nobody else can take the lock over.
+/// Locks the rows of the keys for sharing and returns the time left of each lease, `None` when it is gone. From
+/// here to the end of the user's transaction nobody else can take the locks over.
+///
+/// Each key has a statement of its own: for several the server would choose a plan, which on a small table may be a scan,
+/// and a scan locks other rows too.
 pub(crate) async fn verify(
     connection: &mut dyn FenceConnection,
-    check: &FenceCheck<'_>,
-) -> Result<Option<Duration>, StoreError> {
-    // MariaDB has no FOR SHARE.
-    lock(connection, check, "LOCK IN SHARE MODE").await
+    checks: &[FenceCheck<'_>],
+) -> Result<Vec<Option<Duration>>, StoreError> {
+    let mut left = Vec::with_capacity(checks.len());
+    for check in checks {
+        // MariaDB has no FOR SHARE.
+        left.push(lock(connection, check, "LOCK IN SHARE MODE").await?);
+    }
+    Ok(left)
 }
 
-/// Frees the row in the transaction: false when the lease is gone. Others acquire the key when it commits.
+/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys when it commits.
 pub(crate) async fn release_in(
     connection: &mut dyn FenceConnection,
-    check: &FenceCheck<'_>,
-) -> Result<bool, StoreError> {
+    checks: &[FenceCheck<'_>],
+) -> Result<Vec<bool>, StoreError> {
+    let mut released = Vec::with_capacity(checks.len());
+    for check in checks {
+        released.push(release(connection, check).await?);
+    }
+    Ok(released)
+}
+
+async fn release(connection: &mut dyn FenceConnection, check: &FenceCheck<'_>) -> Result<bool, StoreError> {
     if lock(connection, check, "FOR UPDATE").await?.is_none() {
         return Ok(false);
     }

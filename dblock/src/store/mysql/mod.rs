@@ -112,7 +112,8 @@ impl MySqlStore {
             lease_id,
             fence_token,
         };
-        verify(connection, &check).await
+        let left = verify(connection, &[check]).await?;
+        Ok(left.into_iter().next().flatten())
     }
 
     /// Classifies an error of a statement on the lock table.

@@ -6,29 +6,37 @@ use super::{error, sql};
 use crate::store::StoreError;
 use crate::store::fence::{FenceCheck, FenceConnection, one_row, time_left};
 
-/// Returns the time left of the lease, or `None` when it is gone.
+/// Returns the time left of each lease, or `None` when it is gone. A statement for each key costs no round trip here.
 ///
 /// The check writes (a column to its own value), so it needs SQLite's only write lock. A transaction whose
 /// snapshot is older than the last commit then fails as a conflict and does not trust an old row. Until the
 /// user's commit nobody else can take the lock over.
 pub(crate) async fn verify(
     connection: &mut dyn FenceConnection,
-    check: &FenceCheck<'_>,
-) -> Result<Option<Duration>, StoreError> {
-    let statement = check.statement(&sql::verify(&check.source.table));
-    let rows = connection.query(&statement).await;
-    let answer = one_row(rows.map_err(error::of_fence_check)?)?;
-    answer.as_deref().map(time_left).transpose()
+    checks: &[FenceCheck<'_>],
+) -> Result<Vec<Option<Duration>>, StoreError> {
+    let mut left = Vec::with_capacity(checks.len());
+    for check in checks {
+        let statement = check.statement(&sql::verify(&check.source.table));
+        let rows = connection.query(&statement).await;
+        let answer = one_row(rows.map_err(error::of_fence_check)?)?;
+        left.push(answer.as_deref().map(time_left).transpose()?);
+    }
+    Ok(left)
 }
 
-/// Frees the row in the transaction: false when the lease is gone. Others acquire the key when it commits.
+/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys when it commits.
 pub(crate) async fn release_in(
     connection: &mut dyn FenceConnection,
-    check: &FenceCheck<'_>,
-) -> Result<bool, StoreError> {
-    let statement = check.statement(&sql::release_in(&check.source.table));
-    let freed = connection.execute(&statement).await;
-    Ok(freed.map_err(error::of_fence_check)? > 0)
+    checks: &[FenceCheck<'_>],
+) -> Result<Vec<bool>, StoreError> {
+    let mut released = Vec::with_capacity(checks.len());
+    for check in checks {
+        let statement = check.statement(&sql::release_in(&check.source.table));
+        let freed = connection.execute(&statement).await;
+        released.push(freed.map_err(error::of_fence_check)? > 0);
+    }
+    Ok(released)
 }
 
 /// Whether the transaction reads the row as released by the lease.
