@@ -45,11 +45,9 @@ pub(crate) const LOCK_NEEDS_RESULT: &str = "this function returns nothing, so it
 
 /// The argument that is the transaction must be there, and borrowed: the caller commits.
 pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors: &mut Errors) {
-    let Some(found) = scope.find(&tx.unraw().to_string()) else {
-        errors.push(syn::Error::new(
-            tx.span(),
-            format!("`{tx}` is not an argument of this function. {}", scope.listed()),
-        ));
+    let name = tx.unraw().to_string();
+    let Some(found) = scope.find(&name) else {
+        errors.push(syn::Error::new(tx.span(), scope.unknown(&name)));
         return;
     };
     let ty = function.sig.inputs.iter().find_map(|input| match input {
@@ -60,17 +58,17 @@ pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors
         FnArg::Receiver(_) => None,
     });
     // What other attributes have made of the arguments is left to the compiler.
-    if let Some(ty) = ty
-        && !matches!(ty, Type::Reference(reference) if reference.mutability.is_some())
-    {
-        errors.push(syn::Error::new_spanned(
-            ty,
-            format!(
-                "the caller begins and commits the transaction, so the function borrows it: write \
-                 `{tx}: &mut Transaction<'_, _>`"
-            ),
-        ));
-    }
+    let message = match ty {
+        None => return,
+        Some(Type::Reference(reference)) if reference.mutability.is_some() => return,
+        Some(Type::Reference(_)) => {
+            "statements of the lock run in this transaction: write `&mut` instead of `&`"
+        }
+        Some(_) => {
+            "the caller begins and commits the transaction, so the function borrows it: write `&mut` before the type"
+        }
+    };
+    errors.push(syn::Error::new_spanned(ty, message));
 }
 
 /// Whether a word is among the tokens, at any depth.

@@ -234,6 +234,18 @@ impl Scope {
             .unwrap_or_else(|| "order_id".into())
     }
 
+    /// The message about a name that is no argument.
+    pub(crate) fn unknown(&self, name: &str) -> String {
+        let hint = match suggest::closest(name, self.names().iter().map(String::as_str)) {
+            Some(near) => format!("; did you mean `{near}`?"),
+            None => ".".into(),
+        };
+        format!(
+            "`{name}` is not an argument of this function{hint} {}",
+            self.listed()
+        )
+    }
+
     /// A sentence with all arguments.
     pub(crate) fn listed(&self) -> String {
         match self.names().as_slice() {

@@ -113,15 +113,17 @@ pub(crate) fn under_lock(
             let Locals {
                 hold, output: value, ..
             } = &locals;
+            // Where the argument is named, the compiler says that it is no transaction.
+            let borrow = quote_spanned!(tx.span()=> &mut *#tx);
             // The body takes a borrow, so that the transaction is there after it.
             quote! {{
-                match #private::enter_in(#given, #key_name, #options_name, &mut *#tx).await {
+                match #private::enter_in(#given, #key_name, #options_name, #borrow).await {
                     #private::Ok(#hold) => {
                         let #value = {
-                            let #tx = &mut *#tx;
+                            let #tx = #borrow;
                             #private::run_in(&#hold, #future #block).await
                         };
-                        #private::end_in(#hold, #value, &mut *#tx).await
+                        #private::end_in(#hold, #value, #borrow).await
                     }
                     #private::Err(#value) => #private::Err(#value),
                 }

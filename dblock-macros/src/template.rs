@@ -11,8 +11,8 @@ use syn::parse::Parser;
 use syn::{Expr, Ident, LitStr, Member};
 
 use crate::errors::Errors;
+use crate::format;
 use crate::function::Scope;
-use crate::{format, suggest};
 
 /// The longest key in bytes, namespace prefix included.
 pub(crate) const MAX_KEY_BYTES: usize = 255;
@@ -253,14 +253,7 @@ impl Reader<'_> {
         if text.starts_with(char::is_uppercase) {
             return Ok(());
         }
-        let hint = match suggest::closest(&text, self.scope.names().iter().map(String::as_str)) {
-            Some(near) => format!("; did you mean `{near}`?"),
-            None => ".".into(),
-        };
-        Err(self.error(format!(
-            "`{text}` is not an argument of this function{hint} {}",
-            self.scope.listed()
-        )))
+        Err(self.error(self.scope.unknown(&text)))
     }
 
     fn located(&self, hygiene: Span) -> Span {

@@ -97,15 +97,16 @@ pub(crate) fn no_literal(value: &Expr, wanted: &str) -> syn::Result<Expr> {
 
 /// The name of an argument of the function.
 pub(crate) fn argument(value: &Expr) -> syn::Result<Ident> {
-    if let Expr::Path(path) = value
-        && let Some(name) = path.path.get_ident()
-    {
+    if let Some(name) = word(value) {
         return Ok(name.clone());
     }
-    Err(syn::Error::new_spanned(
-        value,
-        "`tx` is the name of the argument that is the transaction, such as `tx = tx`",
-    ))
+    let message = match text(value).map(LitStr::value) {
+        Some(name) if syn::parse_str::<Ident>(&name).is_ok() => {
+            format!("write the argument's name without quotes: `tx = {name}`")
+        }
+        _ => "expected the name of the argument that is the transaction, such as `tx = tx`".into(),
+    };
+    Err(syn::Error::new_spanned(value, message))
 }
 
 pub(crate) fn key(value: &Expr) -> syn::Result<Key> {

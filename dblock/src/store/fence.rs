@@ -78,9 +78,9 @@ use crate::key::Key;
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a transaction in which a fence token can be checked",
+    message = "`{Self}` is not a transaction in which a lock can be checked or end",
     label = "expected a transaction on the database that keeps the lock",
-    note = "begin a transaction, `let mut tx = pool.begin().await?;`, and pass it: `verify_in(&mut tx)`",
+    note = "begin a transaction, `let mut tx = dblock::begin(&pool).await?;`, and pass `&mut tx`",
     note = "sqlx needs the database's feature of dblock: `postgres`, `mysql` or `sqlite`",
     note = "tokio-postgres, SeaORM and diesel-async have crates: `dblock-tokio-postgres`, `dblock-sea-orm`, `dblock-diesel-async`"
 )]
