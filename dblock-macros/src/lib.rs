@@ -81,6 +81,7 @@ use proc_macro::TokenStream;
 /// | `max_hold` | duration up to 30 days | no limit | The lock is lost when the body runs for longer |
 /// | `hold_min` | duration up to 30 days | none | The key stays busy for this long after the grant; the call still returns with the body |
 /// | `on_lost` | `"cancel"`, `"signal"` | `"cancel"` | Lost lease: drop the body and fail, or let it go on and tell it |
+/// | `tx` | the name of an argument | none | The transaction that the lock ends with: see "Transactions" |
 /// | `on_busy` | expression | fail | The return value when the lock is busy or `wait` ran out |
 /// | `on_error` | closure | `\|e\| Err(e.into())` | Turns a `LockError` into the return value |
 /// | `crate` | path | `::dblock` | The path of dblock, for renamed dependencies and re-exports |
@@ -153,6 +154,46 @@ use proc_macro::TokenStream;
 /// name, the lower one is not recognised and is taken first. Two calls that take the same locks in opposite orders so can
 /// wait for each other until `wait` runs out.
 ///
+/// # Transactions
+///
+/// With `tx = tx` the lock ends with a transaction of the caller's: the argument `tx`, a `&mut Transaction<'_, _>` of sqlx
+/// or the `dblock::fence::FenceConnection` of another driver. The release is a statement in it. So the caller's commit frees the
+/// lock together with the work, and others enter after that, never before. After a rollback the lock is free too.
+/// A second call with the same key in the same transaction re-enters, and never waits for itself.
+///
+/// ```
+/// # use dblock::{LockError, distributed_lock};
+/// # #[derive(Debug)]
+/// # pub enum OrderError { Lock(LockError), Database(sqlx::Error) }
+/// # impl From<LockError> for OrderError {
+/// #     fn from(error: LockError) -> Self { Self::Lock(error) }
+/// # }
+/// # impl From<sqlx::Error> for OrderError {
+/// #     fn from(error: sqlx::Error) -> Self { Self::Database(error) }
+/// # }
+/// use sqlx::{Postgres, Transaction};
+///
+/// #[distributed_lock(key = "order:{id}", wait = "5s", tx = tx)]
+/// async fn settle(tx: &mut Transaction<'_, Postgres>, id: i64) -> Result<(), OrderError> {
+///     let update = sqlx::query("UPDATE orders SET settled = true WHERE id = $1");
+///     update.bind(id).execute(&mut **tx).await?;
+///     Ok(())
+/// }
+///
+/// # async fn caller(pool: &sqlx::PgPool) -> Result<(), OrderError> {
+/// let mut tx = dblock::begin(pool).await?;
+/// settle(&mut tx, 42).await?;
+/// tx.commit().await?; // frees the lock
+/// # Ok(()) }
+/// ```
+///
+/// Call it before anything else in the transaction: under REPEATABLE READ, the default of MySQL and MariaDB, a
+/// transaction that has read before the lock was taken is refused with a retryable error, and so is a second key. On SQLite a
+/// transaction that has written keeps every other writer out, the lock's too, so the call would time out. `wait` must
+/// not be `"forever"`, and `hold_min` is refused. After an error roll the transaction back. Where the function itself may begin the
+/// transaction, use `LockManager::transaction` instead, which also commits. The repository's `docs/guarantees.md`
+/// says what holds in detail.
+///
 /// # Functions
 ///
 /// Supported are free functions, inherent methods, methods of trait impls and default methods of traits, with
@@ -180,6 +221,8 @@ use proc_macro::TokenStream;
 /// | `` `Result<(), MyError>` cannot say that the lock failed `` | See "Return types" |
 /// | `` `key` and `keys` exclude each other `` | Write all keys into `keys` |
 /// | `taking a lock needs an async function` | Add `async`, or put the attribute above the one that removed it |
+/// | `the function borrows it: write &mut before the type` | The transaction of `tx` is the caller's |
+/// | `` `String` is not a transaction in which a lock can be checked or end `` | `tx` names another argument |
 /// | `` borrow of moved value `` at `on_busy` | The body moved the argument; see "Arguments" |
 ///
 /// At run time, every failure is a `LockError`, which tells busy, timeout, lost and a failing store apart.
