@@ -23,6 +23,7 @@ impl Failure {
         let key = |error: &LockError| error.key().map_or("the lock", dblock::Key::as_str).to_owned();
         match &self.0 {
             ShopError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found", self.0.to_string()),
+            ShopError::Settled(_) => (StatusCode::CONFLICT, "settled", self.0.to_string()),
             ShopError::Lock(error) if error.is_busy() => (
                 StatusCode::CONFLICT,
                 "busy",

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `POST /orders` `{"cents": 1250}` | 201 and the order |
 //! | `GET /orders/{id}` | 200 and the order, or 404 |
-//! | `POST /orders/{id}/settle` | 200 and the order; 404; 409 while another request settles it |
+//! | `POST /orders/{id}/settle` | 200 and the order; 404; 409 while another request settles or cancels it |
+//! | `DELETE /orders/{id}` | 204; 404; 409 when it is settled, or while another request settles or cancels it |
 //!
 //! 503 says that the database cannot be asked or that the service is shutting down, 500 that a lock was
 //! lost while its order was being settled. A failure is JSON with `error` and `message`,
@@ -43,7 +44,7 @@ struct NewOrder {
 fn router(shop: Arc<Shop>) -> Router {
     Router::new()
         .route("/orders", post(create))
-        .route("/orders/{id}", get(find))
+        .route("/orders/{id}", get(find).delete(cancel))
         .route("/orders/{id}/settle", post(settle))
         .with_state(shop)
 }
@@ -63,6 +64,12 @@ async fn find(State(shop): State<Arc<Shop>>, Path(id): Path<i64>) -> Result<Json
 /// When the client goes away, the server drops this future, and with it the lock.
 async fn settle(State(shop): State<Arc<Shop>>, Path(id): Path<i64>) -> Result<Json<Order>, Failure> {
     Ok(Json(shop.settle(id).await?))
+}
+
+/// Here too: with the lock the transaction is rolled back.
+async fn cancel(State(shop): State<Arc<Shop>>, Path(id): Path<i64>) -> Result<StatusCode, Failure> {
+    shop.cancel(id).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Answers requests until `quit` completes. Then it takes no new ones, lets those that hold a lock finish

@@ -1,4 +1,4 @@
-//! The service behind the routes. The method with the attribute is here.
+//! The service behind the routes. The method with the attribute is here; `cancel` needs no attribute.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,6 +28,9 @@ pub enum ShopError {
     /// There is no such order.
     #[error("there is no order {0}")]
     NotFound(i64),
+    /// It is settled, so it cannot be cancelled.
+    #[error("order {0} is settled already")]
+    Settled(i64),
     /// The lock was busy or lost, or its store could not be asked.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -88,6 +91,21 @@ impl Shop {
         }
         (self.charge)(order.id, order.cents).await;
         self.orders.settle(order).await
+    }
+
+    /// Cancels an order. That is work in the database alone, so the lock ends with its transaction.
+    ///
+    /// # Errors
+    /// When the order is not there, busy or settled, or the database fails.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock. The order stays unless the transaction was committed.
+    pub async fn cancel(&self, id: i64) -> Result<(), ShopError> {
+        if self.orders.cancel(&self.locks, id).await? {
+            return Ok(());
+        }
+        let order = self.find(id).await?;
+        Err(ShopError::Settled(order.id))
     }
 }
 

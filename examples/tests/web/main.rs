@@ -45,6 +45,7 @@ macro_rules! on_each_database {
 on_each_database!(
     an_order_is_settled_once,
     the_second_of_two_settles_is_told_that_it_is_busy,
+    an_order_is_cancelled_unless_it_is_being_settled,
     a_client_that_goes_away_leaves_no_lock,
     a_stop_lets_a_settle_finish_and_leaves_no_lock,
     a_lost_lock_writes_nothing_and_says_so,
@@ -76,6 +77,30 @@ async fn the_second_of_two_settles_is_told_that_it_is_busy(service: Service) {
     let (status, settled) = first.await.unwrap();
     assert_eq!(status, 200, "{settled}");
     assert_eq!(service.held().await, 0);
+    service.stop().await;
+}
+
+async fn an_order_is_cancelled_unless_it_is_being_settled(service: Service) {
+    let order = service.order().await;
+    let settle = service.settle_and_pause(&order).await;
+    let (status, busy) = service.call("DELETE", &order, None).await;
+    assert_eq!((status, &busy["error"]), (409, &json!("busy")), "{busy}");
+    service.provider.finish.notify_one();
+    let (status, settled) = settle.await.unwrap();
+    assert_eq!(status, 200, "{settled}");
+    let (status, refused) = service.call("DELETE", &order, None).await;
+    assert_eq!((status, &refused["error"]), (409, &json!("settled")), "{refused}");
+
+    let order = service.order().await;
+    assert_eq!(service.call("DELETE", &order, None).await, (204, Value::Null));
+    assert_eq!(service.held().await, 0);
+    for (method, path) in [
+        ("GET", order.clone()),
+        ("DELETE", order.clone()),
+        ("POST", format!("{order}/settle")),
+    ] {
+        assert_eq!(service.call(method, &path, None).await.0, 404, "{method} {path}");
+    }
     service.stop().await;
 }
 

@@ -154,6 +154,7 @@ pub(crate) async fn call(address: SocketAddr, method: &str, path: &str, body: Op
         .unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = if body.is_empty() { "null" } else { body };
     (status, serde_json::from_str(body).unwrap())
 }
 
