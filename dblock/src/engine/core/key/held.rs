@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | – | granted by the store, or passed on by another process | `Held` |
 //! | `Held` | the deadline or `max_hold` passes, a fence check finds the lease gone, shutdown | `Lost` |
+//! | `Held` | a transaction of the owner's has written the release: the lease is *kept* from here on | `Held` |
 //! | `Held`, `Lost` | the last hold ends while `hold_min` is not over, and nothing but time has ended the lease | `Lingering` |
 //! | `Held`, `Lost` | the last hold ends otherwise | `Left` |
 //! | `Lingering` | `hold_min` is over | `Left` |
@@ -11,6 +12,8 @@
 //! | `Left` | the release is sent | `Releasing` |
 //! | `Releasing` | the answer is `Released` or `Lost` | – |
 //! | `Releasing` | the row was locked, or the outcome is unknown: the release is sent again | `Releasing` |
+//! | `Left`, `Releasing`, kept | another call enters in the same transaction | `Held` |
+//! | any, kept | `locks.transaction` has committed | – |
 //! | `Lingering` | shutdown, when the row is busy for long enough by itself | – |
 //! | any but `Held` | the latest possible end in the store has passed | – |
 //!
@@ -24,9 +27,9 @@
 //!
 //! When the store answers `Lost`, the lease is forgotten from any state.
 //!
-//! A transaction of the owner's may keep the row locked, and free it with its commit ([`Held::keep_in_transaction`]).
-//! Then the lease has no end of its own: nothing is renewed, and `Releasing` asks until that transaction is over. The
-//! next call in the same transaction makes the lease `Held` again ([`Held::enter_again`]).
+//! A lease is *kept* when a transaction of the owner's keeps the row locked, and frees it with its commit
+//! ([`Held::keep_in_transaction`]). Then the lease has no end of its own: nothing is renewed, and `Releasing` asks until
+//! that transaction is over. Answered `Released` or `Lost`, the transaction has been rolled back or has committed.
 
 use std::mem;
 use std::sync::Arc;
