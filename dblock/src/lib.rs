@@ -25,6 +25,8 @@
 //! - [`macro@distributed_lock`] on the method, or [`LockManager::with`] around a future: the lock cannot
 //!   outlive the work, and the work cannot outlive the lease.
 //!   [`LockManager::with_result`] is for a body that returns a `Result`.
+//! - `LockManager::transaction` for work in the database that keeps the lock: the commit of its transaction frees
+//!   the lock, together with the work.
 //! - [`LockManager::acquire`] for a [`LockGuard`] that your code passes around and releases;
 //!   [`LockManager::try_acquire`] when busy is an ordinary answer.
 //! - [`LockManager::is_locked`] and [`LockManager::get`] to look at a key without taking it.
@@ -43,9 +45,9 @@
 //! the holds. A spawned task is a new owner unless it is wrapped by [`inherit`].
 //!
 //! # Cancel safety
-//! Every future of this crate can be dropped at any point. The caller's future drives no statement, so
-//! dropping it breaks no connection and leaves no lock behind: a lock that was granted is released in the
-//! background.
+//! Every future of this crate can be dropped at any point. The caller's future drives no statement, but
+//! those in a transaction of yours, so dropping it breaks no connection of the manager's and leaves no lock behind: a
+//! lock that was granted is released in the background.
 //!
 //! # Runtimes
 //! A manager of a database has its own thread with a tokio runtime, and opens at most four connections. Its
