@@ -190,7 +190,7 @@ use proc_macro::TokenStream;
 /// Call it before anything else in the transaction: under REPEATABLE READ, the default of MySQL and MariaDB, a
 /// transaction that has read before the lock was taken is refused with a retryable error, and so is a second key. On SQLite a
 /// transaction that has written keeps every other writer out, the lock's too, so the call would time out. `wait` must
-/// not be `"forever"`, and `hold_min` is refused. After an error roll the transaction back. Where the function itself may begin the
+/// not be `"forever"`, and `hold_min` and `keys` are refused. After an error roll the transaction back. Where the function itself may begin the
 /// transaction, use `LockManager::transaction` instead, which also commits. The repository's `docs/guarantees.md`
 /// says what holds in detail.
 ///
