@@ -78,6 +78,10 @@ macro_rules! forward_to_inner {
             self.inner.force_release(key)
         }
 
+        fn diagnose(&self) -> $crate::dblock::store::StoreFuture<'_, Result<Vec<$crate::dblock::Finding>, $crate::dblock::store::StoreError>> {
+            self.inner.diagnose()
+        }
+
         fn close(&self) -> $crate::dblock::store::StoreFuture<'_, ()> {
             self.inner.close()
         }

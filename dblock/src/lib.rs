@@ -116,6 +116,7 @@ pub use options::{LockOptions, OnLost};
 #[cfg(feature = "serde")]
 pub use settings::ManagerSettings;
 pub use source::StoreSource;
+pub use store::diagnosis::{Finding, Severity};
 pub use store::row::{InspectFilter, LockRow};
 #[cfg(feature = "sql")]
 pub use transaction::{LockedTransaction, begin};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::LockManager;
 use crate::error::LockError;
-use crate::store::{InspectFilter, LockRow, Store, StoreError};
+use crate::store::{Finding, InspectFilter, LockRow, Store, StoreError};
 
 /// Time limit of an operator's call, such as `inspect` or `revoke`.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -166,6 +166,36 @@ impl LockManager {
     /// Dropping the future ends the purge after its current step.
     pub async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
         self.shared.engine.purge(idle).await
+    }
+
+    /// Looks at what breaks locks in practice: rights, tables, settings that lose commits, standbys, poolers, wake-ups, the
+    /// clock. It changes nothing, and takes some ten statements. A [`Severity::Fault`](crate::Severity::Fault) means that
+    /// locks do not work, or that a guarantee does not hold. A store without anything to look at, such as the memory
+    /// store, has no findings.
+    ///
+    /// The tables need not exist, so build the manager with
+    /// [`LockManagerBuilder::start`](crate::LockManagerBuilder::start).
+    ///
+    /// # Errors
+    /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
+    /// [`shutdown`](Self::shutdown).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{LockManager, Severity};
+    /// let locks = LockManager::builder_for_url("memory:")?.start()?;
+    /// for finding in locks.diagnose().await? {
+    ///     if finding.severity > Severity::Fine {
+    ///         println!("{}: {} ({})", finding.check, finding.found, finding.meaning);
+    ///     }
+    /// }
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn diagnose(&self) -> Result<Vec<Finding>, LockError> {
+        self.admin(|store| async move { store.diagnose().await }).await
     }
 
     async fn admin<T, W, F>(&self, work: W) -> Result<T, LockError>

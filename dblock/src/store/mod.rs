@@ -23,6 +23,7 @@ pub mod clock;
 pub(crate) mod connect_options;
 #[cfg(feature = "sql")]
 mod connections;
+pub(crate) mod diagnosis;
 mod error;
 #[cfg(feature = "sql")]
 pub(crate) mod fence;
@@ -53,6 +54,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use answer::{Outcome, Purged, WakeUp};
+pub(crate) use diagnosis::Finding;
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
 #[cfg(feature = "mysql")]
@@ -180,6 +182,15 @@ pub trait Store: Debug + Send + Sync + 'static {
     ) -> StoreFuture<'a, Result<Purged, StoreError>> {
         let _ = (idle, after, limit);
         Box::pin(async { Ok(Purged::default()) })
+    }
+
+    /// Looks at what could keep locks in this store from working: rights, settings, clock, and so on. It changes
+    /// nothing. The default has nothing to look at.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses altogether. Everything else is a [`Finding`](crate::Finding).
+    fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     /// Closes the store's own connections.

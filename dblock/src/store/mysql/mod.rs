@@ -5,6 +5,7 @@
 mod admin;
 mod apply;
 mod busy;
+mod diagnose;
 mod error;
 mod fence;
 mod migrate;
@@ -36,8 +37,8 @@ use super::connections::{Connections, MAX_CONNECTIONS};
 use super::fence::FenceCheck;
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store,
-    StoreError, StoreFuture,
+    Capabilities, Database, FenceSource, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request,
+    Store, StoreError, StoreFuture,
 };
 use crate::key::Key;
 
@@ -179,6 +180,10 @@ impl Store for MySqlStore {
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(admin::force_release(self, key))
+    }
+
+    fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {
+        Box::pin(diagnose::diagnose(self))
     }
 
     fn purge<'a>(

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgNotification, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _, Row as _};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
@@ -68,6 +68,17 @@ async fn until_lost(
             }
         }
     }
+}
+
+/// How long a notification to itself takes, on connections of the store.
+///
+/// # Errors
+/// Why none arrives.
+pub(super) async fn heard_after(store: &PostgresStore) -> Result<Duration, StoreError> {
+    refuse_a_pooler(store).await?;
+    let _room = store.connections.room().await?;
+    let mut listener = connect(store).await?;
+    prove(store, &mut listener).await
 }
 
 /// Reads a payload: a letter for its kind; for a pass-on the lease and its token; and the key.
@@ -131,11 +142,12 @@ async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<Str
     row.try_get(0).map_err(|error| store.failed(error))
 }
 
-/// Waits for a notification that another connection sends, as proof that notifications arrive.
-async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<(), StoreError> {
+/// Waits for a notification that another connection sends, as proof that notifications arrive. Returns how long it took.
+async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<Duration, StoreError> {
     let channel = format!("dblock_{}", Uuid::now_v7().simple());
     in_time(store, listener.listen(&channel)).await?;
     let mut other = store.connections.take().await?;
+    let since = Instant::now();
     let sent = other
         .execute(AssertSqlSafe(format!("NOTIFY \"{channel}\"")))
         .await
@@ -145,7 +157,9 @@ async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<(), S
         Ok(answer) => drop(notification(store, answer)?),
         Err(_) => return Err(behind_a_pooler()),
     }
-    in_time(store, listener.unlisten(&channel)).await
+    let took = since.elapsed();
+    in_time(store, listener.unlisten(&channel)).await?;
+    Ok(took)
 }
 
 fn behind_a_pooler() -> StoreError {

@@ -7,6 +7,7 @@
 
 mod admin;
 mod apply;
+mod diagnose;
 mod error;
 mod fence;
 mod listen;
@@ -37,8 +38,8 @@ use super::connections::{Connections, MAX_CONNECTIONS};
 use super::fence::FenceCheck;
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store,
-    StoreError, StoreFuture, WakeUp,
+    Capabilities, Database, FenceSource, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request,
+    Store, StoreError, StoreFuture, WakeUp,
 };
 use crate::key::Key;
 
@@ -175,6 +176,10 @@ impl Store for PostgresStore {
 
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         Box::pin(listen::listen(self, tell))
+    }
+
+    fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {
+        Box::pin(diagnose::diagnose(self))
     }
 
     fn purge<'a>(

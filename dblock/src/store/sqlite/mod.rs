@@ -4,6 +4,7 @@
 
 mod admin;
 mod apply;
+mod diagnose;
 mod error;
 mod fence;
 mod migrate;
@@ -29,8 +30,8 @@ use super::busy_keys::BusyKeys;
 use super::connections::Connections;
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store,
-    StoreError, StoreFuture,
+    Capabilities, Database, FenceSource, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request,
+    Store, StoreError, StoreFuture,
 };
 use crate::key::Key;
 
@@ -108,6 +109,10 @@ impl Store for SqliteStore {
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(admin::force_release(self, key))
+    }
+
+    fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {
+        Box::pin(diagnose::diagnose(self))
     }
 
     fn purge<'a>(

@@ -1,0 +1,298 @@
+//! What a diagnosis finds, and the part of it that the SQL stores share.
+
+#[cfg(feature = "sql")]
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+#[cfg(feature = "sql")]
+use super::error::{StoreError, StoreErrorKind};
+
+/// One thing that a diagnosis has looked at. From [`LockManager::diagnose`](crate::LockManager::diagnose).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// Its short name, such as `durability`. Names are not changed; new ones are added.
+    pub check: &'static str,
+    /// Whether something must be done.
+    pub severity: Severity,
+    /// What was found, with figures.
+    pub found: String,
+    /// What that means for locks.
+    pub meaning: String,
+    /// What to do about it; `None` when all is well.
+    pub remedy: Option<String>,
+}
+
+/// How serious a [`Finding`] is. The order is by seriousness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Severity {
+    /// All is well.
+    Fine,
+    /// Locks are safe, but slower than they could be, or on a condition that cannot be checked.
+    Note,
+    /// Locks do not work, or a guarantee does not hold.
+    Fault,
+}
+
+impl Finding {
+    /// All is well.
+    pub fn fine(check: &'static str, found: impl Into<String>, meaning: impl Into<String>) -> Self {
+        Self {
+            check,
+            severity: Severity::Fine,
+            found: found.into(),
+            meaning: meaning.into(),
+            remedy: None,
+        }
+    }
+
+    /// Worth knowing; no guarantee is broken.
+    pub fn note(
+        check: &'static str,
+        found: impl Into<String>,
+        meaning: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity: Severity::Note,
+            remedy: Some(remedy.into()),
+            ..Self::fine(check, found, meaning)
+        }
+    }
+
+    /// Locks do not work, or a guarantee does not hold.
+    pub fn fault(
+        check: &'static str,
+        found: impl Into<String>,
+        meaning: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity: Severity::Fault,
+            ..Self::note(check, found, meaning, remedy)
+        }
+    }
+}
+
+/// Above this a lock takes long enough for people to notice.
+#[cfg(feature = "sql")]
+const SLOW: Duration = Duration::from_millis(50);
+
+/// An offset of the clocks above this confuses people who read times of both.
+#[cfg(feature = "sql")]
+const CLOCKS_APART: Duration = Duration::from_secs(2);
+
+/// One question for the store's clock.
+#[cfg(feature = "sql")]
+#[derive(Debug)]
+pub(crate) struct Sample {
+    took: Duration,
+    /// The store's clock less this host's in µs, as seen from the middle of the question.
+    offset: i64,
+}
+
+/// How often the clock is asked.
+#[cfg(feature = "sql")]
+pub(crate) const SAMPLES: usize = 5;
+
+/// When a question for the clock was sent.
+#[cfg(feature = "sql")]
+pub(crate) struct Asked(Instant, SystemTime);
+
+#[cfg(feature = "sql")]
+impl Asked {
+    pub(crate) fn now() -> Self {
+        Self(Instant::now(), SystemTime::now())
+    }
+
+    /// The answer was that the store's clock is at `now`, in µs.
+    pub(crate) fn answered(self, now: i64) -> Sample {
+        let took = self.0.elapsed();
+        let middle = self.1.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
+        let here = i64::try_from(middle.as_micros()).unwrap_or(i64::MAX);
+        Sample {
+            took,
+            offset: now.saturating_sub(here),
+        }
+    }
+}
+
+/// The clock's offset to this host's, and the time of a round trip.
+#[cfg(feature = "sql")]
+pub(crate) fn clock_and_round_trip(mut samples: Vec<Sample>) -> Vec<Finding> {
+    samples.sort_by_key(|sample| sample.took);
+    let (Some(quickest), Some(median)) = (samples.first(), samples.get(samples.len() / 2)) else {
+        return Vec::new();
+    };
+    let offset = Duration::from_micros(quickest.offset.unsigned_abs());
+    let direction = if quickest.offset < 0 { "behind" } else { "ahead of" };
+    let found = format!(
+        "the database's clock is {offset:?} {direction} this host's, within {:?}",
+        quickest.took / 2
+    );
+    let meaning = "the database's clock alone decides when a lease ends, so an offset breaks nothing; a jump ahead by more \
+                   than a twentieth of the ttl while a lease is held would";
+    let clock = if offset > CLOCKS_APART {
+        let remedy = "let NTP keep both clocks, and let it slew rather than step";
+        Finding::note("clock", found, meaning, remedy)
+    } else {
+        Finding::fine("clock", found, meaning)
+    };
+    let (found, meaning) = (
+        format!("{:?}, the median of {}", median.took, samples.len()),
+        "a lock takes one round trip and one commit, and its release the same",
+    );
+    let round_trip = if median.took > SLOW {
+        let remedy = "run the service nearer to its database, or choose a ttl of several seconds at least";
+        Finding::note("round_trip", found, meaning, remedy)
+    } else {
+        Finding::fine("round_trip", found, meaning)
+    };
+    vec![clock, round_trip]
+}
+
+/// What the check of the schema has answered. Other errors are not about the schema, and are the diagnosis's.
+#[cfg(feature = "sql")]
+pub(crate) fn schema(checked: Result<(), StoreError>) -> Result<Finding, StoreError> {
+    match checked {
+        Ok(()) => Ok(Finding::fine(
+            "schema",
+            "the tables are there, in a version that fits",
+            "this version of dblock can work with them",
+        )),
+        Err(error) if error.kind() == StoreErrorKind::Schema => Ok(Finding::fault(
+            "schema",
+            error.to_string(),
+            "no lock can be taken",
+            "create or upgrade the tables: `dblock migrate`, or `LockManager::migrate`",
+        )),
+        Err(error) => Err(error),
+    }
+}
+
+/// Statements that need each right and touch no row, with the right's name.
+#[cfg(feature = "sql")]
+pub(crate) fn probes(table: &str, version_table: &str) -> [(&'static str, String); 5] {
+    [
+        ("SELECT", format!("SELECT lock_key FROM {table} WHERE 1 = 0")),
+        (
+            "INSERT",
+            format!("INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0"),
+        ),
+        (
+            "UPDATE",
+            format!("UPDATE {table} SET holder = holder WHERE 1 = 0"),
+        ),
+        ("DELETE", format!("DELETE FROM {table} WHERE 1 = 0")),
+        (
+            "SELECT",
+            format!("SELECT version FROM {version_table} WHERE 1 = 0"),
+        ),
+    ]
+}
+
+/// What the [`probes`] have answered: the rights whose statement failed.
+#[cfg(feature = "sql")]
+pub(crate) fn grants(failed: &[(&'static str, StoreError)]) -> Finding {
+    let Some((_, first)) = failed.first() else {
+        return Finding::fine(
+            "grants",
+            "this user may SELECT, INSERT, UPDATE and DELETE",
+            "locks can be taken and released, and old rows purged",
+        );
+    };
+    let rights: Vec<_> = failed.iter().map(|(right, _)| *right).collect();
+    let found = format!("{} fails: {first}", rights.join(", "));
+    let remedy = "grant SELECT, INSERT, UPDATE and DELETE on the lock table, and SELECT on its version table";
+    if rights == ["DELETE"] {
+        let meaning = "locks work, but old rows are never purged";
+        return Finding::note("grants", found, meaning, remedy);
+    }
+    Finding::fault("grants", found, "locks cannot be taken or released", remedy)
+}
+
+/// Whether the server is one that is tested, as far as its version says.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn version(
+    name: &str,
+    found: (u32, u32),
+    oldest: (u32, u32),
+    tested: Option<(u32, u32)>,
+) -> Finding {
+    let shown = format!("{name} {}.{}", found.0, found.1);
+    if found < oldest {
+        let remedy = format!("upgrade the server to {}.{} or later", oldest.0, oldest.1);
+        return Finding::fault(
+            "version",
+            shown,
+            "the statements need what later versions have",
+            remedy,
+        );
+    }
+    match tested {
+        Some(tested) if found == tested => {
+            Finding::fine("version", shown, "the tests of dblock run on this version")
+        }
+        _ => Finding::note(
+            "version",
+            shown,
+            "supported by what its documentation says; the tests of dblock run on another version",
+            "none is needed; report what differs",
+        ),
+    }
+}
+
+/// Commits that a crash may take back.
+#[cfg(feature = "sql")]
+pub(crate) fn not_durable(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    Finding::fault(
+        "durability",
+        found,
+        "after a crash a lease that somebody holds may be gone, so two may hold a lock; only the fence token protects then",
+        remedy,
+    )
+}
+
+/// Commits that stay.
+#[cfg(feature = "sql")]
+pub(crate) fn durable(found: impl Into<String>) -> Finding {
+    let meaning = "what was committed survives a crash of the server";
+    Finding::fine("durability", found, meaning)
+}
+
+#[cfg(all(test, feature = "sql"))]
+mod tests {
+    use super::*;
+
+    fn error() -> StoreError {
+        StoreError::new(StoreErrorKind::Refused, "no")
+    }
+
+    #[test]
+    fn a_missing_right_to_purge_is_no_fault() {
+        assert_eq!(grants(&[]).severity, Severity::Fine);
+        assert_eq!(grants(&[("DELETE", error())]).severity, Severity::Note);
+        let both = grants(&[("INSERT", error()), ("DELETE", error())]);
+        assert_eq!(both.severity, Severity::Fault);
+        assert_eq!(both.found, "INSERT, DELETE fails: no");
+    }
+
+    #[test]
+    fn the_quickest_answer_tells_the_offset_and_the_median_the_round_trip() {
+        let sample = |millis, offset| Sample {
+            took: Duration::from_millis(millis),
+            offset,
+        };
+        let samples = vec![sample(90, 9_000_000), sample(10, -3_000_000), sample(60, 0)];
+        let [clock, round_trip] = &clock_and_round_trip(samples)[..] else {
+            panic!("two findings");
+        };
+        assert_eq!(clock.severity, Severity::Note);
+        assert!(
+            clock.found.contains("3s behind") && clock.found.contains("5ms"),
+            "{clock:?}"
+        );
+        assert_eq!(round_trip.found, "60ms, the median of 3");
+        assert_eq!(round_trip.severity, Severity::Note);
+    }
+}
