@@ -68,6 +68,10 @@ pub(crate) enum Command {
         /// The key
         key: String,
     },
+    /// Prints what happens to locks, until it is stopped
+    Watch(WatchArguments),
+    /// Looks for what breaks locks: rights, settings, clock, poolers
+    Doctor,
     /// Revokes a lock: it is no longer renewed, and its holder is told to finish
     Revoke {
         /// The key
@@ -148,6 +152,19 @@ pub(crate) struct ListArguments {
     #[arg(long, short)]
     pub(crate) all: bool,
     /// At most this many rows
+    #[arg(long, default_value_t = 1_000, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    pub(crate) limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WatchArguments {
+    /// Only keys that begin with this
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// How often to look
+    #[arg(long, default_value = "1s", value_parser = duration::parse_interval, value_name = "DURATION")]
+    pub(crate) every: Duration,
+    /// The most locks that may be held
     #[arg(long, default_value_t = 1_000, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..1_000_000))]
     pub(crate) limit: u32,
 }

@@ -21,7 +21,19 @@ pub(crate) async fn manager(arguments: &StoreArguments, missing: Missing) -> Res
         Missing::AsTheLibrary => builder,
         Missing::IsAnError => builder.auto_migrate(false),
     };
-    Ok(builder.build().await?)
+    builder
+        .build()
+        .await
+        .map_err(|error| explained(arguments, error.into()))
+}
+
+/// Adds what to do about a SQLite file that is not there.
+pub(crate) fn explained(arguments: &StoreArguments, failure: Failure) -> Failure {
+    let url = arguments.url.as_deref().unwrap_or_default();
+    if failure.code == Code::Unavailable && url.starts_with("sqlite:") {
+        return failure.with_remedy("if it is to be a new file: dblock migrate");
+    }
+    failure
 }
 
 /// The settings that the arguments give. It asks the database nothing.

@@ -15,6 +15,18 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; {example}"))
 }
 
+/// As [`parse`], for the time between two looks.
+///
+/// # Errors
+/// As [`parse`], and below 100 ms.
+pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse(text)?;
+    if interval < Duration::from_millis(100) {
+        return Err("the database would do little else; write 100ms or more".to_owned());
+    }
+    Ok(interval)
+}
+
 /// As [`parse`], or `forever`.
 ///
 /// # Errors
@@ -43,6 +55,17 @@ pub(crate) fn shown(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }
 
+/// For people: with as many digits as are of use.
+pub(crate) fn fine(duration: Duration) -> String {
+    let unit = if duration < Duration::from_millis(10) {
+        1_000
+    } else {
+        1_000_000
+    };
+    let nanos = duration.subsec_nanos() / unit * unit;
+    format!("{:?}", Duration::new(duration.as_secs(), nanos))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +86,8 @@ mod tests {
         assert_eq!(parse_wait("forever"), Ok(Wait::Forever));
         assert_eq!(parse_wait("5s"), Ok(Wait::For(Duration::from_secs(5))));
         assert!(parse_wait("never").is_err());
+        assert!(parse_interval("99ms").is_err());
+        assert_eq!(parse_interval("100ms"), Ok(Duration::from_millis(100)));
     }
 
     #[test]

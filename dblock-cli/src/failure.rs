@@ -3,9 +3,10 @@
 use std::io;
 use std::process::ExitCode;
 
-use anstream::eprintln;
 use dblock::store::StoreErrorKind;
 use dblock::{LockError, TimeoutCause};
+
+use crate::output;
 
 /// The exit codes. Those from 64 on are those of `sysexits.h`, or close to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +104,10 @@ impl Failure {
         }
     }
 
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The same with another exit code.
     pub(crate) fn with(self, code: Code) -> Self {
         Self { code, ..self }
@@ -120,12 +125,9 @@ impl Failure {
         }
         if json {
             let (code, name) = (self.code.number(), self.code.name());
-            eprintln!(
-                "{}",
-                serde_json::json!({"error": name, "message": self.message, "exit_code": code})
-            );
+            output::told(&serde_json::json!({"error": name, "message": self.message, "exit_code": code}));
         } else {
-            eprintln!("dblock: {}", self.message);
+            output::told(&format!("dblock: {}", self.message));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What goes to stdout: tables as wide as the terminal, or JSON.
 
+use std::fmt::Display;
 use std::io::{self, Write as _};
 
 use comfy_table::{ContentArrangement, Table, presets};
@@ -19,6 +20,23 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     writeln!(out, "{text}")?;
     out.flush()
+}
+
+/// A paragraph under a heading.
+pub(crate) fn indented(text: &str) -> io::Result<()> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.add_row([text]);
+    fit(&mut table, width());
+    for column in table.column_iter_mut() {
+        column.set_padding((6, 0));
+    }
+    line(&table.trim_fmt())
+}
+
+/// One line on stderr. That nobody can read it changes nothing.
+pub(crate) fn told(text: &impl Display) {
+    let _ = writeln!(anstream::stderr(), "{text}");
 }
 
 /// The width of the terminal; `None` where stdout is none.

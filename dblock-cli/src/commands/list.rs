@@ -27,7 +27,7 @@ pub(crate) async fn list(store: &StoreArguments, arguments: &ListArguments) -> R
         output::table(["KEY", "STATE", "FOR", "LEFT", "HOLDER", "NEXT"], &rows)?;
     }
     if answer.truncated && !store.json {
-        anstream::eprintln!("dblock: there are more; --limit says how many to list, --prefix which");
+        output::told(&"dblock: there are more; --limit says how many to list, --prefix which");
     }
     Ok(Code::Done)
 }

@@ -1,10 +1,12 @@
 //! What each subcommand does.
 
+mod doctor;
 mod list;
 mod operators;
 pub(crate) mod run;
 mod shell;
 mod show;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -17,6 +19,8 @@ pub(crate) async fn execute(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Run(arguments) => run::run(store, arguments).await?,
         Command::Ls(arguments) => list::list(store, arguments).await?,
         Command::Show { key } => show::show(store, key).await?,
+        Command::Watch(arguments) => watch::watch(store, arguments).await?,
+        Command::Doctor => doctor::doctor(store).await?,
         Command::Revoke { key } => operators::revoke(store, key).await?,
         Command::ForceRelease { key, yes } => operators::force_release(store, key, *yes).await?,
         Command::Purge { idle, yes } => operators::purge(store, *idle, *yes).await?,

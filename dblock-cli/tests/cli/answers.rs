@@ -148,7 +148,7 @@ async fn a_url_that_is_none_is_told_without_its_password() {
         ("postgres://u:sekret@127.0.0.1:1/x", 69, "cannot be reached"),
         ("mysql://u:sekret@127.0.0.1:1/x", 69, "cannot be reached"),
         ("postgres://u:sekret@127.0.0.1:abc/x", 64, "port"),
-        ("sqlite:///no/such/folder/sekret.db", 69, ""),
+        ("sqlite:///no/such/folder/a.db", 69, "dblock migrate"),
     ] {
         for json in [false, true] {
             let mut command = bare();

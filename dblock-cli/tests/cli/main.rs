@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod answers;
+mod doctor;
 mod loss;
 mod operators;
 mod program;
 mod run;
 mod signals;
 mod terminal;
+mod watch;

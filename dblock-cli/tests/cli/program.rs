@@ -16,6 +16,8 @@ pub(crate) fn bare() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dblock"));
     command
         .env_remove("DATABASE_URL")
+        // On a terminal it would be in the foreground, which changes how Ctrl-C ends it.
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

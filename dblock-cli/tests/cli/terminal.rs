@@ -40,7 +40,7 @@ impl Terminal {
             ws_ypixel: 0,
         };
         let pair = openpty(Some(&size), None).unwrap();
-        let side = || Stdio::from(pair.slave.try_clone().unwrap());
+        let end = || Stdio::from(pair.slave.try_clone().unwrap());
         let child = Command::new("setsid")
             .args(["--ctty", program])
             .args(arguments)
@@ -52,9 +52,9 @@ impl Terminal {
             .env("PS1", "ready> ")
             .env("TERM", kind)
             .env_remove("HISTFILE")
-            .stdin(side())
-            .stdout(side())
-            .stderr(side())
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
             .kill_on_drop(true)
             .spawn()
             .unwrap();

@@ -20,7 +20,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct Group {
     leader: Pid,
-    _watchdog: Watchdog,
+    /// Its number may be another group's by now.
+    is_gone: bool,
+    watchdog: Watchdog,
 }
 
 /// What became of the leader.
@@ -34,14 +36,16 @@ pub(super) enum Change {
 impl Group {
     pub(super) fn start(command: &mut Command) -> io::Result<Self> {
         adopt_orphans();
-        let mut watchdog = Watchdog::start()?;
+        let alone = |error| io::Error::other(format!("its watchdog fails: {error}"));
+        let watchdog = Watchdog::start().map_err(alone)?;
         let child = command.process_group(0).spawn()?;
-        let leader = Pid::from_raw(child.id().cast_signed());
-        watchdog.watch(leader)?;
-        Ok(Self {
-            leader,
-            _watchdog: watchdog,
-        })
+        let mut group = Self {
+            leader: Pid::from_raw(child.id().cast_signed()),
+            is_gone: false,
+            watchdog,
+        };
+        group.watchdog.watch(group.leader).map_err(alone)?;
+        Ok(group)
     }
 
     pub(super) fn id(&self) -> Pid {
@@ -65,11 +69,15 @@ impl Group {
     }
 
     /// Ends what the command has left behind: TERM, and KILL at `kill_at`. Returns when the group is empty.
-    pub(super) async fn clear(&self, kill_at: Instant) {
-        if self.is_empty() {
-            return;
+    pub(super) async fn clear(mut self, kill_at: Instant) {
+        self.is_gone = self.is_empty();
+        if !self.is_gone {
+            self.terminate();
+            self.wait_until_empty(kill_at).await;
         }
-        self.terminate();
+    }
+
+    async fn wait_until_empty(&mut self, kill_at: Instant) {
         while !self.is_empty() {
             let now = Instant::now();
             if now >= kill_at {
@@ -81,6 +89,7 @@ impl Group {
             }
             sleep_until(now + LOOK_EVERY).await;
         }
+        self.is_gone = true;
     }
 
     /// Asks all to end, also those that are stopped.
@@ -101,7 +110,9 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.signal(Signal::SIGKILL);
+        if !self.is_gone {
+            self.signal(Signal::SIGKILL);
+        }
     }
 }
 

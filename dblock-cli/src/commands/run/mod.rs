@@ -26,6 +26,7 @@ use crate::cli::{RunArguments, StoreArguments};
 use crate::connect::{Missing, manager};
 use crate::duration::{Wait, shown};
 use crate::failure::{Code, Failure};
+use crate::output;
 use crate::progress::during;
 
 /// The grace where none is given and the lease is long enough.
@@ -114,9 +115,9 @@ async fn with_lock(
             waited_seconds: waited.as_secs_f64(),
             held_seconds: held.as_secs_f64(),
         };
-        anstream::eprintln!("{}", serde_json::to_string(&report).map_err(io::Error::other)?);
+        output::told(&serde_json::to_string(&report).map_err(io::Error::other)?);
     } else if let Ended::Stopped(why) = &ended {
-        anstream::eprintln!("dblock: {why}: the command was stopped");
+        output::told(&format!("dblock: {why}: the command was stopped"));
     }
     Ok(ended.code())
 }

@@ -99,12 +99,11 @@ pub(super) async fn supervise(
             break end;
         }
     };
-    if let Some(terminal) = terminal.filter(|terminal| terminal.is_of(group.id())) {
-        terminal.take_back();
-        // The terminal would have sent it to a caller's group too, such as to the script that called us.
-        if let Ended::Killed(signal @ (Signal::SIGINT | Signal::SIGQUIT)) = end {
-            let _ = killpg(getpgrp(), signal);
-        }
+    if terminal.is_some_and(|terminal| terminal.take_back())
+        && let Ended::Killed(signal @ (Signal::SIGINT | Signal::SIGQUIT)) = end
+    {
+        // The terminal would have sent it to this process's group too, such as to the script that called us.
+        let _ = killpg(getpgrp(), signal);
     }
     group
         .clear(kill_at.unwrap_or_else(|| last_moment(guard, grace)))

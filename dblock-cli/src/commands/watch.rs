@@ -1,0 +1,218 @@
+//! `dblock watch`: what happens to locks, one line each.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use dblock::{InspectFilter, LockManager, LockRow};
+use serde::Serialize;
+
+use crate::cli::{StoreArguments, WatchArguments};
+use crate::connect::{Missing, manager};
+use crate::failure::{Code, Failure};
+use crate::output::{self, printable};
+use crate::progress::during;
+
+/// The JSON of a line. Its fields are a promise: docs/cli.md lists them.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Event {
+    /// By this host's clock.
+    time: String,
+    #[serde(rename = "event")]
+    what: What,
+    key: String,
+    /// Who holds it, held it, or waits.
+    holder: String,
+    fence_token: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum What {
+    Held,
+    Waiting,
+    Revoked,
+    /// Released, or expired.
+    Free,
+}
+
+impl What {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Waiting => "waiting",
+            Self::Revoked => "revoked",
+            Self::Free => "free",
+        }
+    }
+}
+
+type Rows = BTreeMap<String, LockRow>;
+
+/// Runs until a signal ends it, or its reader leaves.
+pub(crate) async fn watch(store: &StoreArguments, arguments: &WatchArguments) -> Result<Code, Failure> {
+    let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
+    let mut known = Rows::new();
+    let mut failing = false;
+    loop {
+        match rows(&locks, arguments).await {
+            Ok(found) => {
+                failing = false;
+                for event in events(&known, &found) {
+                    print(store, &event)?;
+                }
+                known = found;
+            }
+            // Who watches wants to see the end of an outage too.
+            Err(failure) if failure.code == Code::Unavailable => {
+                if !std::mem::replace(&mut failing, true) {
+                    failure
+                        .with_remedy("asking again until it answers")
+                        .print(store.json);
+                }
+            }
+            Err(failure) => return Err(failure),
+        }
+        tokio::time::sleep(arguments.every).await;
+    }
+}
+
+async fn rows(locks: &LockManager, arguments: &WatchArguments) -> Result<Rows, Failure> {
+    let filter = InspectFilter::new()
+        .prefix(&arguments.prefix)
+        .limit(arguments.limit + 1);
+    let found = locks.inspect(filter).await?;
+    // The rest would seem to be free.
+    if u32::try_from(found.len()).is_ok_and(|count| count > arguments.limit) {
+        let message = format!(
+            "more than {} locks are held: give a --prefix, or a larger --limit",
+            arguments.limit
+        );
+        return Err(Failure::new(Code::Usage, message));
+    }
+    Ok(found
+        .into_iter()
+        .map(|row| (row.key.as_str().to_owned(), row))
+        .collect())
+}
+
+/// What has happened between two looks. What lasted for less is not seen.
+fn events(before: &Rows, now: &Rows) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (key, row) in before.iter().filter(|(key, _)| !now.contains_key(*key)) {
+        events.push(event(What::Free, key, &row.holder, row.fence_token));
+    }
+    for (key, row) in now {
+        let old = before.get(key).filter(|old| old.fence_token == row.fence_token);
+        if old.is_none() {
+            events.push(event(What::Held, key, &row.holder, row.fence_token));
+        }
+        if row.revoked && !old.is_some_and(|old| old.revoked) {
+            events.push(event(What::Revoked, key, &row.holder, row.fence_token));
+        }
+        let waits = row.next.as_ref().filter(|next| next.until > row.now);
+        let waited = old.and_then(|old| old.next.as_ref());
+        if let Some(next) = waits.filter(|next| waited.is_none_or(|old| old.owner != next.owner)) {
+            events.push(event(What::Waiting, key, &next.holder, row.fence_token));
+        }
+    }
+    events
+}
+
+fn event(what: What, key: &str, holder: &str, fence_token: i64) -> Event {
+    Event {
+        time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+        what,
+        key: key.to_owned(),
+        holder: holder.to_owned(),
+        fence_token,
+    }
+}
+
+fn print(store: &StoreArguments, event: &Event) -> Result<(), Failure> {
+    if store.json {
+        output::json(event)?;
+        return Ok(());
+    }
+    let (key, holder) = (printable(&event.key), printable(&event.holder));
+    let by = match event.what {
+        What::Held | What::Waiting | What::Revoked => format!(" by {holder}"),
+        What::Free => format!(", held by {holder} before"),
+    };
+    let word = event.what.word();
+    output::line(&format!("{} {word:7} {key}{by}", event.time))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use dblock::Key;
+    use dblock::store::Successor;
+
+    use super::*;
+
+    fn row(key: &str, token: i64) -> LockRow {
+        let mut row = LockRow::new(Key::new(None, key).unwrap(), 5);
+        row.fence_token = token;
+        row.holder = format!("host/{token}");
+        row
+    }
+
+    fn rows(rows: &[LockRow]) -> Rows {
+        rows.iter()
+            .map(|row| (row.key.as_str().to_owned(), row.clone()))
+            .collect()
+    }
+
+    fn told(before: &[LockRow], now: &[LockRow]) -> Vec<(What, String, String)> {
+        let events = events(&rows(before), &rows(now));
+        events
+            .into_iter()
+            .map(|event| (event.what, event.key, event.holder))
+            .collect()
+    }
+
+    fn one(what: What, key: &str, holder: &str) -> Vec<(What, String, String)> {
+        vec![(what, key.to_owned(), holder.to_owned())]
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let old = row("a", 1);
+        assert_eq!(
+            told(&[], std::slice::from_ref(&old)),
+            one(What::Held, "a", "host/1")
+        );
+        assert_eq!(told(std::slice::from_ref(&old), std::slice::from_ref(&old)), []);
+        assert_eq!(
+            told(std::slice::from_ref(&old), &[]),
+            one(What::Free, "a", "host/1")
+        );
+        assert_eq!(
+            told(std::slice::from_ref(&old), &[row("a", 2)]),
+            one(What::Held, "a", "host/2")
+        );
+
+        let mut revoked = old.clone();
+        revoked.revoked = true;
+        assert_eq!(
+            told(std::slice::from_ref(&old), std::slice::from_ref(&revoked)),
+            one(What::Revoked, "a", "host/1")
+        );
+        assert_eq!(
+            told(std::slice::from_ref(&revoked), std::slice::from_ref(&revoked)),
+            []
+        );
+
+        let mut wanted = old.clone();
+        let ids = (uuid::Uuid::nil(), uuid::Uuid::nil());
+        wanted.next = Some(Successor::new(ids.0, ids.1, "host/9", 1, 0, 1, 9));
+        assert_eq!(
+            told(std::slice::from_ref(&old), std::slice::from_ref(&wanted)),
+            one(What::Waiting, "a", "host/9")
+        );
+        assert_eq!(
+            told(std::slice::from_ref(&wanted), std::slice::from_ref(&wanted)),
+            []
+        );
+    }
+}
