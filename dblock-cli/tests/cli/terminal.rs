@@ -191,7 +191,7 @@ async fn a_command_stopped_past_its_lease_is_killed(backend: Backend) {
 }
 
 async fn ctrl_c_ends_the_calling_script_too(backend: Backend) {
-    for command in ["sed -u s/^/got:/", "sh -c 'echo got:one; sleep 1000'"] {
+    for command in ["sed -u s/^/got:/", "sh -c 'echo got:''one; sleep 1000'"] {
         let mut bash = Terminal::bash(&backend).await;
         bash.enter(&format!(
             "bash -c \"$D run -k a --wait 9s -- {command}; echo sur''vived\"\n"
