@@ -151,7 +151,7 @@ pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
     ];
     let (both_checked, ended) = (Barrier::new(2), Mutex::new(Vec::new()));
     let take = |place: usize| guards[place].lock().unwrap().take().expect("it was put back");
-    let side = async |mine: usize| {
+    let transaction_of = async |mine: usize| {
         let body = async |transaction: &mut dyn FenceConnection| {
             if transaction.database() == Database::Sqlite {
                 return End::Rollback;
@@ -166,7 +166,7 @@ pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
         };
         fixture.transaction(body).await;
     };
-    tokio::join!(side(0), side(1));
+    tokio::join!(transaction_of(0), transaction_of(1));
     let ended = ended.into_inner().unwrap();
     let deadlocked = ended.is_empty() || ended.iter().any(Result::is_err);
     assert!(deadlocked, "the driver swallows the database's error");
