@@ -65,7 +65,7 @@ macro_rules! fence_connection {
 }
 
 /// One message and nothing prepared. The server parses it faster than it looks up a prepared statement over two messages.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 macro_rules! as_text {
     ($statement:expr) => {
         sqlx::raw_sql(AssertSqlSafe($statement.text()))
@@ -74,7 +74,7 @@ macro_rules! as_text {
 
 /// Prepared once a connection, if the user's settings of the pool allow that. Planning costs more than anything else that
 /// the statement does.
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 macro_rules! prepared {
     ($statement:expr) => {{
         let query = sqlx::query(AssertSqlSafe($statement.sql()));
