@@ -51,12 +51,12 @@ impl<T: Serialize + DeserializeOwned> Remembered for Once<T> {
 )]
 pub trait Fingerprint {
     #[doc(hidden)]
-    fn hash(&self) -> Result<Uuid, String>;
+    fn fingerprint(&self) -> Result<Uuid, String>;
 }
 
 #[diagnostic::do_not_recommend]
 impl<T: Serialize + ?Sized> Fingerprint for T {
-    fn hash(&self) -> Result<Uuid, String> {
+    fn fingerprint(&self) -> Result<Uuid, String> {
         fingerprint(self)
     }
 }

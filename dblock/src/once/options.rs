@@ -80,7 +80,7 @@ impl RunOptions {
     /// remembered; a call with another one fails with [`RunError::KeyReused`](crate::RunError::KeyReused). Maps are hashed
     /// in the order of their keys. A new field changes the hash. Default: none, which fits every record.
     pub fn fingerprint(mut self, value: &(impl Fingerprint + ?Sized)) -> Self {
-        self.fingerprint = Some(value.hash());
+        self.fingerprint = Some(value.fingerprint());
         self
     }
 

@@ -7,9 +7,10 @@ use uuid::Uuid;
 use crate::place::Place;
 use crate::{acquire, kind, one, release, row, run, token};
 
-const SCRIPTS: [&str; 2] = [
+const SCRIPTS: [&str; 3] = [
     include_str!("../../../dblock/migrations/mysql/0001_distributed_lock.sql"),
     include_str!("../../../dblock/migrations/mysql/0002_successor.sql"),
+    include_str!("../../../dblock/migrations/mysql/0003_record.sql"),
 ];
 
 /// Runs scripts as `mysql --force` does, up to `limit` statements.
@@ -102,7 +103,7 @@ async fn a_script_that_failed_to_add_the_columns_does_not_promise_them() {
 
 #[tokio::test]
 async fn a_migration_that_was_interrupted_anywhere_is_finished_and_keeps_the_rows() {
-    for statements in 0..=5 {
+    for statements in 0..=7 {
         let Some(mut hand) = ByHand::new().await else {
             return;
         };

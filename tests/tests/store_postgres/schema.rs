@@ -86,17 +86,20 @@ async fn a_migration_makes_the_schema() {
     token(&ask(&store, &acquire("a")).await);
 }
 
-/// The script by hand, with its own names, twice.
+/// The scripts by hand, with their own names, twice.
 #[tokio::test]
-async fn the_script_runs_by_hand() {
+async fn the_scripts_run_by_hand() {
     let Some(url) = postgres_url() else { return };
-    let script = include_str!("../../../migrations/postgres/0001_distributed_lock.sql");
+    let scripts = [
+        include_str!("../../../migrations/postgres/0001_distributed_lock.sql"),
+        include_str!("../../../migrations/postgres/0002_record.sql"),
+    ];
     let mut user = url.parse::<PgConnectOptions>().unwrap().connect().await.unwrap();
     let set =
         "DROP SCHEMA IF EXISTS test_hand CASCADE; CREATE SCHEMA test_hand; SET search_path TO test_hand";
     sqlx::raw_sql(set).execute(&mut user).await.unwrap();
-    for _ in 0..2 {
-        sqlx::raw_sql(script).execute(&mut user).await.unwrap();
+    for script in scripts.iter().chain(&scripts) {
+        sqlx::raw_sql(*script).execute(&mut user).await.unwrap();
     }
     PostgresStore::open(&url, "test_hand.distributed_lock")
         .unwrap()

@@ -27,9 +27,10 @@ async fn a_migration_waits_for_a_write_transaction() {
     migration.await.unwrap().unwrap();
 }
 
-const SCRIPTS: [&str; 2] = [
+const SCRIPTS: [&str; 3] = [
     include_str!("../../../dblock/migrations/sqlite/0001_distributed_lock.sql"),
     include_str!("../../../dblock/migrations/sqlite/0002_successor.sql"),
+    include_str!("../../../dblock/migrations/sqlite/0003_record.sql"),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,10 +69,13 @@ async fn a_table_of_version_1_is_upgraded_by_many_at_once_and_keeps_its_rows() {
 async fn the_scripts_run_by_hand_and_a_second_time_in_vain() {
     let file = File::new();
     let mut user = file.user().await;
-    let [first, second] = SCRIPTS;
+    let [first, second, third] = SCRIPTS;
     execute(&mut user, first).await;
     execute(&mut user, first).await;
     execute(&mut user, &format!("BEGIN IMMEDIATE; {second}; COMMIT")).await;
+    for _ in 0..2 {
+        execute(&mut user, &format!("BEGIN IMMEDIATE; {third}; COMMIT")).await;
+    }
     let again = sqlx::raw_sql(second).execute(&mut user).await.unwrap_err();
     assert!(again.to_string().contains("duplicate column name"), "{again}");
     let store = file.store();
