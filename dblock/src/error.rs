@@ -175,6 +175,7 @@ impl LockError {
             Self::Timeout { .. } => "timeout",
             Self::Lost { .. } => "lost",
             Self::Store { .. } => "store",
+            #[cfg(feature = "run_once")]
             Self::Run { .. } => "run",
             Self::Shutdown { .. } => "shutdown",
             Self::NoManager => "no_manager",
