@@ -7,13 +7,14 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use dblock::{CurrentLock, StoreSource};
+use dblock::{CurrentLock, LockManager, StoreSource};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{Acquire as _, AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 
 use crate::history::AccountEnd;
+use crate::payment::{Failure, Payment};
 
 /// Accounts are numbered from 0.
 pub(crate) const ACCOUNTS: i32 = 4;
@@ -142,6 +143,16 @@ impl Bank {
             borrowed.is_clean = true;
             Ok(())
         })
+    }
+
+    /// Makes a transfer whose lock ends with its transaction: one of the caller's (`own`), or one of the library's.
+    pub(crate) async fn pay(
+        &self,
+        locks: &LockManager,
+        payment: &Payment<'_>,
+        own: bool,
+    ) -> Result<(), Failure> {
+        on!(self, |pool| payment.make(locks, pool, own).await)
     }
 
     /// Keeps every connection of the pool for so long.

@@ -16,6 +16,7 @@ mod crew;
 mod fault;
 mod history;
 mod inject;
+mod payment;
 mod report;
 mod resource;
 mod run;

@@ -15,6 +15,10 @@ pub(crate) const SLACK: i64 = 1_000 * MS;
 /// What a call without a wait may take: the store's time.
 const ANSWER_TIMEOUT: i64 = 5_000 * MS;
 
+/// What a call may take beyond its wait whose lock ends with a transaction: it notes no section, and its end is that of the
+/// transaction.
+const TRANSACTION_TIMEOUT: i64 = 4_000 * MS;
+
 /// How long a call awaits its release at most.
 const RELEASE_TIMEOUT: i64 = 3_000 * MS;
 
@@ -31,7 +35,10 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     for call in calls.iter() {
         let waited = awake(call, call.asked, call.decided(), facts);
         longest.0 = longest.0.max(waited);
-        let limit = if call.wait == 0 { ANSWER_TIMEOUT } else { call.wait };
+        let mut limit = if call.wait == 0 { ANSWER_TIMEOUT } else { call.wait };
+        if call.way.ends_with_transaction() {
+            limit += TRANSACTION_TIMEOUT;
+        }
         latest = latest.max(waited - limit);
         judge(call, "to enter or give up", waited, limit, verdict);
         let left = call.stay.as_ref().and_then(|stay| stay.left);

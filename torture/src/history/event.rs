@@ -134,9 +134,18 @@ pub(crate) enum Way {
     AttributeAll,
     /// A guard of two keys.
     GuardAll,
+    /// `LockManager::transaction`. Such a call, and the next one, notes no section: its effects are judged by the bank.
+    Transaction,
+    /// The attribute with `tx`.
+    InTransaction,
 }
 
 impl Way {
+    /// Its lock ends with a transaction.
+    pub(crate) fn ends_with_transaction(self) -> bool {
+        matches!(self, Self::Transaction | Self::InTransaction)
+    }
+
     /// It takes two keys together. It waits for one of them at a time, and may hold the first meanwhile.
     pub(crate) fn takes_two(self) -> bool {
         matches!(self, Self::WithAll | Self::AttributeAll | Self::GuardAll)

@@ -168,6 +168,13 @@ impl Worker {
                 Way::Attribute => self.not_renewed(plan, number, outer).await,
                 Way::Guard => self.guard(plan, number, outer).await,
                 Way::BareGuard => self.bare_guard(plan, number).await,
+                Way::Transaction | Way::InTransaction => {
+                    match self.transfer_in_transaction(number, plan, outer).await {
+                        Some(result) => result,
+                        // As dropped.
+                        None => return,
+                    }
+                }
                 Way::Inherit | Way::WithAll | Way::AttributeAll | Way::GuardAll => {
                     unreachable!("was looked at above")
                 }

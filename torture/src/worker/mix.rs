@@ -277,7 +277,12 @@ fn transfer(rng: &mut Rng) -> Plan {
         let plan = account(rng, from, transfer);
         return together(rng, plan, account_key(to));
     }
-    let inner = account(rng, second, transfer);
+    let mut inner = account(rng, second, transfer);
+    match rng.u8(..4) {
+        0 => inner.way = Way::Transaction,
+        1 => inner.way = Way::InTransaction,
+        _ => {}
+    }
     let mut outer = account(rng, first, transfer);
     outer.section.inner = Some(Box::new(inner));
     outer

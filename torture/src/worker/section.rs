@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use dblock::{CurrentLock, LockGuard};
+use dblock::{CurrentLock, LockError, LockGuard};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::Worker;
 use super::call::{Place, is};
 use super::mix::{Plan, Work};
 use crate::history::{Event, How, Way, now};
+use crate::payment::{Failure, Payment};
 use crate::resource::Write;
 
 /// How often a section is polled at least, and notes that it is alive. Much shorter than the margin of the
@@ -235,6 +236,38 @@ impl Worker {
         if let Ok(Ok(())) = timeout(TIMEOUT, Box::pin(bank.transfer(transfer, fence))).await {
             self.journal.write(Event::Transferred { id: transfer.id });
         }
+    }
+
+    /// A transfer whose lock ends with its transaction. `None` when it takes too long: it is dropped then.
+    pub(super) async fn transfer_in_transaction(
+        &self,
+        call: u64,
+        plan: &Plan,
+        outer: Option<CurrentLock>,
+    ) -> Option<Result<(), LockError>> {
+        let (Work::Transfer(mut transfer), Some(bank), Some(outer)) =
+            (plan.section.work.clone(), &self.bank, outer)
+        else {
+            return Some(Ok(()));
+        };
+        transfer.id = self.transfer_id(call);
+        let payment = Payment {
+            transfer,
+            key: &plan.key,
+            ttl: plan.ttl,
+            wait: plan.wait,
+            outer: &outer,
+        };
+        let own = plan.way == Way::InTransaction;
+        let paid = Box::pin(bank.pay(&self.locks, &payment, own));
+        Some(match timeout(plan.wait + TIMEOUT, paid).await.ok()? {
+            Ok(()) => {
+                self.journal.write(Event::Transferred { id: transfer.id });
+                Ok(())
+            }
+            Err(Failure::Lock(error)) => Err(error),
+            Err(Failure::Database) => Ok(()),
+        })
     }
 
     /// Different for every call of every process.
