@@ -92,7 +92,7 @@ impl Payment<'_> {
         let Transfer { id, from, to, amount } = self.transfer;
         for (account, amount) in [(from, -amount), (to, amount)] {
             let read = format!("SELECT balance FROM torture_account WHERE id = {account}");
-            let read = sqlx::query_scalar(AssertSqlSafe(read)).persistent(false);
+            let read = sqlx::query_scalar(AssertSqlSafe(read));
             let balance: i64 = read.fetch_one(&mut **tx).await?;
             for write in [
                 format!(
@@ -101,7 +101,7 @@ impl Payment<'_> {
                 ),
                 format!("INSERT INTO torture_ledger VALUES ({id}, {account}, {amount})"),
             ] {
-                let write = sqlx::query(AssertSqlSafe(write)).persistent(false);
+                let write = sqlx::query(AssertSqlSafe(write));
                 write.execute(&mut **tx).await?;
             }
         }
