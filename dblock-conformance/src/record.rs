@@ -158,9 +158,13 @@ pub async fn record_is_written_by_one_of_two(fixture: &impl Fixture) {
         let (first, second) = tokio::join!(write(one, &begins[0]), write(other, &begins[1]));
         assert!(first != second, "round {round}: {first} and {second}");
         let winner = if first { 1 } else { 2 };
-        let begun = entry(RecordState::Processing, winner, 1).version();
-        let end =
-            |state| RecordWrite::new(key.clone(), RecordChange::Replace(begun, entry(state, winner, 1)));
+        let processing = entry(RecordState::Processing, winner, 1).version();
+        let end = |state| {
+            RecordWrite::new(
+                key.clone(),
+                RecordChange::Replace(processing, entry(state, winner, 1)),
+            )
+        };
         let ends = [end(RecordState::Succeeded), end(RecordState::Failed)];
         let (first, second) = tokio::join!(write(one, &ends[0]), write(other, &ends[1]));
         assert!(first != second, "round {round}: {first} and {second}");

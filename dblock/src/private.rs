@@ -143,12 +143,11 @@ pub fn run_all<F: Future>(
     let keys: Vec<String> = keys.into_iter().collect();
     let acquire = async move {
         let default;
-        let manager = match manager {
-            Some(manager) => manager,
-            None => {
-                default = LockManager::default_manager()?;
-                &default
-            }
+        let manager = if let Some(manager) = manager {
+            manager
+        } else {
+            default = LockManager::default_manager()?;
+            &default
         };
         manager.hold_all(&manager.keys(keys)?, &options).await
     };
@@ -263,12 +262,11 @@ where
     F: Future<Output = R>,
 {
     let found;
-    let manager = match manager {
-        Some(manager) => manager,
-        None => {
-            found = LockManager::default_manager()?;
-            &found
-        }
+    let manager = if let Some(manager) = manager {
+        manager
+    } else {
+        found = LockManager::default_manager()?;
+        &found
     };
     let call = crate::once::OnceCall::new(manager, &key, options)?;
     call.run(async |_| body.await.result()).await.map(R::of)

@@ -47,7 +47,7 @@ async fn the_wait_is_a_child_of_the_callers_span() {
     let request = async {
         let options = LockOptions::new().wait(WAIT).function("shop::settle");
         let work = other.with("key", options, async {
-            tracing::info_span!("work").in_scope(|| ())
+            tracing::info_span!("work").in_scope(|| ());
         });
         let release = async {
             while one

@@ -32,11 +32,10 @@ impl LockManager {
     /// - those of [`acquire`](Self::acquire);
     /// - [`LockError::Invalid`] for options with `hold_min`;
     /// - [`LockError::Lost`] when the lease ended before the transaction kept it, or `max_hold` is over;
-    /// - [`LockError::Store`] when the transaction cannot begin or commit, or is not on the lock's database. If
-    ///   [`is_retryable`](LockError::is_retryable) says so, the transaction is over and the whole call may be repeated: a
-    ///   deadlock, a serialization failure, or a body that has ended the transaction or swallowed an error that did.
-    ///
-    /// A commit whose answer never came may have been carried out. [`StoreErrorKind::Interrupted`] says that.
+    /// - [`LockError::Store`] when the transaction cannot begin or commit, or is not on the lock's database. Of the kind
+    ///   [`StoreErrorKind::Conflict`] it says that nothing of the transaction stands, and the whole call may be repeated: a
+    ///   deadlock, or a serialization failure. Of the kind [`StoreErrorKind::Interrupted`] some of it may stand: the answer
+    ///   to the commit never came, or the body has ended the transaction or swallowed an error that did.
     ///
     /// # Cancel safety
     /// Dropping the future rolls the transaction back and releases the lock in the background. During the commit it is
@@ -78,6 +77,7 @@ impl LockManager {
     /// # Ok::<_, OrderError>(()) }).unwrap();
     /// ```
     ///
+    /// [`StoreErrorKind::Conflict`]: crate::store::StoreErrorKind::Conflict
     /// [`StoreErrorKind::Interrupted`]: crate::store::StoreErrorKind::Interrupted
     pub async fn transaction<DB, T, E>(
         &self,

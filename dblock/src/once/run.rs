@@ -289,20 +289,19 @@ impl<'m> OnceCall<'m> {
         // A write whose outcome is unknown.
         let mut sent: Option<Run> = None;
         for _ in 0..LOOKS {
-            let (expected, attempt) = match next.take() {
-                Some(next) => next,
-                None => {
-                    let found = self.locks.read_record(&self.key).await?;
-                    let ours = |run: &Run| found.as_ref().map(Record::version) == Some(run.versions().0);
-                    if let Some(run) = sent.take_if(|run| ours(run)) {
-                        return Ok(Begin::Begun(run));
-                    }
-                    match decide_inside(found, &self.options, self.fingerprint) {
-                        Decision::Run { expected, attempt } => (expected, attempt),
-                        Decision::Replay(record) => return Ok(Begin::Replay(record)),
-                        Decision::Refuse(reason) => return Err(self.refused(reason)),
-                        Decision::Processing(_) => continue,
-                    }
+            let (expected, attempt) = if let Some(next) = next.take() {
+                next
+            } else {
+                let found = self.locks.read_record(&self.key).await?;
+                let ours = |run: &Run| found.as_ref().map(Record::version) == Some(run.versions().0);
+                if let Some(run) = sent.take_if(|run| ours(run)) {
+                    return Ok(Begin::Begun(run));
+                }
+                match decide_inside(found, &self.options, self.fingerprint) {
+                    Decision::Run { expected, attempt } => (expected, attempt),
+                    Decision::Replay(record) => return Ok(Begin::Replay(record)),
+                    Decision::Refuse(reason) => return Err(self.refused(reason)),
+                    Decision::Processing(_) => continue,
                 }
             };
             let run = self.attempt(hold, attempt);
@@ -407,7 +406,7 @@ impl<'m> OnceCall<'m> {
             // What is left unconfirmed is in the log, and changes nothing about the outcome.
             let _ = body::leave(vec![hold], false).await;
         }
-        let lost = |loss: Option<body::Loss>| {
+        let over = |loss: Option<body::Loss>| {
             let (lease, reason) = loss.unwrap_or_else(|| (run.0.lease.clone(), LostReason::Gone));
             Err(lease.lost(reason))
         };
@@ -430,7 +429,7 @@ impl<'m> OnceCall<'m> {
                 }
                 Ok(Err(error))
             }
-            _ => lost(loss),
+            _ => over(loss),
         }
     }
 

@@ -368,9 +368,9 @@ mod tests {
         use RecordState::{Failed, Processing, Succeeded};
         let begin = entry(Processing, 7, 1);
         let insert = RecordChange::Insert(begin.clone());
-        let began = put(&insert, None, NOW).unwrap();
-        assert_eq!((began.started_at, began.finished_at), (NOW, 0));
-        assert_eq!(put(&insert, Some(&began), NOW), None, "there is one");
+        let processing = put(&insert, None, NOW).unwrap();
+        assert_eq!((processing.started_at, processing.finished_at), (NOW, 0));
+        assert_eq!(put(&insert, Some(&processing), NOW), None, "there is one");
 
         let done = entry(Succeeded, 7, 1);
         let version = begin.version();
@@ -390,13 +390,13 @@ mod tests {
         ];
         for other in others {
             let write = RecordChange::Replace(other, done.clone());
-            assert_eq!(put(&write, Some(&began), NOW), None, "{other:?}");
+            assert_eq!(put(&write, Some(&processing), NOW), None, "{other:?}");
             assert_eq!(
-                carry_out(&key(), &RecordChange::Delete(other), Some(&began), NOW),
+                carry_out(&key(), &RecordChange::Delete(other), Some(&processing), NOW),
                 None
             );
         }
-        let ended = put(&RecordChange::Replace(version, done), Some(&began), NOW + 5).unwrap();
+        let ended = put(&RecordChange::Replace(version, done), Some(&processing), NOW + 5).unwrap();
         assert_eq!(
             (ended.started_at, ended.finished_at, ended.keep_until),
             (NOW, NOW + 5, NOW + 15)

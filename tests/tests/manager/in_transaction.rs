@@ -35,11 +35,12 @@ on_every_store!(databases:
 );
 on_every_store!(servers:
     another_transaction_cannot_check_the_lock,
-    an_error_that_the_body_swallows_fails_the_call,
+    a_body_that_ends_its_transaction_fails_the_call,
     a_connection_that_is_killed_frees_the_key,
     opposite_orders_end_with_an_error,
     another_transaction_waits_for_the_first,
 );
+on_every_store!(postgres: an_error_that_the_body_swallows_fails_the_call);
 on_every_store!(memory: memory_has_no_transactions);
 
 /// The error of the application.
@@ -376,26 +377,41 @@ async fn another_transaction_cannot_check_the_lock(backend: Backend) {
     is_free(&locks).await;
 }
 
-/// The database would answer the commit with a rollback, or commit only what came after the error.
+/// PostgreSQL would answer the commit with a rollback, and the driver would not say so.
 async fn an_error_that_the_body_swallows_fails_the_call(backend: Backend) {
+    let locks = backend.manager().await;
+    let Place::Postgres(pool, _) = backend.place() else {
+        unreachable!()
+    };
+    let work = Work::new(&backend).await;
+    let swallows = locks.transaction(pool, "key", long(), async |mut tx| {
+        execute(&mut **tx, work.insert()).await?;
+        execute(&mut **tx, "SELECT 1/0".to_owned()).await.unwrap_err();
+        Ok::<_, Failure>(())
+    });
+    let failed = swallows.await.unwrap_err().lock();
+    assert!(matches!(failed, LockError::Store { .. }), "{failed:?}");
+    assert_eq!(work.done(&backend).await, 0);
+    is_free(&locks).await;
+}
+
+/// What comes after the end would be committed without the lock. Nobody may repeat what stands.
+async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
-    on_its_pool!(backend, pool => {
-        let swallows = locks.transaction(pool, "key", long(), async |mut tx| {
-            execute(&mut **tx, work.insert()).await?;
-            if backend.kind() == Kind::Postgres {
-                execute(&mut **tx, "SELECT 1/0".to_owned()).await.unwrap_err();
-            } else {
-                // As a deadlock would.
-                execute(&mut **tx, "ROLLBACK".to_owned()).await?;
-            }
-            Ok::<_, Failure>(())
+    for (end, stands) in [("ROLLBACK", 0), ("COMMIT", 1)] {
+        on_its_pool!(backend, pool => {
+            let ends = locks.transaction(pool, "key", patient(), async |mut tx| {
+                execute(&mut **tx, work.insert()).await?;
+                execute(&mut **tx, end.to_owned()).await?;
+                Ok::<_, Failure>(())
+            });
+            let kind = ends.await.unwrap_err().kind();
+            assert!(stands == 0 || kind == StoreErrorKind::Interrupted, "{end}: {kind:?}");
         });
-        let failed = swallows.await.unwrap_err().lock();
-        assert!(matches!(failed, LockError::Store { .. }), "{failed:?}");
-    });
-    assert_eq!(work.done(&backend).await, 0);
-    is_free(&other).await;
+        assert_eq!(work.done(&backend).await, stands, "{end}");
+        is_free(&other).await;
+    }
 }
 
 async fn a_connection_that_is_killed_frees_the_key(backend: Backend) {

@@ -205,11 +205,15 @@ async fn a_key_that_is_lost_while_another_is_waited_for_is_taken_anew(backend: B
     busy.release().await.unwrap();
     until_wanted(&backend, "a").await;
     backend.until_free("b").await;
-    let token = taken.fence_token();
+    let before = taken.fence_token();
     taken.release().await.unwrap();
     let guard = waits.await.unwrap().unwrap();
     assert!(!guard.is_lost());
-    assert!(guard.fence_tokens().any(|(key, anew)| key == "a" && anew > token));
+    assert!(
+        guard
+            .fence_tokens()
+            .any(|(key, anew)| key == "a" && anew > before)
+    );
     guard.release().await.unwrap();
 }
 

@@ -49,7 +49,7 @@ impl From<LockError> for PayError {
 
 /// Remembered for as long as the test runs, under a lock that does not run out.
 fn run(on_crash: OnCrash) -> RunOptions {
-    RunOptions::new(Duration::from_secs(3600), on_crash).lock(LockOptions::new().ttl(LONG))
+    RunOptions::new(Duration::from_hours(1), on_crash).lock(LockOptions::new().ttl(LONG))
 }
 
 /// Counts how often a body has run.

@@ -73,7 +73,7 @@ async fn options_that_cannot_work_are_refused_before_anything_is_sent(backend: B
         RunOptions::new(Duration::ZERO, OnCrash::Stop),
         RunOptions::new(Duration::MAX, OnCrash::Stop),
         run(OnCrash::Stop).max_attempts(0),
-        run(OnCrash::Stop).fingerprint(&std::collections::HashMap::from([((), ())])),
+        run(OnCrash::Stop).fingerprint(&std::collections::HashMap::from([((), 1)])),
     ] {
         let refused = pay(&locks, bad, &effects).await.unwrap_err();
         assert!(

@@ -82,9 +82,12 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         let kept = stay.entered + call.parameters.hold_min.unwrap_or(0);
         // A row that outlives its call is released when `hold_min` is over; nobody hears whether that went well. If it
         // did not, the lease ends.
-        let free = |released| match kept > released {
-            true => (kept + MARGIN_OF_HOLD_MIN).max(released + call.parameters.ttl),
-            false => released,
+        let free = |released| {
+            if kept > released {
+                (kept + MARGIN_OF_HOLD_MIN).max(released + call.parameters.ttl)
+            } else {
+                released
+            }
         };
         *at = call.released.map_or(*at, |released| free(released).min(*at));
         // Holds of the same lease, such as a child's, may outlive the guard.

@@ -59,7 +59,11 @@ impl Records for PostgresStore {
         Box::pin(async move {
             let rows = self.fetch(&self.sql.records.list, |list| {
                 list.bind(filter.key_prefix())
-                    .bind(filter.wanted_state().map(|state| state.as_str()))
+                    .bind(
+                        filter
+                            .wanted_state()
+                            .map(super::super::record::RecordState::as_str),
+                    )
                     .bind(i64::from(filter.max_records()))
             });
             rows.await?.iter().map(|row| self.record(row)).collect()

@@ -215,7 +215,7 @@ mod tests {
             rest,
             "'true'::boolean,NULL::pg_catalog.uuid,'00000000-0000-0000-0000-000000000000'::pg_catalog.uuid"
         );
-        let tenth = text("$10$1", |s| (0..10).fold(s, |s, n| s.bind(n)));
+        let tenth = text("$10$1", |s| (0..10).fold(s, super::Statement::bind));
         assert_eq!(tenth, "'9'::integer'0'::integer");
         let arrays = text("$1,$2", |s| {
             s.bind(vec![Some(7_i64), None]).bind(Vec::<i32>::new())

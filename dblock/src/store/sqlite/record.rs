@@ -39,7 +39,11 @@ impl Records for SqliteStore {
         Box::pin(async move {
             let list = statement(&self.record_sql().list)
                 .bind(filter.key_prefix())
-                .bind(filter.wanted_state().map(|state| state.as_str()))
+                .bind(
+                    filter
+                        .wanted_state()
+                        .map(super::super::record::RecordState::as_str),
+                )
                 .bind(filter.max_records());
             self.on_records(list).await?.iter().map(record).collect()
         })
