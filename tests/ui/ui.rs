@@ -32,7 +32,7 @@ fn the_page_of_mistakes_is_true() {
         );
         shown += 1;
     }
-    assert_eq!(shown, 17);
+    assert_eq!(shown, 19);
 }
 
 fn toolchain() -> String {
