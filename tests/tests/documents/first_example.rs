@@ -9,15 +9,15 @@ use dblock_tests::backend::Place;
 use dblock_tests::{Backend, on_every_store};
 use sqlx::PgPool;
 
-on_every_store!(postgres: orders_are_settled_and_shipped);
+on_every_store!(postgres: vouchers_are_redeemed_and_invoices_written);
 
 /// An application has one of its own.
 type OrderError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The other service: it sees whether the lock is held.
-async fn book_a_parcel(order_id: i64) -> Result<(), OrderError> {
+/// The work that is no transaction: it sees whether the lock is held.
+async fn render_invoice(order_id: i64) -> Result<(), OrderError> {
     let lock = dblock::current().unwrap();
-    assert_eq!(lock.key(), format!("order:{order_id}"));
+    assert_eq!(lock.key(), format!("invoice:{order_id}"));
     tokio::task::yield_now().await;
     Ok(())
 }
@@ -28,27 +28,35 @@ struct Orders {
 }
 
 impl Orders {
-    async fn settle(&self, order_id: i64) -> Result<(), OrderError> {
+    /// An order takes three vouchers at most.
+    async fn redeem(&self, order_id: i64, voucher: i64) -> Result<bool, OrderError> {
         let key = format!("order:{order_id}");
         let options = LockOptions::new().wait(Duration::from_secs(5));
-        let settled = self.locks.transaction(&self.db, key, options, async |mut tx| {
-            // Only one node is here for this order. The commit frees the lock: nobody enters before it.
-            let update = sqlx::query("UPDATE orders SET settled = true WHERE id = $1");
-            update.bind(order_id).execute(&mut **tx).await?;
-            Ok(())
-        });
-        settled.await
+        self.locks
+            .transaction(&self.db, key, options, async |mut tx| {
+                // Only one node is here for this order. The commit frees the lock.
+                // Nobody else enters before the commit.
+                let count = sqlx::query_scalar("SELECT count(*) FROM redeemed WHERE order_id = $1");
+                let used: i64 = count.bind(order_id).fetch_one(&mut **tx).await?;
+                if used >= 3 {
+                    return Ok(false);
+                }
+                let insert = sqlx::query("INSERT INTO redeemed (order_id, voucher) VALUES ($1, $2)");
+                insert.bind(order_id).bind(voucher).execute(&mut **tx).await?;
+                Ok(true)
+            })
+            .await
     }
 
-    #[distributed_lock(key = "order:{order_id}", ttl = "30s", wait = "5s", manager = self.locks)]
-    async fn ship(&self, order_id: i64) -> Result<(), OrderError> {
-        // The same for work that is no transaction, such as a call to another service. The lease is renewed
-        // while the body runs, and the body is stopped when the lease is lost.
-        book_a_parcel(order_id).await
+    #[distributed_lock(key = "invoice:{order_id}", ttl = "30s", wait = "5s", manager = self.locks)]
+    async fn write_invoice(&self, order_id: i64) -> Result<(), OrderError> {
+        // For work that is no transaction, such as a file. The lease is renewed while the body runs.
+        // When the lease is lost, the body is stopped.
+        render_invoice(order_id).await
     }
 }
 
-async fn orders_are_settled_and_shipped(backend: Backend) {
+async fn vouchers_are_redeemed_and_invoices_written(backend: Backend) {
     let Place::Postgres(pool, _) = backend.place() else {
         unreachable!("this store alone")
     };
@@ -58,23 +66,21 @@ async fn orders_are_settled_and_shipped(backend: Backend) {
         .connect_with((*pool.connect_options()).clone())
         .await
         .unwrap();
-    sqlx::raw_sql(
-        "CREATE TEMPORARY TABLE orders (id BIGINT, settled BOOLEAN); INSERT INTO orders VALUES (42, false)",
-    )
-    .execute(&db)
-    .await
-    .unwrap();
+    sqlx::raw_sql("CREATE TEMPORARY TABLE redeemed (order_id BIGINT, voucher BIGINT)")
+        .execute(&db)
+        .await
+        .unwrap();
     let orders = Orders {
         locks: backend.manager().await,
         db,
     };
-    orders.settle(42).await.unwrap();
-    orders.ship(42).await.unwrap();
-    let settled: bool = sqlx::query_scalar("SELECT settled FROM orders")
-        .fetch_one(&orders.db)
-        .await
-        .unwrap();
-    assert!(settled && !orders.locks.is_locked("order:42").await.unwrap());
+    for voucher in 1..=4 {
+        assert_eq!(orders.redeem(42, voucher).await.unwrap(), voucher <= 3);
+    }
+    orders.write_invoice(42).await.unwrap();
+    for key in ["order:42", "invoice:42"] {
+        assert!(!orders.locks.is_locked(key).await.unwrap());
+    }
 }
 
 #[test]
@@ -82,7 +88,7 @@ fn the_readme_shows_it() {
     let readme = include_str!("../../../README.md");
     let this = include_str!("first_example.rs");
     let from = this.find("struct Orders {").unwrap();
-    let to = this.find("async fn orders_are_settled").unwrap();
+    let to = this.find("async fn vouchers_are_redeemed").unwrap();
     let example = this[from..to].trim();
     assert!(readme.contains(example), "README.md does not show:\n{example}");
 }
