@@ -36,7 +36,7 @@ async fn main() -> anyhow::Result<()> {
     // `enter` stops the work when the lock is lost. The transaction commits only while the lock holds.
     guard
         .enter(async {
-            let mut tx = pool.begin().await?;
+            let mut tx = dblock::begin(&pool).await?;
             guard.verify_in(&mut tx).await?;
             sqlx::query("INSERT INTO report VALUES ('2026-11', $1)")
                 .bind(guard.fence_token())

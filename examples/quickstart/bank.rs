@@ -46,7 +46,7 @@ async fn connect(file: &Path, create: bool) -> anyhow::Result<SqlitePool> {
 /// Creates the file with the opening balances and the withdrawals to book.
 pub(crate) async fn create(file: &Path, ledger: &Ledger) -> anyhow::Result<SqlitePool> {
     let pool = connect(file, true).await?;
-    let mut tx = pool.begin().await?;
+    let mut tx = dblock::begin(&pool).await?;
     sqlx::raw_sql(SCHEMA)
         .execute(&mut *tx)
         .await

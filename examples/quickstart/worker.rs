@@ -124,7 +124,9 @@ impl Teller {
     /// Claims the withdrawal, writes the account and marks the withdrawal done, or does none of that: one
     /// transaction. It is short, because on SQLite it keeps every other writer out of the file.
     async fn write(&self, withdrawal: &Withdrawal, balance: i64, bookings: i64) -> anyhow::Result<()> {
-        let mut tx = self.pool.begin().await.context("cannot begin a transaction")?;
+        let mut tx = dblock::begin(&self.pool)
+            .await
+            .context("cannot begin a transaction")?;
         if let Some(lock) = dblock::current() {
             // From here to the commit nobody can take the lock over.
             lock.verify_in(&mut tx).await?;

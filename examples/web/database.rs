@@ -113,7 +113,7 @@ impl Database {
         let lock = dblock::current().ok_or(LockError::NoManager)?;
         order.settled_by = Some(lock.fence_token());
         on!(self, |pool| {
-            let mut tx = pool.begin().await?;
+            let mut tx = dblock::begin(pool).await?;
             lock.verify_in(&mut tx).await?;
             sqlx::query("UPDATE shop_order SET settled_by = $1 WHERE id = $2")
                 .bind(order.settled_by)
