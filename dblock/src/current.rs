@@ -227,7 +227,15 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
     let holds: Result<Vec<Hold>, LockError> = link
         .iter()
         .flat_map(Link::iter)
-        .map(|(lease, engine)| Hold::enter_now(lease, engine))
+        .map(|(lease, engine)| {
+            #[cfg(feature = "sql")]
+            if lease.is_kept_in_transaction() {
+                return Err(LockError::invalid(
+                    "a lock that ends with a transaction cannot be shared with another task: the commit frees it",
+                ));
+            }
+            Hold::enter_now(lease, engine)
+        })
         .collect();
     async move {
         let holds = holds?;

@@ -165,24 +165,68 @@ pub(crate) async fn complete(
 /// ended it, the commit would be a rollback, and its answer would not say so.
 pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
     let (lease, engine) = (hold.lease(), hold.engine());
-    if !lease.is_kept_in_transaction() {
-        // An outer hold goes on. It was checked in this transaction, or the lease has ended since.
-        return lease.check();
-    }
     let check = check_of(lease, engine)?;
-    let read = reads_release(transaction, &check).await;
-    let written = read.map_err(|error| failed(lease, error))?;
+    let stands = if lease.is_kept_in_transaction() {
+        reads_release(transaction, &check).await
+    } else {
+        // An outer hold goes on, whose lease was checked in this transaction.
+        lease.check()?;
+        is_marked(transaction).await
+    };
+    let stands = match stands {
+        Ok(stands) => stands,
+        // On MySQL a transaction that is over goes on as single statements, each of which stands.
+        Err(error)
+            if error.kind() == StoreErrorKind::Conflict && check.source.database == Database::MySql =>
+        {
+            false
+        }
+        Err(error) => return Err(failed(lease, error)),
+    };
     // Elsewhere a release that is committed reads the same.
-    if written && (check.source.database == Database::Postgres || is_uncommitted(engine, &check).await?) {
+    let committed = check.source.database != Database::Postgres && lease.is_kept_in_transaction();
+    if stands && (!committed || is_uncommitted(engine, &check).await?) {
         return Ok(());
     }
     // Never taken for a conflict: what the body has committed by itself would be done again.
     let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some statements \
                    of MySQL do, or swallowed an error that ended it. What it did until then may stand";
-    Err(failed(
-        lease,
-        StoreError::new(StoreErrorKind::Interrupted, message),
-    ))
+    Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)))
+}
+
+/// Ends with the transaction, however that ends.
+const MARK: &str = "SAVEPOINT dblock";
+
+/// Marks a transaction that does not keep the lock, so that [`confirm`] finds it again. Only MySQL goes on after a
+/// transaction has ended; PostgreSQL refuses every statement then.
+pub(crate) async fn mark(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
+    if hold.lease().is_kept_in_transaction() || transaction.database() != Database::MySql {
+        return Ok(());
+    }
+    let statement = FenceStatement::new(Database::MySql, MARK, []);
+    let marked = transaction.execute(&statement).await;
+    marked
+        .map(drop)
+        .map_err(|error| failed(hold.lease(), statement_failed(Database::MySql, error)))
+}
+
+async fn is_marked(transaction: &mut dyn FenceConnection) -> Result<bool, StoreError> {
+    let database = transaction.database();
+    let look = match database {
+        Database::MySql => "RELEASE SAVEPOINT dblock",
+        _ => "SELECT 'open'",
+    };
+    let statement = FenceStatement::new(database, look, []);
+    let found = match database {
+        Database::MySql => transaction.execute(&statement).await.map(drop),
+        _ => transaction.query(&statement).await.map(drop),
+    };
+    match found {
+        Ok(()) => Ok(true),
+        // There is no such savepoint any more.
+        Err(error) if error.code() == Some("1305") => Ok(false),
+        Err(error) => Err(statement_failed(database, error)),
+    }
 }
 
 /// A lock that ends with a transaction cannot be checked in another one: that would wait for the first.
@@ -323,9 +367,18 @@ pub(crate) fn begin_failed(error: sqlx::Error) -> StoreError {
     StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
 }
 
-/// The error of a commit. Without an answer of the database's, it may have been carried out.
+/// The error of a commit. Without an answer of the database's it may have been carried out, and must not be called
+/// retryable, as a request of ours may be.
 pub(crate) fn commit_failed(database: Database, error: sqlx::Error) -> StoreError {
-    let error = driver_error(database, error);
+    let error = statement_failed(database, driver_error(database, error));
+    if error.is_outcome_unknown() {
+        let message = format!("it is unknown whether the transaction was committed: {error}");
+        return StoreError::new(StoreErrorKind::Other, message).with_source(error);
+    }
+    error
+}
+
+fn statement_failed(database: Database, error: DriverError) -> StoreError {
     match database {
         #[cfg(feature = "postgres")]
         Database::Postgres => store::postgres::of_fence_check(error),
@@ -334,7 +387,7 @@ pub(crate) fn commit_failed(database: Database, error: sqlx::Error) -> StoreErro
         #[cfg(feature = "sqlite")]
         Database::Sqlite => store::sqlite::of_fence_check(error),
         #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-        _ => unreachable!("only sqlx's drivers that are compiled in have such a transaction"),
+        _ => unreachable!("a transaction is on a database that is compiled in"),
     }
 }
 

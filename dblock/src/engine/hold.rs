@@ -160,7 +160,7 @@ impl Lease {
     }
 
     /// A transaction of the owner's keeps the row locked.
-    #[cfg(feature = "sql")]
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn is_kept_in_transaction(&self) -> bool {
         self.cell.is_kept_in_transaction(&self.ownership)
     }

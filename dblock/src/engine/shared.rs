@@ -102,7 +102,7 @@ impl Cell {
         lock(&self.state).machine.holds(ownership)
     }
 
-    #[cfg(feature = "sql")]
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(super) fn is_kept_in_transaction(&self, ownership: &Arc<Ownership>) -> bool {
         lock(&self.state).machine.is_kept_in_transaction(ownership)
     }

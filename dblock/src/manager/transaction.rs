@@ -34,8 +34,8 @@ impl LockManager {
     /// - [`LockError::Lost`] when the lease ended before the transaction kept it, or `max_hold` is over;
     /// - [`LockError::Store`] when the transaction cannot begin or commit, or is not on the lock's database. Of the kind
     ///   [`StoreErrorKind::Conflict`] it says that nothing of the transaction stands, and the whole call may be repeated: a
-    ///   deadlock, or a serialization failure. Of the kind [`StoreErrorKind::Interrupted`] some of it may stand: the answer
-    ///   to the commit never came, or the body has ended the transaction or swallowed an error that did.
+    ///   deadlock, or a serialization failure. Of another kind some of it may stand: the answer to the commit never
+    ///   came, or the body has ended the transaction or swallowed an error that did.
     ///
     /// # Cancel safety
     /// Dropping the future rolls the transaction back and releases the lock in the background. During the commit it is
@@ -78,7 +78,6 @@ impl LockManager {
     /// ```
     ///
     /// [`StoreErrorKind::Conflict`]: crate::store::StoreErrorKind::Conflict
-    /// [`StoreErrorKind::Interrupted`]: crate::store::StoreErrorKind::Interrupted
     pub async fn transaction<DB, T, E>(
         &self,
         pool: &Pool<DB>,
@@ -101,6 +100,7 @@ impl LockManager {
         let at_once = fence::is_kept_at_once(hold.engine());
         if at_once {
             fence::keep(from_ref(&hold), &mut tx).await?;
+            fence::mark(&hold, &mut tx).await?;
         }
         let (lent, mut back) = LockedTransaction::new(tx);
         let ended = body::in_transaction(&hold, body(lent)).await;
@@ -127,7 +127,7 @@ impl LockManager {
         tx.commit()
             .await
             .map_err(|error| failed(fence::commit_failed(database, error)))?;
-        if hold.lease().is_kept_in_transaction() && hold.lease().hold_count() == 1 {
+        if hold.lease().is_kept_in_transaction() {
             hold.committed();
         } else {
             body::leave(vec![hold], true).await;

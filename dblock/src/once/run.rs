@@ -375,6 +375,8 @@ impl<'m> OnceCall<'m> {
                 resume_unwind(panic)
             }
         };
+        // Otherwise an outer hold of the same chain, or a child, keeps the lock.
+        let alone = hold.lease().hold_count() <= 1;
         let written = match &returned {
             // The body's transaction has written it, or nobody has.
             Some(Ok(_)) | None if completing => self.look().await,
@@ -383,24 +385,30 @@ impl<'m> OnceCall<'m> {
                     Ok(json) => (Some(json), None),
                     Err(why) => (None, Some(why)),
                 };
-                self.write(&hold, run, run.outcome(RecordState::Succeeded, result, error))
-                    .await
+                self.write(
+                    (&hold, alone),
+                    run,
+                    run.outcome(RecordState::Succeeded, result, error),
+                )
+                .await
             }
             Some(Err(error)) => {
                 let error = Some(shortened(&error.to_string()));
-                self.write(&hold, run, run.outcome(RecordState::Failed, None, error))
+                self.write((&hold, alone), run, run.outcome(RecordState::Failed, None, error))
                     .await
             }
             None => Ok(Written::No(None)),
         };
         let (begun, succeeded) = run.versions();
-        let committed = match &written {
-            Ok(Written::Yes) => true,
-            Ok(Written::No(Some(record))) => record.version() == succeeded,
+        // The row was freed together with the record, by our statement or by the body's transaction.
+        let freed = match &written {
+            Ok(Written::Yes) => alone,
+            Ok(Written::No(Some(record))) => {
+                record.version() == succeeded && hold.lease().is_kept_in_transaction()
+            }
             _ => false,
         };
-        if committed && loss.is_none() && hold.lease().hold_count() == 1 {
-            // The row was freed together with the record.
+        if freed && loss.is_none() {
             hold.committed();
         } else {
             // What is left unconfirmed is in the log, and changes nothing about the outcome.
@@ -434,11 +442,15 @@ impl<'m> OnceCall<'m> {
     }
 
     /// Writes the outcome, and ends the lease with it. It goes on while the store fails, for a bounded time.
-    async fn write(&self, hold: &Hold, run: &Run, outcome: RecordEntry) -> Result<Written, LockError> {
+    async fn write(
+        &self,
+        (hold, alone): (&Hold, bool),
+        run: &Run,
+        outcome: RecordEntry,
+    ) -> Result<Written, LockError> {
         let wanted = outcome.version();
         let mut write = RecordWrite::new(self.key.clone(), RecordChange::Replace(run.versions().0, outcome));
-        // An outer hold of the same chain keeps the lock.
-        write.release = (hold.lease().hold_count() <= 1).then(|| hold.lease().id());
+        write.release = alone.then(|| hold.lease().id());
         let since = Instant::now();
         loop {
             let written = match self.locks.write_record(write.clone()).await {

@@ -6,6 +6,7 @@ mod error;
 mod over_sqlx;
 mod statement;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -110,7 +111,8 @@ pub(crate) struct FenceCheck<'a> {
 impl FenceCheck<'_> {
     /// The statement `sql`, whose parameters are `$1` the key, `$2` the lease as hexadecimal digits, `$3` the token.
     pub(crate) fn statement(&self, sql: &str) -> FenceStatement {
-        FenceStatement::new(self.source.database, sql, self.values())
+        let statement = FenceStatement::new(self.source.database, sql, self.values());
+        statement.behind_a_pooler(self.source.pooled.load(Ordering::Relaxed))
     }
 
     pub(crate) fn values(&self) -> [String; 3] {
@@ -134,7 +136,7 @@ pub(crate) struct Completion<'a> {
 impl Completion<'_> {
     /// The statement `sql`, whose parameters are `$1` the key, `$2` the token, `$3` the attempts, `$4` the result, `$5` for
     /// how many µs it is remembered.
-    pub(crate) fn statement(&self, database: Database, sql: &str) -> FenceStatement {
+    pub(crate) fn statement(&self, source: &FenceSource, sql: &str) -> FenceStatement {
         let values = [
             self.key.as_str().to_owned(),
             self.fence_token.to_string(),
@@ -142,7 +144,8 @@ impl Completion<'_> {
             self.json.to_owned(),
             super::clock::micros(self.keep).to_string(),
         ];
-        FenceStatement::new(database, sql, values)
+        let statement = FenceStatement::new(source.database, sql, values);
+        statement.behind_a_pooler(source.pooled.load(Ordering::Relaxed))
     }
 }
 

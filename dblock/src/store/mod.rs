@@ -51,6 +51,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 pub use answer::{Outcome, Purged, WakeUp};
@@ -188,7 +189,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// nothing. The default has nothing to look at.
     ///
     /// # Errors
-    /// The store cannot be reached or refuses altogether. Everything else is a [`Finding`](crate::Finding).
+    /// The store cannot be reached or refuses altogether. Everything else is a [`Finding`].
     fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
@@ -257,6 +258,9 @@ pub struct FenceSource {
     /// How long the server lets the transaction idle after the check.
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
     pub(crate) idle_limit: Option<Duration>,
+    /// A pooler lends the store's sessions for a transaction at a time. Known from the first connection on.
+    #[cfg_attr(not(feature = "sql"), allow(dead_code))]
+    pub(crate) pooled: Arc<AtomicBool>,
 }
 
 /// A SQL database.

@@ -36,6 +36,8 @@ on_every_store!(databases:
 on_every_store!(servers:
     another_transaction_cannot_check_the_lock,
     a_body_that_ends_its_transaction_fails_the_call,
+    a_nested_transaction_that_is_over_fails_the_call_too,
+    a_child_cannot_share_the_lock_of_a_transaction,
     a_connection_that_is_killed_frees_the_key,
     opposite_orders_end_with_an_error,
     another_transaction_waits_for_the_first,
@@ -407,11 +409,53 @@ async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
                 Ok::<_, Failure>(())
             });
             let kind = ends.await.unwrap_err().kind();
-            assert!(stands == 0 || kind == StoreErrorKind::Interrupted, "{end}: {kind:?}");
+            assert_eq!(kind, StoreErrorKind::Other, "{end}");
         });
         assert_eq!(work.done(&backend).await, stands, "{end}");
         is_free(&other).await;
     }
+}
+
+/// The outer call keeps the lock, so the transaction itself is what has to be found.
+async fn a_nested_transaction_that_is_over_fails_the_call_too(backend: Backend) {
+    let locks = backend.manager().await;
+    let work = Work::new(&backend).await;
+    let outer = locks.with("key", long(), async {
+        on_its_pool!(backend, pool => {
+            let swallows = locks.transaction(pool, "key", long(), async |mut tx| {
+                execute(&mut **tx, work.insert()).await?;
+                if backend.kind() == Kind::Postgres {
+                    execute(&mut **tx, "SELECT 1/0".to_owned()).await.unwrap_err();
+                } else {
+                    // As a deadlock would.
+                    execute(&mut **tx, "ROLLBACK".to_owned()).await?;
+                }
+                Ok::<_, Failure>(())
+            });
+            let failed = swallows.await.unwrap_err().lock();
+            assert!(failed.is_store(), "{failed:?}");
+            let done = locks.transaction(pool, "key", long(), async |mut tx| {
+                Ok::<_, Failure>(execute(&mut **tx, work.insert()).await?)
+            });
+            done.await.unwrap();
+        });
+    });
+    outer.await.unwrap();
+    assert_eq!(work.done(&backend).await, 1);
+}
+
+/// The commit would free the key under it.
+async fn a_child_cannot_share_the_lock_of_a_transaction(backend: Backend) {
+    let locks = backend.manager().await;
+    on_its_pool!(backend, pool => {
+        let body = locks.transaction(pool, "key", long(), async |_| {
+            let refused = dblock::inherit(async {}).await.unwrap_err();
+            assert!(matches!(refused, LockError::Invalid { .. }), "{refused:?}");
+            Ok::<_, Failure>(())
+        });
+        body.await.unwrap();
+    });
+    is_free(&locks).await;
 }
 
 async fn a_connection_that_is_killed_frees_the_key(backend: Backend) {

@@ -7,7 +7,7 @@ use super::{Database, DriverError, FenceConnection, FenceStatement};
 use crate::store::StoreFuture;
 
 macro_rules! fence_connection {
-    ($feature:literal, $database:ident, $driver:ty, $connection:ty, $query:ident, $code:expr) => {
+    ($feature:literal, $database:ident, $driver:ty, $connection:ty, $code:expr) => {
         #[cfg(feature = $feature)]
         #[diagnostic::do_not_recommend]
         impl FenceConnection for $connection {
@@ -20,7 +20,10 @@ macro_rules! fence_connection {
                 statement: &'a FenceStatement,
             ) -> StoreFuture<'a, Result<Vec<String>, DriverError>> {
                 Box::pin(async move {
-                    let rows = $query!(statement).fetch_all(self).await;
+                    let rows = match statement.is_prepared() {
+                        true => prepared!(statement).fetch_all(self).await,
+                        false => as_text!(statement).fetch_all(self).await,
+                    };
                     // Unchecked, because the session may call its text something else, such as binary.
                     let answers =
                         rows.and_then(|rows| rows.iter().map(|row| row.try_get_unchecked(0)).collect());
@@ -33,7 +36,10 @@ macro_rules! fence_connection {
                 statement: &'a FenceStatement,
             ) -> StoreFuture<'a, Result<u64, DriverError>> {
                 Box::pin(async move {
-                    let done = $query!(statement).execute(self).await;
+                    let done = match statement.is_prepared() {
+                        true => prepared!(statement).execute(self).await,
+                        false => as_text!(statement).execute(self).await,
+                    };
                     done.map(|done| done.rows_affected())
                         .map_err(|error| failed(error, $code))
                 })
@@ -64,17 +70,14 @@ macro_rules! fence_connection {
     };
 }
 
-/// One message and nothing prepared. The server parses it faster than it looks up a prepared statement over two messages.
-#[cfg(feature = "mysql")]
+/// One message, and nothing prepared.
 macro_rules! as_text {
     ($statement:expr) => {
         sqlx::raw_sql(AssertSqlSafe($statement.text()))
     };
 }
 
-/// Prepared once a connection, if the user's settings of the pool allow that. Planning costs more than anything else that
-/// the statement does.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+/// Prepared once a connection.
 macro_rules! prepared {
     ($statement:expr) => {{
         let query = sqlx::query(AssertSqlSafe($statement.sql()));
@@ -90,23 +93,14 @@ fence_connection!(
     Postgres,
     sqlx::Postgres,
     sqlx::PgConnection,
-    prepared,
     postgres_code
 );
-fence_connection!(
-    "mysql",
-    MySql,
-    sqlx::MySql,
-    sqlx::MySqlConnection,
-    as_text,
-    mysql_code
-);
+fence_connection!("mysql", MySql, sqlx::MySql, sqlx::MySqlConnection, mysql_code);
 fence_connection!(
     "sqlite",
     Sqlite,
     sqlx::Sqlite,
     sqlx::SqliteConnection,
-    prepared,
     sqlite_code
 );
 

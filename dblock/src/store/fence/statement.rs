@@ -14,6 +14,7 @@ pub struct FenceStatement {
     /// With `$N` for the N-th value, and no other `$`.
     template: String,
     values: Vec<String>,
+    prepared: bool,
 }
 
 impl FenceStatement {
@@ -24,7 +25,22 @@ impl FenceStatement {
             database,
             template: template.to_owned(),
             values: values.into(),
+            // MySQL parses a text faster than it looks up a prepared statement over two messages. Elsewhere planning costs
+            // more than anything else that the statement does.
+            prepared: database != Database::MySql,
         }
+    }
+
+    /// The statement for a database behind a pooler, where a prepared one may be gone, or be another client's.
+    pub(crate) fn behind_a_pooler(mut self, pooled: bool) -> Self {
+        self.prepared &= !pooled;
+        self
+    }
+
+    /// Whether the statement may be prepared and kept in the session. Otherwise send [`text`](Self::text), or prepare it
+    /// without a name.
+    pub fn is_prepared(&self) -> bool {
+        self.prepared
     }
 
     /// The SQL. Its placeholders are `$1`, `$2`, … on PostgreSQL, and `?` in the order of the parameters elsewhere.

@@ -64,7 +64,7 @@ pub(crate) async fn reads_release(
         Some("0") => Ok(true),
         Some(_) => Err(StoreError::new(
             StoreErrorKind::Conflict,
-            "the transaction that kept this lock was rolled back: roll back, and begin anew",
+            "the transaction that kept this lock has ended: roll this one back, and begin anew",
         )),
     }
 }

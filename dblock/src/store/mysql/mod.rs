@@ -205,6 +205,7 @@ impl Store for MySqlStore {
             table: Arc::from(self.qualified_table()),
             record_table: Arc::from(self.qualified(&self.table.quoted_record('`'))),
             idle_limit: None,
+            pooled: Arc::default(),
         })
     }
 

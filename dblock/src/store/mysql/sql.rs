@@ -139,11 +139,13 @@ pub(super) fn release_in(table: &str) -> String {
     )
 }
 
-/// Parameters: as [`verify`]. Returns the holds of the row, unless another transaction has it locked.
+/// Parameters: as [`verify`]. Returns the holds of the row, or [`GONE`] when it names another lease. Nothing when another
+/// transaction has it locked. Otherwise this one has it locked from then on, whatever the answer.
 pub(super) fn reads_release(table: &str) -> String {
     format!(
-        "SELECT CAST(reentrant_count AS CHAR) FROM {table} \
-         WHERE lock_key = $1 AND lease_id = {LEASE} AND fence_token = {TOKEN} FOR UPDATE SKIP LOCKED"
+        "SELECT CASE WHEN lease_id = {LEASE} AND fence_token = {TOKEN} \
+         THEN CAST(reentrant_count AS CHAR) ELSE '{GONE}' END FROM {table} \
+         WHERE lock_key = $1 FOR UPDATE SKIP LOCKED"
     )
 }
 

@@ -13,6 +13,8 @@ use crate::store::table::TableName;
 /// The server or the session is read-only.
 const READ_ONLY: &str = "25006";
 const MISSING_TABLE: &str = "42P01";
+/// `in_failed_sql_transaction`
+const ABORTED: &str = "25P02";
 /// A schema does not exist, or the `search_path` leads to none.
 const MISSING_SCHEMA: &str = "3F000";
 
@@ -31,11 +33,14 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 /// An error of the fence check, in a user's transaction.
 pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
     let read_only = "a fence check locks the row: begin a transaction that may write, on the primary";
+    let aborted =
+        "an error has ended this transaction, and the code went on: return that error, and roll back";
     let missing = "this transaction does not find the lock table: begin it on the database that keeps the lock, and name \
                    the table with its schema in the builder's `table` if your sessions change `search_path`";
     error.classify(|code, _| match code {
         READ_ONLY => Some((StoreErrorKind::Refused, read_only)),
         MISSING_TABLE | MISSING_SCHEMA => Some((StoreErrorKind::Schema, missing)),
+        ABORTED => Some((StoreErrorKind::Conflict, aborted)),
         _ => meaning_of(code),
     })
 }

@@ -1,5 +1,6 @@
 //! The fence check in a user's transaction.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{error, sql};
@@ -72,7 +73,8 @@ async fn ask(
     };
     let sql = sql(&source.table, source.idle_limit, checks.len());
     let values: Vec<_> = checks.iter().flat_map(FenceCheck::values).collect();
-    let statement = FenceStatement::new(source.database, &sql, values);
+    let statement = FenceStatement::new(source.database, &sql, values)
+        .behind_a_pooler(source.pooled.load(Ordering::Relaxed));
     let rows = connection
         .query(&statement)
         .await

@@ -20,6 +20,8 @@ mod sql;
 mod statement;
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use sqlx::PgConnection;
@@ -56,12 +58,15 @@ pub struct PostgresStore {
     /// Keys that were busy, or that others waited for, when they were last asked for.
     contended: BusyKeys,
     idle_limit: Option<Duration>,
+    /// A pooler was found.
+    pooled: Arc<AtomicBool>,
 }
 
 impl PostgresStore {
     /// A store that connects at its first request.
     pub(crate) fn new(options: OptionsSource<PgConnectOptions>, table: TableName) -> Self {
         let opener = Opener::new(options.clone());
+        let pooled = opener.pooled();
         let connections = Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, move || {
             let opener = opener.clone();
             async move { opener.open().await }
@@ -73,6 +78,7 @@ impl PostgresStore {
             connections,
             contended: BusyKeys::default(),
             idle_limit: None,
+            pooled,
         }
     }
 
@@ -202,6 +208,7 @@ impl Store for PostgresStore {
             table: self.table.quoted('"').into(),
             record_table: self.table.quoted_record('"').into(),
             idle_limit: self.idle_limit,
+            pooled: Arc::clone(&self.pooled),
         })
     }
 

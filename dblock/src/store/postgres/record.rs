@@ -159,7 +159,7 @@ pub(crate) async fn complete_in(
     source: &FenceSource,
     completion: &Completion<'_>,
 ) -> Result<bool, StoreError> {
-    let statement = completion.statement(source.database, &sql::complete_in(&source.record_table));
+    let statement = completion.statement(source, &sql::complete_in(&source.record_table));
     let written = connection.execute(&statement).await;
     Ok(written.map_err(error::of_fence_check)? > 0)
 }

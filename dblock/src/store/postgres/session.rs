@@ -82,7 +82,7 @@ pub(super) struct Session {
 /// State that the sessions of a store share.
 #[derive(Debug, Default)]
 struct Shared {
-    pooled: AtomicBool,
+    pooled: Arc<AtomicBool>,
     /// Sessions that were given up while a statement was running.
     abandoned: Mutex<Vec<Process>>,
 }
@@ -164,6 +164,11 @@ impl Opener {
             options,
             shared: Arc::default(),
         }
+    }
+
+    /// Whether a pooler was found, from the first session on.
+    pub(super) fn pooled(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.shared.pooled)
     }
 
     /// Opens a session with our settings, or without them where a pooler refuses or ignores them.

@@ -134,6 +134,7 @@ impl Store for SqliteStore {
             table: self.table.quoted('"').into(),
             record_table: self.table.quoted_record('"').into(),
             idle_limit: None,
+            pooled: Arc::default(),
         })
     }
 

@@ -166,7 +166,7 @@ impl<C> Machine<C> {
     }
 
     /// A transaction of this owner's keeps the row locked.
-    #[cfg(feature = "sql")]
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn is_kept_in_transaction(&self, ownership: &Arc<Ownership>) -> bool {
         let held = self.held.as_ref();
         held.is_some_and(|held| held.is_kept_in_transaction() && Arc::ptr_eq(held.current(), ownership))
