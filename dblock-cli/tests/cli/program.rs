@@ -13,8 +13,10 @@ use tokio::process::{Child, Command};
 
 /// The program, in a bare environment.
 pub(crate) fn bare() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dblock"));
+    // Who runs the tests may ignore signals, as `nohup` and a shell's `&` do. The program would ignore them then.
+    let mut command = Command::new("env");
     command
+        .args(["--default-signal", env!("CARGO_BIN_EXE_dblock")])
         .env_remove("DATABASE_URL")
         // On a terminal it would be in the foreground, which changes how Ctrl-C ends it.
         .process_group(0)
