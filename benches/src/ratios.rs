@@ -140,7 +140,8 @@ const STATEMENTS: Figure = |figures| figures.statements;
 pub(crate) const ALL: &[Ratio] = {
     use Kind::{
         Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockMemory, DblockMillion, DblockMysql, DblockPostgres,
-        DblockSqlite, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres, FloorSqlite, Rslock, UnitForUpdate, UnitTransaction,
+        DblockSqlite, DblockTwo, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres, FloorSqlite, Rslock, UnitForUpdate,
+        UnitTransaction,
     };
     use Scenario::{
         Alone, AloneMysql, AloneSqlite, Attribute, Bloat, Handover, Held, Hot4proc, Hot64, Keys16, Keys256,
@@ -152,6 +153,7 @@ pub(crate) const ALL: &[Ratio] = {
         ratio("alone_vs_floor", at_most(1.4, 1.2), Over(Alone, P50, DblockPostgres, FloorPostgres)),
         ratio("alone_mysql_vs_floor", at_most(1.4, 1.2), Over(AloneMysql, P50, DblockMysql, FloorMysql)),
         ratio("alone_sqlite_vs_floor", at_most(1.4, 1.2), Over(AloneSqlite, P50, DblockSqlite, FloorSqlite)),
+        ratio("multi2_vs_one", at_most(1.3, 1.3), Over(Alone, P50, DblockTwo, DblockPostgres)),
         ratio("attribute_ns", at_most(10_000.0, 3_000.0), Of(Attribute, DblockMemory, |figures| figures.named("ns"))),
         ratio("keys16_vs_dlpg", at_least(1.2, 1.5), Over(Keys16, PER_S, DblockPostgres, Dlpg)),
         ratio("keys16_vs_dlpg_try", at_least(0.8, 1.0), Over(Keys16, PER_S, DblockPostgres, DlpgTry)),

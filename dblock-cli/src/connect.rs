@@ -1,9 +1,13 @@
 //! From the arguments to a manager.
 
-use dblock::{LockManager, LockManagerBuilder};
+use dblock::store::StoreErrorKind;
+use dblock::{LockError, LockManager, LockManagerBuilder};
 
 use crate::cli::StoreArguments;
 use crate::failure::{Code, Failure};
+
+/// How often a connection is tried. The library gives each two seconds, which a busy server may need.
+const TRIES: u32 = 3;
 
 /// What to do about tables, or a SQLite file, that are not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,15 +20,19 @@ pub(crate) enum Missing {
 
 /// A manager whose tables are there.
 pub(crate) async fn manager(arguments: &StoreArguments, missing: Missing) -> Result<LockManager, Failure> {
-    let builder = builder(arguments, missing)?;
-    let builder = match missing {
-        Missing::AsTheLibrary => builder,
-        Missing::IsAnError => builder.auto_migrate(false),
-    };
-    builder
-        .build()
-        .await
-        .map_err(|error| explained(arguments, error.into()))
+    let mut tries = 1..TRIES;
+    loop {
+        let builder = builder(arguments, missing)?;
+        let builder = match missing {
+            Missing::AsTheLibrary => builder,
+            Missing::IsAnError => builder.auto_migrate(false),
+        };
+        match builder.build().await {
+            Err(LockError::Store { source, .. })
+                if source.kind() == StoreErrorKind::Unreachable && tries.next().is_some() => {}
+            built => return built.map_err(|error| explained(arguments, error.into())),
+        }
+    }
 }
 
 /// Adds what to do about a SQLite file that is not there.

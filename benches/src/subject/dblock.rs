@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::dblock::store::{
     Capabilities, Outcome, PostgresStore, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
-use ::dblock::{LockGuard, LockManager, LockOptions};
+use ::dblock::{LockGuard, LockManager, LockOptions, MultiLockGuard};
 use anyhow::Context as _;
 use dblock_conformance::forward_to_inner;
 
@@ -15,6 +15,8 @@ pub(super) const SETTINGS: &str = "defaults; at most four connections of its own
 
 pub(super) const DEAF_SETTINGS: &str =
     "defaults, in a process that cannot listen, as behind PgBouncer; it polls";
+
+pub(super) const TWO_SETTINGS: &str = "defaults; two keys together, with `acquire_all` and `release`";
 
 /// The lock table of the scenarios that have no own one.
 pub(super) const TABLE: &str = "bench_lock";
@@ -105,6 +107,47 @@ impl Client for Task {
     fn lock(&mut self) -> Step<'_> {
         Box::pin(async {
             self.guard = Some(self.locks.acquire(&self.key, self.options.clone()).await?);
+            Ok(())
+        })
+    }
+
+    fn unlock(&mut self) -> Step<'_> {
+        Box::pin(async {
+            let guard = self.guard.take().context("locked before")?;
+            Ok(guard.release().await?)
+        })
+    }
+}
+
+/// Each client takes two keys together.
+pub(super) struct Two(pub(super) Dblock);
+
+struct TaskOfTwo {
+    locks: LockManager,
+    keys: [String; 2],
+    options: LockOptions,
+    guard: Option<MultiLockGuard>,
+}
+
+impl Subject for Two {
+    fn client(&self, key: &str) -> Box<dyn Client> {
+        Box::new(TaskOfTwo {
+            locks: self.0.locks.clone(),
+            keys: [format!("{key}:two"), key.to_owned()],
+            options: self.0.options.clone(),
+            guard: None,
+        })
+    }
+
+    fn close(&self) -> Step<'_> {
+        self.0.close()
+    }
+}
+
+impl Client for TaskOfTwo {
+    fn lock(&mut self) -> Step<'_> {
+        Box::pin(async {
+            self.guard = Some(self.locks.acquire_all(&self.keys, self.options.clone()).await?);
             Ok(())
         })
     }

@@ -105,6 +105,8 @@ pub(crate) enum Kind {
     DblockMemory,
     /// In a process that cannot listen, as behind a pooler.
     DblockDeaf,
+    /// Two keys together.
+    DblockTwo,
     /// INSERT and DELETE of one row, each through a pool.
     FloorPostgres,
     FloorMysql,
@@ -149,6 +151,7 @@ impl Kind {
             Self::DblockMillion => "dblock-million-rows",
             Self::DblockMemory => "dblock-memory",
             Self::DblockDeaf => "dblock-postgres-deaf",
+            Self::DblockTwo => "dblock-two-keys",
             Self::FloorPostgres => "floor-postgres",
             Self::FloorMysql => "floor-mysql",
             Self::FloorSqlite => "floor-sqlite",
@@ -189,6 +192,7 @@ impl Kind {
             | Self::DblockEmpty
             | Self::DblockMillion
             | Self::DblockDeaf
+            | Self::DblockTwo
             | Self::CommitNotify
             | Self::FloorPostgres
             | Self::BarePostgres
@@ -219,6 +223,7 @@ impl Kind {
             | Self::DblockMillion
             | Self::DblockMemory => dblock::SETTINGS,
             Self::DblockDeaf => dblock::DEAF_SETTINGS,
+            Self::DblockTwo => dblock::TWO_SETTINGS,
             Self::CommitNotify => commit_notify::SETTINGS,
             Self::FloorPostgres | Self::FloorMysql | Self::FloorSqlite => floor::SETTINGS,
             Self::BarePostgres | Self::BareMysql | Self::BareSqlite => floor::BARE_SETTINGS,
@@ -253,6 +258,7 @@ impl Kind {
             Self::DblockEmpty => Box::new(dblock::open(url, dblock::EMPTY_TABLE).await?),
             Self::DblockMillion => Box::new(dblock::open(url, MILLION_TABLE).await?),
             Self::DblockDeaf => Box::new(dblock::open_deaf(url, dblock::TABLE)?),
+            Self::DblockTwo => Box::new(dblock::Two(dblock::open(url, dblock::TABLE).await?)),
             Self::CommitNotify => Box::new(commit_notify::open(url).await?),
             Self::FloorPostgres | Self::UpsertPostgres | Self::BarePostgres => {
                 Box::new(floor::postgres(url, self.write(), plan).await?)
