@@ -103,7 +103,7 @@ impl Terminal {
         let screen = Arc::clone(&self.screen);
         let seen = self.seen;
         let find = || screen.lock().unwrap()[seen..].find(text);
-        let wait = tokio::time::timeout(Duration::from_secs(30), until(text, || find().is_some()));
+        let wait = tokio::time::timeout(Duration::from_secs(20), until(text, || find().is_some()));
         assert!(wait.await.is_ok(), "no {text:?} in {:?}", self.text());
         self.seen += find().unwrap() + text.len();
     }

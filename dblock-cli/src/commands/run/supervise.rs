@@ -79,9 +79,15 @@ pub(super) async fn supervise(
         tokio::select! {
             biased;
             why = must_stop(guard, grace), if stopped.is_none() => {
-                stopped = Some(why);
-                group.terminate();
-                kill_at = Some(last_moment(guard, grace));
+                if guard.is_lost() {
+                    // TERM would let a command that is stopped go on for a moment.
+                    stopped = Some(Why::Lost(guard.lost().await));
+                    group.signal(Signal::SIGKILL);
+                } else {
+                    stopped = Some(why);
+                    group.terminate();
+                    kill_at = Some(last_moment(guard, grace));
+                }
             }
             () = at(kill_at) => {
                 kill_at = None;
