@@ -160,7 +160,15 @@ impl Worker {
             let asked = Asked::write_down(self, plan, place);
             let number = asked.number;
             let result = match plan.way {
-                Way::With | Way::Signal => {
+                Way::Transaction | Way::InTransaction if self.locks.capabilities().verify_in => {
+                    match self.transfer_in_transaction(number, plan, outer).await {
+                        Some(result) => result,
+                        // As dropped.
+                        None => return,
+                    }
+                }
+                // A store without transactions has the lock alone.
+                Way::With | Way::Signal | Way::Transaction | Way::InTransaction => {
                     let section = self.section(number, plan, outer);
                     self.locks.with(&plan.key, plan.options(), section).await
                 }
@@ -168,13 +176,6 @@ impl Worker {
                 Way::Attribute => self.not_renewed(plan, number, outer).await,
                 Way::Guard => self.guard(plan, number, outer).await,
                 Way::BareGuard => self.bare_guard(plan, number).await,
-                Way::Transaction | Way::InTransaction => {
-                    match self.transfer_in_transaction(number, plan, outer).await {
-                        Some(result) => result,
-                        // As dropped.
-                        None => return,
-                    }
-                }
                 Way::Inherit | Way::WithAll | Way::AttributeAll | Way::GuardAll => {
                     unreachable!("was looked at above")
                 }
