@@ -14,7 +14,7 @@ pub(crate) struct Ledger {
     pub(crate) withdrawals: Vec<Withdrawal>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Withdrawal {
     pub(crate) id: i64,
     pub(crate) customer: String,

@@ -9,11 +9,12 @@
 //!
 //! - [`worker`] is what a process does. The attribute is there: start reading here.
 //! - [`bank`] is the SQLite file, [`ledger`] the input and what must come out of it.
-//! - [`round`] starts the processes, kills one and waits for the rest.
+//! - [`round`] starts the processes, kills one and waits for the rest; [`process`] is how they start and end.
 //! - [`report`] finds overlaps and lost updates, and prints the table.
 
 mod bank;
 mod ledger;
+mod process;
 mod report;
 mod round;
 mod worker;
@@ -23,6 +24,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use ledger::Ledger;
+use process::stop_signal;
 use report::Findings;
 use round::Mode;
 
@@ -85,20 +87,4 @@ async fn play(ledger: &Ledger, folder: &std::path::Path, mode: Mode) -> anyhow::
     let findings = Findings::collect(&pool, ledger, time).await?;
     pool.close().await;
     Ok(findings)
-}
-
-/// Completes when somebody asks this program to end.
-async fn stop_signal() -> anyhow::Result<()> {
-    let interrupt = tokio::signal::ctrl_c();
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-        tokio::select! {
-            stop = interrupt => stop.context("cannot listen for Ctrl-C"),
-            _ = terminate.recv() => Ok(()),
-        }
-    }
-    #[cfg(not(unix))]
-    interrupt.await.context("cannot listen for Ctrl-C")
 }

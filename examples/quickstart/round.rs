@@ -1,15 +1,15 @@
 //! One round, seen from the parent: start the processes, show progress, kill one, wait for the rest.
 
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use sqlx::SqlitePool;
-use tokio::process::{Child, ChildStdin, Command};
 
 use crate::bank;
+use crate::process::{self, Process};
 use crate::worker::Order;
 
 pub(crate) const WORKERS: u32 = 4;
@@ -55,9 +55,7 @@ impl Mode {
 /// A worker process. Dropping it kills the process.
 struct Worker {
     name: String,
-    process: Child,
-    /// Never written to: it closes when we end, and the worker sees that. `wait` would close it sooner.
-    _lifeline: Option<ChildStdin>,
+    process: Process,
 }
 
 /// Books everything in `file`. Returns how long that took.
@@ -108,29 +106,21 @@ pub(crate) async fn play(
 
 /// Starts this program again as a worker.
 fn start_worker(order: Order) -> anyhow::Result<Worker> {
-    let program = std::env::current_exe().context("cannot find this program's file")?;
-    let mut command = Command::new(program);
-    command
-        .args(order.to_arguments())
-        .stdin(Stdio::piped())
-        .kill_on_drop(true);
-    // Ctrl-C on the terminal is for the parent, which then ends the others.
-    #[cfg(unix)]
-    command.process_group(0);
-    let mut process = command
-        .spawn()
-        .with_context(|| format!("cannot start {}", order.name))?;
     Ok(Worker {
+        process: process::start(&order.to_arguments(), |_| ())?,
         name: order.name,
-        _lifeline: process.stdin.take(),
-        process,
     })
 }
 
 /// Waits until all of them have found nothing more to do.
 async fn wait_for(workers: Vec<Worker>) -> anyhow::Result<()> {
     for mut worker in workers {
-        let status = worker.process.wait().await.context("cannot wait for a worker")?;
+        let status = worker
+            .process
+            .child
+            .wait()
+            .await
+            .context("cannot wait for a worker")?;
         ensure!(status.success(), "{} ended with {status}", worker.name);
     }
     Ok(())
@@ -143,7 +133,7 @@ impl Worker {
             if let Some(customer) = bank::entry(pool, &self.name, nth).await? {
                 return Ok(customer);
             }
-            if let Some(status) = self.process.try_wait().context("cannot look at a worker")? {
+            if let Some(status) = self.process.child.try_wait().context("cannot look at a worker")? {
                 bail!("{} ended with {status} before it could be killed", self.name);
             }
             tokio::time::sleep(LOOK).await;
@@ -156,7 +146,12 @@ async fn kill_inside(mut victim: Worker, pool: &SqlitePool, bar: &ProgressBar) -
     // It stalls there.
     let customer = victim.entry(pool, KILLED_AT).await?;
     // SIGKILL: nothing of the process runs any more, so nothing is released.
-    victim.process.kill().await.context("cannot kill a worker")?;
+    victim
+        .process
+        .child
+        .kill()
+        .await
+        .context("cannot kill a worker")?;
     bank::log(pool, "killed", (&victim.name, &customer), None).await?;
     let news = format!(
         "killed {} inside of account:{customer} on purpose: its lock is free after the ttl of 6 s",
@@ -167,7 +162,12 @@ async fn kill_inside(mut victim: Worker, pool: &SqlitePool, bar: &ProgressBar) -
     } else {
         bar.println(news);
     }
-    victim.process.wait().await.context("cannot wait for a worker")
+    victim
+        .process
+        .child
+        .wait()
+        .await
+        .context("cannot wait for a worker")
 }
 
 /// Moves the bar until it is dropped; returns only if that fails.

@@ -3,7 +3,6 @@
 //! [`Teller::book`] is a plain read-compute-write. Run by several processes at once it loses updates.
 //! [`Teller::book_under_lock`] is the same under the attribute.
 
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use sqlx::SqlitePool;
 
 use crate::bank;
 use crate::ledger::Withdrawal;
+use crate::process::end_with_the_parent;
 use crate::round::Mode;
 
 /// The hidden first argument that makes this program a worker.
@@ -158,12 +158,4 @@ impl Teller {
         tokio::time::sleep(Duration::from_millis(fastrand::u64(5..20))).await;
         balance
     }
-}
-
-/// Ends this process when the parent is gone, however that ended: its end of our standard input closes.
-fn end_with_the_parent() {
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(1);
-    });
 }
