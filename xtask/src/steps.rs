@@ -48,6 +48,8 @@ pub(crate) enum Step {
     Stores,
     /// The newcomer's first command works.
     Quickstart,
+    /// Every withdrawal is paid once, whatever dies.
+    Payments,
     /// What threads share in the engine, in every order of threads.
     Loom,
     /// The crates build from what would be published.
@@ -69,7 +71,7 @@ pub(crate) enum Ready {
 
 impl Step {
     /// In an order in which each has use for what those before it have built.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Fmt,
         Self::Circles,
         Self::Test,
@@ -81,6 +83,7 @@ impl Step {
         Self::Api,
         Self::Stores,
         Self::Quickstart,
+        Self::Payments,
         Self::Loom,
         Self::Package,
     ];
@@ -141,8 +144,9 @@ impl Step {
             }
             Self::Api => api::check(way).await?,
             Self::Stores => stores(way).await?,
-            Self::Quickstart => {
-                way.run(&mut cargo(["run", "--example", "quickstart"])).await?;
+            Self::Quickstart | Self::Payments => {
+                way.run(&mut cargo(["run", "--example", &self.to_string()]))
+                    .await?;
             }
             Self::Loom => {
                 let mut command = cargo(["test", "--profile", "loom", "-p", "dblock", "--lib"]);
@@ -184,6 +188,7 @@ impl fmt::Display for Step {
             Self::Api => "api",
             Self::Stores => "stores",
             Self::Quickstart => "quickstart",
+            Self::Payments => "payments",
             Self::Loom => "loom",
             Self::Package => "package",
         })
