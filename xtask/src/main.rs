@@ -1,10 +1,11 @@
-//! The project's tasks: `cargo xtask test`, `torture`, `simulate`, `bench` and `servers`. Unix only.
+//! The project's tasks: `cargo xtask test`, `torture`, `simulate`, `bench`, `book` and `servers`. Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
 
 mod api;
 mod bench;
+mod book;
 mod circles;
 mod command;
 mod environment;
@@ -44,6 +45,8 @@ enum Task {
     Simulate(simulate::Args),
     /// Measure dblock beside other locks, on throw-away servers.
     Bench(bench::Args),
+    /// Check the documents, and make the book of them.
+    Book(book::Args),
     /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
     Servers,
 }
@@ -77,6 +80,10 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
         },
         Task::Bench(args) => tokio::select! {
             outcome = bench::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Book(args) => tokio::select! {
+            outcome = book::run(&args) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Servers => tokio::select! {

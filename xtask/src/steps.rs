@@ -4,12 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
+use clap::ValueEnum as _;
 use dblock_servers::{Purpose, Servers};
 
 use crate::command::{Way, cargo, output, top};
 use crate::environment::variables;
 use crate::programs::{self, Program};
-use crate::{api, circles, package, torture};
+use crate::{api, book, circles, package, torture};
 
 /// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
@@ -42,6 +43,8 @@ pub(crate) enum Step {
     Doctests,
     /// The documentation builds without a warning.
     Doc,
+    /// The pages agree with each other, with the code and with their translations, and make a book.
+    Book,
     /// The public API is the one that is written down.
     Api,
     /// Each store builds alone without a warning, and brings no other store's driver.
@@ -71,7 +74,7 @@ pub(crate) enum Ready {
 
 impl Step {
     /// In an order in which each has use for what those before it have built.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Fmt,
         Self::Circles,
         Self::Test,
@@ -80,6 +83,7 @@ impl Step {
         Self::Messages,
         Self::Doctests,
         Self::Doc,
+        Self::Book,
         Self::Api,
         Self::Stores,
         Self::Quickstart,
@@ -142,6 +146,11 @@ impl Step {
                 let mut command = cargo(["doc", "--workspace", "--no-deps", "--features", FEATURES]);
                 way.run(command.env("RUSTDOCFLAGS", "-D warnings")).await?;
             }
+            Self::Book => {
+                if !book::check(way).await? {
+                    return Ok(Some("without the book itself".into()));
+                }
+            }
             Self::Api => api::check(way).await?,
             Self::Stores => stores(way).await?,
             Self::Quickstart | Self::Payments => {
@@ -176,22 +185,9 @@ impl Ready {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Fmt => "fmt",
-            Self::Circles => "circles",
-            Self::Test => "test",
-            Self::Torture => "torture",
-            Self::Clippy => "clippy",
-            Self::Messages => "messages",
-            Self::Doctests => "doctests",
-            Self::Doc => "doc",
-            Self::Api => "api",
-            Self::Stores => "stores",
-            Self::Quickstart => "quickstart",
-            Self::Payments => "payments",
-            Self::Loom => "loom",
-            Self::Package => "package",
-        })
+        // The word that chooses it on the command line.
+        let value = self.to_possible_value().ok_or(fmt::Error)?;
+        f.write_str(value.get_name())
     }
 }
 
