@@ -76,7 +76,7 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
                 source,
             };
         }
-        Refusal::Held(holder) => {
+        Refusal::Busy(holder) => {
             if !caller.non_blocking {
                 caller.call.site.waited(waited);
             }
@@ -103,7 +103,7 @@ fn ended(refusal: &Refusal, non_blocking: bool) -> Ended {
         Refusal::Shutdown => Ended::Shutdown,
         Refusal::Store(_) => Ended::StoreError,
         _ if non_blocking => Ended::Busy,
-        Refusal::Held(_) => Ended::Timeout,
+        Refusal::Busy(_) => Ended::Timeout,
         Refusal::RowLocked => Ended::RowLocked,
         Refusal::NoAnswer => Ended::NoAnswer,
     }

@@ -111,7 +111,7 @@ pub(super) fn waiter(waiter: &Waiter<u32>) -> String {
 
 pub(super) fn refusal(refusal: &Refusal) -> String {
     match refusal {
-        Refusal::Held(_) => "held".to_owned(),
+        Refusal::Busy(_) => "busy".to_owned(),
         Refusal::RowLocked => "row locked".to_owned(),
         Refusal::NoAnswer => "no answer".to_owned(),
         Refusal::Store(error) => format!("{:?}", error.kind()),

@@ -78,7 +78,7 @@ pub(crate) enum Reply<C> {
 #[derive(Debug, Clone)]
 pub(crate) enum Refusal {
     /// Another owner holds it.
-    Held(Option<Holder>),
+    Busy(Option<Holder>),
     /// A transaction has its row locked.
     RowLocked,
     /// The store has not answered yet.

@@ -45,7 +45,7 @@ impl<C> Machine<C> {
                 abandoned.lease_id != sent.lease_id
                     || !abandoned.release_answered(&answer, sent.sent_at, env.now)
             }),
-            ForWhom::Held => self.answer_held(sent, answer, env, out),
+            ForWhom::OwnLease => self.answer_held(sent, answer, env, out),
             ForWhom::Arriving => self.answer_arriving(sent, answer, env, out),
             ForWhom::Waiter(number) => self.answer_acquire(number, sent, answer, env, out),
         }
@@ -213,7 +213,7 @@ impl<C> Machine<C> {
     }
 
     fn busy(&mut self, holder: Holder, env: &mut Env<'_>, out: &mut Out<C>) {
-        self.refuse_non_blocking(Time::MAX, &Refusal::Held(Some(holder.clone())), out);
+        self.refuse_non_blocking(Time::MAX, &Refusal::Busy(Some(holder.clone())), out);
         self.asking.busy(holder, env);
     }
 

@@ -295,7 +295,7 @@ impl Asking {
         // An answer from long before the caller came says nothing about its wait.
         let news = self.last.as_ref().filter(|(_, until)| since <= *until);
         match news {
-            Some((LastAnswer::Busy(holder), _)) => Refusal::Held(holder.clone()),
+            Some((LastAnswer::Busy(holder), _)) => Refusal::Busy(holder.clone()),
             Some((LastAnswer::RowLocked, _)) => Refusal::RowLocked,
             Some((LastAnswer::Failed(error), _)) => Refusal::Store(error.clone()),
             None if non_blocking => Refusal::Store(no_answer()),

@@ -133,7 +133,8 @@ struct OnItsWay {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ForWhom {
     Abandoned,
-    Held,
+    /// The lease that this process has.
+    OwnLease,
     /// The extension of a row that was passed on: no caller has entered yet.
     Arriving,
     /// The acquire for the caller with this number.
@@ -340,7 +341,7 @@ impl<C> Machine<C> {
         let Some(held) = self.held.take() else { return };
         let sent = self.on_its_way.as_ref();
         let extend_on_its_way = sent
-            .filter(|sent| sent.for_whom == ForWhom::Held)
+            .filter(|sent| sent.for_whom == ForWhom::OwnLease)
             .and_then(|sent| ttl_of(&sent.action));
         self.after(&held, env.now);
         let lease_id = held.lease_id();
@@ -368,7 +369,7 @@ impl<C> Machine<C> {
         if let Some(held) = &self.held {
             if held.is_occupied() {
                 holder = Some(held.holder(now));
-                self.refuse_non_blocking(Time::MAX, &Refusal::Held(holder.clone()), out);
+                self.refuse_non_blocking(Time::MAX, &Refusal::Busy(holder.clone()), out);
             } else {
                 // Nobody holds the lock, but the row is not released yet: callers wait for that.
                 self.asking.note_last_error(held.last_error(), now);
@@ -379,7 +380,7 @@ impl<C> Machine<C> {
         }
         while let Some(waiter) = self.queue.pop_overdue(now) {
             let refusal = match &holder {
-                Some(_) => Refusal::Held(holder.clone()),
+                Some(_) => Refusal::Busy(holder.clone()),
                 None => self.asking.refusal(waiter.since, waiter.non_blocking),
             };
             out.replies.push(Reply::Refused(waiter, refusal));

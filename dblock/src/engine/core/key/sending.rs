@@ -15,7 +15,7 @@ use crate::store::{Acquire, Action, Extend, HandedOver, Request};
 
 /// The request to send next.
 enum Plan {
-    Held(Action),
+    OwnLease(Action),
     Abandoned(Uuid),
     Arriving(Arriving),
     Acquire,
@@ -24,7 +24,7 @@ enum Plan {
 impl Plan {
     fn kind(&self) -> Kind {
         match self {
-            Self::Held(action) => Kind::of(action),
+            Self::OwnLease(action) => Kind::of(action),
             Self::Abandoned(_) => Kind::Release,
             Self::Arriving(_) => Kind::Extend,
             Self::Acquire => Kind::Acquire,
@@ -69,7 +69,7 @@ impl<C> Machine<C> {
         if let Some(held) = &self.held
             && let Some(action) = held.next_action(now)
         {
-            return Some(Plan::Held(action));
+            return Some(Plan::OwnLease(action));
         }
         if let Some(arriving) = self.asking.arriving.filter(|arriving| arriving.retry_at <= now) {
             return Some(Plan::Arriving(arriving));
@@ -90,10 +90,10 @@ impl<C> Machine<C> {
     pub(super) fn send(&mut self, kinds: &[Kind], env: &mut Env<'_>) -> Option<Request> {
         let plan = self.plan(env.now).filter(|plan| kinds.contains(&plan.kind()))?;
         let (lease_id, action, for_whom) = match plan {
-            Plan::Held(action) => {
+            Plan::OwnLease(action) => {
                 let held = self.held.as_mut()?;
                 held.sent(&action);
-                (held.lease_id(), action, ForWhom::Held)
+                (held.lease_id(), action, ForWhom::OwnLease)
             }
             Plan::Abandoned(lease_id) => (lease_id, Action::Release, ForWhom::Abandoned),
             Plan::Arriving(arriving) => {

@@ -80,7 +80,7 @@ impl Process {
                 }
                 Reply::Refused(waiter, refusal) => {
                     let why = match refusal {
-                        Refusal::Held(_) => "held",
+                        Refusal::Busy(_) => "busy",
                         Refusal::RowLocked => "row locked",
                         Refusal::NoAnswer => "no answer",
                         Refusal::Store(_) => "store",
@@ -389,7 +389,7 @@ fn a_waiter_that_times_out_withdraws() {
     a.wants("a", Some(300 * MS));
     let lease = a.sends().unwrap().lease_id;
     a.answered(queued_behind(7));
-    assert_eq!(a.passes(300 * MS), ["a refused: held"]);
+    assert_eq!(a.passes(300 * MS), ["a refused: busy"]);
     let request = a.sends().unwrap();
     assert_eq!((request.lease_id, request.action), (lease, Action::Release));
     a.answered(Outcome::Withdrawn);
@@ -535,7 +535,7 @@ fn the_row_hears_of_a_caller_that_came_while_one_was_asked_for_that_does_not_wai
     a.wants("a", None);
     a.sends().unwrap();
     a.wants("b", Some(5 * SECOND));
-    assert_eq!(a.answered(Outcome::Busy(holder(7))), ["a refused: held"]);
+    assert_eq!(a.answered(Outcome::Busy(holder(7))), ["a refused: busy"]);
     assert!(matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.queue.is_some()));
 }
 
