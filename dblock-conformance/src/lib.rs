@@ -285,6 +285,8 @@ macro_rules! store_conformance {
             a_lease_freed_by_force_stops_its_body,
             a_body_that_only_wants_a_signal_goes_on,
             an_unrenewed_body_is_dropped_before_the_lease_ends,
+            an_extended_guard_outlives_its_ttl,
+            a_lease_that_is_over_is_not_extended,
             max_hold_ends_a_lease_that_is_renewed,
             a_body_that_finished_in_time_keeps_its_result,
             a_late_release_changes_nothing_and_says_lost,

@@ -12,6 +12,7 @@ use crate::body;
 use crate::chain::Link;
 use crate::engine::{Hold, Lease, Unconfirmed};
 use crate::error::{LockError, rounded};
+use crate::options::LockOptions;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// A held lock. Released by [`release`](Self::release), or when dropped.
@@ -103,6 +104,39 @@ impl LockGuard {
     /// Can be dropped and called again.
     pub async fn revoked(&self) {
         self.hold.lease().revoked().await;
+    }
+
+    /// Gives the lock another ttl: the lease then lasts `ttl` from now, and renewals go on with that ttl. Waits until the
+    /// store confirms it, at most until the lease ends. For a lock with `renew(false)` whose work takes longer than
+    /// planned; a lock that is renewed needs it only to outlast a longer failure of the database.
+    ///
+    /// A lease is never shortened: a shorter ttl takes effect when the lease is next extended. `max_hold` ends the lock
+    /// in any case. While a transaction keeps the lock no ttl runs.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a ttl that [`LockOptions::ttl`](crate::LockOptions::ttl) would not take,
+    /// [`LockError::Lost`] when the lease has ended or an operator has revoked it (then it ends at the time that it had), and
+    /// [`LockError::Store`] when the store did not confirm before the lease ended.
+    ///
+    /// # Cancel safety
+    /// Once polled, the lease is extended whether or not the future is polled again.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use dblock::{LockManager, LockOptions};
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.acquire("import", LockOptions::new().renew(false)).await?;
+    /// // … a first part, which shows that there is much to do …
+    /// guard.extend(Duration::from_secs(600)).await?;
+    /// assert!(guard.remaining() > Duration::from_secs(500));
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
+        LockOptions::new().ttl(ttl).check()?;
+        self.hold.lease().extend(ttl).await
     }
 
     /// Runs `body` under the lock: nested calls with the same key re-enter, [`current`](crate::current)

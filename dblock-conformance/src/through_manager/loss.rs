@@ -161,6 +161,44 @@ async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
     in_time && dropped > read_at + rest - ttl / 2 && site.is_free("key").await
 }
 
+/// An extended guard outlives the ttl that it began with, and so does its row; a shorter ttl takes nothing away.
+pub async fn an_extended_guard_outlives_its_ttl(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let guard = locks
+        .acquire("key", patient().ttl(RENEWED).renew(false))
+        .await
+        .unwrap();
+    let before = site.the_row("key").await;
+    guard.extend(LONG).await.unwrap();
+    let after = site.the_row("key").await;
+    assert_eq!((after.lease_id, after.reentrant_count), (before.lease_id, 1));
+    assert!(after.expire_at > before.expire_at, "{before:?} {after:?}");
+    assert!(guard.remaining() > RENEWED, "{guard:?}");
+    guard.extend(SHORT).await.unwrap();
+    assert!(guard.remaining() > RENEWED, "{guard:?}");
+    assert_eq!(site.the_row("key").await.expire_at, after.expire_at);
+    guard.release().await.unwrap();
+    site.until_free("key").await;
+}
+
+/// A lease that was revoked or is gone is not extended, and the caller is told.
+pub async fn a_lease_that_is_over_is_not_extended(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let (locks, operator) = (site.manager().await, site.manager().await);
+    let guard = locks.acquire("key", long()).await.unwrap();
+    let before = site.the_row("key").await;
+    assert!(operator.revoke("key").await.unwrap());
+    let revoked = guard.extend(LONG * 2).await.unwrap_err();
+    assert_eq!(reason(&revoked), LostReason::Revoked);
+    assert!(!guard.is_lost(), "it keeps the time that it had");
+    assert_eq!(site.the_row("key").await.expire_at, before.expire_at);
+    assert!(operator.force_release("key").await.unwrap());
+    let gone = guard.extend(LONG).await.unwrap_err();
+    assert_eq!(reason(&gone), LostReason::Revoked);
+    assert!(guard.is_lost() && site.is_free("key").await);
+}
+
 /// `max_hold` ends a lease that is being renewed.
 pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;

@@ -148,6 +148,19 @@ impl Lease {
         self.check()
     }
 
+    /// Gives the lease another ttl, and waits until it has been extended by that.
+    pub(crate) async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
+        let (confirm, answer) = confirm(self.now() + self.remaining());
+        let event = Event::SetTtl(Arc::clone(&self.ownership), ttl, confirm);
+        self.shared.step(&self.cell, event);
+        self.confirmed(answer).await?;
+        self.check()?;
+        if self.ownership.is_revoked() {
+            return Err(self.lost(LostReason::Revoked));
+        }
+        Ok(())
+    }
+
     /// A transaction of the owner's has freed the row, and keeps it locked until it ends. Fails when the lease has ended.
     #[cfg(feature = "sql")]
     pub(crate) fn keep_in_transaction(&self) -> Result<(), LockError> {

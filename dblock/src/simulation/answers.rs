@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::callers::{Asked, State, ticket};
+use super::callers::{Asked, State, split, ticket};
 use super::show;
 use super::world::{What, World, tell};
 use crate::engine::core::key::Confirm;
@@ -34,11 +34,15 @@ impl World {
             }
             Reply::Confirmed(ticket) => self.confirmed(process, ticket, true),
             Reply::Lost(ticket, reason) => {
-                tell!(self, "P{process} ticket of caller {}: lost, {reason}", ticket / 4);
+                tell!(
+                    self,
+                    "P{process} ticket of caller {}: lost, {reason}",
+                    split(ticket).0
+                );
                 self.confirmed(process, ticket, false);
             }
             Reply::Unconfirmed(ticket, _) => {
-                tell!(self, "P{process} caller {}: no answer in time", ticket / 4);
+                tell!(self, "P{process} caller {}: no answer in time", split(ticket).0);
                 self.confirmed(process, ticket, false);
             }
         }
@@ -46,11 +50,11 @@ impl World {
 
     /// The caller of a ticket, and what it asked for. Checks that each ticket is answered only once.
     fn answered(&mut self, ticket: u32) -> Option<(usize, Asked)> {
-        let (number, asked) = (ticket as usize / 4, Asked::ALL[ticket as usize % 4]);
+        let (number, asked) = split(ticket);
         let caller = &mut self.callers[number];
         let state = match asked {
             Asked::Acquire => State::Waiting,
-            Asked::Enter | Asked::Pin => State::Inside,
+            Asked::Enter | Asked::Pin | Asked::Extend => State::Inside,
             Asked::Leave => State::Leaving,
         };
         if caller.state == State::Gone && asked != Asked::Acquire
@@ -95,7 +99,7 @@ impl World {
             return;
         };
         match asked {
-            Asked::Acquire => {}
+            Asked::Acquire | Asked::Extend => {}
             Asked::Leave => {
                 self.check_left(number, yes);
                 self.gone(number);

@@ -66,7 +66,8 @@ impl World {
         }
         let (holds, entering) = (caller.holds, caller.due[Asked::Enter as usize].is_some());
         let callers = &self.plan.callers;
-        let (nested, pins, dropped) = (callers.nested, callers.pins, callers.dropped);
+        let (nested, pins, extends, dropped) =
+            (callers.nested, callers.pins, callers.extends, callers.dropped);
         if self.tape.chance(dropped) {
             return self.drop_body(number);
         }
@@ -93,6 +94,12 @@ impl World {
             let confirm = self.ask(number, Asked::Pin, Some(left));
             tell!(self, "P{process} caller {number} wants a fence check");
             self.step(process, key, Event::Pin(ownership, Some(confirm)));
+        } else if self.tape.chance(extends) {
+            let left = ownership.deadline().map_or(Duration::ZERO, |end| end.since(now));
+            let confirm = self.ask(number, Asked::Extend, Some(left));
+            let ttl = Duration::from_millis(self.tape.pick(&self.plan.ttls.clone()));
+            tell!(self, "P{process} caller {number} wants a ttl of {ttl:?}");
+            self.step(process, key, Event::SetTtl(ownership, ttl, confirm));
         } else if holds > 1 {
             self.callers[number].holds -= 1;
             tell!(self, "P{process} caller {number} leaves a nested call");
@@ -129,7 +136,7 @@ impl World {
         tell!(self, "P{process} caller {number} leaves {}", self.keys[key]);
         self.check_leave(number);
         self.callers[number].state = State::Leaving;
-        self.callers[number].due = [None; 4];
+        self.callers[number].due = [None; Asked::ALL.len()];
         let confirm = self.ask(number, Asked::Leave, None);
         self.step(
             process,

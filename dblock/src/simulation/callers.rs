@@ -31,11 +31,12 @@ pub(super) enum Asked {
     Acquire,
     Enter,
     Pin,
+    Extend,
     Leave,
 }
 
 impl Asked {
-    pub(super) const ALL: [Self; 4] = [Self::Acquire, Self::Enter, Self::Pin, Self::Leave];
+    pub(super) const ALL: [Self; 5] = [Self::Acquire, Self::Enter, Self::Pin, Self::Extend, Self::Leave];
 }
 
 #[derive(Debug)]
@@ -52,7 +53,7 @@ pub(super) struct Caller {
     /// On the clock of its process.
     pub(super) entered: Time,
     /// When the answer to each of its requests is due.
-    pub(super) due: [Option<Time>; 4],
+    pub(super) due: [Option<Time>; Asked::ALL.len()],
     pub(super) ownership: Option<Arc<Ownership>>,
     pub(super) holds: u32,
     /// A check has found the ownership ended. It must not be alive afterwards.
@@ -150,7 +151,7 @@ impl World {
             number: 0,
             came_at: self.now,
             entered: waiter.since,
-            due: [waiter.deadline, None, None, None],
+            due: [waiter.deadline, None, None, None, None],
             ownership: None,
             holds: 0,
             ended: false,
@@ -200,7 +201,7 @@ impl World {
     /// The caller has finished, and its task does not come back.
     pub(super) fn forget(&mut self, number: usize) {
         self.callers[number].state = State::Gone;
-        self.callers[number].due = [None; 4];
+        self.callers[number].due = [None; Asked::ALL.len()];
         self.live.retain(|live| *live != number);
     }
 
@@ -251,5 +252,11 @@ impl World {
 }
 
 pub(super) fn ticket(caller: usize, asked: Asked) -> u32 {
-    u32::try_from(caller * 4 + asked as usize).unwrap_or(u32::MAX)
+    u32::try_from(caller * Asked::ALL.len() + asked as usize).unwrap_or(u32::MAX)
+}
+
+/// The caller of a ticket, and the answer that it waits for.
+pub(super) fn split(ticket: u32) -> (usize, Asked) {
+    let ticket = ticket as usize;
+    (ticket / Asked::ALL.len(), Asked::ALL[ticket % Asked::ALL.len()])
 }

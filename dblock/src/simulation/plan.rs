@@ -66,6 +66,7 @@ pub(super) struct Callers {
     pub(super) signal: u32,
     pub(super) nested: u32,
     pub(super) pins: u32,
+    pub(super) extends: u32,
     pub(super) dropped: u32,
 }
 
@@ -151,6 +152,7 @@ impl Callers {
             nested: some(&[100, 400]),
             pins: if healthy { 0 } else { some(&[100, 400]) },
             dropped: some(&[50, 300]),
+            extends: some(&[50, 300]),
         }
     }
 }

@@ -114,11 +114,21 @@ pub(crate) struct Confirm<C> {
     pub(crate) deadline: Time,
 }
 
+/// What the row must show before a caller is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shows {
+    /// The number of holds. Memory is enough while somebody has the row locked.
+    Holds,
+    /// The owner.
+    Owner,
+    /// An end that is counted from now.
+    End,
+}
+
 #[derive(Debug)]
 struct Pending<C> {
     confirm: Confirm<C>,
-    /// Wait until the row names the owner. Without this, memory is enough while somebody has the row locked.
-    named: bool,
+    shows: Shows,
 }
 
 #[derive(Debug)]
@@ -127,6 +137,8 @@ pub(super) struct Held<C> {
     state: State,
     /// The ownership that holds it, or held it last.
     current: Arc<Ownership>,
+    /// The ttl that the owner has asked for last.
+    ttl: Duration,
     /// Local hand-over is possible until then. `None` after an owner has asked for a fence check, or did not
     /// leave in order.
     hand_over_until: Option<Time>,
@@ -184,6 +196,7 @@ impl<C> Held<C> {
             sent: Vec::new(),
             confirm_by: None,
             extend_unsure: None,
+            ttl: current.call.ttl,
             current,
             grant,
         };
@@ -329,6 +342,15 @@ impl<C> Held<C> {
         Ok(())
     }
 
+    /// From here on the owner has this ttl.
+    pub(super) fn set_ttl(&mut self, ownership: &Arc<Ownership>, ttl: Duration) -> Result<(), LostReason> {
+        if !self.is_of(ownership) || !self.is_held() {
+            return Err(ended_reason(ownership));
+        }
+        self.ttl = ttl;
+        Ok(())
+    }
+
     /// A transaction of the owner's has freed the row, and keeps it locked until it ends: no ttl runs, and no request
     /// reaches the row.
     pub(super) fn keep_in_transaction(
@@ -368,6 +390,7 @@ impl<C> Held<C> {
         let ids = (lease_id, self.current.fence_token);
         let ownership = Ownership::new(key.clone(), call.clone(), ids, (now, now), Time::MAX);
         self.current = Arc::new(ownership);
+        self.ttl = call.ttl;
         self.state = State::Held { holds: 1 };
         Some(Arc::clone(&self.current))
     }
@@ -386,13 +409,13 @@ impl<C> Held<C> {
     }
 
     /// Answers `confirm` when the store has confirmed the change.
-    pub(super) fn confirm(&mut self, confirm: Confirm<C>, named: bool, out: &mut Out<C>) {
-        let written = !self.row_is_behind() || flawed(Flaw::PinsAreConfirmedAtOnce);
-        if named && written || self.is_kept_in_transaction() {
+    pub(super) fn confirm(&mut self, confirm: Confirm<C>, shows: Shows, out: &mut Out<C>) {
+        let named = !self.row_is_behind() || flawed(Flaw::PinsAreConfirmedAtOnce);
+        if shows == Shows::Owner && named || self.is_kept_in_transaction() {
             out.replies.push(Reply::Confirmed(confirm.ticket));
         } else {
             self.confirm_by = self.confirm_by.into_iter().chain([confirm.deadline]).min();
-            self.waiting.push(Pending { confirm, named });
+            self.waiting.push(Pending { confirm, shows });
         }
     }
 
@@ -439,7 +462,8 @@ impl<C> Held<C> {
         let token = self.current.fence_token + i64::from(!flawed(Flaw::HandOverKeepsToken));
         self.grant = grant;
         let ids = (self.grant.lease_id, token);
-        let deadline = grant.deadline(next.call.ttl);
+        self.ttl = next.call.ttl;
+        let deadline = grant.deadline(self.ttl);
         let ownership = Arc::new(Ownership::new(
             key.clone(),
             next.call.clone(),
@@ -593,12 +617,15 @@ impl<C> Held<C> {
     /// When the lease is extended next: when less than two thirds of its ttl are confirmed. The time is moved
     /// earlier, onto a grid, so that leases of one ttl fall due together and are renewed by one statement.
     fn renew_at(&self) -> Option<Time> {
-        let call = &self.current.call;
-        if !call.renew || self.in_transaction || self.current.is_revoked() || flawed(Flaw::NothingIsRenewed) {
+        if !self.current.call.renew
+            || self.in_transaction
+            || self.current.is_revoked()
+            || flawed(Flaw::NothingIsRenewed)
+        {
             return None;
         }
-        let due = self.grant.end(call.ttl).before(call.ttl * 2 / 3).as_nanos();
-        let grid = u64::try_from((call.ttl / 16).as_nanos())
+        let due = self.grant.end(self.ttl).before(self.ttl * 2 / 3).as_nanos();
+        let grid = u64::try_from((self.ttl / 16).as_nanos())
             .unwrap_or(u64::MAX)
             .max(1);
         Some(Time::from_nanos(due - due % grid))
@@ -634,7 +661,7 @@ impl<C> Held<C> {
                     || self.row.1 != holds
                     || self.follow_at.is_some_and(|follow_at| follow_at <= now)
                     || self.renew_at().is_some_and(|renew_at| renew_at <= now);
-                due.then(|| self.extend(holds, self.current.call.ttl))
+                due.then(|| self.extend(holds, self.ttl))
             }
             State::Lost { .. } => None,
             State::Lingering { until } => {
@@ -650,7 +677,7 @@ impl<C> Held<C> {
     /// Time limit of the store for a request: an extension that hangs must leave time to be sent again.
     pub(super) fn time_limit(&self, now: Time) -> Option<Duration> {
         let end = match self.state {
-            State::Held { .. } => self.grant.end(self.current.call.ttl),
+            State::Held { .. } => self.grant.end(self.ttl),
             State::Lingering { .. } => self.grant.store_end,
             _ => return None,
         };
@@ -725,7 +752,7 @@ impl<C> Held<C> {
             Ok(Outcome::Skipped) => {
                 if matches!(self.state, State::Held { .. }) {
                     // Somebody has the row locked, perhaps for a fence check. While the lease lasts, memory decides.
-                    let trusting = self.sent.extract_if(.., |pending| !pending.named);
+                    let trusting = self.sent.extract_if(.., |pending| pending.shows == Shows::Holds);
                     out.replies
                         .extend(trusting.map(|pending| Reply::Confirmed(pending.confirm.ticket)));
                 }
@@ -781,12 +808,11 @@ impl<C> Held<C> {
         if counted_from + remaining >= self.grant.store_end {
             self.grant.store_end = counted_from + remaining;
             // The clock may also jump at the end of a lease that is not extended any more.
-            self.grant.length = remaining.max(self.current.call.ttl);
+            self.grant.length = remaining.max(self.ttl);
         }
         self.pause = FIRST_RETRY;
         if matches!(self.state, State::Held { .. }) {
-            self.current
-                .move_deadline(self.grant.deadline(self.current.call.ttl), now);
+            self.current.move_deadline(self.grant.deadline(self.ttl), now);
             if self.row_is_behind() {
                 self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
             } else {
@@ -842,7 +868,7 @@ impl<C> Held<C> {
     fn try_again(&mut self, now: Time) {
         self.waiting.append(&mut self.sent);
         self.retry_at = Some(now + self.pause);
-        let longest = options::margin(self.current.call.ttl).min(LONGEST_RETRY);
+        let longest = options::margin(self.ttl).min(LONGEST_RETRY);
         self.pause = (self.pause * 2).min(longest);
         if self.row_is_behind() && matches!(self.state, State::Held { .. }) {
             self.follow_at = self.retry_at;

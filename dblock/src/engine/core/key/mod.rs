@@ -22,6 +22,7 @@ mod sending;
 mod wait_queue;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -31,7 +32,7 @@ pub(crate) use self::wait_queue::Waiter;
 use self::abandoned::Abandoned;
 use self::asking::Asking;
 use self::fairness::Fairness;
-use self::held::{Held, ttl_of};
+use self::held::{Held, Shows, ttl_of};
 use self::wait_queue::WaitQueue;
 use super::env::Env;
 use super::flaw::{Flaw, flawed};
@@ -63,6 +64,8 @@ pub(crate) enum Event<C> {
         allow(dead_code, reason = "a fence check needs a database")
     )]
     Pin(Arc<Ownership>, Option<Confirm<C>>),
+    /// The owner has another ttl from now on. Answered when the lease has been extended by it.
+    SetTtl(Arc<Ownership>, Duration, Confirm<C>),
     /// A fence check has found that the row no longer names the lease.
     #[cfg_attr(
         not(feature = "sql"),
@@ -208,7 +211,7 @@ impl<C> Machine<C> {
                     None => Err(LostReason::Released),
                 };
                 out.entered = entered.is_ok();
-                self.confirm(&ownership, confirm, entered.map(|()| false), out);
+                self.confirm(&ownership, confirm, entered.map(|()| Shows::Holds), out);
             }
             Event::Leave {
                 ownership,
@@ -222,7 +225,7 @@ impl<C> Machine<C> {
                 self.confirm(
                     &ownership,
                     confirm,
-                    left.map(|()| false).ok_or(LostReason::Released),
+                    left.map(|()| Shows::Holds).ok_or(LostReason::Released),
                     out,
                 );
             }
@@ -231,7 +234,14 @@ impl<C> Machine<C> {
                     Some(held) => held.pin(&ownership),
                     None => Err(LostReason::Released),
                 };
-                self.confirm(&ownership, confirm, pinned.map(|()| true), out);
+                self.confirm(&ownership, confirm, pinned.map(|()| Shows::Owner), out);
+            }
+            Event::SetTtl(ownership, ttl, confirm) => {
+                let set = match &mut self.held {
+                    Some(held) => held.set_ttl(&ownership, ttl),
+                    None => Err(LostReason::Released),
+                };
+                self.confirm(&ownership, Some(confirm), set.map(|()| Shows::End), out);
             }
             Event::Gone(ownership) => {
                 let held = self
@@ -297,12 +307,12 @@ impl<C> Machine<C> {
         &mut self,
         ownership: &Ownership,
         confirm: Option<Confirm<C>>,
-        named: Result<bool, LostReason>,
+        shows: Result<Shows, LostReason>,
         out: &mut Out<C>,
     ) {
-        match (confirm, named, &mut self.held) {
+        match (confirm, shows, &mut self.held) {
             (None, ..) => {}
-            (Some(confirm), Ok(named), Some(held)) => held.confirm(confirm, named, out),
+            (Some(confirm), Ok(shows), Some(held)) => held.confirm(confirm, shows, out),
             (Some(confirm), ..) => {
                 let reason = ownership.ended().unwrap_or(LostReason::Released);
                 out.replies.push(Reply::Lost(confirm.ticket, reason));

@@ -255,6 +255,41 @@ fn a_body_that_did_not_return_hands_nothing_over() {
 }
 
 #[test]
+fn another_ttl_is_confirmed_when_the_row_has_it_and_renewed_from_then_on() {
+    let mut a = Process::holding("a");
+    let ownership = a.ownership.clone().unwrap();
+    let deadline = a.now + 5 * SECOND;
+    let confirm = Confirm {
+        ticket: "extended",
+        deadline,
+    };
+    assert!(
+        a.says(Event::SetTtl(ownership.clone(), 2 * TTL, confirm))
+            .is_empty()
+    );
+    let ttl = |request: Request| match request.action {
+        Action::Extend(extend) => extend.ttl,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(a.sends().map(ttl), Some(2 * TTL));
+    // A re-entry would be confirmed from memory; this is not.
+    assert!(a.answered(Outcome::Skipped).is_empty());
+    a.passes(SECOND);
+    assert_eq!(a.sends().map(ttl), Some(2 * TTL));
+    let sent_at = a.now;
+    let outcome = Outcome::Extended {
+        remaining: 2 * TTL,
+        revoked: false,
+        wanted: false,
+    };
+    assert_eq!(a.answered(outcome), ["extended confirmed"]);
+    assert_eq!(ownership.deadline(), Some((sent_at + 2 * TTL).before(TTL / 10)));
+    assert_eq!(a.sends(), None);
+    a.passes(TTL);
+    assert_eq!(a.sends().map(ttl), Some(2 * TTL), "the renewal");
+}
+
+#[test]
 fn a_caller_enters_on_a_wake_up_with_a_larger_token() {
     let (mut a, lease) = Process::queued();
     assert!(a.says(Event::PassedOn(lease, 7)).is_empty(), "an old wake-up");
