@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Context as _;
 
-/// What Linux counts CPU time in, on every architecture.
+/// The unit of CPU time on Linux, on every architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The fields of `/proc/<pid>/stat` that count here.

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::subject::{Client, Subject, TIMEOUT};
 
-/// What the tasks do.
+/// The work of the tasks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub(crate) tasks: usize,
@@ -28,7 +28,7 @@ pub(crate) enum Keys<'a> {
     One(&'a str),
 }
 
-/// What happened in the measured time.
+/// The events in the measured time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) time: Duration,

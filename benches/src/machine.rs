@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// What the libraries that are compared were locked to.
+/// The versions of the libraries that are compared.
 const LOCK_FILE: &str = include_str!("../Cargo.lock");
 
 /// The libraries whose versions matter. sqlx is in twice: ours first, then that of others.
@@ -69,7 +69,7 @@ fn cpu_ticks() -> Option<(u64, u64)> {
     Some((all - idle, all))
 }
 
-/// What follows `name:` in the file.
+/// The text that follows `name:` in the file.
 fn after(file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

@@ -43,7 +43,7 @@ enum Role {
     Worker(worker::Args),
 }
 
-/// What is measured, and where the results go.
+/// Says what is measured, and where the results go.
 #[derive(Debug, clap::Args)]
 struct Choice {
     /// Fewer and shorter rounds.

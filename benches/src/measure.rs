@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::load::Seen;
 
-/// What one round of one subject gave, and then the median over the rounds.
+/// The values of one round of one subject, and then the medians over the rounds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Figures {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -21,7 +21,7 @@ pub(crate) struct Figures {
     /// Statements a second that the server saw.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) statements: Option<f64>,
-    /// What only this scenario has.
+    /// The values that only this scenario has.
     #[serde(flatten)]
     pub(crate) more: BTreeMap<&'static str, f64>,
 }

@@ -12,7 +12,7 @@ pub(crate) enum Bound {
     AtLeast { must: f64, aim: f64 },
 }
 
-/// What a value says about its bound.
+/// The verdict of a value about its bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Aim,
@@ -99,7 +99,7 @@ impl Ratio {
         }
     }
 
-    /// What a caller of ours sees there.
+    /// The value that a caller of ours sees there.
     pub(crate) fn seen_by_a_caller(&self, results: &Results) -> Option<Figures> {
         match self.source {
             Source::Of(scenario, kind, _) | Source::Over(scenario, _, kind, _) => results.get(scenario, kind),

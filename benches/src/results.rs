@@ -1,4 +1,4 @@
-//! What a run found.
+//! The results of a run.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::subject::Kind;
 pub(crate) struct Results {
     scenarios: BTreeMap<Scenario, BTreeMap<Kind, Vec<Figures>>>,
     pub(crate) machine: Map<String, Value>,
-    /// Who could not be measured where, and why.
+    /// The subjects that could not be measured, where, and why.
     pub(crate) failures: Vec<String>,
 }
 

@@ -17,7 +17,7 @@ use crate::subject::{Kind, Use};
 /// The URL goes through the environment: the arguments of a process are for everyone to read.
 const URL: &str = "DBLOCK_BENCH_WORKER_URL";
 
-/// What a worker does.
+/// The work of a worker.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
     subject: Kind,
@@ -38,7 +38,7 @@ pub(crate) enum Work {
     Wait,
 }
 
-/// What a worker says at the end of its load.
+/// The answer of a worker at the end of its load.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) waits: Vec<u64>,

@@ -9,7 +9,7 @@ use crate::failure::{Code, Failure};
 /// How often a connection is tried. The library gives each two seconds, which a busy server may need.
 const TRIES: u32 = 3;
 
-/// What to do about tables, or a SQLite file, that are not there.
+/// The answer to tables, or a SQLite file, that are not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
     /// As [`LockManager::connect`]: a SQLite file and its tables are created.

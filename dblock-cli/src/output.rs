@@ -1,4 +1,4 @@
-//! What goes to stdout: tables as wide as the terminal, or JSON.
+//! The output: tables as wide as the terminal, or JSON.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};

@@ -1,4 +1,4 @@
-//! What a terminal shows while something takes long.
+//! Shows on a terminal that something takes long.
 
 use std::future::Future;
 use std::pin::pin;

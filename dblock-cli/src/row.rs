@@ -12,7 +12,7 @@ use serde::Serialize;
 pub(crate) struct Row {
     pub(crate) key: String,
     pub(crate) state: State,
-    /// Who holds it, or held it last.
+    /// The holder, or the last one.
     pub(crate) holder: String,
     owner: String,
     pub(crate) fence_token: i64,

@@ -149,7 +149,7 @@ pub(super) async fn granted(store: &dyn Store, request: Request) -> Grant {
     Grant::of(&request.clone(), one(store, request).await)
 }
 
-/// What [`Outcome::Granted`] says.
+/// The content of [`Outcome::Granted`].
 pub(super) struct Grant {
     pub(super) fence_token: i64,
     pub(super) remaining: Duration,

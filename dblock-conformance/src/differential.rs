@@ -30,7 +30,7 @@ const MOST_STEPS: usize = 3_000;
 /// One request in each step, or as many as there are keys.
 const KEYS: usize = 8;
 
-/// What the keys of this check begin with.
+/// The keys of this check begin with this.
 const PREFIX: &str = "random";
 
 type Answer = Result<Outcome, StoreError>;
@@ -264,7 +264,7 @@ fn is_explained(
         }
 }
 
-/// What is left of the lease in an answer.
+/// The time left of the lease in an answer.
 fn remaining(outcome: &Outcome) -> Duration {
     match outcome {
         Outcome::Granted { remaining, .. }

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::Fixture;
 use super::context::{Asker, Grant, LONG, batch, granted, one, within};
 
-/// Who is inside one key, and the tokens in the order of their grants.
+/// How many hold one key, and the tokens in the order of their grants.
 #[derive(Default)]
 struct Room {
     inside: AtomicUsize,

@@ -226,7 +226,7 @@ pub async fn record_ends_the_lease_that_it_names(fixture: &impl Fixture) {
     );
 }
 
-/// What succeeded is not replaced while it is remembered, and it can be deleted.
+/// A success is not replaced while it is remembered, and it can be deleted.
 pub async fn record_of_a_success_is_final(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };

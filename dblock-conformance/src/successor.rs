@@ -11,7 +11,7 @@ use super::context::{
     force_release, granted, one, revoke, until, until_not_held,
 };
 
-/// What an answer says that makes its lease the successor.
+/// The content of an answer that makes its lease the successor.
 #[track_caller]
 pub(super) fn queued_behind(outcome: Outcome) -> (Holder, Duration) {
     match outcome {

@@ -23,7 +23,7 @@ const MYSQL: [(&str, &str, &str); 5] = [
     ("Table ", "doesn't exist", "1146"),
 ];
 
-/// What the driver of MySQL writes before an error of its own, where the server has not answered.
+/// The driver of MySQL writes this before an error of its own, where the server has not answered.
 const MYSQL_BROKEN: [&str; 2] = ["Input/output error", "Driver error"];
 
 pub(crate) fn failed(database: Database, error: Error) -> DriverError {

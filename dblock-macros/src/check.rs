@@ -57,7 +57,7 @@ pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors
         },
         FnArg::Receiver(_) => None,
     });
-    // What other attributes have made of the arguments is left to the compiler.
+    // Arguments that another attribute has changed are left to the compiler.
     let message = match ty {
         None => return,
         Some(Type::Reference(reference)) if reference.mutability.is_some() => return,

@@ -28,7 +28,7 @@ impl Kind {
         }
     }
 
-    /// What it does, for the message that it needs an async function.
+    /// Its work in a few words, for the message that it needs an async function.
     pub(crate) fn doing(self) -> &'static str {
         match self {
             Self::Lock => "taking a lock",
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// What it does with a body, for the message that there is none.
+    /// Its work on a body, for the message that there is none.
     pub(crate) fn with_body(self) -> &'static str {
         match self {
             Self::Lock => "run under the lock",

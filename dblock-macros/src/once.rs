@@ -60,7 +60,7 @@ const MISSING_ON_CRASH: &str = "`on_crash` is missing: the process may die in th
     it came. Write `on_crash = \"retry\"` (it runs again), `on_crash = \"stop\"` (calls fail until somebody decides), or \
     `on_crash = \"complete_in\"` (all its work is in the transaction that it gives to `Run::complete_in`)";
 
-/// What a crash leads to.
+/// The answer to a crash.
 #[derive(Clone, Copy)]
 enum OnCrash {
     Retry,

@@ -8,7 +8,7 @@ use syn::{Expr, Ident, LitStr, Token};
 use crate::errors::Errors;
 use crate::suggest;
 
-/// What an attribute accepts, for its messages.
+/// The arguments that an attribute accepts, for its messages.
 pub(crate) struct Arguments {
     /// The name of each argument and an example of it, in the order of the reference.
     pub(crate) examples: &'static [(&'static str, &'static str)],

@@ -25,7 +25,7 @@ impl<'de> Deserialize<'de> for ManagerSettings {
     }
 }
 
-/// What is read from a table of named values.
+/// A value that is read from a table of named fields.
 trait Table: Default {
     const NAME: &'static str;
     const FIELDS: &'static [&'static str];

@@ -42,7 +42,7 @@ pub mod sqlite {
     /// The fence check in a transaction of the user's: what is left of the lease, `None` when it is gone.
     ///
     /// # Errors
-    /// What the database says.
+    /// The database's answer.
     pub async fn verify(
         connection: &mut SqliteConnection,
         store: &dyn Store,

@@ -36,7 +36,7 @@ pub(crate) enum Wait {
     Forever,
 }
 
-/// What happens to the body when its lease is lost.
+/// The fate of the body when its lease is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum OnLost {
@@ -98,7 +98,7 @@ impl LockOptions {
         self
     }
 
-    /// What happens to the body when the lease is lost. Default: [`OnLost::Cancel`].
+    /// Sets what happens to the body when the lease is lost. Default: [`OnLost::Cancel`].
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self

@@ -9,7 +9,7 @@ use dblock::store::{StoreError, StoreErrorKind};
 
 use super::table::Table;
 
-/// What the work on the table has come to.
+/// The result of the work on the table.
 pub(super) enum Change<T> {
     /// The table is as it was.
     Nothing(T),

@@ -33,7 +33,7 @@ struct Row {
     next: Option<Next>,
 }
 
-/// Who gets the row when it is released.
+/// The lease that gets the row when it is released.
 #[derive(Debug, Serialize, Deserialize)]
 struct Next {
     lease_id: u128,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, ensure};
 
-/// What is booked, and where it starts from.
+/// The withdrawals to book, and the balances to start from.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// Opening balance by customer.

@@ -1,4 +1,4 @@
-//! What came out of a round: balances against the sequential ledger, overlaps and tokens from the log.
+//! The result of a round: balances against the sequential ledger, overlaps and tokens from the log.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const A_WAIT: Duration = Duration::from_millis(20);
 /// A row of the log: event, worker, customer, fence token, waiting time and time, both in µs.
 type Entry = (String, String, String, Option<i64>, Option<i64>, i64);
 
-/// What is worth knowing about a round.
+/// The result of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     withdrawals: usize,

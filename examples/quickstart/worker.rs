@@ -1,4 +1,4 @@
-//! What each of the processes does: book withdrawals until none is open.
+//! The work of each process: it books withdrawals until none is open.
 //!
 //! [`Teller::book`] is a plain read-compute-write. Run by several processes at once it loses updates.
 //! [`Teller::book_under_lock`] is the same under the attribute.
@@ -18,7 +18,7 @@ use crate::round::Mode;
 /// The hidden first argument that makes this program a worker.
 const WORKER: &str = "--worker";
 
-/// What the parent tells a worker on its command line.
+/// The worker's arguments, from the parent.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
     pub(crate) name: String,
@@ -150,7 +150,7 @@ impl Teller {
         tx.commit().await.context("cannot commit the booking")
     }
 
-    /// What takes time between reading and writing: asking a fraud check, say.
+    /// Takes time between reading and writing, like the question to a fraud check.
     async fn think(&self, balance: i64) -> i64 {
         if self.order.stall_at == Some(self.bookings) {
             std::future::pending::<()>().await;

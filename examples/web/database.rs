@@ -23,7 +23,7 @@ pub enum Database {
 pub struct Order {
     /// Its number.
     pub id: i64,
-    /// What it costs.
+    /// The price.
     pub cents: i64,
     /// The fence token under which it was settled; `null` while it is not.
     pub settled_by: Option<i64>,

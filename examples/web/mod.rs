@@ -35,7 +35,7 @@ use shop::Shop;
 /// How long requests that hold a lock may go on when the service stops.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What `POST /orders` takes.
+/// The body of `POST /orders`.
 #[derive(Debug, serde::Deserialize)]
 struct NewOrder {
     cents: u32,

@@ -82,7 +82,7 @@ guards! {
     /// Nor does `Released`: the row may have been passed on to that earlier place.
     ReleasedMayBeAnEarlierAsk,
 
-    // Who may enter on a wake-up.
+    // The rules of entering on a wake-up.
     /// Its token is larger than the holder's token in the latest `Queued`.
     WakeUpIsNewer,
     /// No ask of the lease is on its way.

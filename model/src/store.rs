@@ -50,7 +50,7 @@ impl fmt::Debug for Process {
 /// A lease: the first of P is P1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId {
-    /// Whose it is.
+    /// Its owner.
     pub process: Process,
     /// Counts the process' leases, from 1.
     pub number: u8,
@@ -73,11 +73,11 @@ const OPERATOR: LeaseId = LeaseId {
 pub struct Request {
     /// The lease that is asked for or acted for.
     pub lease: LeaseId,
-    /// What to do.
+    /// The action.
     pub action: Action,
 }
 
-/// What a request does.
+/// The action of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
     /// Takes the lock, or queues.
@@ -199,7 +199,7 @@ impl Row {
     }
 }
 
-/// What the requests of a run have in common.
+/// The settings that the requests of a run have in common.
 #[derive(Debug, Clone, Copy)]
 pub struct Store {
     /// The guards that stand.

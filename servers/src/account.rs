@@ -1,4 +1,4 @@
-//! Whom a server runs as: PostgreSQL and MariaDB refuse to run as root.
+//! The user that a server runs as: PostgreSQL and MariaDB refuse to run as root.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};

@@ -38,7 +38,7 @@ pub enum Kind {
     Redis,
 }
 
-/// What the servers are for.
+/// The purpose of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Nothing waits for the disk.
@@ -65,7 +65,7 @@ impl Purpose {
         (self != Self::Torture).then_some(400)
     }
 
-    /// What can be done instead of installing.
+    /// The alternatives to installing.
     fn otherwise(self) -> String {
         let variables: Vec<_> = self.kinds().iter().map(|kind| kind.variable()).collect();
         if variables.is_empty() {
@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// What tests and benches run against: servers of ours, and those that the environment names.
+/// The servers that tests and benches run against: ours, and those that the environment names.
 #[derive(Debug)]
 pub struct Servers {
     running: Vec<(Kind, Server)>,

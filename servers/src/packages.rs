@@ -24,7 +24,7 @@ const APT_STOP: Stop = Stop {
     grace: Duration::from_mins(2),
 };
 
-/// What decides who installs.
+/// The facts that decide who installs.
 #[derive(Debug, Clone, Copy)]
 struct Machine {
     root: bool,
@@ -51,7 +51,7 @@ impl Manager {
     }
 }
 
-/// Who installs.
+/// The one who installs.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     /// We do, with apt-get.

@@ -19,13 +19,13 @@ const KILLED: Duration = Duration::from_secs(5);
 pub struct Stop {
     /// The signal that asks.
     pub signal: Signal,
-    /// Who gets it.
+    /// Its receiver.
     pub to: Target,
     /// How long the process may take before it is killed.
     pub grace: Duration,
 }
 
-/// Who gets the signal that asks.
+/// The receiver of the signal that asks a process to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// The process alone; it ends its own children.

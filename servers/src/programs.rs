@@ -48,7 +48,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What `program --version` prints.
+/// The output of `program --version`.
 pub(crate) fn version_text(program: &Path) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     output

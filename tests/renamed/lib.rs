@@ -1,7 +1,7 @@
 //! A user of dblock who renamed the dependency, and who re-exports it from a module of their own.
 #![no_implicit_prelude]
 
-/// What a framework around dblock would offer.
+/// The face of a framework around dblock.
 pub mod framework {
     pub use ::locks as lock_crate;
 }

@@ -55,7 +55,7 @@ pub enum Place {
 /// A lock row as the database has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Who holds or held it.
+    /// The holder, or the last one.
     pub lock_owner: Uuid,
     /// The number of holds; 0 is free.
     pub reentrant_count: i32,
@@ -181,7 +181,7 @@ impl Backend {
         }
     }
 
-    /// What managers are built from: the test's pool, or the memory.
+    /// The source of managers: the test's pool, or the memory.
     pub fn source(&self) -> StoreSource {
         match self.place() {
             Place::Postgres(pool, _) => pool.into(),

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-/// What goes wrong with a request.
+/// The fault of a request.
 #[derive(Debug, Clone)]
 pub enum Fault {
     /// Not carried out; answered with an error of this kind.
@@ -73,7 +73,7 @@ pub struct Asked {
     pub key: Key,
     /// The lease that it was for.
     pub lease_id: Uuid,
-    /// What kind it was.
+    /// Its kind.
     pub kind: Kind,
     /// The count that it wrote.
     pub count: Option<u32>,
@@ -181,12 +181,12 @@ impl FaultyStore {
         self.desk().rules.clear();
     }
 
-    /// What was asked so far.
+    /// The requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.desk().asked.clone()
     }
 
-    /// What was asked so far of one kind.
+    /// The requests of one kind so far.
     pub fn asked_to(&self, kind: Kind) -> Vec<Asked> {
         self.asked()
             .into_iter()

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! The parts that the tests share.
 
 #![allow(
     clippy::unwrap_used,

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 /// How long the server must be silent to have finished its reply.
 const QUIET: Duration = Duration::from_millis(60);
 
-/// What the proxy does with all connections.
+/// The proxy's way with all connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
     /// Forwards.
@@ -32,7 +32,7 @@ pub enum Traffic {
     Refused,
 }
 
-/// What the proxy does with one request that it was told to look out for.
+/// The proxy's way with one request that it was told to look out for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trick {
     /// The server gets it and finishes its reply, which is thrown away; then the connection is closed.

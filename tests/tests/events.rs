@@ -1,4 +1,4 @@
-//! What the log says: the events of a lock's life, with the field names that people search for.
+//! The log: the events of a lock's life, with the field names that people search for.
 //!
 //! A process of its own, because the subscriber is global: the engine logs from another thread.
 

@@ -70,7 +70,7 @@ async fn a_check_is_one_statement_and_a_release_at_most_two(backend: Backend) {
     backend.transaction(body).await;
 }
 
-/// What is wrong with a driver.
+/// The fault of a driver.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     AnswersNothing,

@@ -15,7 +15,7 @@ fn locks() -> LockManager {
     LockManager::builder(store).start().expect("inside a runtime")
 }
 
-/// What happened, in order.
+/// The events, in order.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<&'static str>>>);
 

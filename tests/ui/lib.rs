@@ -1,4 +1,4 @@
-//! What the files in `pass` and `fail` share.
+//! The part that the files in `pass` and `fail` share.
 
 use dblock::LockError;
 use dblock::optimistic::{Conflict, StaleVersion};

@@ -23,7 +23,7 @@ const FAREWELL: Duration = Duration::from_secs(20);
 /// Where Debian keeps libfaketime, which gives a process a wall clock of its own.
 const FAKETIME: &str = "/usr/lib/*/faketime/libfaketime.so.1";
 
-/// What every process is given.
+/// The arguments of every process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup<'a> {
     pub(crate) target: &'a Target,
@@ -144,7 +144,7 @@ impl Member {
         kill_process(pid.context("the process has ended")?, signal).context("sending a signal")
     }
 
-    /// What libfaketime leaves behind of a process that was killed.
+    /// Libfaketime leaves this behind of a process that was killed.
     fn forget_clock(&self) {
         let pid = self.pid;
         for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {

@@ -1,4 +1,4 @@
-//! What people get to see: progress while a run goes on, figures at its end, and a picture of what went
+//! The report for people: progress while a run goes on, figures at its end, and a picture of what went
 //! wrong.
 
 use std::cell::{Cell, RefCell};

@@ -35,7 +35,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// late.
 pub(crate) const QUIET: Duration = LONGEST_TTL.saturating_add(Duration::from_secs(3));
 
-/// What is run.
+/// The settings of a run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Where the locks are kept.
@@ -230,7 +230,7 @@ async fn injure(injector: &Injector<'_>, plan: Vec<Planned>, progress: &Progress
     }
 }
 
-/// What is left when everyone has gone.
+/// The state that is left when every process has ended.
 async fn take_stock(locks: &LockManager, bank: &Bank, journal: &Journal) -> anyhow::Result<()> {
     let held = locks.inspect(InspectFilter::new()).await?;
     journal.write(Event::Quiet {

@@ -15,7 +15,7 @@ const GAP: std::ops::Range<u64> = 200..1_000;
 /// Nothing happens before the processes are at work.
 const HEAD_START: Duration = Duration::from_secs(1);
 
-/// What a schedule is made for.
+/// The circumstances that a schedule is made for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stage {
     pub(crate) store: StoreKind,

@@ -1,4 +1,4 @@
-//! Who is who among the processes.
+//! The identities of the processes.
 
 use std::fmt;
 

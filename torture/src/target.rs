@@ -1,4 +1,4 @@
-//! What is tortured: a server of the run's own behind a proxy for each process, or a file.
+//! The target of the torture: a server of the run's own behind a proxy for each process, or a file.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use crate::command::{Way, cargo, top};
 use crate::steps::target_folder;
 
-/// What is published with a promise: not the suite for stores, nor the simulation.
+/// The part that is published with a promise: not the suite for stores, nor the simulation.
 const FEATURES: &str = "macros,mysql,postgres,run_once,sqlite";
 
 /// Where the text is, from the top of the workspace.

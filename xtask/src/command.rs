@@ -86,7 +86,7 @@ pub(crate) async fn output(command: &mut Command) -> anyhow::Result<String> {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) passed: bool,
-    /// What it printed, and how it ended if it failed.
+    /// Its output, and how it ended if it failed.
     pub(crate) output: String,
 }
 

@@ -1,4 +1,4 @@
-//! What tests find in their environment: the servers, where their files are, and how many run at once.
+//! The environment of tests: the servers, where their files are, and how many run at once.
 
 use std::num::NonZero;
 

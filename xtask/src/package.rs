@@ -14,7 +14,7 @@ use anyhow::{Context as _, ensure};
 use crate::command::{Way, cargo, output};
 use crate::steps::{STORES, target_folder};
 
-/// What the names of our crates begin with.
+/// The names of our crates begin with this.
 const OURS: &str = "dblock";
 
 /// In the order in which they depend on each other.
@@ -66,7 +66,7 @@ fn remove_entries(folder: &Path, prefix: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is in `folder` and has a name that begins with `prefix`; nothing where there is no such folder.
+/// The entries of `folder` whose names begin with `prefix`; none where there is no such folder.
 fn entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let begins = |name: &OsStr| name.to_str().is_some_and(|name| name.starts_with(prefix));
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -143,7 +143,7 @@ fn report(program: &Program, time: Duration, output: &str) {
     eprintln!("{:6.1} s  {}: {result}", time.as_secs_f64(), program.title());
 }
 
-/// What the test harness says at the end, without the time.
+/// The last line of the test harness, without the time.
 fn result(output: &str) -> &str {
     let line = output
         .lines()

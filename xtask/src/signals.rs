@@ -29,7 +29,7 @@ impl StopSignal {
         }
     }
 
-    /// What a shell reports for a program that this signal ended: 128 plus its number.
+    /// The exit code that a shell reports for a program that this signal ended: 128 plus its number.
     pub(crate) fn exit_code(self) -> u8 {
         u8::try_from(128 + self.kind().as_raw_value()).unwrap_or(u8::MAX)
     }

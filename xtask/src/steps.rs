@@ -1,4 +1,4 @@
-//! What each step of `cargo xtask test` runs.
+//! The commands of each step of `cargo xtask test`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::environment::variables;
 use crate::programs::{self, Program};
 use crate::{api, book, circles, package, torture};
 
-/// What is built together: every feature but TLS, which needs headers of OpenSSL that a bare machine does
+/// The features that are built together: all but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
 pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/serde,dblock/simulation,dblock/sqlite,\
      dblock-diesel-async/mysql,dblock-diesel-async/postgres,\
@@ -37,7 +37,7 @@ pub(crate) enum Step {
     Torture,
     /// Clippy has nothing to say.
     Clippy,
-    /// What the compiler says of the attribute's uses.
+    /// The compiler's messages about uses of the attribute.
     Messages,
     /// The examples in the documentation.
     Doctests,
@@ -53,13 +53,13 @@ pub(crate) enum Step {
     Quickstart,
     /// Every withdrawal is paid once, whatever dies.
     Payments,
-    /// What threads share in the engine, in every order of threads.
+    /// The parts of the engine that threads share, in every order of threads.
     Loom,
     /// The crates build from what would be published.
     Package,
 }
 
-/// What a step ran on, where that is worth saying.
+/// The servers that a step ran on, where that is worth saying.
 pub(crate) type On = Option<String>;
 
 /// A step that waits more than it computes, after all that it needs was built.

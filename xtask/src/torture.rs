@@ -21,7 +21,7 @@ const STOP: Stop = Stop {
     grace: Duration::from_secs(30),
 };
 
-/// What each store goes through in `cargo xtask test`.
+/// The minutes of torture for each store in `cargo xtask test`.
 const BRIEFLY: &str = "0.25";
 
 #[derive(Debug, Clone, clap::Args)]

@@ -1,4 +1,4 @@
-//! What people get to see of a run: tables, a page, pictures.
+//! The report of a run for people: tables, a page, pictures.
 
 mod markdown;
 mod plots;
@@ -16,7 +16,7 @@ use crate::ratios::{self, Measured, Ratio, Verdict};
 use crate::results::Results;
 use crate::subject::Kind;
 
-/// What each scenario found, then the ratios.
+/// The result of each scenario, then the ratios.
 pub(crate) fn tables(results: &Results) -> String {
     let mut text = String::new();
     for (scenario, subjects) in results.scenarios() {
@@ -47,7 +47,7 @@ pub(crate) fn json(results: &Results) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(&results.json(&values, &spreads))? + "\n")
 }
 
-/// What one scenario found.
+/// The result of one scenario.
 fn scenario_table(subjects: &BTreeMap<Kind, Figures>, style: TableStyle) -> String {
     let mut table = new(
         &[

@@ -1,4 +1,4 @@
-//! What the attribute and the engine cost by themselves: an annotated call on the memory store.
+//! The cost of the attribute and the engine by themselves: an annotated call on the memory store.
 
 use std::time::Instant;
 

@@ -34,7 +34,7 @@ async fn fill(url: &str) -> anyhow::Result<()> {
     sqlx::raw_sql(AssertSqlSafe(insert))
         .execute(&mut connection)
         .await?;
-    // What the server would do sooner or later by itself, in the middle of a measurement.
+    // The server would do this sooner or later by itself, in the middle of a measurement.
     sqlx::raw_sql(AssertSqlSafe(format!("VACUUM ANALYZE {MILLION_TABLE}")))
         .execute(&mut connection)
         .await?;

@@ -36,7 +36,7 @@ impl Pace {
     }
 }
 
-/// What a round needs.
+/// The needs of a round.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) servers: &'a mut Servers,
@@ -118,7 +118,7 @@ impl Scenario {
         }
     }
 
-    /// What is done, in a line.
+    /// The work in a line.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Alone => "one task, one key: lock and unlock",
@@ -143,7 +143,7 @@ impl Scenario {
         }
     }
 
-    /// Who takes part, in the order of a round.
+    /// The subjects, in the order of a round.
     pub(crate) fn subjects(self) -> &'static [Kind] {
         match self {
             Self::Alone => alone::POSTGRES,

@@ -1,4 +1,4 @@
-//! What a server saw from a subject: statements and connections.
+//! The load of a subject as a server saw it: statements and connections.
 
 use anyhow::Context as _;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};

@@ -1,4 +1,4 @@
-//! What the servers are set to, and the refusal to measure one that forgets commits.
+//! The settings of the servers, and the refusal to measure one that forgets commits.
 
 use anyhow::ensure;
 use serde_json::{Map, Value, json};

@@ -20,7 +20,7 @@ pub(super) const BARE_SETTINGS: &str =
     "INSERT, then DELETE of one row on a connection that the task keeps; prepared";
 pub(super) const UPSERT_SETTINGS: &str = "upsert, then UPDATE of one row that stays, each through an sqlx pool with `test_before_acquire(false)`; prepared";
 
-/// What a pair writes.
+/// The writes of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Write {
     InsertDelete,

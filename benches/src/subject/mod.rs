@@ -35,7 +35,7 @@ pub(crate) type Step<'a> = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Sen
 
 /// A lock library, connected to its server.
 pub(crate) trait Subject: Send + Sync {
-    /// What one task uses for one key.
+    /// The means of one task for one key.
     fn client(&self, key: &str) -> Box<dyn Client>;
 
     /// Closes the connections and waits until they are closed.
@@ -282,7 +282,7 @@ impl Kind {
         })
     }
 
-    /// What the floor subjects do.
+    /// The work of the floor subjects.
     fn write(self) -> floor::Write {
         match self {
             Self::UpsertPostgres | Self::UpsertMysql | Self::UpsertSqlite => floor::Write::UpsertUpdate,

@@ -1,4 +1,4 @@
-//! What each subcommand does.
+//! The subcommands.
 
 mod doctor;
 mod list;

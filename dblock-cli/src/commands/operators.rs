@@ -32,7 +32,7 @@ pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) 
         );
         confirm(&question, yes)?;
     }
-    // Who holds it by now is freed too: the question was about the key.
+    // A lock that somebody else holds by now is freed too: the question was about the key.
     let was_held = during("freeing the lock", locks.force_release(key)).await?;
     answer(store, key, was_held, "is free")
 }

@@ -20,7 +20,7 @@ struct Event {
     #[serde(rename = "event")]
     what: What,
     key: String,
-    /// Who holds it, held it, or waits.
+    /// The one who holds it, held it, or waits.
     holder: String,
     fence_token: i64,
 }
@@ -62,7 +62,7 @@ pub(crate) async fn watch(store: &StoreArguments, arguments: &WatchArguments) ->
                 }
                 known = found;
             }
-            // Who watches wants to see the end of an outage too.
+            // Somebody who watches wants to see the end of an outage too.
             Err(failure) if failure.code == Code::Unavailable => {
                 if !std::mem::replace(&mut failing, true) {
                     failure
@@ -95,7 +95,7 @@ async fn rows(locks: &LockManager, arguments: &WatchArguments) -> Result<Rows, F
         .collect())
 }
 
-/// What has happened between two looks. What lasted for less is not seen.
+/// The events between two looks. A change that lasted for less is not seen.
 fn events(before: &Rows, now: &Rows) -> Vec<Event> {
     let mut events = Vec::new();
     for (key, row) in before.iter().filter(|(key, _)| !now.contains_key(*key)) {

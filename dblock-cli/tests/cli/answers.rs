@@ -1,4 +1,4 @@
-//! What the commands answer: text, JSON, errors.
+//! The answers of the commands: text, JSON, errors.
 
 use dblock::LockOptions;
 use dblock_tests::{Backend, on_every_store};

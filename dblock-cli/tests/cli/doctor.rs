@@ -1,4 +1,4 @@
-//! What the doctor finds, on the servers of the tests and in situations made for it.
+//! The doctor's findings, on the servers of the tests and in situations made for it.
 
 use dblock_servers::pgbouncer::Setup;
 use dblock_tests::backend::Place;

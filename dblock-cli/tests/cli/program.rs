@@ -13,7 +13,8 @@ use tokio::process::{Child, Command};
 
 /// The program, in a bare environment.
 pub(crate) fn bare() -> Command {
-    // Who runs the tests may ignore signals, as `nohup` and a shell's `&` do. The program would ignore them then.
+    // The process that runs the tests may ignore signals, as under `nohup` and a shell's `&`. The program would ignore them
+    // then.
     let mut command = Command::new("env");
     command
         .args(["--default-signal", env!("CARGO_BIN_EXE_dblock")])
@@ -36,7 +37,7 @@ pub(crate) fn dblock(backend: &Backend) -> Command {
     command
 }
 
-/// What a program has said, and its exit code.
+/// The output of a program, and its exit code.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) code: Option<i32>,

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::site::{SHORT, Site, long, patient, short};
 use crate::Fixture;
 
-/// What a lock protects: reading, letting others run, and writing.
+/// The work that a lock protects: reading, letting others run, and writing.
 #[derive(Debug, Default)]
 struct Resource {
     inside: AtomicU32,

@@ -115,7 +115,7 @@ pub async fn a_transaction_does_not_see_a_lease_that_is_gone(fixture: &impl Fenc
     }
 }
 
-/// What such a transaction has read may be from before the last owner's commit. SQLite has one writer at a time, and
+/// Such a transaction may have read rows from before the last owner's commit. SQLite has one writer at a time, and
 /// cannot be brought here without statements of the application's.
 pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &impl FenceFixture) {
     let site = Site::new(fixture).await;

@@ -1,4 +1,4 @@
-//! What an operator can see and order: inspect, revoke, free by force, health.
+//! An operator's means: inspect, revoke, free by force, health.
 
 use std::time::Duration;
 

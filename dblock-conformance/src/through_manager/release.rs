@@ -87,7 +87,7 @@ async fn drop_everywhere<F: Future>(site: &Site<'_, impl Fixture>, make: impl Fn
             }
         }
     }
-    // A grant that was on its way while the other manager came in between.
+    // A grant that was on its way while the other manager held the key.
     eventually("every release is written", || {
         locks.health().pending_releases == 0
     })

@@ -136,7 +136,8 @@ pub(super) struct Stepped {
     pub(super) planned: Option<Planned>,
 }
 
-/// What a step wants from the schedule. Steps of several keys are put there at once, so that their requests go together.
+/// The part of a step's output that is for the schedule. That of several keys is put there at once, so that their
+/// requests go together.
 pub(super) struct Planned {
     cell: Arc<Cell>,
     ready: Option<Kind>,
@@ -404,7 +405,7 @@ impl Shared {
         }
     }
 
-    /// What the key needs from the schedule: to be sent for, or to be looked at sooner.
+    /// The part of the output that is for the schedule: to send for the key, or to look at it sooner.
     fn plan(&self, cell: &Arc<Cell>, out: &Out<Ticket>) -> Option<Planned> {
         if out.idle {
             self.retire(cell);

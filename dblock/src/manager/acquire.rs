@@ -91,7 +91,7 @@ impl LockManager {
 pub(super) struct Caller<'a> {
     engine: &'a EngineHandle,
     options: &'a LockOptions,
-    /// What it runs under.
+    /// The call chain that it runs in.
     chain: Option<Link>,
     owner: Uuid,
     holder: Arc<str>,

@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(Once::<u8>::decode("7", false).unwrap(), Once::Replayed(7));
     }
 
-    /// What is stored must not change with a version.
+    /// Stored fingerprints must not change with a version.
     #[test]
     fn fingerprints_stay_what_they_are() {
         let map: HashMap<_, _> = [("b", 1), ("a", 2)].into();

@@ -1,4 +1,4 @@
-//! What a call does about the record that it finds. No I/O.
+//! Decides what a call does about the record that it finds. No I/O.
 //!
 //! | record | before the lock | under the lock |
 //! |---|---|---|
@@ -22,7 +22,7 @@ use crate::store::record::{Record, RecordState, RecordVersion};
 /// The longest pause between two attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_hours(24);
 
-/// What to do about a record.
+/// The decision about a record.
 #[derive(Debug)]
 pub(super) enum Decision {
     /// Begin an attempt, in the place of the record of that version.

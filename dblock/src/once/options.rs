@@ -8,7 +8,7 @@ use super::codec::Fingerprint;
 use crate::error::LockError;
 use crate::options::LockOptions;
 
-/// What happens to a run whose process ended in the middle: its body began, and nobody knows how far it came.
+/// The answer to a run whose process ended in the middle: its body began, and nobody knows how far it came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnCrash {

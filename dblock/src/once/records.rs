@@ -20,7 +20,7 @@ use crate::store::{Store, StoreError, StoreErrorKind};
 /// How long the store may take for one call about a record.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What [`LockManager::resolve`] makes of a run that is in doubt.
+/// The outcome that [`LockManager::resolve`] gives a run that is in doubt.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Resolution {
@@ -61,7 +61,7 @@ pub struct RunRecord<T> {
 
 /// The records of `run_once`. These calls need the feature `run_once`.
 impl LockManager {
-    /// What is remembered of the run of `key`; `None` if nothing is.
+    /// Reads the record of the run of `key`; `None` if there is none.
     ///
     /// # Errors
     /// [`LockError::Run`] with [`RunError::Undecodable`] for a result of another type, [`LockError::Invalid`] for a bad
@@ -166,7 +166,7 @@ impl LockManager {
         let key = self.key(text)?;
         let hold = self.hold(text, &LockOptions::new()).await?;
         let resolved = self.resolve_inside(&key, resolution).await;
-        // What is left unconfirmed is in the log, and changes nothing about the record.
+        // A release that is not confirmed is in the log, and changes nothing about the record.
         let _ = body::leave(vec![hold], true).await;
         resolved
     }

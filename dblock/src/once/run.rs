@@ -61,7 +61,7 @@ pub struct Run(Arc<Attempt>);
 struct Attempt {
     lease: Lease,
     engine: EngineHandle,
-    /// What was written when it began.
+    /// The record that was written when it began.
     begun: RecordEntry,
     remember: Duration,
     max_result: usize,
@@ -145,7 +145,7 @@ impl Run {
         crate::fence::complete(lease, engine, transaction, &completion).await
     }
 
-    /// What this attempt writes as its outcome.
+    /// The record of this attempt's outcome.
     fn outcome(&self, state: RecordState, result: Option<String>, error: Option<String>) -> RecordEntry {
         RecordEntry {
             state,
@@ -276,7 +276,7 @@ impl<'m> OnceCall<'m> {
 
     /// Nothing was done under the lock, so it may go to the next caller at once.
     async fn leave(&self, hold: Hold) {
-        // What is left unconfirmed is in the log; it does not change the answer.
+        // A release that is not confirmed is in the log; it does not change the answer.
         let _ = body::leave(vec![hold], true).await;
     }
 
@@ -411,7 +411,7 @@ impl<'m> OnceCall<'m> {
         if freed && loss.is_none() {
             hold.committed();
         } else {
-            // What is left unconfirmed is in the log, and changes nothing about the outcome.
+            // A release that is not confirmed is in the log, and changes nothing about the outcome.
             let _ = body::leave(vec![hold], false).await;
         }
         let over = |loss: Option<body::Loss>| {

@@ -1,4 +1,4 @@
-//! What the code that `#[optimistic_retry]` generates needs beside [`Retry`]: the messages of the compiler.
+//! The code that `#[optimistic_retry]` generates needs this beside [`Retry`], for the messages of the compiler.
 
 use std::ops::ControlFlow;
 
@@ -15,7 +15,7 @@ pub use super::retry::Retry;
             Self::Database(error) if error.is_conflict()) }}`"
 )]
 pub trait Repeatable: Sized {
-    /// What follows from the result of a run.
+    /// Says whether the result of a run is the call's, or the body runs again after a pause.
     fn after(self, retry: &mut Retry) -> ControlFlow<Self, Sleep>;
 }
 

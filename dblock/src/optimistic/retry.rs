@@ -158,7 +158,7 @@ impl Retry {
         }
     }
 
-    /// What follows from the result of a run: it is the call's result, or the body runs again after a pause.
+    /// Says whether the result of a run is the call's, or the body runs again after a pause.
     pub(super) fn after<T, E: Conflict>(&mut self, result: Result<T, E>) -> ControlFlow<Result<T, E>, Sleep> {
         self.runs += 1;
         let error = match result {

@@ -19,7 +19,7 @@ use super::Conflict;
 )]
 #[non_exhaustive]
 pub struct StaleVersion {
-    /// What the row is, such as the table's name.
+    /// The kind of the row, such as the table's name.
     pub what: String,
     /// Which row.
     pub id: String,

@@ -1,4 +1,4 @@
-//! What must hold after each event.
+//! Checks what must hold after each event.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ pub(super) struct Row {
     pub(super) committed: LockRow,
     /// The row as a statement or transaction has changed it, not committed yet.
     uncommitted: LockRow,
-    /// What a crash leaves of it.
+    /// The row that a crash leaves.
     durable: LockRow,
     pub(super) lock: Lock,
 }

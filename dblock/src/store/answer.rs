@@ -1,4 +1,4 @@
-//! What a store answers, and what it reports by itself.
+//! The answers of a store, and the wake-ups that it reports by itself.
 
 use std::time::Duration;
 

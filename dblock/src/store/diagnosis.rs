@@ -1,4 +1,4 @@
-//! What a diagnosis finds, and the part of it that the SQL stores share.
+//! The findings of a diagnosis, and the part of it that the SQL stores share.
 
 #[cfg(feature = "sql")]
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,11 +14,11 @@ pub struct Finding {
     pub check: &'static str,
     /// Whether something must be done.
     pub severity: Severity,
-    /// What was found, with figures.
+    /// The fact, with figures.
     pub found: String,
-    /// What that means for locks.
+    /// Its meaning for locks.
     pub meaning: String,
-    /// What to do about it; `None` when all is well.
+    /// The remedy; `None` when all is well.
     pub remedy: Option<String>,
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn clock_and_round_trip(mut samples: Vec<Sample>) -> Vec<Finding> {
     vec![clock, round_trip]
 }
 
-/// What the check of the schema has answered. Other errors are not about the schema, and are the diagnosis's.
+/// The finding about the schema, from the answer of its check. Errors that are not about the schema are the diagnosis's.
 #[cfg(feature = "sql")]
 pub(crate) fn schema(checked: Result<(), StoreError>) -> Result<Finding, StoreError> {
     match checked {
@@ -191,7 +191,7 @@ pub(crate) fn probes(table: &str, version_table: &str) -> [(&'static str, String
     ]
 }
 
-/// What the [`probes`] have answered: the rights whose statement failed.
+/// The finding about the rights, from the answers of the [`probes`]: those whose statement failed.
 #[cfg(feature = "sql")]
 pub(crate) fn grants(failed: &[(&'static str, StoreError)]) -> Finding {
     let Some((_, first)) = failed.first() else {

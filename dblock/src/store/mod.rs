@@ -202,7 +202,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         None
     }
 
-    /// What remembers the runs of `run_once`; `None`, the default, for a store that keeps no records.
+    /// The records of `run_once`; `None`, the default, for a store that keeps none.
     fn records(&self) -> Option<&dyn Records> {
         None
     }

@@ -1,4 +1,4 @@
-//! What `run_once` remembers of a run, and the rules by which a store changes it.
+//! The record of a run of `run_once`, and the rules by which a store changes it.
 //!
 //! A store that can keep records answers [`Store::records`](super::Store::records). It decides nothing about a run: each
 //! write names the version that its writer has read, and changes nothing when the record is another one by then.
@@ -88,7 +88,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// What a later write names as the record that it expects.
+    /// The version that a later write names as the one that it expects.
     pub fn version(&self) -> RecordVersion {
         RecordVersion {
             state: self.state,
@@ -119,7 +119,7 @@ impl fmt::Debug for Record {
     }
 }
 
-/// What tells one write of a record from every other.
+/// Tells one write of a record from every other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordVersion {
     /// As in [`Record`].
@@ -130,7 +130,7 @@ pub struct RecordVersion {
     pub attempts: u32,
 }
 
-/// What a write puts into a record. `started_at` becomes now when it is processing and stays otherwise, `finished_at`
+/// The content that a write gives a record. `started_at` becomes now when it is processing and stays otherwise, `finished_at`
 /// becomes 0 or now, and `keep_until` becomes now + `keep`. `Debug` leaves out `result` and `error`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RecordEntry {
@@ -179,7 +179,7 @@ impl fmt::Debug for RecordEntry {
 pub struct RecordWrite {
     /// The record's key.
     pub key: Key,
-    /// What is written.
+    /// The change to the record.
     pub change: RecordChange,
     /// A lease of the same key that ends in the same transaction, if the record is replaced and the lease is live. The
     /// row becomes free, without a successor, and others that wait for it are woken.
@@ -215,7 +215,7 @@ pub enum RecordChange {
     Delete(RecordVersion),
 }
 
-/// What `change` makes of the record of `key`; `None` when it must change nothing. The rules of every store.
+/// Applies `change` to the record of `key`; `None` when it must change nothing. The rules of every store.
 ///
 /// A record that succeeded and is still remembered is final: it can be deleted and not replaced.
 pub fn carry_out(

@@ -1,4 +1,4 @@
-//! What the engine asks of a store.
+//! The requests of the engine to a store.
 
 use std::sync::Arc;
 use std::time::Duration;

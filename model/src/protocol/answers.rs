@@ -1,4 +1,4 @@
-//! What a process makes of an answer, and of one that does not come.
+//! A process takes an answer, or does without one that does not come.
 
 use super::bounds::Event;
 use super::state::{Asked, Fate, Owed, Place, State};

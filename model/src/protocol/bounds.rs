@@ -26,11 +26,11 @@ pub struct Bounds {
     /// The store's clock jumps ahead by so much, once. The documented condition is: not by more than the margin.
     /// Where it doesn't, there is no margin.
     pub jump: Time,
-    /// What else happens.
+    /// The other events.
     pub events: &'static [Event],
 }
 
-/// What may happen besides.
+/// The events that may happen besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A process gives up an ask: it is carried out later, or never.

@@ -1,11 +1,11 @@
-//! What a process does: how it asks, enters and leaves, and what it makes of wake-ups.
+//! The steps of a process: it asks, enters, leaves, and takes wake-ups.
 
 use super::state::{Forced, Inside, Place, State, Told, Waits};
 use super::{PASSES, Protocol};
 use crate::guards::Guard;
 use crate::store::{Action, LeaseId, Process, Time, Token};
 
-/// What a wake-up does to the process that hears it.
+/// The effect of a wake-up on the process that hears it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hears {
     /// Late, repeated or old.

@@ -1,4 +1,4 @@
-//! What the processes and the row know, and questions about it.
+//! The knowledge of the processes and the row, and questions about it.
 
 use super::TOKENS;
 use crate::store::Outcome;
@@ -27,7 +27,7 @@ pub struct State {
     pub(super) history: History,
 }
 
-/// What one process knows.
+/// The knowledge of one process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Site {
     /// How many leases it asked for.
@@ -49,7 +49,7 @@ pub(super) struct Waits {
     pub(super) lost: bool,
 }
 
-/// What the latest `Queued` said.
+/// The content of the latest `Queued`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     /// The holder's.
@@ -66,7 +66,7 @@ pub(super) struct Asked {
     pub(super) answer: Option<Outcome>,
 }
 
-/// What becomes of a request that its process no longer waits for.
+/// The fate of a request that its process no longer waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// The store may still carry it out. Its answer reaches nobody.
@@ -84,7 +84,7 @@ pub(super) struct Inside {
     pub(super) holds: u8,
     /// The last of the spare tokens.
     pub(super) last_token: Token,
-    /// What the row has as far as the process knows.
+    /// The row's content as far as the process knows.
     pub(super) row_holds: u8,
     pub(super) row_token: Token,
     /// The body called `verify_in`.
@@ -135,7 +135,7 @@ pub(super) enum Forced {
     Before,
 }
 
-/// What is remembered only to check the properties.
+/// The part that is kept only to check the properties.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct History {
     /// The largest token given so far.

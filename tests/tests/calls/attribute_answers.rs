@@ -1,4 +1,4 @@
-//! What the attribute's arguments do at run time, where that is more than an option handed on.
+//! The attribute's arguments at run time, where they are more than options of the call.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

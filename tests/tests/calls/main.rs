@@ -1,4 +1,4 @@
-//! What a program's calls come to: what the attribute answers, calls in any order, and waiting.
+//! The calls of a program: the attribute's answers, calls in any order, and waiting.
 
 mod attribute_answers;
 mod sequences;

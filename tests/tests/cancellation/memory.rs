@@ -75,7 +75,7 @@ struct Case {
     place: Place,
 }
 
-/// Who else of the same process wants the key.
+/// The other callers of the same process that want the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Alone,

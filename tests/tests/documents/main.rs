@@ -1,4 +1,4 @@
-//! What the documents say is true.
+//! The documents are true.
 
 mod docs;
 mod first_example;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// What the store's patience allows a caller without `wait`.
+/// The store's timeout for a caller without `wait`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn ms(count: u64) -> Duration {

@@ -1,4 +1,4 @@
-//! What goes wrong while a lock is held: renewals, re-entries and releases.
+//! Faults while a lock is held: of renewals, re-entries and releases.
 //!
 //! On the memory store with paused time: what is said about time is exact.
 
@@ -89,7 +89,7 @@ async fn an_outage_that_ends_just_before_the_local_deadline_is_survived() {
     locks.with("k", options(), body).await.unwrap();
 }
 
-/// What a renewal meets when the database cannot be reached.
+/// The faults that a renewal meets when the database cannot be reached.
 fn outages() -> [Fault; 6] {
     [
         Fault::Fail(StoreErrorKind::Unreachable),

@@ -1,4 +1,4 @@
-//! What goes wrong: answers that are lost or late, stores and servers that fail, and several of these at once.
+//! Faults: answers that are lost or late, stores and servers that fail, and several of these at once.
 
 mod acquire;
 mod lease;

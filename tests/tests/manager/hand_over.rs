@@ -36,7 +36,7 @@ on_every_store!(databases:
     a_body_that_was_checked_does_not_hand_over,
 );
 
-/// What a body saw of its lock.
+/// The lock as a body saw it.
 struct Seen {
     lock: CurrentLock,
     lease_id: uuid::Uuid,

@@ -1,4 +1,4 @@
-//! What an operator sees is what the database has.
+//! An operator sees what the database has.
 
 use dblock::InspectFilter;
 use dblock_tests::{Backend, on_every_store};

@@ -147,7 +147,7 @@ fn every_alert_leads_to_its_section() {
     }
 }
 
-/// What a service reads.
+/// The file that a service reads.
 #[derive(serde::Deserialize)]
 struct Config {
     locks: ManagerSettings,

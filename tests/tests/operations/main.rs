@@ -1,4 +1,4 @@
-//! What operators see: metrics through a real exporter, and the dashboard and alerts made from them.
+//! The view of operators: metrics through a real exporter, and the dashboard and alerts made from them.
 
 mod exposition;
 mod files;

@@ -64,7 +64,7 @@ fn options(function: &'static str) -> LockOptions {
     LockOptions::new().function(function)
 }
 
-/// What the scenario has recorded for its store.
+/// The values that the scenario has recorded for its store.
 struct Seen {
     store: &'static str,
     exposition: Exposition,

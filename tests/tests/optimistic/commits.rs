@@ -1,4 +1,4 @@
-//! What may have been committed is never run again: the answer to a commit is lost on its way.
+//! A run that may have been committed is never repeated: the answer to a commit is lost on its way.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! What is left of a run that did not end by itself, and what the next call makes of it.
+//! The record of a run that did not end by itself, and the next call's answer to it.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

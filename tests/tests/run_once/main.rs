@@ -25,7 +25,7 @@ const SHORT: Duration = Duration::from_secs(1);
 
 const KEY: &str = "pay:42";
 
-/// What the bodies of these tests fail with, besides the lock's errors.
+/// The error of the bodies of these tests, besides the lock's errors.
 #[derive(Debug)]
 enum PayError {
     Lock(LockError),

@@ -1,4 +1,4 @@
-//! What a run leaves when nothing crashes.
+//! The record that a run leaves when nothing crashes.
 
 use std::time::Duration;
 

@@ -206,7 +206,7 @@ async fn hostile_owners_and_holders_change_nothing_outside_their_row(backend: Ba
     untouched.check(&keys).await;
 }
 
-/// What a table name may be, said in another way than in the code.
+/// The rule for table names, written in another way than in the code.
 fn is_table_name(text: &str) -> bool {
     let parts: Vec<&str> = text.split('.').collect();
     let is_part = |part: &&str, most| {

@@ -144,7 +144,7 @@ async fn a_role_that_may_only_use_the_two_tables_does_everything(backend: Backen
     held.unwrap();
     role.verify(&guard).await;
 
-    // What operators do.
+    // The operators' calls.
     assert_eq!(locks.inspect(InspectFilter::new()).await.unwrap().len(), 1);
     assert!(locks.revoke("key").await.unwrap());
     assert!(locks.force_release("key").await.unwrap());

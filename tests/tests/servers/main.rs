@@ -1,4 +1,4 @@
-//! What databases do that memory does not: snapshots, rights, hostile names and settings, and poolers.
+//! Behaviour of databases that memory does not have: snapshots, rights, hostile names and settings, and poolers.
 
 mod fence_snapshot;
 mod hostile;

@@ -1,4 +1,4 @@
-//! What an error says beyond its kind, where only a server can bring it about.
+//! The messages of errors that only a server can bring about.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Who may connect and do what, and connections that end.
+//! Rights to connect and to write, and connections that end.
 
 use dblock::store::{Acquire, Outcome, Store, StoreErrorKind};
 use uuid::Uuid;

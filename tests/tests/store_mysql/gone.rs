@@ -61,7 +61,7 @@ async fn a_checked_transaction_whose_client_vanished_ends_with_its_session() {
     let proxy = Proxy::start(place.address());
     let options = place.options().port(proxy.address().port());
     let mut user = options.disable_statement_logging().connect().await.unwrap();
-    // What the documentation tells the application to set.
+    // The documentation tells the application to set this.
     run(&mut user, "SET SESSION wait_timeout = 2").await;
     run(&mut user, "BEGIN").await;
     let left = store
@@ -75,7 +75,7 @@ async fn a_checked_transaction_whose_client_vanished_ends_with_its_session() {
     drop(user);
 }
 
-/// What the documentation says of savepoints.
+/// The documentation's sentence about savepoints.
 #[tokio::test]
 async fn a_rollback_to_a_savepoint_keeps_the_row_unless_the_savepoint_came_first() {
     let Some(place) = Place::migrated().await else {

@@ -53,7 +53,7 @@ async fn a_provider_is_asked_for_each_connection() {
     };
     let role = "dblock_provided";
     change(&bench, role, "first").await;
-    // What an agent knows of the password.
+    // The password as an agent knows it.
     let known = Arc::new(Mutex::new(Some("first")));
     let source = StoreSource::postgres({
         let (known, options) = (Arc::clone(&known), options(&bench, role, ""));

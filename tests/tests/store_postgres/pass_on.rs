@@ -34,7 +34,7 @@ async fn listener(bench: &Bench, tasks: &mut JoinSet<()>) -> mpsc::UnboundedRece
     told
 }
 
-/// What all racers see: who is inside, and the newest token.
+/// The state that all racers see: how many hold the lock, and the newest token.
 #[derive(Default)]
 struct Seen {
     inside: AtomicI64,

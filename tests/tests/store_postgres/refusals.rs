@@ -1,4 +1,4 @@
-//! What the database refuses, and the remedy in the message.
+//! Refusals of the database, and the remedy in the message.
 
 use dblock::store::{Store, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Connection as _};

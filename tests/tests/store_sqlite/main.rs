@@ -1,4 +1,4 @@
-//! What only the SQLite store can get wrong: the file, its one writer, and its clock.
+//! Faults that only the SQLite store can have: the file, its one writer, and its clock.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

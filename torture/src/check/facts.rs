@@ -1,4 +1,4 @@
-//! What the runner did to the processes and the locks.
+//! The runner's deeds on the processes and the locks.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ impl Span {
     }
 }
 
-/// What the runner wrote down.
+/// The facts that the runner wrote down.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     pauses: HashMap<Life, Vec<Span>>,

@@ -8,7 +8,7 @@ use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{Event, Line};
 
-/// What became of the writes.
+/// The fate of the writes.
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     pub(crate) accepted: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    /// What would have got through if nobody had looked at the tokens.
+    /// The writes that would have been accepted if nobody had looked at the tokens.
     pub(crate) fn all_refused(&self) -> usize {
         self.refused_on_their_way + self.refused.values().sum::<usize>()
     }

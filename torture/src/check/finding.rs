@@ -1,4 +1,4 @@
-//! What must not be.
+//! The violations.
 
 use std::fmt;
 

@@ -11,7 +11,7 @@ const LEFT_AT_ONCE: i64 = 1_500 * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     for (key, sections) in calls.sections() {
-        // Who kept the key last, and until when.
+        // The last one who kept the key, and until when.
         let mut kept: Option<(&Call, &Stay, i64)> = None;
         // When the last one had gone before whom somebody may come.
         let mut left = i64::MIN;

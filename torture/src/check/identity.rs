@@ -1,4 +1,4 @@
-//! What the library says of owners and tokens, judged by the roots of the calls: a token is of one root and never falls,
+//! The library's owners and tokens, judged by the roots of the calls: a token is of one root and never falls,
 //! all calls of a root have its owner and its token, and no two chains have the same owner.
 
 use std::collections::HashMap;

@@ -30,10 +30,10 @@ pub(crate) use end::RECOVERY;
 pub(crate) use facts::Facts;
 pub(crate) use finding::Finding;
 
-/// What a history says.
+/// The judgement about a history.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// What must not be. None in a good run.
+    /// The violations. None in a good run.
     pub(crate) findings: Vec<Finding>,
     /// Pairs of owners that were inside of a key at once, by what explains it.
     pub(crate) overlaps: BTreeMap<Cause, usize>,

@@ -58,7 +58,7 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// What came too soon, too late, or never.
+    /// The events that came too soon, too late, or never.
     fn tell_of_time(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::HoldMinCut {

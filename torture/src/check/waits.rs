@@ -9,13 +9,13 @@ use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, MS};
 
-/// What a call may take beyond its wait, on a machine that is busy.
+/// The time that a call may take beyond its wait, on a machine that is busy.
 pub(crate) const SLACK: i64 = 1_000 * MS;
 
-/// What a call without a wait may take: the store's time.
+/// The time that a call without a wait may take: the store's timeout.
 const ANSWER_TIMEOUT: i64 = 5_000 * MS;
 
-/// What a call may take beyond its wait whose lock ends with a transaction: it notes no section, and its end is that of the
+/// The time beyond its wait for a call whose lock ends with a transaction: it notes no section, and its end is that of the
 /// transaction.
 const TRANSACTION_TIMEOUT: i64 = 4_000 * MS;
 

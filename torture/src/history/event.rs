@@ -1,4 +1,4 @@
-//! What can be written down.
+//! The events that are written down.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ pub(crate) enum Event {
     Answer {
         call: u64,
         end: End,
-        /// Whose token stood in the way, when it was busy.
+        /// The token of the holder that was in the way, when it was busy.
         by: Option<i64>,
         /// The message, where it says more.
         text: Option<String>,

@@ -1,4 +1,4 @@
-//! What everyone writes down: one file of JSON lines for each process, one for the runner, one for the fenced
+//! The history: one file of JSON lines for each process, one for the runner, one for the fenced
 //! resource. Times are nanoseconds on the monotonic clock that all processes of the host share and nobody can
 //! set.
 //!

@@ -16,7 +16,7 @@ pub(crate) struct History {
     pub(crate) workers: BTreeMap<Life, WorkerLog>,
 }
 
-/// What one process wrote, in its order.
+/// The events that one process wrote, in its order.
 pub(crate) type WorkerLog = Vec<Line>;
 
 impl History {

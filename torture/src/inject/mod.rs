@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::history::{Event, Journal};
 use crate::target::Target;
 
-/// What faults are injected into.
+/// The targets of faults.
 #[derive(Debug)]
 pub(crate) struct Injector<'a> {
     pub(crate) crew: &'a Crew<'a>,

@@ -1,4 +1,4 @@
-//! What an operator does to locks.
+//! The operator's calls about locks.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a store.
+//! The flaws that a store can have.
 
 /// How a store can be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

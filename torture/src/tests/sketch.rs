@@ -16,7 +16,7 @@ pub(super) const TTL: i64 = 2_000;
 /// How long every call waits that does not say otherwise.
 pub(super) const WAIT: i64 = 3_000;
 
-/// What a call asks for.
+/// The arguments of a call.
 #[derive(Clone, Copy)]
 pub(super) struct Ask {
     pub(super) key: &'static str,

@@ -1,4 +1,4 @@
-//! What is fought for.
+//! The keys that are fought for.
 
 use fastrand::Rng;
 

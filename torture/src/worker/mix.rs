@@ -1,4 +1,4 @@
-//! What a call does, drawn at random: few keys, short leases, every way in and every way out.
+//! The calls, drawn at random: few keys, short leases, every way to acquire and every way to release.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(5);
 /// Two calls that wait for each other's keys keep them from everybody else.
 const LONGEST_INNER_WAIT: Duration = Duration::from_secs(1);
 
-/// What a call does.
+/// The plan of a call.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(super) key: String,
@@ -32,7 +32,7 @@ pub(crate) struct Plan {
     pub(super) dropped_after: Option<Duration>,
 }
 
-/// What happens under the lock.
+/// The work under the lock.
 #[derive(Debug, Clone)]
 pub(super) struct Section {
     pub(super) length: Duration,
@@ -47,7 +47,7 @@ pub(super) struct Section {
     pub(super) blocks: Option<Duration>,
 }
 
-/// What a section does besides staying.
+/// The work of a section besides staying.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
     /// Nothing: it trusts the lock.

@@ -1,4 +1,4 @@
-//! What a process of the run does: tasks that take locks in every way there is, stay, and leave or are
+//! A process of the run: tasks that take locks in every way there is, stay, and leave or are
 //! stopped in every way there is.
 //!
 //! - [`keys`] says what is fought for; [`mix`] decides what a call does; [`call`] makes it and writes down that it is made and how it ended.
@@ -117,7 +117,7 @@ impl Worker {
     }
 }
 
-/// What each process has one task for.
+/// The work for which each process has one task.
 #[derive(Debug, Clone, Copy)]
 enum Special {
     Blocking,

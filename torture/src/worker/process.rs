@@ -114,7 +114,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the runner can ask for.
+/// The requests of the runner.
 enum Order {
     /// Keep every connection of the application's pool for so long.
     Exhaust(Duration),

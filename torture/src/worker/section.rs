@@ -1,4 +1,4 @@
-//! What happens under a lock.
+//! The work under a lock.
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -2,7 +2,7 @@ use std::fs;
 
 use super::check;
 
-/// What is found in a crate of these files.
+/// The circles in a crate of these files.
 fn found(files: &[(&str, &str)]) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {

@@ -25,7 +25,7 @@ pub(super) struct Group {
     watchdog: Watchdog,
 }
 
-/// What became of the leader.
+/// A change of the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Exited(i32),
@@ -57,7 +57,7 @@ impl Group {
         let _ = killpg(self.leader, signal);
     }
 
-    /// What happened to the leader since the last look.
+    /// The change of the leader since the last look.
     pub(super) fn change(&self) -> io::Result<Option<Change>> {
         let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
         Ok(match waitpid(self.leader, Some(flags))? {

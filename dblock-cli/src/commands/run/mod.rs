@@ -68,7 +68,7 @@ async fn connected(
         locks = during("connecting to the database", manager(store, Missing::AsTheLibrary)) => locks?,
     };
     let code = with_lock(&locks, store, arguments, grace, signals).await;
-    // What was given up, such as a place in the queue, is still to be written.
+    // The store must still be told what was given up, such as a place in the queue.
     locks.shutdown(Duration::ZERO).await;
     code
 }

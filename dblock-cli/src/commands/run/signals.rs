@@ -1,4 +1,4 @@
-//! The signals that this process hands on to the command.
+//! The signals that this process forwards to the command.
 
 use std::future::poll_fn;
 use std::os::unix::process::CommandExt as _;
@@ -27,7 +27,7 @@ const RUNNING: [Signal; 6] = [
 #[derive(Debug)]
 pub(super) struct Signals {
     listening: Vec<(Signal, unix::Signal)>,
-    /// What was ignored when this process started, as `nohup` has it: it stays ignored, by the command too.
+    /// The signals that were ignored when this process started, as `nohup` has it: they stay ignored, by the command too.
     ignored: u64,
 }
 

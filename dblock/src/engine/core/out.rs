@@ -11,7 +11,7 @@ use crate::store::{Holder, Request, StoreError};
 
 pub(crate) use crate::store::Kind;
 
-/// What a step wants done. `C` is the means to answer a caller: a channel, or a number in a simulation.
+/// The output of a step: what it wants done. `C` is the means to answer a caller: a channel, or a number in a simulation.
 #[derive(Debug)]
 pub(crate) struct Out<C> {
     pub(crate) replies: Vec<Reply<C>>,

@@ -27,7 +27,7 @@ pub(crate) struct Call {
     pub(crate) hold_min: Option<Duration>,
     /// The call chain holds another lock: it may acquire even while the manager shuts down.
     pub(crate) nested: bool,
-    /// Who calls, for the metrics. The core only keeps it.
+    /// The caller's function, for the metrics. The core only keeps it.
     pub(crate) site: Site,
 }
 

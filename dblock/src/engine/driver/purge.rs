@@ -71,7 +71,7 @@ pub(super) fn start(
     Some(AbortOnDropHandle::new(tokio::spawn(background.run())))
 }
 
-/// What a pass walks over: first the rows, then the records.
+/// A pass walks over the rows first, and then over the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Rows,
@@ -166,7 +166,7 @@ async fn step(
         Err(StoreError::new(StoreErrorKind::Interrupted, message))
     });
     match purged {
-        // Whose role has no rights on the table of records has written none of them: others purge those.
+        // A role without rights on the table of records has written none of them: others purge those.
         Err(error) if part == Part::Records && error.kind() == StoreErrorKind::Refused => {
             tracing::debug!(%error, "records are left to others to purge");
             Ok(Purged::default())

@@ -1,4 +1,4 @@
-//! What a driver says of a statement that failed.
+//! The error of a statement, as a driver reports it.
 
 use std::error::Error;
 use std::fmt;

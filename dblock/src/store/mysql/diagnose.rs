@@ -1,4 +1,4 @@
-//! What could keep locks in this database from working.
+//! Looks for what could keep locks in this database from working.
 
 use std::collections::HashMap;
 

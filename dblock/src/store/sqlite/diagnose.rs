@@ -1,4 +1,4 @@
-//! What could keep locks in this file from working.
+//! Looks for what could keep locks in this file from working.
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
@@ -9,7 +9,7 @@ use crate::store::diagnosis::{self, Asked, Finding, SAMPLES, Severity};
 
 const CLOCK: &str = "SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
-/// What the levels of `PRAGMA synchronous` are called. From FULL on a commit waits for the disk.
+/// The names of the levels of `PRAGMA synchronous`. From FULL on a commit waits for the disk.
 const LEVELS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
 const FULL: i64 = 2;
 

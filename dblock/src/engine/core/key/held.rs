@@ -114,7 +114,7 @@ pub(crate) struct Confirm<C> {
     pub(crate) deadline: Time,
 }
 
-/// What the row must show before a caller is answered.
+/// The row must show this before a caller is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shows {
     /// The number of holds. Memory is enough while somebody has the row locked.
