@@ -67,7 +67,8 @@ impl From<LockRow> for Row {
         let state = State::of(&row);
         let held = state == State::Held;
         let since = |from: i64| seconds(row.now.saturating_sub(from));
-        let next = row.next.filter(|next| held && next.until > row.now);
+        let wanted = row.is_wanted();
+        let next = row.live_successor().cloned();
         Self {
             key: row.key.as_str().to_owned(),
             state,
@@ -80,7 +81,7 @@ impl From<LockRow> for Row {
             held_seconds: held.then(|| since(row.acquired_at)),
             remaining_seconds: held.then(|| seconds(row.expire_at.saturating_sub(row.now))),
             revoked: row.revoked && held,
-            wanted: held && (row.wanted_until > row.now || next.is_some()),
+            wanted,
             next: next.map(|next| Next {
                 holder: next.holder,
                 owner: next.owner.to_string(),

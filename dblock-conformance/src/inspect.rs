@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use dblock::InspectFilter;
 use dblock::store::Store;
+use dblock::{InspectFilter, LockRow};
 
 use super::Fixture;
 use super::context::{Asker, LONG, SHORT, batch, existing, granted, one, until, until_not_held};
@@ -81,6 +81,63 @@ pub async fn inspect_orders_and_limits(fixture: &impl Fixture) {
         keys(&*store, InspectFilter::new().prefix("a").limit(1)).await,
         ["a"]
     );
+}
+
+/// What somebody waits for comes first, then the longest held. Pages of any size, each after the last row of the one
+/// before it, have every row once.
+pub async fn inspect_shows_the_urgent_first_and_in_pages(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    // Granted one after the other, and not in the order of their keys.
+    for name in ["d", "c", "b", "a", "free", "out"] {
+        granted(&*store, Asker::new(name).acquire(LONG)).await;
+    }
+    let free = Asker::new("f");
+    granted(&*store, free.acquire(LONG)).await;
+    one(&*store, free.release()).await;
+    let expired = Asker::new("e");
+    granted(&*store, expired.acquire(SHORT)).await;
+    until_not_held(&*store, &expired.key).await;
+    one(&*store, Asker::new("a").acquire_wanting(LONG)).await;
+    one(&*store, Asker::new("b").queue(Duration::ZERO)).await;
+
+    let mut rows = store
+        .inspect(&InspectFilter::new().include_free())
+        .await
+        .expect("inspect reads rows");
+    // A clock may read the same for several of them.
+    rows.sort_by_key(LockRow::position);
+    let all: Vec<_> = rows.iter().map(|row| row.key.as_str()).collect();
+    let among = |range: std::ops::Range<usize>| {
+        let mut names = all[range].to_vec();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(among(0..2), ["a", "b"]);
+    assert_eq!(among(2..6), ["c", "d", "free", "out"]);
+    assert_eq!(among(6..8), ["e", "f"]);
+
+    let urgent = || InspectFilter::new().urgent_first();
+    let by_key = ["a", "b", "c", "d", "e", "f", "free", "out"];
+    for (filter, whole) in [
+        (urgent(), &all[..6]),
+        (urgent().include_free(), &all),
+        (urgent().include_free().prefix("f"), &["free", "f"]),
+        (InspectFilter::new().include_free(), &by_key),
+        (InspectFilter::new().include_free().prefix("f"), &["f", "free"]),
+    ] {
+        for size in 1..=3_u32 {
+            let mut pages = Vec::new();
+            let mut next = filter.clone().limit(size);
+            loop {
+                let rows = store.inspect(&next).await.expect("inspect reads rows");
+                let Some(last) = rows.last() else { break };
+                next = next.after(last.position());
+                pages.extend(rows.into_iter().map(|row| row.key.as_str().to_owned()));
+                assert!(pages.len() <= whole.len(), "{filter:?} goes on: {pages:?}");
+            }
+            assert_eq!(pages, whole, "{filter:?} in pages of {size}");
+        }
+    }
 }
 
 /// Times are µs since the Unix epoch in UTC, and they move.

@@ -226,6 +226,7 @@ macro_rules! store_conformance {
             inspect_compares_the_prefix_byte_by_byte,
             inspect_leaves_free_rows_out,
             inspect_orders_and_limits,
+            inspect_shows_the_urgent_first_and_in_pages,
             clock_is_near_ours_and_moves,
             migrating_again_keeps_the_rows,
             capabilities_are_constant,

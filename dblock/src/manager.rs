@@ -211,8 +211,9 @@ impl LockManager {
         &self.shared.engine
     }
 
-    #[cfg(feature = "run_once")]
-    pub(crate) fn namespace(&self) -> Option<&str> {
+    /// The namespace that stands before every key, if there is one. The keys in a [`LockRow`](crate::LockRow) have it, the keys
+    /// that the calls of a manager take do not.
+    pub fn namespace(&self) -> Option<&str> {
         self.shared.namespace.as_deref()
     }
 

@@ -85,13 +85,8 @@ impl Table {
     }
 
     pub(super) fn inspect(&self, filter: &InspectFilter) -> Vec<LockRow> {
-        self.rows
-            .iter()
-            .filter(|(key, _)| key.starts_with(filter.key_prefix()))
-            .filter_map(|(key, row)| Some(row.read(Key::new(None, key).ok()?, self.now)))
-            .filter(|row| row.is_held() || !filter.is_held_only())
-            .take(usize::try_from(filter.max_rows()).unwrap_or(usize::MAX))
-            .collect()
+        let rows = self.rows.iter();
+        filter.select(rows.filter_map(|(key, row)| Some(row.read(Key::new(None, key).ok()?, self.now))))
     }
 
     /// Takes the rows away whose every time lies `idle` or more in the past.

@@ -35,7 +35,7 @@ impl LockManager {
             .await
     }
 
-    /// The rows of the lock table, ordered by key. Only keys of this manager's namespace are included.
+    /// The rows of the lock table, ordered as the filter says. Only keys of this manager's namespace are included.
     ///
     /// # Errors
     /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after

@@ -2,6 +2,7 @@
 
 mod table;
 
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -109,15 +110,15 @@ impl Store for MemoryStore {
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
         Box::pin(async move {
             let table = self.table();
-            let rows = table.rows.values().map(|row| LockRow {
+            let prefix = filter.key_prefix();
+            let rows = table
+                .rows
+                .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
+                .take_while(|(key, _)| key.as_str().starts_with(prefix));
+            Ok(filter.select(rows.map(|(_, row)| LockRow {
                 now: table.now,
                 ..row.clone()
-            });
-            Ok(rows
-                .filter(|row| row.key.as_str().starts_with(filter.key_prefix()))
-                .filter(|row| row.is_held() || !filter.is_held_only())
-                .take(usize::try_from(filter.max_rows()).unwrap_or(usize::MAX))
-                .collect())
+            })))
         })
     }
 

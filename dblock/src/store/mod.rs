@@ -27,6 +27,7 @@ pub(crate) mod diagnosis;
 mod error;
 #[cfg(feature = "sql")]
 pub(crate) mod fence;
+pub(crate) mod filter;
 pub mod record;
 mod request;
 pub(crate) mod row;
@@ -57,6 +58,7 @@ use std::time::Duration;
 pub use answer::{Outcome, Purged, WakeUp};
 pub(crate) use diagnosis::Finding;
 pub use error::{StoreError, StoreErrorKind};
+pub(crate) use filter::InspectFilter;
 pub use memory::MemoryStore;
 #[cfg(feature = "mysql")]
 #[doc(hidden)]
@@ -69,8 +71,8 @@ pub use record::{
 };
 pub(crate) use request::Kind;
 pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request};
+pub(crate) use row::LockRow;
 pub use row::{Holder, Successor};
-pub(crate) use row::{InspectFilter, LockRow};
 
 use crate::key::Key;
 
@@ -143,7 +145,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once.
     fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>>;
 
-    /// Reads rows without locking them, ordered by key.
+    /// Reads rows without locking them, as the filter says: which, in which order, and behind which position. A store that
+    /// has all its rows in memory can leave that to [`InspectFilter::select`].
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>>;
 
     /// Marks the lease that holds `key` as revoked: it is no longer extended. Returns whether the key was held.

@@ -134,70 +134,16 @@ impl LockRow {
     pub fn is_held(&self) -> bool {
         self.reentrant_count > 0 && self.expire_at > self.now
     }
-}
 
-/// Which rows [`LockManager::inspect`](crate::LockManager::inspect) returns. The default is every held
-/// row, at most 1,000.
-///
-/// ```
-/// use dblock::InspectFilter;
-///
-/// let orders = InspectFilter::new().prefix("order:").include_free().limit(100);
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use]
-pub struct InspectFilter {
-    pub(crate) prefix: String,
-    pub(crate) held_only: bool,
-    pub(crate) limit: u32,
-}
-
-impl InspectFilter {
-    /// Every held row, at most 1,000.
-    pub fn new() -> Self {
-        Self {
-            prefix: String::new(),
-            held_only: true,
-            limit: 1_000,
-        }
+    /// An owner holds the lock and somebody waits for it.
+    pub fn is_wanted(&self) -> bool {
+        self.is_held() && (self.wanted_until > self.now || self.live_successor().is_some())
     }
 
-    /// Only keys that start with `prefix`, compared byte by byte. A manager puts its namespace before the prefix.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// Free and expired rows too.
-    pub fn include_free(mut self) -> Self {
-        self.held_only = false;
-        self
-    }
-
-    /// At most this many rows.
-    pub fn limit(mut self, limit: u32) -> Self {
-        self.limit = limit;
-        self
-    }
-
-    /// For stores: the prefix that keys must have.
-    pub fn key_prefix(&self) -> &str {
-        &self.prefix
-    }
-
-    /// For stores: free and expired rows are left out.
-    pub fn is_held_only(&self) -> bool {
-        self.held_only
-    }
-
-    /// For stores: at most this many rows.
-    pub fn max_rows(&self) -> u32 {
-        self.limit
-    }
-}
-
-impl Default for InspectFilter {
-    fn default() -> Self {
-        Self::new()
+    /// Who gets the lock when its owner releases it, if somebody is next.
+    pub fn live_successor(&self) -> Option<&Successor> {
+        self.next
+            .as_ref()
+            .filter(|next| self.is_held() && next.until > self.now)
     }
 }

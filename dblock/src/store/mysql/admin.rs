@@ -5,36 +5,16 @@ use uuid::Uuid;
 
 use super::{MySqlStore, row, sql};
 use crate::key::Key;
-use crate::store::sql_row::COLUMNS;
 use crate::store::{InspectFilter, LockRow, StoreError};
 
 pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
-    let (table, clock) = (&store.table_sql, sql::CLOCK);
-    let prefix = filter.key_prefix().as_bytes();
-    // Columns and literals are bytes, so LEFT counts bytes and no character is a wildcard. The range makes it
-    // start at the first such key.
-    let held = if filter.is_held_only() {
-        format!("AND reentrant_count > 0 AND expire_at > {clock}")
-    } else {
-        String::new()
-    };
-    let text = format!(
-        "SELECT {COLUMNS} FROM {table} WHERE lock_key >= {prefix_hex} AND LEFT(lock_key, {length}) = {prefix_hex} \
-         {held} ORDER BY lock_key LIMIT {limit};SELECT {clock}",
-        prefix_hex = sql::hex(prefix),
-        length = prefix.len(),
-        limit = filter.max_rows(),
-    );
+    let text = sql::inspect(&store.table_sql, filter);
     let mut connection = store.connections.take_new().await?;
-    let rows = row::fetch(&mut connection, text)
-        .await
-        .map_err(|error| store.failed(error));
-    let (mut rows, _) = connection.finish(rows)?;
-    if filter.is_held_only() {
-        // The clock was read after the rows: one may have expired in between.
-        rows.retain(LockRow::is_held);
-    }
-    Ok(rows)
+    let rows = sqlx::raw_sql(AssertSqlSafe(text))
+        .fetch_all(&mut **connection)
+        .await;
+    let rows = rows.and_then(|rows| rows.iter().map(row::with_clock).collect());
+    connection.finish(rows.map_err(|error| store.failed(error)))
 }
 
 pub(super) async fn revoke(store: &MySqlStore, key: &Key) -> Result<bool, StoreError> {

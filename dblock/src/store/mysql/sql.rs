@@ -8,8 +8,8 @@
 use std::fmt::Write as _;
 
 use crate::Key;
-use crate::store::LockRow;
 use crate::store::sql_row::COLUMNS;
+use crate::store::{InspectFilter, LockRow};
 
 /// Assignments that clear the row's successor.
 pub(super) const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = NULL, next_ttl = NULL, \
@@ -47,6 +47,43 @@ pub(super) fn read_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) ->
 pub(super) fn look<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> String {
     let keys = key_list(keys);
     format!("SELECT {COLUMNS}, {LIVE_CLOCK} FROM {table} WHERE lock_key IN ({keys})")
+}
+
+/// Reads the rows that `filter` wants, each with the clock, which is the same for all. They are sorted by a rank that no
+/// index could have: each acquire would have to maintain it.
+pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {
+    let prefix = filter.key_prefix().as_bytes();
+    let (prefix_hex, length) = (hex(prefix), prefix.len());
+    let (order, behind) = if filter.is_urgent_first() {
+        let order = "urgency, acquired_at, lock_key";
+        let behind = filter.begins_after().map(|after| {
+            let key = hex(after.key.as_str().as_bytes());
+            format!("AND ({order}) > ({}, {}, {key})", after.rank, after.acquired_at)
+        });
+        (order, behind)
+    } else {
+        let key = filter
+            .begins_after()
+            .map(|after| hex(after.key.as_str().as_bytes()));
+        ("lock_key", key.map(|key| format!("AND lock_key > {key}")))
+    };
+    // Columns and literals are bytes, so LEFT counts bytes and no character is a wildcard. The range makes it
+    // start at the first such key.
+    format!(
+        "SELECT {COLUMNS}, {CLOCK} FROM (SELECT {COLUMNS}, CASE \
+             WHEN reentrant_count = 0 OR expire_at <= {CLOCK} THEN 2 \
+             WHEN wanted_until > {CLOCK} OR next_until > {CLOCK} THEN 0 ELSE 1 END AS urgency \
+             FROM {table} WHERE lock_key >= {first} AND LEFT(lock_key, {length}) = {prefix_hex}) ranked \
+         WHERE urgency <= {least} {behind} ORDER BY {order} LIMIT {limit}",
+        first = if filter.is_urgent_first() {
+            prefix_hex.clone()
+        } else {
+            hex(filter.first_key().as_bytes())
+        },
+        least = if filter.is_held_only() { 1 } else { 2 },
+        behind = behind.unwrap_or_default(),
+        limit = filter.max_rows(),
+    )
 }
 
 /// Writes rows that this transaction has locked, whatever changed in each of them.

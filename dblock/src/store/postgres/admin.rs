@@ -15,13 +15,24 @@ pub(super) async fn inspect(
     store: &PostgresStore,
     filter: &InspectFilter,
 ) -> Result<Vec<LockRow>, StoreError> {
-    let rows = rows(store, &store.sql.inspect, |query| {
-        query
-            .bind(filter.key_prefix())
-            .bind(filter.is_held_only())
-            .bind(i64::from(filter.max_rows()))
-    });
-    rows.await?
+    let (prefix, held_only) = (filter.key_prefix(), filter.is_held_only());
+    let (after, limit) = (filter.begins_after(), i64::from(filter.max_rows()));
+    let key = after.map(|after| after.key.as_str());
+    let rows = if filter.is_urgent_first() {
+        let statement = rows(store, &store.sql.inspect_urgent, |query| {
+            let query = query.bind(prefix).bind(held_only).bind(limit);
+            let query = query.bind(after.map(|after| i32::from(after.rank)));
+            query.bind(after.map(|after| after.acquired_at)).bind(key)
+        });
+        statement.await
+    } else {
+        let statement = rows(store, &store.sql.inspect, |query| {
+            let query = query.bind(filter.first_key()).bind(prefix).bind(key);
+            query.bind(held_only).bind(limit)
+        });
+        statement.await
+    };
+    rows?
         .iter()
         .map(|row| row::lock_row(row).map_err(|error| store.failed(error)))
         .collect()

@@ -9,10 +9,18 @@ use crate::key::Key;
 use crate::store::{InspectFilter, LockRow, StoreError};
 
 pub(super) async fn inspect(store: &SqliteStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
-    let query = statement(&store.statements.inspect)
-        .bind(filter.key_prefix())
-        .bind(filter.is_held_only())
-        .bind(filter.max_rows());
+    let (prefix, held_only) = (filter.key_prefix(), filter.is_held_only());
+    let (after, limit) = (filter.begins_after(), filter.max_rows());
+    let key = after.map(|after| after.key.as_str());
+    let query = if filter.is_urgent_first() {
+        let query = statement(&store.statements.inspect_urgent).bind(prefix);
+        let query = query.bind(held_only).bind(limit);
+        let query = query.bind(after.map(|after| after.rank));
+        query.bind(after.map(|after| after.acquired_at)).bind(key)
+    } else {
+        let query = statement(&store.statements.inspect).bind(filter.first_key());
+        query.bind(prefix).bind(key).bind(held_only).bind(limit)
+    };
     rows(store, query).await?.iter().map(lock_row).collect()
 }
 

@@ -37,6 +37,7 @@ pub(super) struct Statements {
     pub(super) revoke: Arc<str>,
     pub(super) force_release: Arc<str>,
     pub(super) inspect: Arc<str>,
+    pub(super) inspect_urgent: Arc<str>,
     pub(super) idle: Arc<str>,
     pub(super) purge: Arc<str>,
     pub(super) version: Arc<str>,
@@ -58,6 +59,7 @@ impl Statements {
             revoke: revoke(table).into(),
             force_release: force_release(table).into(),
             inspect: inspect(table).into(),
+            inspect_urgent: inspect_urgent(table).into(),
             idle: idle_rows(table).into(),
             purge: purge(table).into(),
             end: end(table).into(),
@@ -160,15 +162,33 @@ fn force_release(table: &str) -> String {
     )
 }
 
-/// $1 prefix, $2 held only, $3 limit. Compares bytes: LIKE and GLOB would see wildcards in the prefix.
+/// $1 the key to begin at, $2 prefix, $3 the key to start after or NULL, $4 held only, $5 limit. Compares bytes: LIKE and
+/// GLOB would see wildcards in the prefix.
 fn inspect(table: &str) -> String {
     format!(
         "SELECT {COLUMNS}, {NOW} FROM {table} \
-         WHERE lock_key >= $1 AND substr(CAST(lock_key AS BLOB), 1, octet_length($1)) = CAST($1 AS BLOB) \
-             AND (NOT $2 OR {held}) \
-         ORDER BY lock_key LIMIT $3",
+         WHERE lock_key >= $1 AND {prefix} AND ($3 IS NULL OR lock_key > $3) AND (NOT $4 OR {held}) \
+         ORDER BY lock_key LIMIT $5",
+        prefix = has_prefix("$2"),
         held = held()
     )
+}
+
+/// $1 prefix, $2 held only, $3 limit; $4 rank, $5 time and $6 key to start after, or NULL. It sorts all rows of the prefix.
+fn inspect_urgent(table: &str) -> String {
+    format!(
+        "SELECT {COLUMNS}, {NOW} FROM (SELECT *, CASE WHEN NOT ({held}) THEN 2 \
+             WHEN wanted_until > {NOW} OR next_until > {NOW} THEN 0 ELSE 1 END AS urgency \
+             FROM {table} WHERE lock_key >= $1 AND {prefix}) \
+         WHERE (NOT $2 OR urgency < 2) AND ($4 IS NULL OR (urgency, acquired_at, lock_key) > ($4, $5, $6)) \
+         ORDER BY urgency, acquired_at, lock_key LIMIT $3",
+        prefix = has_prefix("$1"),
+        held = held()
+    )
+}
+
+fn has_prefix(prefix: &str) -> String {
+    format!("substr(CAST(lock_key AS BLOB), 1, octet_length({prefix})) = CAST({prefix} AS BLOB)")
 }
 
 /// Nobody has used the row for `idle`: it is not held, nobody waits, and the clock is above the ceiling.

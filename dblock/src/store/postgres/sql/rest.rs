@@ -5,15 +5,33 @@ use std::time::Duration;
 use super::{NO_SUCCESSOR, NOW, tell_freed};
 use crate::store::sql_row::COLUMNS;
 
-/// Parameters: prefix, held only, limit.
+/// Parameters: the key to begin at, prefix, key to start after or NULL, held only, limit.
 pub(super) fn inspect(table: &str) -> String {
     format!(
         "WITH clock AS MATERIALIZED (SELECT {NOW} AS now)
 SELECT {COLUMNS}, clock.now
 FROM {table} t, clock
-WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $1)
-    AND (NOT $2 OR (t.reentrant_count > 0 AND t.expire_at > clock.now))
-ORDER BY t.lock_key LIMIT $3"
+WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $2) AND ($3 IS NULL OR t.lock_key > $3)
+    AND (NOT $4 OR (t.reentrant_count > 0 AND t.expire_at > clock.now))
+ORDER BY t.lock_key LIMIT $5"
+    )
+}
+
+/// Parameters: prefix, held only, limit; rank, time and key to start after, or NULL. It sorts all rows of the prefix: an
+/// index on what it sorts by would have to be maintained by each acquire.
+pub(super) fn inspect_urgent(table: &str) -> String {
+    format!(
+        "WITH clock AS MATERIALIZED (SELECT {NOW} AS now), ranked AS (
+    SELECT t.*, clock.now, CASE
+        WHEN t.reentrant_count = 0 OR t.expire_at <= clock.now THEN 2
+        WHEN t.wanted_until > clock.now OR t.next_until > clock.now THEN 0
+        ELSE 1 END AS urgency
+    FROM {table} t, clock
+    WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $1)
+)
+SELECT {COLUMNS}, now FROM ranked
+WHERE (NOT $2 OR urgency < 2) AND ($4 IS NULL OR (urgency, acquired_at, lock_key) > ($4, $5, $6))
+ORDER BY urgency, acquired_at, lock_key LIMIT $3"
     )
 }
 

@@ -1,0 +1,161 @@
+//! Which rows an operator sees, and in which order.
+
+use crate::key::Key;
+
+use super::row::LockRow;
+
+/// Which rows [`LockManager::inspect`](crate::LockManager::inspect) returns. The default is every held
+/// row, ordered by key, at most 1,000.
+///
+/// ```
+/// use dblock::InspectFilter;
+///
+/// let orders = InspectFilter::new().prefix("order:").include_free().limit(100);
+/// let stuck = InspectFilter::new().urgent_first().limit(50);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct InspectFilter {
+    pub(crate) prefix: String,
+    held_only: bool,
+    urgent_first: bool,
+    after: Option<RowPosition>,
+    limit: u32,
+}
+
+/// Where a row stands in a list, to go on after it: from [`LockRow::position`]. Positions are ordered as the rows of
+/// [`InspectFilter::urgent_first`] are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RowPosition {
+    /// 0 for a row that is held and that somebody waits for, 1 for one that is held, 2 for any other.
+    pub rank: u8,
+    /// When the lease was granted, in µs since the Unix epoch.
+    pub acquired_at: i64,
+    /// The key with its namespace.
+    pub key: Key,
+}
+
+impl LockRow {
+    /// Where this row stands in a list.
+    pub fn position(&self) -> RowPosition {
+        let rank = match (self.is_held(), self.is_wanted()) {
+            (_, true) => 0,
+            (true, false) => 1,
+            (false, false) => 2,
+        };
+        RowPosition {
+            rank,
+            acquired_at: self.acquired_at,
+            key: self.key.clone(),
+        }
+    }
+}
+
+impl InspectFilter {
+    /// Every held row, ordered by key, at most 1,000.
+    pub fn new() -> Self {
+        Self {
+            prefix: String::new(),
+            held_only: true,
+            urgent_first: false,
+            after: None,
+            limit: 1_000,
+        }
+    }
+
+    /// Only keys that start with `prefix`, compared byte by byte. A manager puts its namespace before the prefix.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Free and expired rows too.
+    pub fn include_free(mut self) -> Self {
+        self.held_only = false;
+        self
+    }
+
+    /// In another order than by key: held rows that somebody waits for, then the other held rows, then the rest. Among
+    /// each of these, the longest held comes first. The store reads all rows that have the prefix and sorts them.
+    pub fn urgent_first(mut self) -> Self {
+        self.urgent_first = true;
+        self
+    }
+
+    /// Only rows behind `position`, in the order of the list: the next page after the row that stood there. By key, only
+    /// the position's key counts.
+    pub fn after(mut self, position: RowPosition) -> Self {
+        self.after = Some(position);
+        self
+    }
+
+    /// At most this many rows.
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// For stores: the prefix that keys must have.
+    pub fn key_prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// For stores: free and expired rows are left out.
+    pub fn is_held_only(&self) -> bool {
+        self.held_only
+    }
+
+    /// For stores: whether rows are ordered by [`LockRow::position`] and not by key.
+    pub fn is_urgent_first(&self) -> bool {
+        self.urgent_first
+    }
+
+    /// For stores: only rows behind this position are wanted.
+    pub fn begins_after(&self) -> Option<&RowPosition> {
+        self.after.as_ref()
+    }
+
+    /// For stores: at most this many rows.
+    pub fn max_rows(&self) -> u32 {
+        self.limit
+    }
+
+    /// For stores that have all their rows in memory: those that the filter wants, in its order.
+    pub fn select(&self, rows: impl IntoIterator<Item = LockRow>) -> Vec<LockRow> {
+        let is_behind = |row: &LockRow| {
+            self.after.as_ref().is_none_or(|after| {
+                if self.urgent_first {
+                    row.position() > *after
+                } else {
+                    row.key > after.key
+                }
+            })
+        };
+        let mut rows: Vec<_> = rows
+            .into_iter()
+            .filter(|row| row.key.as_str().starts_with(&self.prefix))
+            .filter(|row| row.is_held() || !self.held_only)
+            .filter(is_behind)
+            .collect();
+        if self.urgent_first {
+            rows.sort_by_cached_key(LockRow::position);
+        } else {
+            rows.sort_by(|one, other| one.key.cmp(&other.key));
+        }
+        rows.truncate(usize::try_from(self.limit).unwrap_or(usize::MAX));
+        rows
+    }
+
+    /// The key at which a list by key begins.
+    #[cfg(feature = "sql")]
+    pub(crate) fn first_key(&self) -> &str {
+        let after = self.after.as_ref().map_or("", |after| after.key.as_str());
+        after.max(&self.prefix)
+    }
+}
+
+impl Default for InspectFilter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
