@@ -101,13 +101,18 @@ pub struct Servers {
     running: Vec<(Kind, Server)>,
 }
 
-/// The programs of the servers that are wanted, and whether the pooler and Prometheus's tool are there.
+/// The programs of the servers that are wanted, and whether the other programs are there that tests need.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each says of one program whether it is there"
+)]
 #[derive(Debug, Default)]
 struct Programs {
     postgres: Option<postgres::Programs>,
     mysql: Option<mariadb::Programs>,
     pooler: bool,
     promtool: bool,
+    chromium: bool,
     redis: Option<redis::Programs>,
 }
 
@@ -124,6 +129,7 @@ impl Programs {
                 .flatten(),
             pooler: pgbouncer::is_installed(),
             promtool: promtool().is_some(),
+            chromium: chromium().is_some(),
             redis: wanted
                 .contains(&Kind::Redis)
                 .then(redis::Programs::find)
@@ -161,8 +167,8 @@ impl Programs {
         Ok(Some(server))
     }
 
-    /// The packages of what is wanted and was not found. The tests want the pooler and Prometheus's tool whichever
-    /// servers the environment names.
+    /// The packages of what is wanted and was not found. The tests want the pooler, Prometheus's tool and a browser
+    /// whichever servers the environment names.
     fn missing(&self, wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),
@@ -175,6 +181,7 @@ impl Programs {
             .map(|kind| kind.package())
             .chain((purpose == Purpose::Tests && !self.pooler).then_some(pgbouncer::NAME))
             .chain((purpose == Purpose::Tests && !self.promtool).then_some("prometheus"))
+            .chain((purpose == Purpose::Tests && !self.chromium).then_some("chromium"))
             .collect()
     }
 }
@@ -248,6 +255,12 @@ pub fn promtool() -> Option<PathBuf> {
     programs::in_path("promtool")
 }
 
+/// The browser in which pages are tested: Chromium, or Chrome, which takes the same arguments.
+pub fn chromium() -> Option<PathBuf> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    names.into_iter().find_map(programs::in_path)
+}
+
 /// Whether a process can be given a wall clock of its own.
 pub fn has_faketime() -> bool {
     let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
@@ -299,7 +312,13 @@ mod tests {
         let none = Programs::default();
         assert_eq!(
             none.missing(Purpose::Tests.kinds(), Purpose::Tests),
-            ["postgresql", "mariadb-server", "pgbouncer", "prometheus"]
+            [
+                "postgresql",
+                "mariadb-server",
+                "pgbouncer",
+                "prometheus",
+                "chromium"
+            ]
         );
         assert_eq!(
             none.missing(Purpose::Benches.kinds(), Purpose::Benches),
@@ -309,6 +328,7 @@ mod tests {
         let tools = Programs {
             pooler: true,
             promtool: true,
+            chromium: true,
             ..none
         };
         assert!(tools.missing(&[], Purpose::Tests).is_empty());

@@ -1,6 +1,7 @@
 //! Servers of the test's own, that it may kill.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use dblock_servers::pgbouncer::{self, Setup};
 use dblock_servers::{Kind, Purpose, Server, is_installed};
@@ -30,6 +31,16 @@ pub async fn pgbouncer(setup: Setup) -> Option<Server> {
     is_there(pgbouncer::is_installed(), "PgBouncer")?;
     let started = pgbouncer::start(&server, setup).await;
     Some(started.unwrap_or_else(|error| panic!("{error:#}")))
+}
+
+/// The browser's program. `None`, said loudly, when it is not installed.
+///
+/// # Panics
+/// When it is not installed although `DBLOCK_TEST_REQUIRE_SERVERS` is 1.
+pub fn chromium() -> Option<PathBuf> {
+    let program = dblock_servers::chromium();
+    is_there(program.is_some(), "Chromium")?;
+    program
 }
 
 fn is_there(installed: bool, program: &str) -> Option<()> {

@@ -18,13 +18,14 @@ use crate::steps::{STORES, target_folder};
 const OURS: &str = "dblock";
 
 /// In the order in which they depend on each other.
-const CRATES: [&str; 6] = [
+const CRATES: [&str; 7] = [
     "dblock-macros",
     "dblock",
     "dblock-conformance",
     "dblock-tokio-postgres",
     "dblock-sea-orm",
     "dblock-diesel-async",
+    "dblock-web",
 ];
 
 pub(crate) async fn verify(way: Way) -> anyhow::Result<()> {

@@ -1,0 +1,124 @@
+//! The live part: a page's fragment is sent anew about once a second.
+//!
+//! Readers of the same page share what was read. All of them together ask the store one thing at a time, and leave it alone
+//! for nine times as long as it took to answer.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use dblock::LockError;
+use futures_util::stream;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::Page;
+use crate::pages::{Failure, key, list, records};
+
+/// How often a fragment is sent.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The store rests for so many times as long as its last answer took.
+const REST: u32 = 9;
+
+/// How many readers there may be.
+const READERS: usize = 100;
+
+/// A page that is live.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum View {
+    List(list::Asked),
+    Key(key::Asked),
+    Records(records::Asked),
+}
+
+#[derive(Debug)]
+pub(crate) struct Live {
+    shared: Mutex<Shared>,
+    readers: Arc<Semaphore>,
+}
+
+/// What was read last.
+#[derive(Debug)]
+struct Shared {
+    fragments: HashMap<View, (Instant, String)>,
+    /// The store rests until then.
+    rest: Instant,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self {
+            shared: Mutex::new(Shared {
+                fragments: HashMap::new(),
+                rest: Instant::now(),
+            }),
+            readers: Arc::new(Semaphore::new(READERS)),
+        }
+    }
+}
+
+pub(crate) async fn list(State(page): State<Arc<Page>>, Query(asked): Query<list::Asked>) -> Response {
+    events(page, View::List(asked))
+}
+
+pub(crate) async fn key(State(page): State<Arc<Page>>, Query(asked): Query<key::Asked>) -> Response {
+    events(page, View::Key(asked))
+}
+
+pub(crate) async fn records(State(page): State<Arc<Page>>, Query(asked): Query<records::Asked>) -> Response {
+    events(page, View::Records(asked))
+}
+
+fn events(page: Arc<Page>, view: View) -> Response {
+    let Ok(reader) = Arc::clone(&page.live.readers).try_acquire_owned() else {
+        return (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many readers of the live part",
+        )
+            .into_response();
+    };
+    let events = stream::unfold((page, view, reader), next);
+    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+}
+
+type Reader = (Arc<Page>, View, OwnedSemaphorePermit);
+
+/// The next event. The stream ends when the manager is shut down, so that a server that waits for its connections can stop.
+async fn next((page, view, reader): Reader) -> Option<(Result<Event, Infallible>, Reader)> {
+    sleep(EVERY).await;
+    let event = match page.read(&view).await {
+        Ok(fragment) => Event::default().event("fragment").data(fragment),
+        Err(error) if error.is_shutdown() => return None,
+        Err(error) => Event::default()
+            .event("failure")
+            .data(Failure::from(error).text()),
+    };
+    Some((Ok(event), (page, view, reader)))
+}
+
+impl Page {
+    async fn read(&self, view: &View) -> Result<String, LockError> {
+        let mut shared = self.live.shared.lock().await;
+        shared.fragments.retain(|_, (since, _)| since.elapsed() < EVERY);
+        if let Some((_, fragment)) = shared.fragments.get(view) {
+            return Ok(fragment.clone());
+        }
+        sleep_until(shared.rest).await;
+        let begin = Instant::now();
+        let fragment = match view {
+            View::List(asked) => list::fragment(self, asked).await,
+            View::Key(asked) => key::fragment(self, asked).await,
+            View::Records(asked) => records::fragment(self, asked).await,
+        };
+        shared.rest = Instant::now() + begin.elapsed() * REST;
+        let fragment = fragment?.into_string();
+        shared.fragments.insert(view.clone(), (begin, fragment.clone()));
+        Ok(fragment)
+    }
+}

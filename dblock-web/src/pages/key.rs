@@ -1,0 +1,132 @@
+//! The page of one key: all that its row tells, and its record.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::http::request::Parts;
+use axum::response::Html;
+use dblock::store::{RecordFilter, StoreErrorKind};
+use dblock::{LockError, LockRow};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::list::{state, waiting};
+use super::{Failure, Place, live, records};
+use crate::Page;
+use crate::text::{address, foreign, length, moment};
+
+/// What the address asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
+pub(crate) struct Asked {
+    /// Without the namespace.
+    pub(crate) key: String,
+    /// What was just done: see [`crate::actions`].
+    #[serde(default)]
+    done: String,
+}
+
+pub(crate) async fn show(
+    State(page): State<Arc<Page>>,
+    Query(asked): Query<Asked>,
+    request: Parts,
+) -> Result<Html<String>, Failure> {
+    let done = match &*asked.done {
+        "revoked" => {
+            "It is revoked. Its holder learns of it at its next renewal, and has until the end of its lease."
+        }
+        "freed" => "It is free. The former holder learns of it at its next renewal.",
+        "not-held" => "Nothing was done: nobody held it any more.",
+        _ => "",
+    };
+    let fragment = fragment(&page, &asked).await?;
+    let confirm = |action| address("confirm", &[("action", action), ("key", &asked.key)]);
+    let body = html! {
+        @if !done.is_empty() { p.done role="status" { (done) } }
+        (live(&address("key-events", &[("key", &asked.key)]), &fragment))
+        @if page.access.allows(&request) {
+            p.actions {
+                a.button href=(confirm("revoke")) { "Revoke…" }
+                " "
+                a.button.danger href=(confirm("force-release")) { "Free by force…" }
+            }
+        }
+    };
+    Ok(page.whole(Place::Elsewhere, &foreign(&asked.key), &body))
+}
+
+pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {
+    let row = page.locks.get(&asked.key).await?;
+    let record = record(page, &asked.key).await;
+    Ok(html! {
+        @match &row {
+            Some(row) => (facts(row)),
+            None => p { "This key has no row: it was never locked, or its row was purged." },
+        }
+        (record)
+    })
+}
+
+fn facts(row: &LockRow) -> Markup {
+    let held = row.is_held();
+    let ago = |at: i64| html! { (moment(at)) ", " (length(row.now - at)) " ago" };
+    let given = |at: i64| html! { @if at > 0 { (moment(at)) } };
+    let facts: [(&str, Markup); 11] = [
+        ("State", html! { span.state.(state(row)) { (state(row)) } }),
+        (if held { "Holder" } else { "Last holder" }, foreign(&row.holder)),
+        ("Owner", html! { (row.owner) }),
+        (
+            if held { "Held since" } else { "Last granted" },
+            ago(row.acquired_at),
+        ),
+        (
+            if held {
+                "Lease ends"
+            } else {
+                "Lease ended, or would have"
+            },
+            html! { (moment(row.expire_at)) @if held { ", in " (length(row.expire_at - row.now)) } },
+        ),
+        ("Holds", html! { @if held { (row.reentrant_count) } }),
+        ("Waiting", waiting(row)),
+        ("Waited for until", given(row.wanted_until)),
+        ("Fence token", html! { (row.fence_token) }),
+        ("Largest token given", html! { (row.fence_ceiling) }),
+        ("The store's clock", moment(row.now)),
+    ];
+    html! {
+        dl {
+            @for (name, value) in facts.iter().filter(|(_, value)| !value.0.is_empty()) {
+                div { dt { (name) } dd { (value) } }
+            }
+        }
+    }
+}
+
+/// The record of the key's run, if there is one.
+async fn record(page: &Page, key: &str) -> Markup {
+    // The keys that begin with this one come after it.
+    let found = page.locks.records(RecordFilter::new().prefix(key).limit(1)).await;
+    match found {
+        Ok(found) => html! {
+            @if let Some(record) = found.iter().find(|record| page.short(record.key.as_str()) == key) {
+                h2 { "Run" }
+                (records::facts(record))
+            }
+        },
+        // Whoever runs nothing once needs neither the table nor rights on it.
+        Err(error) if is_without_records(&error) => html! {},
+        Err(error) => {
+            let failure = Failure::from(error);
+            html! { p role="alert" { "The record of its run cannot be read: " (failure.text()) } }
+        }
+    }
+}
+
+fn is_without_records(error: &LockError) -> bool {
+    let kinds = [
+        StoreErrorKind::Unsupported,
+        StoreErrorKind::Schema,
+        StoreErrorKind::Refused,
+    ];
+    matches!(error, LockError::Store { source, .. } if kinds.contains(&source.kind()))
+}

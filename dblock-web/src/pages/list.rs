@@ -1,0 +1,186 @@
+//! The list of keys. Held ones are ordered by how much they matter, all of them by key.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::response::Html;
+use dblock::{InspectFilter, Key, LockError, LockRow, RowPosition};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::{Failure, Place, live};
+use crate::Page;
+use crate::text::{address, foreign, length};
+
+/// Rows of a page.
+const ROWS: u32 = 50;
+
+/// What the address asks for. The last three are the position after which the list goes on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub(crate) struct Asked {
+    prefix: String,
+    /// `all`, or else what is held.
+    show: String,
+    rank: u8,
+    at: i64,
+    after: String,
+}
+
+impl Asked {
+    fn all(&self) -> bool {
+        self.show == "all"
+    }
+
+    fn filter(&self) -> InspectFilter {
+        let filter = InspectFilter::new().prefix(&self.prefix).limit(ROWS + 1);
+        let filter = if self.all() {
+            filter.include_free()
+        } else {
+            filter.urgent_first()
+        };
+        match Key::new(None, &self.after) {
+            Ok(key) => filter.after(RowPosition {
+                rank: self.rank,
+                acquired_at: self.at,
+                key,
+            }),
+            // The first page.
+            Err(_) => filter,
+        }
+    }
+
+    /// The address of the page behind `last`.
+    fn next(&self, last: &LockRow) -> String {
+        let RowPosition {
+            rank,
+            acquired_at,
+            key,
+        } = last.position();
+        let (rank, at) = (rank.to_string(), acquired_at.to_string());
+        let position = [("rank", &*rank), ("at", &*at), ("after", key.as_str())];
+        address("list", &[&self.first()[..], &position].concat())
+    }
+
+    fn first(&self) -> [(&str, &str); 2] {
+        [("prefix", &self.prefix), ("show", &self.show)]
+    }
+
+    fn events(&self) -> String {
+        let (rank, at) = (self.rank.to_string(), self.at.to_string());
+        let position = [("rank", &*rank), ("at", &*at), ("after", &*self.after)];
+        let position = if self.after.is_empty() { &[][..] } else { &position };
+        address("list-events", &[&self.first()[..], position].concat())
+    }
+}
+
+pub(crate) async fn show(
+    State(page): State<Arc<Page>>,
+    Query(asked): Query<Asked>,
+) -> Result<Html<String>, Failure> {
+    let (place, title) = if asked.all() {
+        (Place::All, html! { "All keys" })
+    } else {
+        (Place::Held, html! { "Held locks" })
+    };
+    let body = html! {
+        form role="search" action="list" {
+            label for="prefix" { "Keys that begin with" }
+            " " input #prefix name="prefix" type="search" value=(asked.prefix) maxlength="255" autocomplete="off" spellcheck="false";
+            @if asked.all() { input type="hidden" name="show" value="all"; }
+            " " button { "Show" }
+        }
+        (live(&asked.events(), &fragment(&page, &asked).await?))
+    };
+    Ok(page.whole(place, &title, &body))
+}
+
+pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {
+    let mut rows = page.locks.inspect(asked.filter()).await?;
+    let size = usize::try_from(ROWS).unwrap_or(usize::MAX);
+    let more = rows.len() > size;
+    rows.truncate(size);
+    let next = rows.last().filter(|_| more).map(|last| asked.next(last));
+    Ok(html! {
+        @if rows.is_empty() {
+            p { "There is " @if asked.all() { "no such key." } @else { "no such lock: nobody holds one." } }
+        } @else {
+            (table(page, asked.all(), &rows))
+        }
+        p.pages {
+            @if !asked.after.is_empty() { a href=(address("list", &asked.first())) { "First page" } " " }
+            @if let Some(next) = next { a href=(next) rel="next" { "Next page" } }
+        }
+    })
+}
+
+const COLUMNS: [&str; 7] = [
+    "Key",
+    "State",
+    "Held for",
+    "Lease left",
+    "Holder",
+    "Waiting",
+    "Fence token",
+];
+
+/// The roles are said because a table that is laid out in blocks, as on a phone, loses them.
+fn table(page: &Page, all: bool, rows: &[LockRow]) -> Markup {
+    let order = if all {
+        "Ordered by key."
+    } else {
+        "What somebody waits for comes first, then the longest held."
+    };
+    html! {
+        table role="table" {
+            caption { (order) }
+            thead role="rowgroup" {
+                tr role="row" { @for name in COLUMNS { th scope="col" role="columnheader" { (name) } } }
+            }
+            tbody role="rowgroup" { @for row in rows { (line(page, row)) } }
+        }
+    }
+}
+
+fn line(page: &Page, row: &LockRow) -> Markup {
+    let key = row.key.as_str();
+    let held = row.is_held();
+    let values = [
+        html! { span.state.(state(row)) { (state(row)) } },
+        html! { @if held { (length(row.now - row.acquired_at)) } },
+        html! { @if held { (length(row.expire_at - row.now)) } },
+        foreign(&row.holder),
+        waiting(row),
+        html! { (row.fence_token) },
+    ];
+    html! {
+        tr role="row" {
+            th scope="row" role="rowheader" {
+                a href=(address("key", &[("key", page.short(key))])) { (foreign(key)) }
+            }
+            @for (name, value) in COLUMNS[1..].iter().zip(values) {
+                td role="cell" data-name=(name) { (value) }
+            }
+        }
+    }
+}
+
+pub(super) fn state(row: &LockRow) -> &'static str {
+    match (row.is_held(), row.revoked, row.reentrant_count) {
+        (true, true, _) => "revoked",
+        (true, false, _) => "held",
+        (false, _, 0) => "free",
+        (false, ..) => "expired",
+    }
+}
+
+/// Who gets the lock next. The row names one process; others may wait behind it.
+pub(super) fn waiting(row: &LockRow) -> Markup {
+    html! {
+        @if let Some(next) = row.live_successor() {
+            (foreign(&next.holder)) " next, for " (length(row.now - next.since))
+        } @else if row.is_wanted() {
+            "somebody"
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The records of `run_once`: what ran, is running, or was interrupted. Results and errors may be secret, and are not shown.
+
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
+use axum::response::Html;
+use dblock::LockError;
+use dblock::store::{Record, RecordFilter, RecordState};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::{Failure, Place, live};
+use crate::Page;
+use crate::text::{address, foreign, length, moment};
+
+/// Records of a page. Whoever looks for others gives a longer prefix.
+const RECORDS: u32 = 200;
+
+const STATES: [RecordState; 3] = [
+    RecordState::Processing,
+    RecordState::Failed,
+    RecordState::Succeeded,
+];
+
+/// What the address asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub(crate) struct Asked {
+    prefix: String,
+    /// The word of a state, or any other for all of them.
+    state: String,
+}
+
+impl Asked {
+    fn wanted(&self) -> Option<RecordState> {
+        STATES.into_iter().find(|state| state.as_str() == self.state)
+    }
+}
+
+pub(crate) async fn show(
+    State(page): State<Arc<Page>>,
+    Query(asked): Query<Asked>,
+) -> Result<Html<String>, Failure> {
+    let events = address(
+        "records-events",
+        &[("prefix", &asked.prefix), ("state", &asked.state)],
+    );
+    let body = html! {
+        form role="search" action="records" {
+            label for="prefix" { "Keys that begin with" }
+            " " input #prefix name="prefix" type="search" value=(asked.prefix) maxlength="255" autocomplete="off" spellcheck="false";
+            " " label for="state" { "State" }
+            " " select #state name="state" {
+                option value="" { "any" }
+                @for state in STATES {
+                    option value=(state.as_str()) selected[asked.wanted() == Some(state)] { (state.as_str()) }
+                }
+            }
+            " " button { "Show" }
+        }
+        (live(&events, &fragment(&page, &asked).await?))
+    };
+    Ok(page.whole(Place::Records, &html! { "Runs that are remembered" }, &body))
+}
+
+pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {
+    let mut filter = RecordFilter::new().prefix(&asked.prefix).limit(RECORDS + 1);
+    if let Some(state) = asked.wanted() {
+        filter = filter.state(state);
+    }
+    let mut found = page.locks.records(filter).await?;
+    let size = usize::try_from(RECORDS).unwrap_or(usize::MAX);
+    let more = found.len() > size;
+    found.truncate(size);
+    Ok(html! {
+        @if found.is_empty() { p { "There is no such run." } } @else { (table(page, &found)) }
+        @if more { p { "There are more. Give more of the key." } }
+    })
+}
+
+const COLUMNS: [&str; 5] = ["Key", "State", "Began", "Attempts", "Holder"];
+
+fn table(page: &Page, records: &[Record]) -> Markup {
+    html! {
+        table role="table" {
+            caption { "Ordered by key. A run that is processing while nobody holds its lock has crashed." }
+            thead role="rowgroup" {
+                tr role="row" { @for name in COLUMNS { th scope="col" role="columnheader" { (name) } } }
+            }
+            tbody role="rowgroup" { @for record in records { (line(page, record)) } }
+        }
+    }
+}
+
+fn line(page: &Page, record: &Record) -> Markup {
+    let key = record.key.as_str();
+    let values = [
+        state(record),
+        html! { (length(record.now - record.started_at)) " ago" },
+        html! { (record.attempts) },
+        foreign(&record.holder),
+    ];
+    html! {
+        tr role="row" {
+            th scope="row" role="rowheader" {
+                a href=(address("key", &[("key", page.short(key))])) { (foreign(key)) }
+            }
+            @for (name, value) in COLUMNS[1..].iter().zip(values) {
+                td role="cell" data-name=(name) { (value) }
+            }
+        }
+    }
+}
+
+fn state(record: &Record) -> Markup {
+    html! {
+        span.state.(record.state.as_str()) { (record.state.as_str()) }
+        @if record.is_forgotten() { ", no longer remembered" }
+    }
+}
+
+/// All that is shown of one record.
+pub(super) fn facts(record: &Record) -> Markup {
+    let ended = record.state != RecordState::Processing;
+    html! {
+        dl {
+            div { dt { "State" } dd { (state(record)) } }
+            div { dt { "Attempts" } dd { (record.attempts) } }
+            div { dt { "Last attempt by" } dd { (foreign(&record.holder)) } }
+            div { dt { "Began" } dd { (moment(record.started_at)) } }
+            @if ended {
+                div { dt { "Ended" } dd { (moment(record.finished_at)) } }
+                div { dt { "Remembered until" } dd { (moment(record.keep_until)) } }
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Texts, lengths and addresses as the page shows them.
+
+use std::time::{Duration, SystemTime};
+
+use maud::{Markup, html};
+
+/// Text of others, such as a key. maud escapes markup. Control characters, and those that turn the direction of what
+/// follows, are shown by their numbers, so that no key looks like another one; `bdi` keeps right-to-left text to itself.
+pub(crate) fn foreign(text: &str) -> Markup {
+    html! { bdi { (printable(text)) } }
+}
+
+pub(crate) fn printable(text: &str) -> String {
+    let invisible = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    let shown = text.chars().map(|c| {
+        if invisible(c) {
+            c.escape_default().to_string()
+        } else {
+            c.to_string()
+        }
+    });
+    shown.collect()
+}
+
+/// The address of a page beside this one. Empty values are left out.
+pub(crate) fn address(page: &str, query: &[(&str, &str)]) -> String {
+    let given = query.iter().filter(|(_, value)| !value.is_empty());
+    let query = form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(given)
+        .finish();
+    if query.is_empty() {
+        return page.to_owned();
+    }
+    format!("{page}?{query}")
+}
+
+/// µs as a length of time: whole seconds.
+pub(crate) fn length(micros: i64) -> String {
+    let seconds = u64::try_from(micros / 1_000_000).unwrap_or(0);
+    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+}
+
+/// A moment on the store's clock.
+pub(crate) fn moment(micros: i64) -> Markup {
+    let since = Duration::from_micros(micros.try_into().unwrap_or(0));
+    let at = SystemTime::UNIX_EPOCH
+        .checked_add(since)
+        .unwrap_or(SystemTime::UNIX_EPOCH);
+    let exact = humantime::format_rfc3339_millis(at).to_string();
+    let shown = humantime::format_rfc3339_seconds(at)
+        .to_string()
+        .replace('T', " ")
+        .replace('Z', " UTC");
+    html! { time datetime=(exact) { (shown) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_text_is_markup_or_invisible() {
+        let shown = foreign("<script>a&\"\u{202e}\r\n\u{7f}é").into_string();
+        assert_eq!(
+            shown,
+            "<bdi>&lt;script&gt;a&amp;&quot;\\u{202e}\\r\\n\\u{7f}é</bdi>"
+        );
+    }
+
+    #[test]
+    fn addresses_are_encoded() {
+        assert_eq!(address("list", &[("prefix", "")]), "list");
+        assert_eq!(
+            address("key", &[("key", "a&b=\"ü\r"), ("x", "1")]),
+            "key?key=a%26b%3D%22%C3%BC%0D&x=1"
+        );
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!(length(-5), "0s");
+        assert_eq!(length(3_661_999_999), "1h 1m 1s");
+        assert_eq!(
+            moment(1_763_800_000_123_456).into_string(),
+            "<time datetime=\"2025-11-22T08:26:40.123Z\">2025-11-22 08:26:40 UTC</time>"
+        );
+    }
+}

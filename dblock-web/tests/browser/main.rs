@@ -1,0 +1,173 @@
+//! The page in a real browser, on locks in a real PostgreSQL.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod chromium;
+mod screenshots;
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::response::Html;
+use axum::routing::get;
+use chromium::Tab;
+use dblock::{LockManager, LockOptions};
+use dblock_tests::{Backend, Kind, own_server};
+use dblock_web::{Access, router};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+/// Runs its script wherever it is taken for markup.
+const HOSTILE: &str = "<img src=x onerror=\"window.hurt=1\"><script>window.hurt=1</script>'\"&amp;";
+
+/// A browser and a database; `None`, said loudly, when one of them is not there.
+async fn tab_and_rows() -> Option<(Tab, Backend)> {
+    let program = own_server::chromium()?;
+    let backend = Backend::new(Kind::Postgres).await?;
+    Some((Tab::open(&program).await, backend))
+}
+
+/// Serves an application on a port of its own. The address.
+pub(crate) async fn serve(app: Router) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    format!("http://{address}")
+}
+
+/// The page under a path of a service.
+async fn page(locks: &LockManager, access: Access) -> String {
+    let app = Router::new().nest("/admin/locks", router(locks.clone(), access));
+    format!("{}/admin/locks", serve(app).await)
+}
+
+/// Presses a button that sends a form without a token, from the page that is open.
+fn forge(action: &str) -> String {
+    format!(
+        "fetch({}, {{method: 'POST', body: new URLSearchParams({{token: ''}})}}).then((it) => it.status)",
+        json!(action)
+    )
+}
+
+#[tokio::test]
+async fn what_happens_to_a_lock_is_seen_without_a_reload() {
+    let Some((mut tab, backend)) = tab_and_rows().await else {
+        return;
+    };
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let page = page(&backend.manager().await, Access::read_only()).await;
+    tab.visit(&format!("{page}/list")).await;
+    tab.until_shown("nobody holds one").await;
+    tab.value("window.same = true").await;
+
+    let guard = locks.acquire(HOSTILE, LockOptions::new()).await.unwrap();
+    tab.until_shown(HOSTILE).await;
+    tab.until_shown(&guard.fence_token().to_string()).await;
+    tab.value("document.querySelector('tbody a').focus()").await;
+    let forever = LockOptions::new().wait_forever();
+    let waits = tokio::spawn(async move { other.acquire(HOSTILE, forever).await });
+    tab.until_shown(" next, for ").await;
+    let focused = tab
+        .value("document.activeElement.getAttribute('href').startsWith('key?')")
+        .await;
+    assert_eq!(focused, true, "the fragment that came has the focus");
+    guard.release().await.unwrap();
+    let passed_on = waits.await.unwrap().unwrap();
+    tab.until_shown(&passed_on.fence_token().to_string()).await;
+    passed_on.release().await.unwrap();
+    tab.until_shown("nobody holds one").await;
+    assert_eq!(tab.value("[window.same, window.hurt]").await, json!([true, null]));
+
+    tab.value("document.querySelector('#live button').click()").await;
+    tab.until_shown("Paused").await;
+    tab.assert_no_faults();
+    backend.clean_up().await;
+}
+
+#[tokio::test]
+async fn revoking_a_lock_ends_its_body_and_needs_no_javascript() {
+    let Some((mut tab, backend)) = tab_and_rows().await else {
+        return;
+    };
+    let locks = backend.manager().await;
+    let page = page(&backend.manager().await, Access::manage()).await;
+    let options = LockOptions::new().ttl(Duration::from_secs(2));
+    let holder = locks.clone();
+    let body = tokio::spawn(async move { holder.with(HOSTILE, options, std::future::pending::<()>()).await });
+    while !locks.is_locked(HOSTILE).await.unwrap() {
+        tokio::task::yield_now().await;
+    }
+    tab.call("Emulation.setScriptExecutionDisabled", json!({"value": true}))
+        .await;
+    tab.visit(&format!("{page}/list")).await;
+    tab.press("tbody a", "/key?").await;
+    tab.press(".actions a", "/confirm?").await;
+    assert_eq!(
+        tab.value("document.querySelector('strong').innerText").await,
+        HOSTILE
+    );
+    tab.press("form button", "done=revoked").await;
+    tab.until_shown("It is revoked").await;
+    let lost = body.await.unwrap().unwrap_err();
+    assert!(lost.is_lost(), "{lost}");
+    tab.assert_no_faults();
+    backend.clean_up().await;
+}
+
+#[tokio::test]
+async fn forged_requests_are_refused() {
+    let Some((mut tab, backend)) = tab_and_rows().await else {
+        return;
+    };
+    let locks = backend.manager().await;
+    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let read_only = page(&locks, Access::read_only()).await;
+    tab.visit(&format!("{read_only}/key?key=a")).await;
+    assert_eq!(tab.value("document.querySelector('.actions')").await, json!(null));
+    for action in ["revoke?key=a", "force-release?key=a"] {
+        assert_eq!(tab.value(&forge(action)).await, 403, "{action}");
+    }
+    let managed = page(&locks, Access::manage()).await;
+    tab.visit(&format!("{managed}/key?key=a")).await;
+    assert_eq!(tab.value(&forge("revoke?key=a")).await, 403, "without a token");
+
+    // Another page of the same host, which the browser sends this page's cookies to. It has seen a token.
+    tab.visit(&format!("{managed}/confirm?action=revoke&key=a")).await;
+    let token = tab.value("document.querySelector('[name=token]').value").await;
+    let form = format!(
+        "<form method=post action='{managed}/revoke?key=a'><input name=token value='{}'></form>\
+         <script>document.forms[0].submit()</script>",
+        token.as_str().unwrap()
+    );
+    let elsewhere = serve(Router::new().route("/", get(Html(form)))).await;
+    tab.call("Page.navigate", json!({"url": elsewhere})).await;
+    tab.until_shown("The form was not sent from this page").await;
+    let row = locks.get("a").await.unwrap().unwrap();
+    assert!(row.is_held() && !row.revoked);
+    guard.release().await.unwrap();
+    backend.clean_up().await;
+}
+
+#[tokio::test]
+async fn it_is_readable_on_a_phone_and_in_the_dark() {
+    let Some((mut tab, backend)) = tab_and_rows().await else {
+        return;
+    };
+    let locks = backend.manager().await;
+    let long = "order:".repeat(40);
+    let guard = locks.acquire(&long, LockOptions::new()).await.unwrap();
+    let page = page(&locks, Access::read_only()).await;
+    tab.resize(360, 740).await;
+    for address in ["list", "list?show=all", "records", &format!("key?key={long}")] {
+        tab.visit(&format!("{page}/{address}")).await;
+        let wide = tab.value("document.documentElement.scrollWidth").await;
+        assert!(wide.as_u64().unwrap() <= 360, "{address} is {wide} wide");
+    }
+    let back = "getComputedStyle(document.body).backgroundColor";
+    let light = tab.value(back).await;
+    tab.prefer("dark").await;
+    assert_ne!(tab.value(back).await, light);
+    tab.assert_no_faults();
+    guard.release().await.unwrap();
+    backend.clean_up().await;
+}
