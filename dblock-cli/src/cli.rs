@@ -1,11 +1,12 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::duration::{self, Wait};
 
@@ -96,6 +97,11 @@ pub(crate) enum Command {
     },
     /// Creates or upgrades the tables
     Migrate,
+    /// Shows what is remembered of runs, and decides about them
+    #[command(subcommand)]
+    Records(RecordsCommand),
+    /// Serves a page that shows locks
+    Serve(ServeArguments),
     /// Prints the completions of a shell
     Completions {
         /// The shell
@@ -167,6 +173,86 @@ pub(crate) struct WatchArguments {
     /// The most locks that may be held
     #[arg(long, default_value_t = 1_000, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..1_000_000))]
     pub(crate) limit: u32,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RecordsCommand {
+    /// Lists records, without their results
+    List(RecordsArguments),
+    /// Shows one record, with its result and error, which may be secret
+    Show {
+        /// The key
+        key: String,
+    },
+    /// Deletes the record of a run that succeeded or failed: the next call runs it again
+    Forget {
+        /// The key
+        key: String,
+        /// Does not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Decides about a run that crashed or failed
+    Resolve(ResolveArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecordsArguments {
+    /// Only keys that begin with this
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Only runs in this state
+    #[arg(long)]
+    pub(crate) state: Option<RunState>,
+    /// At most this many records
+    #[arg(long, default_value_t = 1_000, value_name = "RECORDS", value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    pub(crate) limit: u32,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum RunState {
+    /// Begun: it is running, or it has crashed
+    Processing,
+    /// Done, and not to be run again
+    Succeeded,
+    /// Failed: it may run again
+    Failed,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResolveArguments {
+    /// The key
+    pub(crate) key: String,
+    /// It had no effect: the next call runs it, as its first attempt
+    #[arg(long, required_unless_present = "succeeded", conflicts_with = "succeeded")]
+    pub(crate) run_again: bool,
+    /// It had its effect, and this is its result
+    #[arg(long, value_name = "JSON")]
+    pub(crate) succeeded: Option<String>,
+    /// For how long that is remembered
+    #[arg(long, default_value = "30d", value_parser = duration::parse, value_name = "DURATION")]
+    pub(crate) remember: Duration,
+    /// Does not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArguments {
+    /// The address and the port to listen on
+    #[arg(long, default_value = "127.0.0.1:7575", value_name = "ADDRESS:PORT")]
+    pub(crate) listen: SocketAddr,
+    /// What whoever reaches the page may do; must be given for an address that other hosts reach [default: read-only]
+    #[arg(long)]
+    pub(crate) access: Option<PageAccess>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PageAccess {
+    /// See keys and holders
+    ReadOnly,
+    /// Revoke and free locks, too
+    Manage,
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 mod doctor;
 mod list;
 mod operators;
+mod records;
 pub(crate) mod run;
+mod serve;
 mod shell;
 mod show;
 mod watch;
@@ -25,6 +27,8 @@ pub(crate) async fn execute(cli: Cli) -> Result<ExitCode, Failure> {
         Command::ForceRelease { key, yes } => operators::force_release(store, key, *yes).await?,
         Command::Purge { idle, yes } => operators::purge(store, *idle, *yes).await?,
         Command::Migrate => operators::migrate(store).await?,
+        Command::Records(command) => records::records(store, command).await?,
+        Command::Serve(arguments) => serve::serve(store, arguments).await?,
         Command::Completions { shell } => shell::completions(*shell)?,
         Command::Man { folder } => shell::man(folder.as_deref())?,
     };

@@ -82,7 +82,7 @@ pub(crate) async fn migrate(store: &StoreArguments) -> Result<Code, Failure> {
 }
 
 /// Asks a person. Where there is none, the answer must be among the arguments.
-fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
+pub(super) fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }

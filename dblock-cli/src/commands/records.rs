@@ -1,0 +1,250 @@
+//! `dblock records`: what `run_once` remembers.
+
+use std::time::Duration;
+
+use dblock::store::{Record, RecordFilter, RecordState};
+use dblock::{LockManager, Resolution};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::operators::confirm;
+use crate::cli::{RecordsArguments, RecordsCommand, ResolveArguments, RunState, StoreArguments};
+use crate::connect::{Missing, manager};
+use crate::duration::shown;
+use crate::failure::{Code, Failure};
+use crate::output::{self, block, printable, width};
+use crate::progress::during;
+use crate::row::time;
+
+/// The JSON of a record. Its fields are a promise: docs/cli.md lists them.
+#[derive(Debug, Serialize)]
+struct Row {
+    key: String,
+    state: &'static str,
+    attempts: u32,
+    /// Who made the last attempt.
+    holder: String,
+    fence_token: i64,
+    /// By the store's clock, in RFC 3339.
+    started_at: String,
+    /// `None` while it is processing.
+    finished_at: Option<String>,
+    remembered_until: Option<String>,
+}
+
+/// A record with what may be secret.
+#[derive(Debug, Serialize)]
+struct Whole {
+    #[serde(flatten)]
+    row: Row,
+    /// Somebody holds the lock of its key.
+    lock_held: bool,
+    result: Option<Value>,
+    error: Option<String>,
+}
+
+impl From<&Record> for Row {
+    fn from(record: &Record) -> Self {
+        let ended = record.state != RecordState::Processing;
+        Self {
+            key: record.key.as_str().to_owned(),
+            state: record.state.as_str(),
+            attempts: record.attempts,
+            holder: record.holder.clone(),
+            fence_token: record.fence_token,
+            started_at: time(record.started_at),
+            finished_at: ended.then(|| time(record.finished_at)),
+            remembered_until: ended.then(|| time(record.keep_until)),
+        }
+    }
+}
+
+impl From<RunState> for RecordState {
+    fn from(state: RunState) -> Self {
+        match state {
+            RunState::Processing => Self::Processing,
+            RunState::Succeeded => Self::Succeeded,
+            RunState::Failed => Self::Failed,
+        }
+    }
+}
+
+pub(crate) async fn records(store: &StoreArguments, command: &RecordsCommand) -> Result<Code, Failure> {
+    let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
+    match command {
+        RecordsCommand::List(arguments) => list(store, &locks, arguments).await,
+        RecordsCommand::Show { key } => show(store, &locks, key).await,
+        RecordsCommand::Forget { key, yes } => forget(store, &locks, key, *yes).await,
+        RecordsCommand::Resolve(arguments) => resolve(store, &locks, arguments).await,
+    }
+}
+
+async fn list(
+    store: &StoreArguments,
+    locks: &LockManager,
+    arguments: &RecordsArguments,
+) -> Result<Code, Failure> {
+    let mut filter = RecordFilter::new()
+        .prefix(&arguments.prefix)
+        .limit(arguments.limit + 1);
+    if let Some(state) = arguments.state {
+        filter = filter.state(state.into());
+    }
+    let mut found = during("asking the database", locks.records(filter)).await?;
+    let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
+    let truncated = found.len() > limit;
+    found.truncate(limit);
+    if store.json {
+        let rows: Vec<_> = found.iter().map(Row::from).collect();
+        output::json(&json!({"records": rows, "truncated": truncated}))?;
+    } else if !found.is_empty() {
+        let rows: Vec<_> = found.iter().map(columns).collect();
+        output::table(["KEY", "STATE", "BEGAN", "ATTEMPTS", "HOLDER"], &rows)?;
+    }
+    if truncated && !store.json {
+        output::told(&"dblock: there are more; --limit says how many to list, --prefix which");
+    }
+    Ok(Code::Done)
+}
+
+fn columns(record: &Record) -> [String; 5] {
+    let micros = record.now.saturating_sub(record.started_at);
+    let ago = Duration::from_micros(micros.try_into().unwrap_or(0));
+    [
+        printable(record.key.as_str()),
+        record.state.as_str().to_owned(),
+        format!("{} ago", shown(ago)),
+        record.attempts.to_string(),
+        printable(&record.holder),
+    ]
+}
+
+async fn show(store: &StoreArguments, locks: &LockManager, key: &str) -> Result<Code, Failure> {
+    let (found, lock_held) = during("asking the database", async {
+        let found = locks.record::<Value>(key).await?;
+        Ok::<_, Failure>((found, locks.is_locked(key).await?))
+    })
+    .await?;
+    let Some(found) = found else {
+        return Err(nothing(key));
+    };
+    let whole = Whole {
+        row: Row::from(&found.record),
+        lock_held,
+        result: found.result,
+        error: found.record.error,
+    };
+    if store.json {
+        output::json(&whole)?;
+    } else {
+        output::line(&text(&whole))?;
+    }
+    Ok(Code::Done)
+}
+
+fn text(whole: &Whole) -> String {
+    let row = &whole.row;
+    let state = match (row.state, whole.lock_held) {
+        ("processing", true) => "processing: it is running",
+        ("processing", false) => "processing, and nobody holds its lock: it crashed",
+        (state, _) => state,
+    };
+    let values = [
+        printable(&row.key),
+        state.to_owned(),
+        row.attempts.to_string(),
+        printable(&row.holder),
+        row.fence_token.to_string(),
+        row.started_at.clone(),
+        row.finished_at.clone().unwrap_or_default(),
+        row.remembered_until.clone().unwrap_or_default(),
+        whole
+            .result
+            .as_ref()
+            .map_or_else(String::new, |result| printable(&result.to_string())),
+        whole.error.as_deref().map_or_else(String::new, printable),
+    ];
+    let names = [
+        "key",
+        "state",
+        "attempts",
+        "last attempt by",
+        "fence token",
+        "began",
+        "ended",
+        "remembered until",
+        "result",
+        "error",
+    ];
+    block(names, &values, width())
+}
+
+async fn forget(store: &StoreArguments, locks: &LockManager, key: &str, yes: bool) -> Result<Code, Failure> {
+    let Some(record) = locks.record::<Value>(key).await?.map(|found| found.record) else {
+        return Err(nothing(key));
+    };
+    if record.state == RecordState::Processing {
+        let message = format!(
+            "the run {key:?} is processing, or crashed: wait for its end, or decide about it by `dblock records resolve`"
+        );
+        return Err(Failure::new(Code::No, message));
+    }
+    let question = format!(
+        "{key:?} {} (last attempt by {}). Forget that, so that the next call runs it again?",
+        record.state.as_str(),
+        printable(&record.holder),
+    );
+    confirm(&question, yes)?;
+    let forgotten = during("deleting the record", locks.forget(key)).await?;
+    answer(store, key, "forgotten", forgotten)
+}
+
+async fn resolve(
+    store: &StoreArguments,
+    locks: &LockManager,
+    arguments: &ResolveArguments,
+) -> Result<Code, Failure> {
+    let key = &arguments.key;
+    let (resolution, becomes) = match &arguments.succeeded {
+        None => (Resolution::RunAgain, "Let the next call run it again?"),
+        Some(json) => {
+            let value: Value = serde_json::from_str(json).map_err(|error| {
+                let message =
+                    format!("the result is not JSON: {error}; text needs quotes, as in '\"receipt 7\"'");
+                Failure::new(Code::Usage, message)
+            })?;
+            let succeeded = Resolution::succeeded(&value, arguments.remember)?;
+            (succeeded, "Record that it has succeeded with this result?")
+        }
+    };
+    let found = locks.record::<Value>(key).await?.map(|found| found.record);
+    let Some(record) = found.filter(|record| record.state != RecordState::Succeeded) else {
+        return answer(store, key, "resolved", false);
+    };
+    let question = format!(
+        "{key:?} is {} since {}, attempt {} by {}. {becomes}",
+        record.state.as_str(),
+        time(record.started_at),
+        record.attempts,
+        printable(&record.holder),
+    );
+    confirm(&question, arguments.yes)?;
+    let resolved = during("writing the record", locks.resolve(key, resolution)).await?;
+    answer(store, key, "resolved", resolved)
+}
+
+fn answer(store: &StoreArguments, key: &str, what: &str, done: bool) -> Result<Code, Failure> {
+    if store.json {
+        output::json(&json!({"key": key, what: done}))?;
+    } else if done {
+        output::line(&format!("{key:?} is {what}"))?;
+    } else {
+        output::line(&format!("{key:?} has no record of a run that crashed or failed"))?;
+    }
+    Ok(if done { Code::Done } else { Code::No })
+}
+
+fn nothing(key: &str) -> Failure {
+    let message = format!("nothing is remembered of {key:?}: it never ran, or its outcome is forgotten");
+    Failure::new(Code::No, message)
+}

@@ -1,0 +1,103 @@
+//! `dblock serve`: the page of `dblock-web`, alone.
+
+use std::net::IpAddr;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
+use dblock_web::Access;
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::cli::{PageAccess, ServeArguments, StoreArguments};
+use crate::connect::{Missing, manager};
+use crate::failure::{Code, Failure};
+use crate::output;
+use crate::progress::during;
+
+/// Runs until a signal ends it.
+pub(crate) async fn serve(store: &StoreArguments, arguments: &ServeArguments) -> Result<Code, Failure> {
+    let access = access(arguments)?;
+    let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
+    let failed = |error| {
+        Failure::new(
+            Code::Internal,
+            format!("cannot serve on {}: {error}", arguments.listen),
+        )
+    };
+    let listener = TcpListener::bind(arguments.listen).await.map_err(failed)?;
+    let url = format!("http://{}/", listener.local_addr().map_err(failed)?);
+    let mut app: Router = dblock_web::router(locks, access);
+    if arguments.listen.ip().is_loopback() {
+        app = app.layer(from_fn(by_this_host_only));
+    }
+    if store.json {
+        output::json(&json!({"url": url}))?;
+    } else {
+        output::line(&format!("the page is at {url}"))?;
+    }
+    axum::serve(listener, app).await.map_err(failed)?;
+    Ok(Code::Done)
+}
+
+/// The page asks for no password. On an address that other hosts reach, that must be meant.
+fn access(arguments: &ServeArguments) -> Result<Access, Failure> {
+    match arguments.access {
+        Some(PageAccess::Manage) => Ok(Access::manage()),
+        Some(PageAccess::ReadOnly) => Ok(Access::read_only()),
+        None if arguments.listen.ip().is_loopback() => Ok(Access::read_only()),
+        None => {
+            let message = format!(
+                "other hosts may reach {}, and the page asks nobody for a password: say by --access what all of them may \
+                 do, read-only or manage; or listen on 127.0.0.1 and put a server with a login before it",
+                arguments.listen
+            );
+            Err(Failure::new(Code::Usage, message))
+        }
+    }
+}
+
+/// A page elsewhere may have a name that leads to this host (DNS rebinding). A browser then takes our page for one of
+/// that site, whose scripts may read it. So the page is only for those who ask by an address, or for `localhost`.
+async fn by_this_host_only(request: Request, next: Next) -> Response {
+    if names_this_host(request.headers()) {
+        return next.run(request).await;
+    }
+    let message = "ask for this page by the address that `dblock serve` has named\n";
+    (StatusCode::FORBIDDEN, message).into_response()
+}
+
+fn names_this_host(headers: &HeaderMap) -> bool {
+    let asked = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let Some(Ok(asked)) = asked.map(str::parse::<Authority>) else {
+        return false;
+    };
+    let host = asked.host().trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_leads_here_is_not_enough() {
+        for (host, ours) in [
+            ("127.0.0.1:7575", true),
+            ("localhost:7575", true),
+            ("LocalHost", true),
+            ("[::1]:7575", true),
+            ("evil.example:7575", false),
+            ("127.0.0.1.evil.example", false),
+            ("localhost.evil.example", false),
+            ("", false),
+        ] {
+            let headers = HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
+            assert_eq!(names_this_host(&headers), ours, "{host}");
+        }
+        assert!(!names_this_host(&HeaderMap::new()));
+    }
+}

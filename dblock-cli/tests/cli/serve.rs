@@ -1,0 +1,59 @@
+//! `dblock serve`
+
+use std::process::Stdio;
+
+use dblock::LockOptions;
+use dblock_tests::{Backend, on_every_store};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+
+use crate::program::{dblock, said};
+
+on_every_store!(databases: the_page_is_served_to_this_host, other_hosts_need_a_word);
+
+/// What the page answers to a request with that `Host`.
+async fn asked(address: &str, request: &str, host: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request =
+        format!("{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+async fn the_page_is_served_to_this_host(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.acquire("order:42", LockOptions::new()).await.unwrap();
+    let mut child = dblock(&backend)
+        .args(["serve", "--listen", "127.0.0.1:0", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let told: Value = serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
+    let url = told["url"].as_str().unwrap();
+    let address = url.trim_start_matches("http://").trim_end_matches('/');
+
+    let list = asked(address, "GET /list", address).await;
+    assert!(
+        list.starts_with("HTTP/1.1 200 ") && list.contains("order:42"),
+        "{list}"
+    );
+    let rebound = asked(address, "GET /list", "evil.example").await;
+    assert!(
+        rebound.starts_with("HTTP/1.1 403 ") && !rebound.contains("order"),
+        "{rebound}"
+    );
+    let read_only = asked(address, "GET /confirm?action=revoke&key=order:42", address).await;
+    assert!(read_only.starts_with("HTTP/1.1 403 "), "{read_only}");
+    child.kill().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+async fn other_hosts_need_a_word(backend: Backend) {
+    let refused = said(dblock(&backend).args(["serve", "--listen", "0.0.0.0:0"])).await;
+    assert_eq!((refused.code, &*refused.out), (Some(64), ""), "{refused:?}");
+    assert!(refused.err.contains("--access"), "{refused:?}");
+}
