@@ -2,6 +2,7 @@
 
 mod acquire;
 mod default;
+mod lead;
 mod operators;
 mod several;
 #[cfg(feature = "sql")]

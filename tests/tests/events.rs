@@ -202,6 +202,31 @@ async fn an_outage_is_told_once() {
     assert_eq!(held().await, at_the_end);
 }
 
+/// Each outage during a campaign is told once, however long it takes, and so is each begin of a leader's term.
+#[tokio::test(start_paused = true)]
+async fn an_outage_during_a_campaign_is_told_once() {
+    let (events, store) = (Events::all(), FaultyStore::memory());
+    let (locks, other) = (store.manager(), store.other_process());
+    let guard = other.acquire("campaign", LockOptions::new()).await.unwrap();
+    let leads = locks.lead("campaign", LockOptions::new(), async |_| ());
+    let weather = async {
+        for times in 1..3 {
+            store.always(Kind::Acquire, Fault::Fail(StoreErrorKind::Unreachable));
+            sleep(Duration::from_mins(1)).await;
+            store.heal();
+            sleep(Duration::from_mins(1)).await;
+            assert_eq!(events.count_about("campaign", "the lock store fails"), times);
+        }
+        assert_eq!(events.count_about("campaign", "leading"), 0);
+        guard.release().await.unwrap();
+    };
+    let (led, ()) = tokio::join!(leads, weather);
+    led.unwrap();
+    events.expect("campaign", "the lock store fails", &["failing_for", "error"]);
+    events.expect("campaign", "leading", &["fence_token"]);
+    assert_eq!(events.count_about("campaign", "leading"), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pooler_is_in_the_log_once_and_waiters_poll() {
     const LONG: Duration = Duration::from_secs(30);

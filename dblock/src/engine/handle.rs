@@ -250,10 +250,19 @@ impl EngineHandle {
 
     pub(crate) async fn shutdown(&self, grace: Duration) {
         let (done, answer) = oneshot::channel();
-        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.stop_granting();
         self.send(Command::Shutdown { grace, done });
         // An engine that has ended has nothing left to shut down.
         let _ = answer.await;
+    }
+
+    /// Completes when no new outermost lock is granted any more.
+    pub(crate) async fn stopping(&self) {
+        // Told from here on, so a stop between the look and the await is not missed.
+        let told = self.shared.stops.notified();
+        if !self.shared.stopping.load(Ordering::Acquire) {
+            told.await;
+        }
     }
 
     /// A stopped engine drops the command, and with it the reply's sender. The caller sees that.

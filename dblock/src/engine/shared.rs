@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(super) wake: Notify,
     /// No new outermost lock is granted.
     pub(super) stopping: AtomicBool,
+    /// Wakes those who wait for `stopping`.
+    pub(super) stops: Notify,
     /// The engine has ended or is about to: nothing is granted.
     pub(super) stopped: AtomicBool,
     /// The driver is gone. Steps that come later end their machine themselves.
@@ -171,6 +173,7 @@ impl Shared {
             alive,
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
+            stops: Notify::new(),
             stopped: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             listening: AtomicBool::new(false),
@@ -189,6 +192,12 @@ impl Shared {
             last_cell: AtomicU64::new(0),
             store,
         }
+    }
+
+    /// From now on no new outermost lock is granted.
+    pub(super) fn stop_granting(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.stops.notify_waiters();
     }
 
     // ── Keys ─────────────────────────────────────────────────────────────────────────────────────────

@@ -204,7 +204,7 @@ impl Driver {
 impl Drop for Driver {
     /// However the engine ends, no body goes on with a lease that is not renewed, and no caller waits on.
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.stop_granting();
         self.shared.stopped.store(true, Ordering::Release);
         self.shared.ended.store(true, Ordering::Release);
         self.shared.each(|| Event::End);

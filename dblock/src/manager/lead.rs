@@ -1,0 +1,145 @@
+//! One leader among the nodes: a loop around a lock's body.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::LockManager;
+use crate::body;
+use crate::chain::Link;
+use crate::current::{CurrentLock, current};
+use crate::engine::Hold;
+use crate::error::LockError;
+use crate::options::{LockOptions, Wait};
+
+/// How often a campaign looks whether the store fails, so that an outage gets into the log.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The pause after a lost lease, in ms. Others may lead meanwhile, and a lease that is lost again and again does not spin.
+const PAUSE: std::ops::Range<u64> = 100..1_000;
+
+impl LockManager {
+    /// Runs `body` as long as this node leads: it waits for the lock on `key`, runs the body under it, and waits again
+    /// when the lease was lost. At most one of the nodes that call this leads at any time.
+    ///
+    /// | what happens | what the call does |
+    /// |---|---|
+    /// | the body returns | releases the lock, which passes it on to a node that waits, and returns the value |
+    /// | the lease is lost: store away, `revoke`, `force_release`, `max_hold` | drops the body at its next await, pauses for up to a second, and waits for the lock again |
+    /// | another node leads | waits, however long that takes |
+    /// | the store is away while it waits | goes on waiting, and says so once in the log |
+    /// | the manager is shut down | the body has the grace: [`shutting_down`](Self::shutting_down) tells it. Then as after a loss, and the call returns [`LockError::Shutdown`] |
+    ///
+    /// So the body steps down by returning. What it returns is the caller's, errors too: call `lead` again to
+    /// take part in the next campaign. After a process was killed, another one leads when the `ttl` is over.
+    ///
+    /// The body gets its lock: [`fence_token`](CurrentLock::fence_token) is larger than that of every former leader.
+    /// It begins anew with each lease. To other processes, [`get`](Self::get) says who leads (`holder`) and since when (`acquired_at`).
+    ///
+    /// With [`OnLost::Signal`](crate::OnLost::Signal) the body is not dropped: it must return soon after
+    /// [`lost`](CurrentLock::lost), and what it returns then is dropped.
+    ///
+    /// # Errors
+    /// - [`LockError::Invalid`] for a bad key or option, for a `wait`, and under another lock. A leader never ends by itself, so
+    ///   the other lock would be held for as long.
+    /// - [`LockError::Store`] for a failure that asking again does not cure, such as a missing table.
+    /// - [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the body first and then releases the lock in the background.
+    ///
+    /// # Panics
+    /// Only if the body does. The lock is released before.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::{LockManager, LockOptions};
+    ///
+    /// async fn work(fence_token: i64) { /* … */ }
+    ///
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let scheduler = locks.lead("scheduler", LockOptions::new(), async |leader| loop {
+    ///     tokio::select! {
+    ///         () = locks.shutting_down() => break,
+    ///         () = tokio::time::sleep(Duration::from_secs(60)) => work(leader.fence_token()).await,
+    ///     }
+    /// });
+    /// # let stop = async {
+    /// #     while !locks.is_locked("scheduler").await.unwrap() {}
+    /// #     locks.shutdown(Duration::from_secs(5)).await;
+    /// # };
+    /// # let scheduler = async { tokio::join!(scheduler, stop).0 };
+    /// scheduler.await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn lead<F: Future>(
+        &self,
+        key: impl AsRef<str>,
+        options: LockOptions,
+        mut body: impl FnMut(CurrentLock) -> F,
+    ) -> Result<F::Output, LockError> {
+        if let Wait::For(_) = options.wait {
+            return Err(LockError::invalid(
+                "`lead` takes no `wait`, because it waits until it leads; drop its future to stop waiting",
+            ));
+        }
+        if Link::current().is_some() {
+            return Err(LockError::invalid(
+                "`lead` is refused under another lock, which would be held for as long; call it in a task of its own",
+            ));
+        }
+        let options = options.wait_forever();
+        loop {
+            let campaign = async { Ok(vec![self.campaign(key.as_ref(), &options).await?]) };
+            let term = async {
+                let leader = current().expect("the body runs under its lock");
+                tracing::info!(key = %leader.key(), fence_token = leader.fence_token(), "leading");
+                body(leader).await
+            };
+            match body::run(campaign, term).await {
+                // The engine has said why. After a shutdown the next campaign is refused.
+                Err(LockError::Lost { .. }) => sleep(Duration::from_millis(fastrand::u64(PAUSE))).await,
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Waits for the lock, and says when the store fails meanwhile: once for each outage.
+    async fn campaign(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
+        let name = self.key(key)?;
+        let mut hold = pin!(self.hold(key, options));
+        let mut said = false;
+        loop {
+            if let Ok(held) = timeout(LOOK, &mut hold).await {
+                return held;
+            }
+            let health = self.health();
+            if let (Some(failing_for), false) = (health.failing_for, said) {
+                tracing::warn!(key = %name, ?failing_for, error = health.last_error,
+                    "the lock store fails; still waiting to lead");
+            }
+            said = health.failing_for.is_some();
+        }
+    }
+
+    /// Completes when [`shutdown`](Self::shutdown) was called on this manager or a clone of it. For bodies that would use up
+    /// the whole grace, such as that of [`lead`](Self::lead).
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::LockManager;
+    ///
+    /// let locks = LockManager::connect("memory:").await?;
+    /// tokio::join!(locks.shutdown(Duration::from_secs(5)), locks.shutting_down());
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn shutting_down(&self) {
+        self.shared.engine.stopping().await;
+    }
+}
