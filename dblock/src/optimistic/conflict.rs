@@ -14,7 +14,7 @@ use crate::store::StoreErrorKind;
 /// |---|---|
 /// | [`StaleVersion`](crate::optimistic::StaleVersion) | always |
 /// | `sqlx::Error`, PostgreSQL | `40001` serialization failure, `40P01` deadlock |
-/// | `sqlx::Error`, MySQL and MariaDB | 1213 deadlock, 1205 lock wait timeout, 1020 changed since the snapshot |
+/// | `sqlx::Error`, MySQL and MariaDB | 1213 deadlock, 1205 lock wait timeout, 1020 changed since the snapshot, 3101 refused by the replication group |
 /// | `sqlx::Error`, SQLite | `SQLITE_BUSY` with its snapshot kind, `SQLITE_LOCKED` |
 /// | [`LockError`] | a store error of the kind [`Conflict`](StoreErrorKind::Conflict), as `verify_in` and `release_in` give it when the database has ended the transaction |
 ///

@@ -19,13 +19,18 @@ on_every_store!(postgres: a_serialization_failure_is_run_again);
 on_every_store!(servers: a_deadlock_victim_is_run_again, a_fence_check_on_an_old_snapshot_is_run_again);
 on_every_store!(sqlite: a_snapshot_that_is_out_of_date_is_run_again, a_file_that_is_busy_is_run_again);
 
-mod a_lock_wait_that_ran_out_is_run_again {
+mod mysql {
+    use dblock_tests::Kind::MySql;
+    use dblock_tests::run::on;
+
     #[test]
-    fn mysql() {
-        dblock_tests::run::on(
-            dblock_tests::Kind::MySql,
-            super::a_lock_wait_that_ran_out_is_run_again,
-        );
+    fn a_lock_wait_that_ran_out_is_run_again() {
+        on(MySql, super::a_lock_wait_that_ran_out_is_run_again);
+    }
+
+    #[test]
+    fn a_commit_that_the_group_refused_is_run_again() {
+        on(MySql, super::a_commit_that_the_group_refused_is_run_again);
     }
 }
 
@@ -121,6 +126,28 @@ async fn a_deadlock_victim_is_run_again(backend: Backend) {
     assert_eq!(met.codes(), [code], "one is the victim, once");
     assert_eq!(stock.runs.count(), 3);
     assert_eq!((stock.row(1).await.0, stock.row(2).await.0), (991, 1009));
+    backend.execute(&format!("DROP TABLE {}", stock.table)).await;
+}
+
+/// No group is here. The statement fails with the number that a commit has there.
+async fn a_commit_that_the_group_refused_is_run_again(backend: Backend) {
+    let (stock, met) = (Stock::new(&backend).await, Met::default());
+    let Place::MySql(pool, _) = backend.place() else {
+        unreachable!("this store alone")
+    };
+    let result = retry(patient(), async || {
+        let mut tx = dblock::begin(pool).await?;
+        tx.execute(stock.sql("UPDATE {stock} SET amount = amount - 10 WHERE id = 1"))
+            .await?;
+        if stock.runs.begin() == 1 {
+            met.note(tx.execute("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 3101").await)?;
+        }
+        tx.commit().await?;
+        Ok::<_, StockError>(())
+    });
+    result.await.unwrap();
+    assert_eq!(met.codes(), ["HY000"]);
+    assert_eq!((stock.runs.count(), stock.row(1).await), (2, (990, 0)));
     backend.execute(&format!("DROP TABLE {}", stock.table)).await;
 }
 

@@ -17,6 +17,8 @@ pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 pub(super) const DEADLOCK: u16 = 1213;
 /// MariaDB with `innodb_snapshot_isolation`: the row changed since the transaction's snapshot.
 pub(super) const RECORD_CHANGED: u16 = 1020;
+/// The members of a replication group have refused the commit, because another node was faster.
+pub(super) const ROLLED_BACK_BY_THE_GROUP: u16 = 3101;
 /// The column exists already.
 pub(super) const DUPLICATE_COLUMN: u16 = 1060;
 /// The table does not exist.
@@ -58,7 +60,7 @@ pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
 pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
     matches!(
         number_of(answer),
-        Some(DEADLOCK | LOCK_WAIT_TIMEOUT | RECORD_CHANGED)
+        Some(DEADLOCK | LOCK_WAIT_TIMEOUT | RECORD_CHANGED | ROLLED_BACK_BY_THE_GROUP)
     )
 }
 
@@ -133,7 +135,13 @@ fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static st
             (Interrupted, "")
         }
         // The last two: max_statement_time (MariaDB) and max_execution_time (MySQL).
-        DUPLICATE_KEY | LOCK_WAIT_TIMEOUT | DEADLOCK | RECORD_CHANGED | 1969 | 3024 => (Conflict, ""),
+        DUPLICATE_KEY
+        | LOCK_WAIT_TIMEOUT
+        | DEADLOCK
+        | RECORD_CHANGED
+        | ROLLED_BACK_BY_THE_GROUP
+        | 1969
+        | 3024 => (Conflict, ""),
         _ => return None,
     })
 }
