@@ -18,7 +18,8 @@ pub enum OnCrash {
     /// [`LockManager::resolve`](crate::LockManager::resolve) says what happened.
     Stop,
     /// The body runs again, and that is safe: all its work is in the transaction that it gives to
-    /// [`Run::complete_in`](crate::Run::complete_in), of which a crash leaves nothing.
+    /// [`Run::complete_in`](crate::Run::complete_in), of which a crash leaves nothing. A body that returns `Ok` without
+    /// calling that fails with [`RunError::NotCompleted`](crate::RunError::NotCompleted).
     CompleteIn,
 }
 

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::codec::{self, Remembered};
 use super::decide::{Decision, decide, decide_inside};
-use super::options::RunOptions;
+use super::options::{OnCrash, RunOptions};
 use super::records::read;
 use crate::body::{self, Ended};
 use crate::engine::{EngineHandle, Hold, Lease};
@@ -418,7 +418,9 @@ impl<'m> OnceCall<'m> {
             let (lease, reason) = loss.unwrap_or_else(|| (run.0.lease.clone(), LostReason::Gone));
             Err(lease.lost(reason))
         };
+        let forgotten = !completing && self.options.on_crash == OnCrash::CompleteIn;
         match (written, returned) {
+            (Ok(Written::Yes), Some(Ok(_))) if forgotten => Err(self.refused(RunError::NotCompleted)),
             (Ok(Written::Yes), Some(returned)) if loss.is_none() || returned.is_ok() => Ok(returned),
             (Ok(Written::No(Some(record))), returned) if record.version() == succeeded => match returned {
                 Some(Ok(value)) => Ok(Ok(value)),

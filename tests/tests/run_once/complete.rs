@@ -13,7 +13,7 @@ on_every_store!(databases:
     a_transaction_that_is_not_committed_completes_nothing,
     a_body_that_fails_after_the_commit_has_succeeded,
     a_body_that_is_stopped_after_the_commit_has_succeeded,
-    a_body_that_needs_no_transaction_is_recorded_as_ever,
+    a_body_that_forgets_to_complete_is_told_and_not_repeated,
     a_value_that_is_too_large_is_refused_before_anything_is_written,
     completing_under_an_outer_lock_leaves_that_lock,
 );
@@ -189,13 +189,12 @@ async fn a_body_that_is_stopped_after_the_commit_has_succeeded(backend: Backend)
     drop_work(&backend).await;
 }
 
-async fn a_body_that_needs_no_transaction_is_recorded_as_ever(backend: Backend) {
+async fn a_body_that_forgets_to_complete_is_told_and_not_repeated(backend: Backend) {
     let locks = backend.manager().await;
     let effects = Effects::default();
-    assert_eq!(
-        pay(&locks, run(OnCrash::CompleteIn), &effects).await.unwrap(),
-        Once::Ran(1)
-    );
+    let told = reason(pay(&locks, run(OnCrash::CompleteIn), &effects).await);
+    assert!(matches!(told, RunError::NotCompleted), "{told:?}");
+    assert!(backend.the_row(KEY).await.is_free());
     assert_eq!(
         pay(&locks, run(OnCrash::CompleteIn), &effects).await.unwrap(),
         Once::Replayed(1)
@@ -255,8 +254,8 @@ async fn a_paused_attempt_cannot_complete(backend: Backend) {
         .renew(false)
         .on_lost(dblock::OnLost::Signal);
     let body = async |run: Run| {
-        let waits = crate::run(OnCrash::CompleteIn)
-            .lock(dblock::LockOptions::new().ttl(crate::LONG).wait(crate::LONG));
+        let waits =
+            crate::run(OnCrash::Retry).lock(dblock::LockOptions::new().ttl(crate::LONG).wait(crate::LONG));
         assert_eq!(pay(&other, waits, &effects).await?, Once::Ran(1));
         let mut transaction = Transaction::begin(&backend).await;
         work(&backend, &mut transaction, "a").await;

@@ -76,7 +76,7 @@ async fn a_dropped_call_is_a_crash(backend: Backend) {
         "{in_doubt:?}"
     );
     assert_eq!(
-        pay(&other, patient(OnCrash::CompleteIn), &effects).await.unwrap(),
+        pay(&other, patient(OnCrash::Retry), &effects).await.unwrap(),
         Once::Ran(1)
     );
 }
