@@ -77,7 +77,10 @@ impl From<FileStore> for StoreSource {
 impl Store for FileStore {
     fn capabilities(&self) -> Capabilities {
         // Its own thread, one call at a time, no fence check in SQL, and nobody is told of releases.
-        Capabilities::new("file")
+        let mut capabilities = Capabilities::new("file");
+        // Rows of unused keys stay in the file until somebody calls `purge`.
+        capabilities.purge = true;
+        capabilities
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {

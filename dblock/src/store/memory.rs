@@ -88,6 +88,7 @@ impl Store for MemoryStore {
             callers_runtime: true,
             concurrency: 3,
             immediate: true,
+            purge: true,
             ..Capabilities::new("memory")
         }
     }

@@ -177,7 +177,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// all lie `idle` or more before now. After a purge the next grant of the key is a first one, whose token
     /// is the clock. That is why the ceiling must be in the past.
     ///
-    /// A store that keeps no row of a free key has nothing to do, which is the default.
+    /// A store that drops unused rows by itself has nothing to do, which is the default. Others set
+    /// [`Capabilities::purge`].
     fn purge<'a>(
         &'a self,
         idle: Duration,
@@ -232,10 +233,13 @@ pub struct Capabilities {
     /// [`Store::apply`] never waits: its future is ready at the first poll. The engine then carries out requests in
     /// the thread that makes them.
     pub immediate: bool,
+    /// The rows of keys that nobody uses stay until [`Store::purge`] deletes them. Without it the store drops them by
+    /// itself, no earlier than a purge may, and [`Store::purge`] does nothing.
+    pub purge: bool,
 }
 
 impl Capabilities {
-    /// Capabilities of a store called `name`: own thread, no fence check, one call at a time, no wake-ups.
+    /// Capabilities of a store called `name`: own thread, no fence check, one call at a time, no wake-ups, no purge.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -244,6 +248,7 @@ impl Capabilities {
             concurrency: 1,
             wake_ups: false,
             immediate: false,
+            purge: false,
         }
     }
 }

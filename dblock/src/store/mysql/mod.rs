@@ -154,6 +154,7 @@ impl Store for MySqlStore {
         Capabilities {
             verify_in: true,
             concurrency: CONCURRENT_BATCHES,
+            purge: true,
             ..Capabilities::new("mysql")
         }
     }

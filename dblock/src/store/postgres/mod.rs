@@ -152,6 +152,7 @@ impl Store for PostgresStore {
             verify_in: true,
             concurrency: 3,
             wake_ups: true,
+            purge: true,
             ..Capabilities::new("postgres")
         }
     }

@@ -83,6 +83,7 @@ impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             verify_in: true,
+            purge: true,
             ..Capabilities::new("sqlite")
         }
     }
