@@ -29,7 +29,7 @@ pub(crate) struct Urls {
     #[arg(long, env = "DBLOCK_TEST_MYSQL_URL", hide_env_values = true)]
     pub(crate) mysql: Option<String>,
     /// A Redis server.
-    #[arg(long, env = "DBLOCK_BENCH_REDIS_URL", hide_env_values = true)]
+    #[arg(long, env = "DBLOCK_TEST_REDIS_URL", hide_env_values = true)]
     pub(crate) redis: Option<String>,
 }
 

@@ -34,7 +34,7 @@ pub enum Kind {
     Postgres,
     /// MariaDB, or MySQL.
     MySql,
-    /// For libraries that dblock is measured beside.
+    /// Redis.
     Redis,
 }
 
@@ -45,7 +45,8 @@ pub enum Purpose {
     Tests,
     /// Also counts what a PostgreSQL server is asked, where it can.
     Benches,
-    /// The server's own defaults. The torture starts its server itself.
+    /// The server's own defaults, and Redis with each write on the disk before it is answered, as its defaults are not. The
+    /// torture starts its server itself.
     Torture,
 }
 
@@ -53,8 +54,7 @@ impl Purpose {
     /// The servers that are started.
     pub fn kinds(self) -> &'static [Kind] {
         match self {
-            Self::Tests => &[Kind::Postgres, Kind::MySql],
-            Self::Benches => &[Kind::Postgres, Kind::MySql, Kind::Redis],
+            Self::Tests | Self::Benches => &[Kind::Postgres, Kind::MySql, Kind::Redis],
             Self::Torture => &[],
         }
     }
@@ -81,7 +81,7 @@ impl Kind {
         match self {
             Self::Postgres => "DBLOCK_TEST_POSTGRES_URL",
             Self::MySql => "DBLOCK_TEST_MYSQL_URL",
-            Self::Redis => "DBLOCK_BENCH_REDIS_URL",
+            Self::Redis => "DBLOCK_TEST_REDIS_URL",
         }
     }
 
@@ -161,7 +161,7 @@ impl Programs {
         let server = match (kind, &self.postgres, &self.mysql, &self.redis) {
             (Kind::Postgres, Some(programs), ..) => programs.start(top, password, purpose).await?,
             (Kind::MySql, _, Some(programs), _) => programs.start(top, password, purpose).await?,
-            (Kind::Redis, .., Some(programs)) => programs.start(top, password).await?,
+            (Kind::Redis, .., Some(programs)) => programs.start(top, password, purpose).await?,
             _ => return Ok(None),
         };
         Ok(Some(server))
@@ -315,6 +315,7 @@ mod tests {
             [
                 "postgresql",
                 "mariadb-server",
+                "redis-server",
                 "pgbouncer",
                 "prometheus",
                 "chromium"

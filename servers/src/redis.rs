@@ -1,14 +1,14 @@
-//! A throw-away Redis with its default settings, persistence included.
+//! A throw-away Redis.
 
 use std::path::PathBuf;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::Server;
 use crate::account::Account;
 use crate::launch::{Launch, Probe};
 use crate::programs::{self, Version};
+use crate::{Purpose, Server};
 
 /// The server's and the client's program.
 #[derive(Debug)]
@@ -31,12 +31,18 @@ impl Programs {
     }
 
     /// Starts a server with its files in `top`.
-    pub(crate) async fn start(&self, top: TempDir, password: &str) -> anyhow::Result<Server> {
+    pub(crate) async fn start(
+        &self,
+        top: TempDir,
+        password: &str,
+        purpose: Purpose,
+    ) -> anyhow::Result<Server> {
         let account = Account::for_server("redis")?;
         let folder = account.folder(top.path(), "redis")?;
         let settings = folder.join("settings");
         // In a file, because the arguments of a process are for everyone to read.
-        account.write(&settings, &format!("requirepass {password}\n"))?;
+        let written = format!("requirepass {password}\n{}", persistence(purpose));
+        account.write(&settings, &written)?;
         let server = self.server.clone();
         let (client, client_folder, secret) = (self.client.clone(), folder.clone(), password.to_owned());
         let launch = Launch {
@@ -63,6 +69,16 @@ impl Programs {
             format!("redis://:{password}@127.0.0.1:{port}")
         })
         .await
+    }
+}
+
+/// What it does for a crash. Its default are snapshots now and then.
+fn persistence(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Tests => "save \"\"\n",
+        Purpose::Benches => "",
+        // The torture uses its connections up.
+        Purpose::Torture => "appendonly yes\nappendfsync always\nmaxclients 100\n",
     }
 }
 

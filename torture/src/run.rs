@@ -19,7 +19,7 @@ use crate::inject::Injector;
 use crate::report::{self, Progress};
 use crate::resource::Resource;
 use crate::schedule::{self, Planned, Stage};
-use crate::target::{StoreKind, Target};
+use crate::target::{self, StoreKind, Target};
 use crate::worker::{LONGEST_TTL, key_names};
 
 /// The last part of a run, without faults: everything must be well again in it.
@@ -143,13 +143,15 @@ fn keep_in(folder: &Path, keep: &Path) -> anyhow::Result<PathBuf> {
 async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow::Result<()> {
     let seats = usize::try_from(arguments.processes)?;
     let target = Target::start(arguments.store, seats, folder).await?;
-    let bank = Bank::at(target.url(), TIMEOUT)?;
-    let locks = LockManager::builder(bank.source())
+    let (source, bank) = target::source(target.url(), TIMEOUT)?;
+    let locks = LockManager::builder(source)
         .namespace("torture")
         .auto_migrate(true)
         .build()
         .await?;
-    bank.open().await?;
+    if let Some(bank) = &bank {
+        bank.open().await?;
+    }
     let journal = Journal::create(&folder.join(RUNNER))?;
     let resource = Resource::listen(Journal::create(&folder.join(RESOURCE))?).await?;
     // The host's clock is SQLite's.
@@ -200,7 +202,7 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
         injure(&injector, plan, &progress).await?;
         crew.dismiss().await?;
         sleep(QUIET).await;
-        take_stock(&locks, &bank, &journal).await
+        take_stock(&locks, bank.as_ref(), &journal).await
     };
     tokio::select! {
         ended = acts => ended?,
@@ -231,13 +233,15 @@ async fn injure(injector: &Injector<'_>, plan: Vec<Planned>, progress: &Progress
 }
 
 /// The state that is left when every process has ended.
-async fn take_stock(locks: &LockManager, bank: &Bank, journal: &Journal) -> anyhow::Result<()> {
+async fn take_stock(locks: &LockManager, bank: Option<&Bank>, journal: &Journal) -> anyhow::Result<()> {
     let held = locks.inspect(InspectFilter::new()).await?;
     journal.write(Event::Quiet {
         held: held_rows(held),
     });
-    let (accounts, transfers) = bank.close().await?;
-    journal.write(Event::Bank { accounts, transfers });
+    if let Some(bank) = bank {
+        let (accounts, transfers) = bank.close().await?;
+        journal.write(Event::Bank { accounts, transfers });
+    }
     Ok(())
 }
 

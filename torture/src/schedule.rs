@@ -79,11 +79,13 @@ fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
         (4, |rng, stage| Fault::Revoke {
             key: rng.usize(..stage.keys),
         }),
-        (4, |rng, stage| Fault::ExhaustPool {
+    ];
+    if stage.store != StoreKind::Redis {
+        weights.push((4, |rng, stage| Fault::ExhaustPool {
             seat: seat(rng, stage),
             ms: rng.u32(300..3_000),
-        }),
-    ];
+        }));
+    }
     if stage.store == StoreKind::Sqlite {
         weights.push((8, |rng, _| Fault::LockFile {
             ms: if rng.u8(..4) == 0 {
@@ -207,6 +209,7 @@ mod tests {
             (StoreKind::Postgres, 19),
             (StoreKind::Mysql, 19),
             (StoreKind::Sqlite, 6),
+            (StoreKind::Redis, 18),
         ] {
             let plan = plan(1, &stage(store), MINUTES);
             assert!(plan.len() > 1_500, "{store:?}: {}", plan.len());

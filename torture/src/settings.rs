@@ -18,7 +18,7 @@ impl Settings {
     pub(crate) fn of_seat(seat: usize, store: StoreKind, hand_over: bool) -> Self {
         Self {
             hand_over: hand_over && seat % 4 != 1,
-            listens: store != StoreKind::Postgres || seat % 4 != 2,
+            listens: !matches!(store, StoreKind::Postgres | StoreKind::Redis) || seat % 4 != 2,
         }
     }
 
@@ -43,10 +43,12 @@ mod tests {
             let names = (0..4).map(|seat| Settings::of_seat(seat, store, hand_over).name());
             names.collect::<Vec<_>>()
         };
-        assert_eq!(
-            names(StoreKind::Postgres, true),
-            ["ordinary", "without local hand-over", "cannot listen", "ordinary"]
-        );
+        for store in [StoreKind::Postgres, StoreKind::Redis] {
+            assert_eq!(
+                names(store, true),
+                ["ordinary", "without local hand-over", "cannot listen", "ordinary"]
+            );
+        }
         assert_eq!(
             names(StoreKind::Sqlite, true),
             ["ordinary", "without local hand-over", "ordinary", "ordinary"]

@@ -2,12 +2,16 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
+use dblock::StoreSource;
+use dblock_redis::RedisStore;
 use dblock_servers::{Kind, Purpose, Server};
 use dblock_tests::proxy::Proxy;
 use tokio::sync::Mutex;
 
+use crate::bank::Bank;
 use crate::settings::Settings;
 
 /// The stores that can be tortured.
@@ -20,17 +24,21 @@ pub(crate) enum StoreKind {
     Mysql,
     /// A SQLite file.
     Sqlite,
+    /// Redis, with each write on the disk before it is answered.
+    #[value(alias = "valkey")]
+    Redis,
 }
 
 impl StoreKind {
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 3] = [Self::Postgres, Self::Mysql, Self::Sqlite];
+    pub(crate) const ALL: [Self; 4] = [Self::Postgres, Self::Mysql, Self::Sqlite, Self::Redis];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
             Self::Mysql => "mysql",
             Self::Sqlite => "sqlite",
+            Self::Redis => "redis",
         }
     }
 }
@@ -51,6 +59,7 @@ impl Target {
         let kind = match store {
             StoreKind::Postgres => Kind::Postgres,
             StoreKind::Mysql => Kind::MySql,
+            StoreKind::Redis => Kind::Redis,
             StoreKind::Sqlite => {
                 return Ok(Self {
                     store,
@@ -68,7 +77,8 @@ impl Target {
             if !Settings::of_seat(seat, store, true).listens {
                 // Like a pooler that lends sessions: everything goes through but this.
                 proxy.refuse(Box::new(|bytes| {
-                    bytes.windows(7).any(|window| window == b"LISTEN ")
+                    let listens = |window: &[u8]| window == b"LISTEN " || window == b"SCRIBE\r";
+                    bytes.windows(7).any(listens)
                 }));
             }
         }
@@ -95,9 +105,18 @@ impl Target {
     }
 }
 
+/// What managers are built from at a URL, and the bank in the same database; none where it keeps nothing but locks.
+pub(crate) fn source(url: &str, timeout: Duration) -> anyhow::Result<(StoreSource, Option<Bank>)> {
+    if url.starts_with("redis:") {
+        return Ok((RedisStore::new(url)?.into(), None));
+    }
+    let bank = Bank::at(url, timeout)?;
+    Ok((bank.source(), Some(bank)))
+}
+
 /// Host and port of a URL.
 fn address(url: &str) -> anyhow::Result<SocketAddr> {
     let (_, rest) = url.split_once('@').context("the URL names a user")?;
-    let (address, _) = rest.split_once('/').context("the URL names a database")?;
+    let address = rest.split('/').next().unwrap_or_default();
     address.parse().context("the URL names an address")
 }

@@ -18,10 +18,11 @@ use crate::steps::{STORES, target_folder};
 const OURS: &str = "dblock";
 
 /// In the order in which they depend on each other.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "dblock-macros",
     "dblock",
     "dblock-conformance",
+    "dblock-redis",
     "dblock-tokio-postgres",
     "dblock-sea-orm",
     "dblock-diesel-async",

@@ -45,16 +45,18 @@ enum Store {
     Postgres,
     Mysql,
     Sqlite,
+    Redis,
 }
 
 impl Store {
-    const ALL: [Self; 3] = [Self::Postgres, Self::Mysql, Self::Sqlite];
+    const ALL: [Self; 4] = [Self::Postgres, Self::Mysql, Self::Sqlite, Self::Redis];
 
     fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
             Self::Mysql => "mysql",
             Self::Sqlite => "sqlite",
+            Self::Redis => "redis",
         }
     }
 
@@ -63,6 +65,7 @@ impl Store {
         match self {
             Self::Postgres => Some(Kind::Postgres),
             Self::Mysql => Some(Kind::MySql),
+            Self::Redis => Some(Kind::Redis),
             Self::Sqlite => None,
         }
     }

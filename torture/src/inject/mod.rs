@@ -3,6 +3,7 @@
 
 mod network;
 mod operator;
+mod redis;
 mod server;
 
 use std::time::Duration;

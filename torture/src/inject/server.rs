@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::{Connection as _, MySqlConnection, PgConnection, SqliteConnection};
 use tokio::time::{sleep, timeout};
 
-use super::{Injector, millis};
+use super::{Injector, millis, redis};
 use crate::fault::Fault;
 use crate::target::StoreKind;
 
@@ -47,7 +47,10 @@ impl Injector<'_> {
     /// Lets no commit end for so long. The statements are carried out, their rows are locked, and nobody hears of
     /// them: what a slow disk does, or a standby that a commit waits for.
     async fn hold_commits(&self, length: Duration) -> anyhow::Result<()> {
-        if self.target.store == StoreKind::Postgres {
+        if self.target.store == StoreKind::Redis {
+            redis::hold_writes(self.target.url(), length).await?;
+            sleep(length).await;
+        } else if self.target.store == StoreKind::Postgres {
             let mut admin = PgConnection::connect(self.target.url()).await?;
             wait_for_standby(&mut admin, "nobody").await?;
             sleep(length).await;
@@ -66,15 +69,18 @@ impl Injector<'_> {
     }
 
     /// Ends sessions, and says how many.
-    async fn terminate(&self, all: bool) -> sqlx::Result<usize> {
+    async fn terminate(&self, all: bool) -> anyhow::Result<usize> {
         let limit = if all { 1_000 } else { 1 };
+        if self.target.store == StoreKind::Redis {
+            return redis::terminate(self.target.url(), limit).await;
+        }
         if self.target.store == StoreKind::Postgres {
             let mut admin = PgConnection::connect(self.target.url()).await?;
             let ended: Vec<bool> = sqlx::query_scalar(
                 "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE \
                  pid <> pg_backend_pid() AND backend_type = 'client backend' ORDER BY random() LIMIT $1) AS chosen",
             )
-            .bind(i64::from(limit))
+            .bind(i64::try_from(limit)?)
             .fetch_all(&mut admin)
             .await?;
             admin.close().await?;
@@ -85,7 +91,7 @@ impl Injector<'_> {
             "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE id <> CONNECTION_ID() \
              AND command <> 'Daemon' ORDER BY RAND() LIMIT ?",
         )
-        .bind(limit)
+        .bind(u32::try_from(limit)?)
         .fetch_all(&mut admin)
         .await?;
         let mut ended = 0;
@@ -100,10 +106,10 @@ impl Injector<'_> {
 
     /// Opens connections until the server refuses more, and keeps them for so long.
     async fn exhaust_server(&self, length: Duration) -> bool {
-        if self.target.store == StoreKind::Postgres {
-            exhaust::<PgConnection>(self.target.url(), length).await
-        } else {
-            exhaust::<MySqlConnection>(self.target.url(), length).await
+        match self.target.store {
+            StoreKind::Redis => redis::exhaust(self.target.url(), TOO_MANY, length).await,
+            StoreKind::Postgres => exhaust::<PgConnection>(self.target.url(), length).await,
+            _ => exhaust::<MySqlConnection>(self.target.url(), length).await,
         }
     }
 

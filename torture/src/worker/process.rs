@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use super::Worker;
 use super::keys::KEYS;
 use super::section::Planned;
-use crate::bank::Bank;
 use crate::history::{Event, now};
 use crate::resource::ResourceClient;
 use crate::seat::Life;
+use crate::target;
 
 /// How often the watch looks, and how late it must be for a stall.
 const LOOK: Duration = Duration::from_millis(20);
@@ -78,9 +78,9 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         seat: arguments.seat,
         life: arguments.life,
     };
-    let bank = Bank::at(&arguments.url, TIMEOUT)?;
+    let (source, bank) = target::source(&arguments.url, TIMEOUT)?;
     // The server may be down at this moment.
-    let locks = LockManager::builder(bank.source())
+    let locks = LockManager::builder(source)
         .namespace("torture")
         .hand_over(arguments.hand_over)
         .start()?;
@@ -90,7 +90,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         locks.clone(),
         &arguments.folder,
         resource,
-        Some(bank.clone()),
+        bank.clone(),
         KEYS,
     )?;
 
@@ -100,10 +100,9 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
     let commands = async {
         while let Some(order) = orders.recv().await {
             let Order::Exhaust(length) = order;
-            tokio::spawn({
-                let bank = bank.clone();
-                async move { bank.exhaust(length).await }
-            });
+            if let Some(bank) = bank.clone() {
+                tokio::spawn(async move { bank.exhaust(length).await });
+            }
         }
         stop.cancel();
     };

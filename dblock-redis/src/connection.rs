@@ -1,0 +1,203 @@
+//! The store's connection, opened when it is needed.
+//!
+//! One connection carries everything, because the server carries out one request at a time anyway. The `redis` crate keeps
+//! requests and answers in order on it, and a request whose caller has gone loses its answer only. Neither reconnecting
+//! nor retrying is left to that crate: nothing may send an acquire twice.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dblock::store::{StoreError, StoreErrorKind};
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, Client, RedisResult, Script, ScriptInvocation, Value};
+use tokio::time::{Instant, timeout};
+
+use crate::{error, server};
+
+/// Time limit for opening a connection. It is shorter than the engine waits for an acquire, so that a server that drops
+/// packets is known to be unreachable, with nothing sent.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A connection that was unused for this long is pinged first: a firewall may have dropped it, or the server restarted.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Time limit of the ping: an extend must have time left for a new connection, even with the shortest ttl.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
+
+/// The way to the server, and the open connection if there is one.
+pub(crate) struct Server {
+    client: Client,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    connection: Option<(MultiplexedConnection, Instant)>,
+    /// Counts the connections, to tell the open one from those before it.
+    number: u64,
+    closed: bool,
+}
+
+impl Server {
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            client,
+            open: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn database(&self) -> i64 {
+        self.client.get_connection_info().redis_settings().db()
+    }
+
+    /// Carries out a script once. One that the server does not know is loaded first; then nothing was carried out.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        fill: impl FnOnce(&mut ScriptInvocation<'_>),
+    ) -> Result<Value, StoreError> {
+        let mut invocation = script.prepare_invoke();
+        fill(&mut invocation);
+        let mut lent = self.take().await?;
+        let answer = invocation.invoke_async(&mut lent.connection).await;
+        lent.finish(answer)
+    }
+
+    /// Sends one command.
+    pub(crate) async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, StoreError> {
+        let mut lent = self.take().await?;
+        let answer = command.query_async(&mut lent.connection).await;
+        lent.finish(answer)
+    }
+
+    /// A connection for listening alone.
+    pub(crate) async fn listener(&self) -> Result<PubSub, StoreError> {
+        in_time(self.client.get_async_pubsub()).await
+    }
+
+    /// Takes no more work and closes the connection when those who use it are done.
+    pub(crate) fn close(&self) {
+        let mut open = self.open();
+        open.connection = None;
+        open.closed = true;
+    }
+
+    async fn take(&self) -> Result<Lent<'_>, StoreError> {
+        let found = {
+            let mut open = self.open();
+            if open.closed {
+                return Err(StoreError::new(StoreErrorKind::Other, "the lock store is closed"));
+            }
+            let number = open.number;
+            open.connection.as_mut().map(|(connection, used)| {
+                let idle = std::mem::replace(used, Instant::now()).elapsed();
+                (self.lend(connection.clone(), number), idle)
+            })
+        };
+        // One that is not alive is forgotten when it is dropped.
+        if let Some((mut lent, idle)) = found
+            && (idle < IDLE || lent.is_alive().await)
+        {
+            return Ok(lent);
+        }
+        let connection = self.connect().await?;
+        let mut open = self.open();
+        open.number += 1;
+        if !open.closed {
+            open.connection = Some((connection.clone(), Instant::now()));
+        }
+        Ok(self.lend(connection, open.number))
+    }
+
+    /// A new connection to a server that can keep locks. Several callers may open one each at the same time: the last is
+    /// kept, so that nobody waits for another one's attempt.
+    async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+        // The engine has time limits of its own.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let opened = in_time(async {
+            let mut connection = self
+                .client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await?;
+            let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
+            Ok((connection, info))
+        });
+        let (connection, info) = opened.await?;
+        server::check(&server::Info::read(&info))?;
+        Ok(connection)
+    }
+
+    fn lend(&self, connection: MultiplexedConnection, number: u64) -> Lent<'_> {
+        Lent {
+            connection,
+            number,
+            answered: false,
+            home: self,
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn in_time<T>(opening: impl Future<Output = RedisResult<T>>) -> Result<T, StoreError> {
+    match timeout(CONNECT_TIMEOUT, opening).await {
+        Ok(opened) => opened.map_err(error::of_connect),
+        Err(_) => Err(StoreError::new(
+            StoreErrorKind::Unreachable,
+            format!("the Redis server did not accept a connection within {CONNECT_TIMEOUT:?}"),
+        )),
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.client.get_connection_info().addr();
+        f.debug_struct("Server")
+            .field("address", &address.to_string())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The connection in use. If it is dropped before an answer arrived, nobody uses it any more: what is behind a request
+/// that is not answered would not be answered either.
+struct Lent<'a> {
+    connection: MultiplexedConnection,
+    number: u64,
+    answered: bool,
+    home: &'a Server,
+}
+
+impl Lent<'_> {
+    async fn is_alive(&mut self) -> bool {
+        let ping = redis::cmd("PING");
+        let answer = timeout(SIGN_OF_LIFE, ping.exec_async(&mut self.connection)).await;
+        matches!(answer, Ok(Ok(())))
+    }
+
+    fn finish<T>(mut self, answer: RedisResult<T>) -> Result<T, StoreError> {
+        let answer = answer.map_err(error::of_call);
+        self.answered = match &answer {
+            Ok(_) => true,
+            // After a fail-over a new connection may find the primary.
+            Err(error) => !matches!(
+                error.kind(),
+                StoreErrorKind::Interrupted | StoreErrorKind::Unreachable
+            ),
+        };
+        answer
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let mut open = self.home.open();
+        if !self.answered && open.number == self.number {
+            open.connection = None;
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Rows, as operators see and change them.
+
+use std::collections::BTreeSet;
+
+use dblock::store::{StoreError, StoreErrorKind};
+use dblock::{InspectFilter, Key, LockRow};
+use redis::Value;
+
+use crate::RedisStore;
+use crate::answer::{self, Columns};
+
+/// How many keys the server looks at in a step of a scan, and how many rows a script reads. It serves nobody else
+/// meanwhile.
+const STEP: usize = 500;
+
+/// [`Store::inspect`](dblock::store::Store::inspect). A scan walks over all keys of the server's database, whatever their
+/// prefix.
+pub(crate) async fn inspect(store: &RedisStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
+    let by_key = !filter.is_urgent_first();
+    let after = filter.begins_after().map(|position| &position.key).filter(|_| by_key);
+    let limit = usize::try_from(filter.max_rows()).unwrap_or(usize::MAX);
+    // A look at one key, which comes before the keys that begin with it, needs no scan.
+    if by_key
+        && after.is_none()
+        && limit == 1
+        && let Ok(key) = Key::new(None, filter.key_prefix())
+    {
+        let row = filter.select(read(store, &[key]).await?);
+        if !row.is_empty() {
+            return Ok(row);
+        }
+    }
+    let keys = scan(store, filter.key_prefix()).await?;
+    let keys: Vec<Key> = keys.into_iter().filter(|key| Some(key) > after).collect();
+    let mut rows = Vec::new();
+    for keys in keys.chunks(STEP) {
+        rows.extend(filter.select(read(store, keys).await?));
+        if by_key && rows.len() >= limit {
+            break;
+        }
+    }
+    Ok(filter.select(rows))
+}
+
+/// The keys that begin with `prefix` and are there during the whole scan, and perhaps others. Each once, in order.
+async fn scan(store: &RedisStore, prefix: &str) -> Result<BTreeSet<Key>, StoreError> {
+    let ours = store.row_prefix();
+    let pattern = format!("{}*", escaped(&format!("{ours}{prefix}")));
+    let (mut keys, mut cursor) = (BTreeSet::new(), 0_u64);
+    loop {
+        let mut step = redis::cmd("SCAN");
+        step.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
+        let found: Vec<Vec<u8>>;
+        (cursor, found) = store.server.ask(&step).await?;
+        // What is no key of ours cannot be a lock.
+        let found = found.into_iter().filter_map(|name| String::from_utf8(name).ok());
+        keys.extend(found.filter_map(|name| Key::new(None, name.strip_prefix(&ours)?).ok()));
+        if cursor == 0 {
+            return Ok(keys);
+        }
+    }
+}
+
+/// Takes the meaning from the characters that a pattern has one for.
+fn escaped(text: &str) -> String {
+    let mut pattern = String::new();
+    for character in text.chars() {
+        if "*?[]^-\\".contains(character) {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern
+}
+
+/// The rows of keys that have one, all at one reading of the clock.
+async fn read(store: &RedisStore, keys: &[Key]) -> Result<Vec<LockRow>, StoreError> {
+    let look = store.server.run(&store.scripts.look, |look| {
+        for key in keys {
+            look.key(store.row_key(key));
+        }
+    });
+    let mut answer = Columns::of(look.await?)?;
+    let now = answer.number()?;
+    let rows = keys.iter().zip(answer.answers());
+    let rows = rows.map(|(key, row)| answer::row(row, key.clone(), now));
+    rows.filter_map(Result::transpose).collect()
+}
+
+/// Changes the row of `key` if it is held, and says whether it was.
+pub(crate) async fn operate(store: &RedisStore, key: &Key, words: &[&[u8]]) -> Result<bool, StoreError> {
+    let operated = store.server.run(&store.scripts.operate, |operate| {
+        operate.key(store.row_key(key));
+        store.add_place(operate);
+        for word in words {
+            operate.arg(*word);
+        }
+    });
+    match operated.await? {
+        Value::Int(held) => Ok(held == 1),
+        Value::BulkString(_) => Err(answer::no_row(key)),
+        other => Err(StoreError::new(
+            StoreErrorKind::Other,
+            format!("the Redis server's answer cannot be read: {other:?}"),
+        )),
+    }
+}

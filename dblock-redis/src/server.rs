@@ -1,0 +1,107 @@
+//! Which servers can keep locks.
+
+use std::collections::HashMap;
+
+use dblock::store::{StoreError, StoreErrorKind};
+
+/// The oldest version that has `SET … PXAT`.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// What the server says of itself.
+pub(crate) struct Info<'a>(HashMap<&'a str, &'a str>);
+
+impl<'a> Info<'a> {
+    /// Reads the answer to `INFO`.
+    pub(crate) fn read(text: &'a str) -> Self {
+        Self(
+            text.lines()
+                .filter_map(|line| line.trim_end().split_once(':'))
+                .collect(),
+        )
+    }
+
+    /// A field; empty when the server does not give it.
+    pub(crate) fn get(&self, name: &str) -> &'a str {
+        self.0.get(name).copied().unwrap_or_default()
+    }
+
+    /// The version of Redis, or the one that Valkey is compatible with.
+    pub(crate) fn version(&self) -> (u32, u32) {
+        let mut numbers = self
+            .get("redis_version")
+            .split('.')
+            .map(|part| part.parse().unwrap_or(0));
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    }
+}
+
+/// Refuses a server that would lose locks, or that cannot keep them.
+pub(crate) fn check(info: &Info<'_>) -> Result<(), StoreError> {
+    let unsupported = |message: String| Err(StoreError::new(StoreErrorKind::Unsupported, message));
+    match info.get("redis_mode") {
+        "cluster" => {
+            return unsupported(
+                "the server is one of a Redis Cluster, which this store does not support: use a server, or a primary with \
+                 replicas, that is not in a cluster"
+                    .to_owned(),
+            );
+        }
+        "sentinel" => {
+            return unsupported(
+                "the server is a Sentinel, which this store does not support: give the address of the primary, or a name \
+                 that follows it"
+                    .to_owned(),
+            );
+        }
+        _ => {}
+    }
+    let version = info.version();
+    if version < OLDEST {
+        let found = info.get("redis_version");
+        return unsupported(format!(
+            "the server is Redis {found:?}; Redis {}.{} or later, or Valkey, is needed",
+            OLDEST.0, OLDEST.1
+        ));
+    }
+    let policy = info.get("maxmemory_policy");
+    if policy != "noeviction" {
+        return unsupported(format!(
+            "the server may throw locks away when its memory is full: its `maxmemory-policy` is {policy:?}; set it to \
+             noeviction, or give the locks a server of their own"
+        ));
+    }
+    // After a fail-over the next connection may find the primary.
+    if info.get("role") != "master" {
+        return Err(StoreError::new(
+            StoreErrorKind::Unreachable,
+            "the server is a replica: point dblock at the primary",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n# Memory\r\n\
+                        maxmemory_policy:noeviction\r\n# Replication\r\nrole:master\r\n";
+
+    #[test]
+    fn a_server_that_would_lose_locks_is_refused() {
+        assert!(check(&Info::read(GOOD)).is_ok());
+        let refused = [
+            ("redis_version:7.0.15", "redis_version:6.0.16", "6.2 or later"),
+            ("standalone", "cluster", "Redis Cluster"),
+            ("standalone", "sentinel", "Sentinel"),
+            ("noeviction", "allkeys-lru", "noeviction"),
+            ("maxmemory_policy:noeviction", "x:y", "noeviction"),
+            ("role:master", "role:slave", "primary"),
+        ];
+        for (good, bad, says) in refused {
+            let info = GOOD.replace(good, bad);
+            let error = check(&Info::read(&info)).unwrap_err();
+            assert!(error.to_string().contains(says), "{bad}: {error}");
+        }
+    }
+}
