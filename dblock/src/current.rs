@@ -196,6 +196,21 @@ impl CurrentLock {
     ) -> Result<(), LockError> {
         crate::fence::verify(self.link.leases(), self.link.engine(), transaction).await
     }
+
+    /// Waits until the lock's row names this owner with its token, and keeps it so until the lock is left. See
+    /// [`LockGuard::pin`](crate::LockGuard::pin). Under several keys it is done for all of them.
+    ///
+    /// # Errors
+    /// As for [`LockGuard::pin`](crate::LockGuard::pin), for the first key that has one.
+    ///
+    /// # Cancel safety
+    /// As for [`LockGuard::pin`](crate::LockGuard::pin).
+    pub async fn pin(&self) -> Result<(), LockError> {
+        for lease in self.link.leases() {
+            lease.pin(true).await?;
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Debug for CurrentLock {

@@ -139,6 +139,31 @@ impl LockGuard {
         self.hold.lease().extend(ttl).await
     }
 
+    /// Waits until the lock's row names this owner with its token, and keeps it so until the lock is left: from here on it
+    /// is not handed over in memory. For a check of yours where the locks are kept, such as in a script on Redis. Where
+    /// `verify_in` works it does this too, and keeps others out.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] when the lease has ended, [`LockError::Store`] when the store did not confirm before that.
+    ///
+    /// # Cancel safety
+    /// Once polled, the lock is no longer handed over in memory.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// guard.pin().await?;
+    /// let row = locks.get("order:42").await?.expect("it was taken");
+    /// assert_eq!(row.fence_token, guard.fence_token());
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn pin(&self) -> Result<(), LockError> {
+        self.hold.lease().pin(true).await
+    }
+
     /// Runs `body` under the lock: nested calls with the same key re-enter, [`current`](crate::current)
     /// finds the lock, and the body is stopped when the lease is lost.
     ///

@@ -136,7 +136,6 @@ impl Lease {
     }
 
     /// Ends local hand-over of this lease. With `named` it also waits until the row names the owner.
-    #[cfg(feature = "sql")]
     pub(crate) async fn pin(&self, named: bool) -> Result<(), LockError> {
         let pin = |confirm| Event::Pin(Arc::clone(&self.ownership), confirm);
         if named {

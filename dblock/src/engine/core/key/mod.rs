@@ -59,10 +59,6 @@ pub(crate) enum Event<C> {
         confirm: Option<Confirm<C>>,
     },
     /// A fence check: no local hand-over from here on. `confirm` is answered when the row names the owner.
-    #[cfg_attr(
-        not(feature = "sql"),
-        allow(dead_code, reason = "a fence check needs a database")
-    )]
     Pin(Arc<Ownership>, Option<Confirm<C>>),
     /// The owner has another ttl from now on. Answered when the lease has been extended by it.
     SetTtl(Arc<Ownership>, Duration, Confirm<C>),
