@@ -26,6 +26,11 @@ use self::answer::Columns;
 use self::connection::Server;
 use self::script::Scripts;
 
+/// A fence check for a script of yours, as a function in Lua: `dblock_holds(row_key, token)`. Put it before your script,
+/// and see the section "Checking the token in a script of yours" above. The row of the lock `order:42` is the key
+/// `dblock:lock:order:42`.
+pub const VERIFY: &str = include_str!("lua/verify.lua");
+
 /// How long the server keeps the row of a key that nobody uses.
 const DEFAULT_IDLE: Duration = Duration::from_hours(7 * 24);
 

@@ -17,7 +17,10 @@ const STEP: usize = 500;
 /// prefix.
 pub(crate) async fn inspect(store: &RedisStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let by_key = !filter.is_urgent_first();
-    let after = filter.begins_after().map(|position| &position.key).filter(|_| by_key);
+    let after = filter
+        .begins_after()
+        .map(|position| &position.key)
+        .filter(|_| by_key);
     let limit = usize::try_from(filter.max_rows()).unwrap_or(usize::MAX);
     // A look at one key, which comes before the keys that begin with it, needs no scan.
     if by_key

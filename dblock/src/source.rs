@@ -49,6 +49,10 @@ impl StoreSource {
             scheme if !is_scheme(scheme) => Err(LockError::invalid(
                 "the database URL has no scheme; write postgres://…, mysql://…, mariadb://…, sqlite://… or memory:",
             )),
+            "redis" | "rediss" | "valkey" => Err(LockError::invalid(
+                "locks in Redis or Valkey are a crate of their own: \
+                 `LockManager::builder(dblock_redis::RedisStore::new(url)?)`",
+            )),
             other => Err(LockError::invalid(format!(
                 "no lock store for the URL scheme {other:?}; use postgres, mysql, mariadb, sqlite or memory"
             ))),

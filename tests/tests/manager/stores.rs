@@ -274,6 +274,7 @@ async fn a_missing_database_is_told(backend: Backend) {
 #[tokio::test]
 async fn a_url_that_names_no_store_is_refused_without_its_password() {
     for url in [
+        format!("oracle://user:{SECRET}@localhost/"),
         format!("redis://user:{SECRET}@localhost/"),
         format!("//user:{SECRET}@localhost/"),
         format!("postgres://user:{SECRET}@localhost:notaport/db"),
@@ -284,11 +285,13 @@ async fn a_url_that_names_no_store_is_refused_without_its_password() {
         assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
         assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");
     }
-    let error = LockManager::connect("redis://localhost/").await.unwrap_err();
+    let error = LockManager::connect("oracle://localhost/").await.unwrap_err();
     assert!(
-        error.to_string().contains("redis") && error.to_string().contains("postgres"),
+        error.to_string().contains("oracle") && error.to_string().contains("postgres"),
         "{error}"
     );
+    let error = LockManager::connect("redis://localhost/").await.unwrap_err();
+    assert!(error.to_string().contains("dblock_redis::RedisStore"), "{error}");
 }
 
 /// Beneath the manager: nothing listens there, and no such folder exists.
