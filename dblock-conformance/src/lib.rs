@@ -66,6 +66,7 @@ pub mod poll;
 mod purge;
 mod race;
 mod record;
+mod record_with_lock;
 mod successor;
 mod through_manager;
 mod token;
@@ -93,6 +94,7 @@ pub use self::pass_on::*;
 pub use self::purge::*;
 pub use self::race::*;
 pub use self::record::*;
+pub use self::record_with_lock::*;
 pub use self::successor::*;
 pub use self::through_manager::*;
 pub use self::token::*;
@@ -203,6 +205,10 @@ macro_rules! store_conformance {
             record_is_written_by_one_of_two,
             record_ends_the_lease_that_it_names,
             record_of_a_success_is_final,
+            record_begins_with_the_grant,
+            record_is_taken_back_with_the_release,
+            record_of_each_key_of_a_batch_is_begun,
+            record_changes_with_requests_by_the_rules,
             records_are_listed_by_prefix_and_state,
             purge_of_records_spares_what_is_processing,
             missing_records_name_the_remedy,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use uuid::Uuid;
 
-use crate::engine::{EngineHandle, Hold, Lease};
+use crate::engine::{EngineHandle, Hold, Lease, Turn};
 use crate::error::{LockError, LostReason};
 use crate::key::Key;
 use crate::options::LockOptions;
@@ -440,6 +440,6 @@ async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle) -> bool {
 async fn committed_row(engine: &EngineHandle, key: &Key) -> Result<Option<LockRow>, LockError> {
     let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
     let read = |store: Arc<dyn Store>| async move { store.inspect(&filter).await };
-    let rows = engine.run(READ_TIMEOUT, read).await?;
+    let rows = engine.run(Turn::Admin, READ_TIMEOUT, read).await?;
     Ok(rows.into_iter().find(|row| row.key == *key))
 }

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
 use super::core::key::{Event, Waiter};
-use super::core::ownership::Call;
+use super::core::ownership::{Begin, Call};
 use super::core::time::Time;
 use super::hold::{Hold, Unconfirmed};
 use super::resumption::Resuming;
@@ -41,8 +41,8 @@ pub(super) struct Alive {
 
 /// A command to the driver. The rest of its work is in the schedule.
 pub(super) enum Command {
-    /// Work on the store outside of the lock protocol: migration, inspection, an operator's call.
-    Run(Box<AdminTask>),
+    /// Work on the store outside of the lock protocol: migration, inspection, an operator's call, a record.
+    Run(Turn, Box<AdminTask>),
     /// Refuse new outermost acquires, end the leases that are left after the grace, then stop.
     Shutdown {
         grace: Duration,
@@ -52,6 +52,19 @@ pub(super) enum Command {
 
 /// A task on the store. It takes a permit of the semaphore before it uses the store.
 pub(super) type AdminTask = dyn FnOnce(Arc<dyn Store>, Arc<Semaphore>) -> StoreFuture<'static, ()> + Send;
+
+/// How many tasks run at once: most connections are for locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// One at a time.
+    Admin,
+    /// As many as the store takes at once, but one.
+    #[cfg_attr(
+        not(feature = "run_once"),
+        allow(dead_code, reason = "only runs have records")
+    )]
+    Records,
+}
 
 /// The arguments of an acquire.
 #[derive(Debug)]
@@ -66,6 +79,8 @@ pub(crate) struct AcquireCall {
     pub(crate) deadline: Option<Time>,
     /// The caller wants `Busy` as an answer instead of waiting.
     pub(crate) non_blocking: bool,
+    /// What the acquire writes beside the lock.
+    pub(crate) begin: Option<Begin>,
 }
 
 /// Where the answer to a caller goes. The caller drops the `Resuming` as soon as it runs again.
@@ -197,6 +212,7 @@ impl EngineHandle {
                 hold_min: options.hold_min,
                 nested,
                 site: site.clone(),
+                begin: call.begin,
             },
             since,
             deadline: call.deadline,
@@ -221,27 +237,30 @@ impl EngineHandle {
         Ok((asked, stepped.planned))
     }
 
-    /// Runs `work` on the engine's runtime, for at most `limit`.
-    pub(crate) async fn run<T, W, F>(&self, limit: Duration, work: W) -> Result<T, LockError>
+    /// Runs `work` on the engine's runtime, for at most `limit`, when it is its turn.
+    pub(crate) async fn run<T, W, F>(&self, turn: Turn, limit: Duration, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Run(Box::new(move |store, turn| {
-            Box::pin(async move {
-                let in_turn = async {
-                    let _turn = turn.acquire().await;
-                    work(store).await
-                };
-                let result = tokio::time::timeout(limit, in_turn).await.unwrap_or_else(|_| {
-                    let message = format!("the database has not answered within {limit:?}");
-                    Err(StoreError::new(StoreErrorKind::Interrupted, message))
-                });
-                let _ = reply.send(result);
-            })
-        })));
+        self.send(Command::Run(
+            turn,
+            Box::new(move |store, turns| {
+                Box::pin(async move {
+                    let in_turn = async {
+                        let _turn = turns.acquire().await;
+                        work(store).await
+                    };
+                    let result = tokio::time::timeout(limit, in_turn).await.unwrap_or_else(|_| {
+                        let message = format!("the database has not answered within {limit:?}");
+                        Err(StoreError::new(StoreErrorKind::Interrupted, message))
+                    });
+                    let _ = reply.send(result);
+                })
+            }),
+        ));
         match answer.await {
             Ok(result) => result.map_err(LockError::store),
             Err(_) => Err(LockError::Shutdown { key: None }),

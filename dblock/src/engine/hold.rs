@@ -230,6 +230,12 @@ pub(crate) struct Hold {
     lease: Lease,
     engine: EngineHandle,
     left: bool,
+    /// The grant of this hold has begun a run, which is taken back unless the caller says that it has entered.
+    #[cfg_attr(
+        not(feature = "run_once"),
+        allow(dead_code, reason = "only runs begin with the lock")
+    )]
+    begun: bool,
 }
 
 impl Hold {
@@ -243,6 +249,7 @@ impl Hold {
             return None;
         };
         Some(Self {
+            begun: lease.ownership.begun,
             lease,
             engine,
             left: false,
@@ -282,7 +289,19 @@ impl Hold {
             lease: lease.clone(),
             engine: engine.clone(),
             left: false,
+            begun: false,
         })
+    }
+
+    /// Whether the store has begun the caller's run together with the lock. From here on that is not taken back.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn has_begun(&mut self) -> bool {
+        let begun = std::mem::take(&mut self.begun);
+        if begun {
+            let event = Event::Begun(Arc::clone(&self.lease.ownership));
+            self.lease.shared.step(&self.lease.cell, event);
+        }
+        begun
     }
 
     pub(crate) fn lease(&self) -> &Lease {

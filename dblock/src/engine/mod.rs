@@ -22,9 +22,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
+pub(crate) use self::core::ownership::Begin;
 pub(crate) use self::core::time::Time;
 pub(crate) use self::driver::purge;
-pub(crate) use self::handle::{AcquireCall, EngineHandle, STORE_TIMEOUT};
+pub(crate) use self::handle::{AcquireCall, EngineHandle, STORE_TIMEOUT, Turn};
 pub(crate) use self::hold::{Hold, Lease, Unconfirmed};
 pub(crate) use self::shared::Settings;
 

@@ -79,7 +79,7 @@ pub enum RunError {
         "called `complete_in` without committing that transaction, so nothing of it stands; commit it in the body"
     )]
     NotCommitted,
-    /// The body returned `Ok` without a call of `complete_in`, although `on_crash` is "complete_in". Its success is recorded, so
+    /// The body returned `Ok` without a call of `complete_in`, although `on_crash` says `complete_in`. Its success is recorded, so
     /// that later calls return the result and nothing is done twice. After a crash before that the work would have been.
     #[error(
         "is done and recorded, but its body did not call `complete_in`, as `on_crash = \"complete_in\"` needs: after a crash \

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::LockManager;
 use crate::chain::Link;
-use crate::engine::{AcquireCall, EngineHandle, Hold, Lease, STORE_TIMEOUT, Time};
+use crate::engine::{AcquireCall, Begin, EngineHandle, Hold, Lease, STORE_TIMEOUT, Time};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::meter::Ended;
@@ -19,12 +19,23 @@ use crate::options::{LockOptions, Wait};
 impl LockManager {
     /// Re-enters the lease that the call chain has on the key, or acquires the lock. All of that is one span.
     pub(crate) async fn hold(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
+        self.hold_and_begin(key, options, None).await
+    }
+
+    /// As [`hold`](Self::hold). An acquire that the store grants also makes the change of `begin`, as
+    /// [`Hold::has_begun`] says then.
+    pub(crate) async fn hold_and_begin(
+        &self,
+        key: &str,
+        options: &LockOptions,
+        begin: Option<Begin>,
+    ) -> Result<Hold, LockError> {
         options.check()?;
         let key = self.key(key)?;
         let span = tracing::debug_span!("acquire_lock", %key, owner = Empty, fence_token = Empty,
             "code.function.name" = options.function, "db.system.name" = self.shared.capabilities.name,
             "error.type" = Empty, "otel.status_code" = Empty);
-        let result = self.enter(key, options).instrument(span.clone()).await;
+        let result = self.enter(key, options, begin).instrument(span.clone()).await;
         match &result {
             Ok(hold) => {
                 span.record("owner", field::display(hold.lease().owner()));
@@ -40,13 +51,14 @@ impl LockManager {
         result
     }
 
-    async fn enter(&self, key: Key, options: &LockOptions) -> Result<Hold, LockError> {
+    async fn enter(&self, key: Key, options: &LockOptions, begin: Option<Begin>) -> Result<Hold, LockError> {
         let caller = Caller::new(self, options);
         if let Some(lease) = caller.held(&key) {
             return caller.reenter(lease).await;
         }
         caller.check_wait(&key)?;
-        let call = caller.call(&key, options.wait == Wait::No);
+        let mut call = caller.call(&key, options.wait == Wait::No);
+        call.begin = begin;
         caller.engine.acquire(call).await
     }
 
@@ -164,6 +176,7 @@ impl<'a> Caller<'a> {
             nested: self.chain.is_some(),
             deadline: self.deadline,
             non_blocking,
+            begin: None,
         }
     }
 

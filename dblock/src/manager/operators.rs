@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockManager;
+use crate::engine::Turn;
 use crate::error::LockError;
 use crate::store::{Finding, InspectFilter, LockRow, Store, StoreError};
 
@@ -27,7 +28,10 @@ impl LockManager {
     /// Dropping the future does not stop the migration.
     pub async fn migrate(&self) -> Result<(), LockError> {
         let migrate = |store: Arc<dyn Store>| async move { store.migrate().await };
-        self.shared.engine.run(MIGRATION_TIMEOUT, migrate).await
+        self.shared
+            .engine
+            .run(Turn::Admin, MIGRATION_TIMEOUT, migrate)
+            .await
     }
 
     pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
@@ -204,6 +208,6 @@ impl LockManager {
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.shared.engine.run(ADMIN_TIMEOUT, work).await
+        self.shared.engine.run(Turn::Admin, ADMIN_TIMEOUT, work).await
     }
 }

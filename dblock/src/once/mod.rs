@@ -1,12 +1,12 @@
 //! Running something once: the lock that remembers the outcome.
 //!
-//! A call reads the record, takes the lock of the key, writes "processing", runs the body, and writes the outcome together
-//! with the release. [`decide`] has what is done about each record, [`crate::store::record`] how records are written.
+//! A call reads the record, takes the lock of the key and with it writes "processing", runs the body, and writes the outcome
+//! together with the release. [`decide`] has what is done about each record, [`crate::store::record`] how records are written.
 //!
 //! | ends after | record | the next call |
 //! |---|---|---|
-//! | the read, or the lock | as it was | runs |
-//! | "processing" is written, or in the body | processing, and nobody has the lock | `on_crash` decides |
+//! | the read, or before it enters the body | as it was | runs |
+//! | the lock is granted, with "processing", or in the body | processing, and nobody has the lock | `on_crash` decides |
 //! | the outcome is written, with the release | succeeded or failed | replays, or runs the next attempt |
 //! | `complete_in`, before the commit | processing: nothing of the transaction stands | `on_crash` decides |
 //! | the commit of that transaction | succeeded | replays |
@@ -73,8 +73,8 @@ impl LockManager {
     /// [`OnCrash`] decides about it. While another call runs, this one waits as long as the lock's `wait` says and then
     /// returns that one's result; without `wait` it fails with [`LockError::Busy`].
     ///
-    /// It costs one commit more than a plain lock, for the mark that the body has begun: the outcome is written with the
-    /// release. A replay is one read.
+    /// It costs one read more than a plain lock, and no commit: the mark that the body has begun is written with the grant,
+    /// and the outcome with the release. A replay is one read.
     ///
     /// `docs/run-once.md` in the repository says what each crash leaves, and what this does not protect from.
     ///

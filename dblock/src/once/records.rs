@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::codec::{self, Remembered};
 use super::options::{RunOptions, check_remember};
 use crate::body;
+use crate::engine::Turn;
 use crate::error::{LockError, RunError};
 use crate::key::Key;
 use crate::manager::LockManager;
@@ -215,7 +216,9 @@ impl LockManager {
         W: FnOnce(RecordStore) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.engine().run(TIMEOUT, |store| work(RecordStore(store))).await
+        self.engine()
+            .run(Turn::Records, TIMEOUT, |store| work(RecordStore(store)))
+            .await
     }
 }
 

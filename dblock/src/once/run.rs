@@ -14,10 +14,11 @@ use super::decide::{Decision, decide, decide_inside};
 use super::options::{OnCrash, RunOptions};
 use super::records::read;
 use crate::body::{self, Ended};
-use crate::engine::{EngineHandle, Hold, Lease};
+use crate::engine::{Begin, EngineHandle, Hold, Lease};
 use crate::error::{LockError, LostReason, RunError};
 use crate::key::Key;
 use crate::manager::LockManager;
+use crate::store::clock::until;
 use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordVersion, RecordWrite};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -95,6 +96,9 @@ impl Run {
     /// with [`begin`](crate::begin), before anything is read. From here on the lock lives as long as the transaction, and
     /// only the record says how the run ended: when the commit's answer is lost, the call of `run_once` looks whether it
     /// was written.
+    ///
+    /// Call it once. When the COMMIT fails with a serialization failure (40001), another transaction of the same body cannot
+    /// complete the run any more: return the error, and repeat the call of `run_once`, which is then the next attempt.
     ///
     /// # Errors
     /// - [`LockError::Run`] with [`RunError::NotStorable`] for a value that is not JSON or is larger than
@@ -243,6 +247,10 @@ impl<'m> OnceCall<'m> {
     async fn enter(&self) -> Result<Entered, LockError> {
         let decide = |found| decide(found, &self.options, self.fingerprint);
         let found = self.locks.read_record(&self.key).await?;
+        let former = found
+            .as_ref()
+            .filter(|record| record.state == RecordState::Failed && !record.is_forgotten())
+            .cloned();
         let first = match decide(found) {
             Decision::Replay(record) => return Ok(Entered::Replay(record)),
             Decision::Refuse(reason) => return Err(self.refused(reason)),
@@ -250,7 +258,12 @@ impl<'m> OnceCall<'m> {
             Decision::Processing(_) => None,
             Decision::Run { expected, attempt } => Some((expected, attempt)),
         };
-        let hold = match self.locks.hold(&self.name, &self.options.lock).await {
+        let begin = first.map(|first| self.with_the_lock(first, former));
+        let acquired = self
+            .locks
+            .hold_and_begin(&self.name, &self.options.lock, begin)
+            .await;
+        let mut hold = match acquired {
             Err(busy) if busy.is_busy() => {
                 // The record is read before "busy" is answered: it may have ended meanwhile.
                 return match decide(self.locks.read_record(&self.key).await?) {
@@ -259,11 +272,18 @@ impl<'m> OnceCall<'m> {
                     Decision::Processing(_) | Decision::Run { .. } => Err(busy),
                 };
             }
-            held => held?,
+            acquired => acquired?,
         };
+        if let Some((_, attempt)) = first
+            && hold.lease().lost_reason().is_none()
+            && hold.has_begun()
+        {
+            let run = self.attempt(&hold, attempt);
+            return Ok(Entered::Begun(hold, run));
+        }
         match self.begin(&hold, first).await {
-            Ok(Begin::Begun(run)) => Ok(Entered::Begun(hold, run)),
-            Ok(Begin::Replay(record)) => {
+            Ok(Begun::Here(run)) => Ok(Entered::Begun(hold, run)),
+            Ok(Begun::Before(record)) => {
                 self.leave(hold).await;
                 Ok(Entered::Replay(record))
             }
@@ -280,12 +300,35 @@ impl<'m> OnceCall<'m> {
         let _ = body::leave(vec![hold], true).await;
     }
 
-    /// Writes that the attempt begins. `next` is the version to replace and the attempt, if that is known already.
-    async fn begin(
-        &self,
-        hold: &Hold,
-        mut next: Option<(Option<RecordVersion>, u32)>,
-    ) -> Result<Begin, LockError> {
+    /// How the store begins the attempt in the transaction that grants the lock, and takes that back for a caller that is
+    /// gone by then. `former` is what failed before.
+    fn with_the_lock(&self, (expected, attempt): Next, former: Option<Record>) -> Begin {
+        let begun = self.entry(attempt, RecordEntry::OF_THE_LEASE);
+        let undo = match former {
+            None => RecordChange::Delete(begun.version()),
+            Some(failed) => RecordChange::Replace(
+                begun.version(),
+                RecordEntry {
+                    state: failed.state,
+                    attempts: failed.attempts,
+                    fence_token: RecordEntry::OF_THE_LEASE,
+                    fingerprint: failed.fingerprint,
+                    result: None,
+                    error: failed.error,
+                    holder: failed.holder,
+                    keep: until(failed.keep_until, failed.now),
+                },
+            ),
+        };
+        Begin {
+            change: Arc::new(beginning(expected, begun)),
+            undo: Arc::new(undo),
+        }
+    }
+
+    /// Writes that the attempt begins, where the acquire has not: the lock was handed over locally or passed on, another
+    /// hold of the chain has it, or the record has changed. `next` is what to write, if that is known already.
+    async fn begin(&self, hold: &Hold, mut next: Option<Next>) -> Result<Begun, LockError> {
         // A write whose outcome is unknown.
         let mut sent: Option<Run> = None;
         for _ in 0..LOOKS {
@@ -294,29 +337,37 @@ impl<'m> OnceCall<'m> {
             } else {
                 let found = self.locks.read_record(&self.key).await?;
                 let ours = |run: &Run| found.as_ref().map(Record::version) == Some(run.versions().0);
-                if let Some(run) = sent.take_if(|run| ours(run)) {
-                    return Ok(Begin::Begun(run));
+                // Under a lease that other holds of the chain share, it may be the run of one of those.
+                let shared = hold.lease().hold_count() > 1;
+                if let Some(run) = sent.take_if(|run| ours(run) && !shared) {
+                    return Ok(Begun::Here(run));
+                }
+                if found
+                    .as_ref()
+                    .is_some_and(|record| shared && is_under(record, hold))
+                {
+                    return Err(LockError::Busy {
+                        key: self.key.clone(),
+                        holder: None,
+                        waited: Duration::ZERO,
+                    });
                 }
                 match decide_inside(found, &self.options, self.fingerprint) {
                     Decision::Run { expected, attempt } => (expected, attempt),
-                    Decision::Replay(record) => return Ok(Begin::Replay(record)),
+                    Decision::Replay(record) => return Ok(Begun::Before(record)),
                     Decision::Refuse(reason) => return Err(self.refused(reason)),
                     Decision::Processing(_) => continue,
                 }
             };
             let run = self.attempt(hold, attempt);
-            let begun = run.0.begun.clone();
-            let change = match expected {
-                None => RecordChange::Insert(begun),
-                Some(version) => RecordChange::Replace(version, begun),
-            };
+            let change = beginning(expected, run.0.begun.clone());
             hold.lease().check()?;
             match self
                 .locks
                 .write_record(RecordWrite::new(self.key.clone(), change))
                 .await
             {
-                Ok(true) => return Ok(Begin::Begun(run)),
+                Ok(true) => return Ok(Begun::Here(run)),
                 Ok(false) => {}
                 Err(error) if error.is_retryable() => sent = Some(run),
                 Err(error) => return Err(error),
@@ -335,16 +386,7 @@ impl<'m> OnceCall<'m> {
     fn attempt(&self, hold: &Hold, attempt: u32) -> Run {
         let lease = hold.lease();
         Run(Arc::new(Attempt {
-            begun: RecordEntry {
-                state: RecordState::Processing,
-                attempts: attempt,
-                fence_token: lease.fence_token(),
-                fingerprint: self.fingerprint,
-                result: None,
-                error: None,
-                holder: self.locks.holder(self.options.lock.function).to_string(),
-                keep: self.options.remember,
-            },
+            begun: self.entry(attempt, lease.fence_token()),
             lease: lease.clone(),
             engine: hold.engine().clone(),
             remember: self.options.remember,
@@ -352,6 +394,20 @@ impl<'m> OnceCall<'m> {
             completing: AtomicBool::new(false),
             around: current_run(),
         }))
+    }
+
+    /// What the attempt writes as its beginning.
+    fn entry(&self, attempt: u32, fence_token: i64) -> RecordEntry {
+        RecordEntry {
+            state: RecordState::Processing,
+            attempts: attempt,
+            fence_token,
+            fingerprint: self.fingerprint,
+            result: None,
+            error: None,
+            holder: self.locks.holder(self.options.lock.function).to_string(),
+            keep: self.options.remember,
+        }
     }
 
     /// Writes how the attempt ended. Panics and stopped bodies leave the record as it is: they are crashes.
@@ -509,10 +565,25 @@ impl<'m> OnceCall<'m> {
     }
 }
 
-/// How the attempt began, or the record that made it needless.
-enum Begin {
-    Begun(Run),
-    Replay(Record),
+/// The version to replace, and the attempt.
+type Next = (Option<RecordVersion>, u32);
+
+/// The attempt that began, or the record of the one that succeeded before.
+enum Begun {
+    Here(Run),
+    Before(Record),
+}
+
+fn beginning(expected: Option<RecordVersion>, begun: RecordEntry) -> RecordChange {
+    match expected {
+        None => RecordChange::Insert(begun),
+        Some(version) => RecordChange::Replace(version, begun),
+    }
+}
+
+/// It began under the lease of this hold, and has not ended.
+fn is_under(record: &Record, hold: &Hold) -> bool {
+    record.state == RecordState::Processing && record.fence_token == hold.lease().fence_token()
 }
 
 /// An error's text as the table can keep it.

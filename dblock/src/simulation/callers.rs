@@ -107,6 +107,7 @@ impl World {
                 ),
                 nested: false,
                 site: Site::default(),
+                begin: None,
             },
             since: now,
             deadline: match wait {
@@ -233,6 +234,7 @@ impl World {
                 hold_min: None,
                 nested: false,
                 site: Site::default(),
+                begin: None,
             },
             since: self.local(process),
             deadline: None,

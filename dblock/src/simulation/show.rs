@@ -68,6 +68,7 @@ pub(super) fn answer(answer: &Result<Outcome, StoreError>) -> String {
             remaining,
             taken_over,
             wanted,
+            ..
         }) => {
             let over = if taken_over.is_some() { ", taken over" } else { "" };
             format!("granted, token {fence_token}, {remaining:?} left, wanted {wanted}{over}")

@@ -70,6 +70,9 @@ pub enum Outcome {
         taken_over: Option<Holder>,
         /// Somebody waits for the key: `wanted_until > now`.
         wanted: bool,
+        /// The change of the record that came with the request was made. A store may leave it out whenever it likes:
+        /// the lock is granted all the same, and the record is then written by itself.
+        recorded: bool,
     },
     /// `Extend`: the count is written.
     #[non_exhaustive]
@@ -116,7 +119,17 @@ impl Outcome {
             remaining,
             taken_over,
             wanted,
+            recorded: false,
         }
+    }
+
+    /// The same answer, with `recorded` if it is [`Granted`](Self::Granted).
+    #[must_use]
+    pub fn with_record(mut self, written: bool) -> Self {
+        if let Self::Granted { recorded, .. } = &mut self {
+            *recorded = written;
+        }
+        self
     }
 
     /// [`Extended`](Self::Extended).

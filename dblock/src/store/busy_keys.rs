@@ -75,6 +75,7 @@ mod tests {
             key: Key::new(None, &format!("key {number}")).unwrap(),
             lease_id: Uuid::nil(),
             action: Action::Acquire(Acquire::new(Uuid::nil(), Duration::from_secs(1), "test")),
+            record: None,
         };
         (0..count).map(acquire).collect()
     }
@@ -94,6 +95,7 @@ mod tests {
             remaining: Duration::ZERO,
             taken_over: None,
             wanted: true,
+            recorded: false,
         }
     }
 

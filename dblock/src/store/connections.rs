@@ -81,7 +81,7 @@ impl<C> Connections<C> {
     }
 
     /// As [`take`](Self::take), for an extend: it never waits for other work, because the lease might end meanwhile.
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     pub(crate) async fn take_reserved(&self) -> Result<Borrowed<'_, C>, StoreError>
     where
         C: Alive,

@@ -211,6 +211,7 @@ mod tests {
             key: Key::new(None, "k").unwrap(),
             lease_id,
             action,
+            record: None,
         }
     }
 

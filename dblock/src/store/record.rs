@@ -153,6 +153,9 @@ pub struct RecordEntry {
 }
 
 impl RecordEntry {
+    /// As a fence token in the change of a [`Request`](super::Request): that of the lease. No lease has this token.
+    pub const OF_THE_LEASE: i64 = 0;
+
     /// The version of the record once it is written.
     pub fn version(&self) -> RecordVersion {
         RecordVersion {
@@ -204,7 +207,7 @@ impl RecordWrite {
 }
 
 /// The kinds of writes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordChange {
     /// The first record of its key. Changes nothing if there is one.
@@ -215,9 +218,49 @@ pub enum RecordChange {
     Delete(RecordVersion),
 }
 
+impl RecordChange {
+    /// The version that the record must have; `None` if there must be none.
+    pub fn expected(&self) -> Option<RecordVersion> {
+        match self {
+            Self::Insert(_) => None,
+            Self::Replace(version, _) | Self::Delete(version) => Some(*version),
+        }
+    }
+
+    /// What the record becomes; `None` if it is deleted.
+    pub fn entry(&self) -> Option<&RecordEntry> {
+        match self {
+            Self::Insert(entry) | Self::Replace(_, entry) => Some(entry),
+            Self::Delete(_) => None,
+        }
+    }
+
+    /// The change of a request whose lease has this token.
+    #[must_use]
+    pub fn of_lease(&self, token: i64) -> Self {
+        let mut change = self.clone();
+        let (version, entry) = match &mut change {
+            Self::Insert(entry) => (None, Some(entry)),
+            Self::Replace(version, entry) => (Some(version), Some(entry)),
+            Self::Delete(version) => (Some(version), None),
+        };
+        let tokens = [
+            version.map(|version| &mut version.fence_token),
+            entry.map(|entry| &mut entry.fence_token),
+        ];
+        for of_lease in tokens.into_iter().flatten() {
+            if *of_lease == RecordEntry::OF_THE_LEASE {
+                *of_lease = token;
+            }
+        }
+        change
+    }
+}
+
 /// Applies `change` to the record of `key`; `None` when it must change nothing. The rules of every store.
 ///
-/// A record that succeeded and is still remembered is final: it can be deleted and not replaced.
+/// A record that succeeded and is still remembered is final: it can be deleted and not replaced. No record is replaced
+/// by one with a smaller token.
 pub fn carry_out(
     key: &Key,
     change: &RecordChange,
@@ -227,7 +270,8 @@ pub fn carry_out(
     let (entry, started_at) = match (change, found) {
         (RecordChange::Insert(entry), None) => (entry, now),
         (RecordChange::Replace(version, entry), Some(found)) if found.version() == *version => {
-            if found.state == RecordState::Succeeded && found.keep_until > now {
+            let is_final = found.state == RecordState::Succeeded && found.keep_until > now;
+            if is_final || entry.fence_token < found.fence_token {
                 return None;
             }
             (entry, found.started_at)
@@ -396,6 +440,8 @@ mod tests {
                 None
             );
         }
+        let older = RecordChange::Replace(version, entry(Succeeded, 6, 1));
+        assert_eq!(put(&older, Some(&processing), NOW), None, "tokens only grow");
         let ended = put(&RecordChange::Replace(version, done), Some(&processing), NOW + 5).unwrap();
         assert_eq!(
             (ended.started_at, ended.finished_at, ended.keep_until),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::record::RecordChange;
 use crate::key::Key;
 
 /// One request for one row.
@@ -17,6 +18,11 @@ pub struct Request {
     pub lease_id: Uuid,
     /// The action.
     pub action: Action,
+    /// What is changed in the record of the key, in the same transaction. An `Acquire` changes it if it is `Granted`, a
+    /// `Release` if the row names the lease as that of its holder, live or expired. A fence token of
+    /// [`RecordEntry::OF_THE_LEASE`](super::RecordEntry::OF_THE_LEASE) stands for the token of that lease. Extends have
+    /// none, and neither has a request to a store that keeps no [`records`](super::Store::records).
+    pub record: Option<Arc<RecordChange>>,
 }
 
 impl Request {
@@ -26,7 +32,15 @@ impl Request {
             key,
             lease_id,
             action,
+            record: None,
         }
+    }
+
+    /// The same request, which also changes the record of its key.
+    #[must_use]
+    pub fn with_record(mut self, change: impl Into<Arc<RecordChange>>) -> Self {
+        self.record = Some(change.into());
+        self
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::clock::{micros, until};
+use super::record::RecordChange;
 use super::{
     Acquire, Action, Extend, Holder, LockRow, NEXT_TTL, Outcome, QUEUE_AHEAD, Request, StoreError,
     StoreErrorKind, Successor,
@@ -24,6 +25,32 @@ pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<(Outcome, bool)
         Action::Acquire(ask) => acquire(request.lease_id, ask, row),
         Action::Extend(ask) => Ok(extend(request.lease_id, ask, row)),
         Action::Release => Ok(release(request.lease_id, row)),
+    }
+}
+
+/// As [`carry_out`]. Also returns the change of the key's record that the request now makes, if it makes one.
+///
+/// # Errors
+/// As [`carry_out`].
+pub fn carry_out_with_record(
+    request: &Request,
+    row: &mut LockRow,
+) -> Result<(Outcome, bool, Option<RecordChange>), StoreError> {
+    let ends = matches!(request.action, Action::Release)
+        && row.lease_id == request.lease_id
+        && row.reentrant_count > 0;
+    let ends = ends.then_some(row.fence_token);
+    let (outcome, changed) = carry_out(request, row)?;
+    let token = granted_token(&outcome).or(ends);
+    let record = token.and_then(|token| Some(request.record.as_ref()?.of_lease(token)));
+    Ok((outcome, changed, record))
+}
+
+/// The token of a lease that was granted.
+pub(crate) fn granted_token(outcome: &Outcome) -> Option<i64> {
+    match outcome {
+        Outcome::Granted { fence_token, .. } => Some(*fence_token),
+        _ => None,
     }
 }
 
@@ -232,6 +259,7 @@ fn granted(row: &LockRow, taken_over: Option<Holder>) -> Outcome {
         remaining: until(row.expire_at, row.now),
         taken_over,
         wanted: is_wanted(row),
+        recorded: false,
     }
 }
 

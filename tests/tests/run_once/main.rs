@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::large_futures, reason = "bodies are nested on purpose")]
 
+mod begun;
 mod complete;
 mod crashes;
 mod kills;

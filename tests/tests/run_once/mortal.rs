@@ -31,6 +31,11 @@ impl Mortal {
         }
     }
 
+    /// How many calls were answered, of a store that lives.
+    pub(crate) fn calls(&self) -> i64 {
+        i64::MAX - self.left.load(Ordering::SeqCst)
+    }
+
     /// Completes when it has died.
     pub(crate) async fn died(&self) {
         self.dead.notified().await;

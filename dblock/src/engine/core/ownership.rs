@@ -14,6 +14,7 @@ use crate::error::LostReason;
 use crate::key::Key;
 use crate::meter::Site;
 use crate::options::OnLost;
+use crate::store::RecordChange;
 
 /// The arguments of an acquire.
 #[derive(Debug, Clone)]
@@ -29,6 +30,20 @@ pub(crate) struct Call {
     pub(crate) nested: bool,
     /// The caller's function, for the metrics. The core only keeps it.
     pub(crate) site: Site,
+    /// What the acquire writes beside the lock.
+    pub(crate) begin: Option<Begin>,
+}
+
+/// How a run begins: in the transaction that grants the lock to its caller.
+#[derive(Debug, Clone)]
+#[cfg_attr(
+    not(feature = "run_once"),
+    allow(dead_code, reason = "only runs begin with the lock")
+)]
+pub(crate) struct Begin {
+    pub(crate) change: Arc<RecordChange>,
+    /// Takes it back, in the transaction that releases the lock, if the caller has not entered.
+    pub(crate) undo: Arc<RecordChange>,
 }
 
 /// One owner's share of a lease. After a local hand-over the same lease has a new ownership, with a larger token.
@@ -48,6 +63,8 @@ pub(crate) struct Ownership {
     pub(crate) max_hold_until: Option<Time>,
     /// The row stays busy until here, even when the body has ended before.
     pub(crate) hold_min_until: Option<Time>,
+    /// The grant has made the change of the caller's [`Begin`].
+    pub(crate) begun: bool,
     end: End,
     revoked: AtomicBool,
     changed: Notify,
@@ -72,6 +89,7 @@ impl Ownership {
             since,
             max_hold_until,
             hold_min_until: call.hold_min.map(|length| entered + length),
+            begun: false,
             end: End::at(max_hold_until.map_or(deadline, |end| end.min(deadline))),
             revoked: AtomicBool::new(false),
             changed: Notify::new(),
@@ -181,6 +199,7 @@ mod loom_tests {
             hold_min: None,
             nested: false,
             site: Site::default(),
+            begin: None,
         };
         let key = Key::new(None, "k").unwrap();
         let times = (at(0), at(0));

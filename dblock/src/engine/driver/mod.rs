@@ -20,7 +20,7 @@ use self::batch::{Answered, Batch};
 use self::listener::{Listener, ListenerEvent};
 use self::stop::Stop;
 use super::core::key::Event;
-use super::handle::Command;
+use super::handle::{Command, Turn};
 use super::resumption::Resumption;
 use super::shared::Shared;
 
@@ -40,13 +40,18 @@ pub(super) struct Driver {
     admin_tasks: JoinSet<()>,
     /// One permit: admin tasks run one at a time, because all connections but one are for locks.
     turn: Arc<Semaphore>,
+    /// Permits for tasks on records. They are short, and share the connections of acquires and releases, which a record
+    /// comes before and after. One is left for those.
+    record_turns: Arc<Semaphore>,
     stop: Stop,
 }
 
 impl Driver {
     pub(super) fn new(shared: Arc<Shared>, inbox: mpsc::UnboundedReceiver<Command>) -> Self {
+        let records = shared.store.capabilities().concurrency.saturating_sub(1).max(1);
         Self {
             listener: Listener::new(&shared.store),
+            record_turns: Arc::new(Semaphore::new(records)),
             shared,
             inbox,
             inbox_ended: false,
@@ -141,8 +146,12 @@ impl Driver {
 
     fn handle(&mut self, command: Option<Command>) {
         match command {
-            Some(Command::Run(work)) => {
-                let task = work(Arc::clone(&self.shared.store), Arc::clone(&self.turn));
+            Some(Command::Run(turn, work)) => {
+                let turns = match turn {
+                    Turn::Admin => &self.turn,
+                    Turn::Records => &self.record_turns,
+                };
+                let task = work(Arc::clone(&self.shared.store), Arc::clone(turns));
                 self.admin_tasks.spawn(task);
             }
             Some(Command::Shutdown { grace, done }) => {

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::engine::EngineHandle;
+use crate::engine::{EngineHandle, Turn};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::store::{Purged, Store, StoreError, StoreErrorKind};
@@ -185,7 +185,7 @@ impl EngineHandle {
             let from = after.take();
             let purge =
                 move |store: Arc<dyn Store>| async move { step(&*store, part, idle, from.as_ref()).await };
-            let purged = self.run(STEP_TIMEOUT * 2, purge).await?;
+            let purged = self.run(Turn::Admin, STEP_TIMEOUT * 2, purge).await?;
             rows += purged.rows;
             after = purged.next;
             let Some(last) = &after else {

@@ -80,6 +80,7 @@ impl Engine {
             non_blocking: options.wait == Wait::No,
             options,
             nested: false,
+            begin: None,
         }
     }
 

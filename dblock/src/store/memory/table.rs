@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::key::Key;
 use crate::store::clock::micros;
-use crate::store::record::{self, Record, RecordWrite};
-use crate::store::rules::carry_out;
+use crate::store::record::{self, Record, RecordChange, RecordWrite};
+use crate::store::rules::carry_out_with_record;
 use crate::store::{LockRow, Outcome, Purged, Request, StoreError};
 
 #[derive(Debug, Default)]
@@ -21,21 +21,36 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn apply(&mut self, request: &Request) -> Result<Outcome, StoreError> {
-        match self.rows.entry(request.key.clone()) {
+        let (outcome, change) = match self.rows.entry(request.key.clone()) {
             Entry::Occupied(mut place) => {
                 let row = place.get_mut();
                 row.now = self.now;
-                carry_out(request, row).map(|(outcome, _)| outcome)
+                let (outcome, _, change) = carry_out_with_record(request, row)?;
+                (outcome, change)
             }
             Entry::Vacant(place) => {
                 let mut row = LockRow::new(request.key.clone(), self.now);
-                let (outcome, changed) = carry_out(request, &mut row)?;
+                let (outcome, changed, change) = carry_out_with_record(request, &mut row)?;
                 if changed {
                     place.insert(row);
                 }
-                Ok(outcome)
+                (outcome, change)
             }
+        };
+        let written = change.is_some_and(|change| self.change_record(&request.key, &change));
+        Ok(outcome.with_record(written))
+    }
+
+    /// Returns whether the record was changed.
+    fn change_record(&mut self, key: &Key, change: &RecordChange) -> bool {
+        let Some(record) = record::carry_out(key, change, self.records.get(key), self.now) else {
+            return false;
+        };
+        match record {
+            Some(record) => drop(self.records.insert(key.clone(), record)),
+            None => drop(self.records.remove(key)),
         }
+        true
     }
 
     pub(super) fn purge(&mut self, idle: Duration, after: Option<&Key>, limit: u32) -> Purged {
@@ -61,13 +76,8 @@ impl Table {
     }
 
     pub(super) fn write_record(&mut self, write: &RecordWrite) -> bool {
-        let found = self.records.get(&write.key);
-        let Some(record) = record::carry_out(&write.key, &write.change, found, self.now) else {
+        if !self.change_record(&write.key, &write.change) {
             return false;
-        };
-        match record {
-            Some(record) => drop(self.records.insert(write.key.clone(), record)),
-            None => drop(self.records.remove(&write.key)),
         }
         let row = self.held(&write.key);
         if let Some(row) = row.filter(|row| Some(row.lease_id) == write.ends()) {

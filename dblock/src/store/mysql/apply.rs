@@ -9,11 +9,13 @@
 
 use std::collections::VecDeque;
 
-use sqlx::AssertSqlSafe;
+use futures_util::StreamExt as _;
 use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Either};
 
-use super::{MySqlStore, busy, error, one, row, sql};
-use crate::store::rules::{carry_out, holder};
+use super::{MySqlStore, busy, error, one, record, row, sql};
+use crate::store::record::RecordChange;
+use crate::store::rules::{carry_out_with_record, holder};
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// How often a batch that conflicts with others is tried as a whole before it is split.
@@ -61,6 +63,7 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
     let mut members: Vec<usize> = (0..requests.len()).filter(unanswered).collect();
     if let [only] = members[..]
         && !held.contains(&only)
+        && requests[only].record.is_none()
     {
         answers[only] = one::answer(store, &requests[only]).await;
         members.retain(|place| answers[*place].is_none());
@@ -138,6 +141,10 @@ fn next(failure: &Failure, batch: &Batch) -> Next {
     }
 }
 
+pub(super) fn is_extend(request: &Request) -> bool {
+    matches!(request.action, Action::Extend(_))
+}
+
 /// Runs the members as one batch on one connection. After a failure some of them may have answers already.
 async fn attempt(
     store: &MySqlStore,
@@ -150,7 +157,13 @@ async fn attempt(
         number: None,
         stage: Stage::Read,
     };
-    let mut connection = store.connections.take().await.map_err(no_connection)?;
+    let extends = |member: &usize| is_extend(&requests[*member]);
+    let connection = if members.iter().all(extends) {
+        store.connections.take_reserved().await
+    } else {
+        store.connections.take().await
+    };
+    let mut connection = connection.map_err(no_connection)?;
     let run = Run {
         store,
         requests,
@@ -177,6 +190,9 @@ async fn attempt(
         }
     }
 }
+
+/// A row that was absent, with its member, the answer, and the change of its record.
+type Insert = (usize, Outcome, LockRow, Option<RecordChange>);
 
 /// One attempt at one batch.
 #[derive(Clone, Copy)]
@@ -205,12 +221,16 @@ impl Run<'_> {
         let mut seen = vec![false; members.len()];
         let mut outcomes: Vec<(usize, Answer)> = Vec::with_capacity(members.len());
         let mut rewritten = Vec::new();
+        let mut changes = Vec::new();
         for mut row in rows {
             let Some(place) = self.place(&row) else { continue };
             seen[place] = true;
-            let answer = carry_out(&requests[members[place]], &mut row);
-            rewritten.extend(matches!(answer, Ok((_, true))).then_some(row));
-            outcomes.push((members[place], answer.map(|(outcome, _)| outcome)));
+            let answer = carry_out_with_record(&requests[members[place]], &mut row);
+            if let Ok((_, changed, change)) = &answer {
+                rewritten.extend(changed.then_some(row));
+                changes.extend(change.clone().map(|change| (members[place], change)));
+            }
+            outcomes.push((members[place], answer.map(|(outcome, ..)| outcome)));
         }
 
         let missing: Vec<usize> = members
@@ -221,23 +241,26 @@ impl Run<'_> {
             .collect();
         let inserts = self.look_at_missing(connection, &missing, &mut outcomes).await?;
 
-        let mut sql = String::new();
-        if !rewritten.is_empty() {
-            sql = sql::rewrite(&store.table_sql, rewritten.iter());
-            sql.push(';');
-        }
-        sql.push_str("COMMIT");
-        self.write(connection, sql).await?;
+        let rewrite = (!rewritten.is_empty()).then(|| sql::rewrite(&store.table_sql, rewritten.iter()));
+        let written = self.write(connection, rewrite, &changes).await?;
         for (member, answer) in outcomes {
-            answers[member] = Some(answer);
+            let recorded = written.contains(&member);
+            answers[member] = Some(answer.map(|outcome| outcome.with_record(recorded)));
         }
 
         if !inserts.is_empty() {
-            let rows = inserts.iter().map(|(_, _, row)| row);
-            self.write(connection, sql::insert(&store.table_sql, rows))
-                .await?;
-            for (member, outcome, _) in inserts {
-                answers[member] = Some(Ok(outcome));
+            let rows = inserts.iter().map(|(_, _, row, _)| row);
+            let mut insert = sql::insert(&store.table_sql, rows);
+            let changes: Vec<_> = inserts
+                .iter()
+                .filter_map(|(member, _, _, change)| Some((*member, change.clone()?)))
+                .collect();
+            if !changes.is_empty() {
+                insert.insert_str(0, "START TRANSACTION;");
+            }
+            let written = self.write(connection, Some(insert), &changes).await?;
+            for (member, outcome, ..) in inserts {
+                answers[member] = Some(Ok(outcome.with_record(written.contains(&member))));
             }
         }
         Ok(())
@@ -250,7 +273,7 @@ impl Run<'_> {
         connection: &mut MySqlConnection,
         missing: &[usize],
         outcomes: &mut Vec<(usize, Answer)>,
-    ) -> Result<Vec<(usize, Outcome, LockRow)>, Failure> {
+    ) -> Result<Vec<Insert>, Failure> {
         let mut inserts = Vec::new();
         if missing.is_empty() {
             return Ok(inserts);
@@ -266,9 +289,9 @@ impl Run<'_> {
                 continue;
             }
             let mut row = LockRow::new(request.key.clone(), now);
-            match carry_out(request, &mut row) {
-                Ok((outcome, true)) => inserts.push((member, outcome, row)),
-                answer => outcomes.push((member, answer.map(|(outcome, _)| outcome))),
+            match carry_out_with_record(request, &mut row) {
+                Ok((outcome, true, change)) => inserts.push((member, outcome, row, change)),
+                answer => outcomes.push((member, answer.map(|(outcome, ..)| outcome))),
             }
         }
         Ok(inserts)
@@ -291,10 +314,33 @@ impl Run<'_> {
             .map_err(|error| self.failure(error, Stage::Read))
     }
 
-    async fn write(self, connection: &mut MySqlConnection, sql: String) -> Result<(), Failure> {
-        let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await;
-        done.map(|_| ())
-            .map_err(|error| self.failure(error, Stage::Write))
+    /// Writes rows by `sql`, changes records, and commits. Returns the members whose records were changed.
+    async fn write(
+        self,
+        connection: &mut MySqlConnection,
+        sql: Option<String>,
+        changes: &[(usize, RecordChange)],
+    ) -> Result<Vec<usize>, Failure> {
+        let changing = changes.iter().map(|(member, change)| {
+            record::change(&self.store.record_table(), &self.requests[*member].key, change)
+        });
+        let commit = "COMMIT".to_owned();
+        let statements: Vec<_> = sql.into_iter().chain(changing).chain([commit]).collect();
+        let mut answers = sqlx::raw_sql(AssertSqlSafe(statements.join(";"))).fetch_many(connection);
+        let mut matched = Vec::with_capacity(statements.len());
+        while let Some(answer) = answers.next().await {
+            match answer.map_err(|error| self.failure(error, Stage::Write))? {
+                Either::Left(done) => matched.push(done.rows_affected()),
+                Either::Right(_) => {}
+            }
+        }
+        // The last one is that of the commit.
+        let of_changes = matched.iter().rev().skip(1);
+        let written = changes.iter().rev().zip(of_changes);
+        Ok(written
+            .filter(|(_, matched)| **matched > 0)
+            .map(|((member, _), _)| *member)
+            .collect())
     }
 
     fn failure(self, error: sqlx::Error, stage: Stage) -> Failure {

@@ -42,9 +42,12 @@ use super::{
 };
 use crate::key::Key;
 
-/// How many batches may run at once. One connection is left for operators' calls, so that none has to be reserved:
-/// batches never wait for a connection.
-const CONCURRENT_BATCHES: usize = MAX_CONNECTIONS - 1;
+/// How many connections are reserved for extends. The others are for acquires, for releases, for records and for
+/// operators.
+const RESERVED: usize = 1;
+
+/// How many batches may run at once: one of extends, one of releases and one of acquires.
+const CONCURRENT_BATCHES: usize = 3;
 
 /// Locks in one table of MySQL or MariaDB.
 pub struct MySqlStore {
@@ -69,7 +72,7 @@ impl MySqlStore {
         let for_opening = options.clone();
         let table_sql = table.quoted('`');
         Self {
-            connections: Connections::new(MAX_CONNECTIONS, 0, move || {
+            connections: Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, move || {
                 let options = for_opening.clone();
                 async move { session::open(&options, any_server).await }
             }),

@@ -20,6 +20,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
 
+use super::apply::is_extend;
 use super::sql::LIVE_CLOCK;
 use super::{MySqlStore, row};
 use crate::store::clock::micros;
@@ -92,7 +93,12 @@ impl Statements {
 
 /// Tries to carry out `request`. `None`: nothing was done, and [`apply`](super::apply) has to carry it out.
 pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Result<Outcome, StoreError>> {
-    let mut connection = match store.connections.take().await {
+    let connection = if is_extend(request) {
+        store.connections.take_reserved().await
+    } else {
+        store.connections.take().await
+    };
+    let mut connection = match connection {
         Ok(connection) => connection,
         Err(error) => return Some(Err(error)),
     };
@@ -143,6 +149,7 @@ impl Single<'_> {
                 remaining: ask.ttl,
                 taken_over: None,
                 wanted,
+                recorded: false,
             })
         };
         let take = self.grant(&self.statements.take, ask).bind(self.request.lease_id);

@@ -73,7 +73,7 @@ impl Records for MySqlStore {
 
 impl MySqlStore {
     /// The quoted table.
-    fn record_table(&self) -> String {
+    pub(super) fn record_table(&self) -> String {
         self.table.quoted_record('`')
     }
 
@@ -122,20 +122,11 @@ impl MySqlStore {
         connection: &mut MySqlConnection,
         write: &RecordWrite,
     ) -> Result<bool, StoreError> {
-        let (table, key) = (self.record_table(), hex(&write.key));
-        let change = match &write.change {
-            RecordChange::Insert(entry) => insert(&table, &key, entry),
-            RecordChange::Replace(version, entry) => replace(&table, &key, *version, entry),
-            RecordChange::Delete(version) => {
-                format!(
-                    "DELETE FROM {table} WHERE record_key = {key} AND {}",
-                    is_version(*version)
-                )
-            }
-        };
+        let key = hex(&write.key);
+        let change = change(&self.record_table(), &write.key, &write.change);
         let Some(lease_id) = write.ends() else {
             return match self.run(connection, change).await {
-                // There is a record.
+                // There has just been another one.
                 Err(error) if is_duplicate(&error) => Ok(false),
                 matched => Ok(matched? > 0),
             };
@@ -193,6 +184,21 @@ impl MySqlStore {
     }
 }
 
+/// The statement that makes `change`. It matches a row if it has made it.
+pub(super) fn change(table: &str, key: &Key, change: &RecordChange) -> String {
+    let key = hex(key);
+    match change {
+        RecordChange::Insert(entry) => insert(table, &key, entry),
+        RecordChange::Replace(version, entry) => replace(table, &key, *version, entry),
+        RecordChange::Delete(version) => {
+            format!(
+                "DELETE FROM {table} WHERE record_key = {key} AND {}",
+                is_version(*version)
+            )
+        }
+    }
+}
+
 /// `started_at`, `finished_at` and `keep_until` of what is written, as SQL.
 fn times(entry: &RecordEntry) -> [String; 3] {
     let clock = sql::CLOCK;
@@ -223,7 +229,8 @@ fn insert(table: &str, key: &str, entry: &RecordEntry) -> String {
     let [started_at, finished_at, keep_until] = times(entry);
     let started_at = started_at.replace("started_at", sql::CLOCK);
     format!(
-        "INSERT INTO {table} ({RECORD_COLUMNS}) VALUES ({key}, {}, {started_at}, {finished_at}, {keep_until})",
+        "INSERT INTO {table} ({RECORD_COLUMNS}) SELECT {key}, {}, {started_at}, {finished_at}, {keep_until} FROM DUAL \
+         WHERE NOT EXISTS (SELECT 1 FROM {table} WHERE record_key = {key})",
         values(entry).join(", ")
     )
 }
@@ -235,12 +242,15 @@ fn replace(table: &str, key: &str, version: RecordVersion, entry: &RecordEntry) 
         .zip(values)
         .map(|(column, value)| format!("{column} = {value}"))
         .collect();
+    // The version has the token that the record has now.
     format!(
-        "UPDATE {table} SET {} WHERE record_key = {key} AND {} AND (NOT {} OR keep_until <= {})",
+        "UPDATE {table} SET {} WHERE record_key = {key} AND {} AND (NOT {} OR keep_until <= {}) AND {} <= {}",
         assignments.join(", "),
         is_version(version),
         is_state(RecordState::Succeeded),
-        sql::CLOCK
+        sql::CLOCK,
+        version.fence_token,
+        entry.fence_token,
     )
 }
 

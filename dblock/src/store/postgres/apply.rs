@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::session::Session;
 use super::sql::Statements;
 use super::statement::Statement;
-use super::{PostgresStore, error, row};
+use super::{PostgresStore, error, record, row};
 use crate::store::clock::micros;
 use crate::store::{Acquire, Action, Extend, HandedOver, Kind, Outcome, Request, StoreError, StoreErrorKind};
 
@@ -28,7 +28,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     // Once no connection can be opened, the rest is not tried: each attempt may take seconds.
     let mut unreachable = None;
     for kind in ORDER {
-        let mut parts = vec![group(kind, requests)];
+        let mut parts = vec![group(kind, requests, true), group(kind, requests, false)];
         while let Some(mut part) = parts.pop() {
             if part.is_empty() {
                 continue;
@@ -61,12 +61,14 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     answers
 }
 
-/// The requests of one kind in the byte order of their keys. Rows are inserted in this order.
-fn group(kind: Kind, requests: &[Request]) -> Vec<Placed<'_>> {
+/// The requests of one kind, those that change records or the others, in the byte order of their keys. Rows are inserted
+/// in this order.
+fn group(kind: Kind, requests: &[Request], recorded: bool) -> Vec<Placed<'_>> {
+    let is_of = |request: &Request| Kind::of(&request.action) == kind && request.record.is_some() == recorded;
     let mut group: Vec<_> = requests
         .iter()
         .enumerate()
-        .filter(|(_, request)| Kind::of(&request.action) == kind)
+        .filter(|(_, request)| is_of(request))
         .collect();
     group.sort_unstable_by(|(_, a), (_, b)| a.key.cmp(&b.key));
     group
@@ -131,15 +133,16 @@ async fn ask(
     answers: &mut [Option<Answer>],
     connection: &mut Session,
 ) -> Result<(), sqlx::Error> {
-    let statements = statements(store, kind);
+    let recorded = part.iter().any(|(_, request)| request.record.is_some());
+    let statements = statements(store, kind, recorded);
     // A contended key is probably in no usual state: it is busy, or its row names a successor.
     let is_contended = |request: &Request| kind != Kind::Extend && store.contended.contains(&request.key);
     let likely = part.iter().filter(|(_, request)| !is_contended(request));
     let likely: Vec<Placed<'_>> = likely.copied().collect();
-    let usual = match (&likely[..], &statements.many) {
-        ([], _) => None,
-        ([(_, request)], _) => Some(one(&statements.one, kind, request)),
-        (_, text) => text.as_ref().map(|text| many(text, kind, &likely)),
+    let usual = match (&likely[..], &statements.one, &statements.many) {
+        ([], ..) => None,
+        ([(_, request)], Some(text), _) => Some(one(text, kind, request)),
+        (_, _, text) => text.as_ref().map(|text| many(text, kind, &likely)),
     };
     if let Some(usual) = usual {
         match usual.fetch_all(connection).await {
@@ -176,11 +179,14 @@ fn read(
     Ok(())
 }
 
-fn statements(store: &PostgresStore, kind: Kind) -> &Statements {
-    match kind {
-        Kind::Extend => &store.sql.extend,
-        Kind::Release => &store.sql.release,
-        Kind::Acquire => &store.sql.acquire,
+fn statements(store: &PostgresStore, kind: Kind, recorded: bool) -> &Statements {
+    let sql = &store.sql;
+    match (kind, recorded) {
+        (Kind::Extend, _) => &sql.extend,
+        (Kind::Release, false) => &sql.release,
+        (Kind::Release, true) => &sql.release_recorded,
+        (Kind::Acquire, false) => &sql.acquire,
+        (Kind::Acquire, true) => &sql.acquire_recorded,
     }
 }
 
@@ -203,15 +209,16 @@ fn one<'q>(text: &Arc<str>, kind: Kind, request: &'q Request) -> Statement<'q> {
     }
 }
 
+fn column<'q, T>(part: &[Placed<'q>], value: impl Fn(&'q Request) -> T) -> Vec<T> {
+    part.iter().map(|(_, request)| value(request)).collect()
+}
+
 fn many<'q>(text: &Arc<str>, kind: Kind, part: &[Placed<'q>]) -> Statement<'q> {
-    fn column<'q, T>(part: &[Placed<'q>], value: impl Fn(&'q Request) -> T) -> Vec<T> {
-        part.iter().map(|(_, request)| value(request)).collect()
-    }
     let query = Statement::new(text);
     let query = query
         .bind(column(part, |request| request.key.as_str()))
         .bind(column(part, |request| request.lease_id));
-    match kind {
+    let query = match kind {
         Kind::Extend => query
             .bind(column(part, count))
             .bind(column(part, ttl))
@@ -226,6 +233,14 @@ fn many<'q>(text: &Arc<str>, kind: Kind, part: &[Placed<'q>]) -> Statement<'q> {
             .bind(column(part, wanted_for))
             .bind(column(part, spare_tokens))
             .bind(column(part, waited)),
+    };
+    let changes: Option<Vec<_>> = part
+        .iter()
+        .map(|(_, request)| request.record.as_deref())
+        .collect();
+    match changes {
+        Some(changes) if kind != Kind::Extend => record::bind_changes(query, &changes),
+        _ => query,
     }
 }
 

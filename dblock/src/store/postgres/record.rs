@@ -141,6 +141,40 @@ fn bind<'q>(statement: Statement<'q>, entry: &'q RecordEntry) -> Statement<'q> {
         .bind(micros(entry.keep))
 }
 
+/// Binds the columns of changes that go with a batch.
+pub(super) fn bind_changes<'q>(statement: Statement<'q>, changes: &[&'q RecordChange]) -> Statement<'q> {
+    fn entries<'q, T>(changes: &[&'q RecordChange], value: impl Fn(&'q RecordEntry) -> T) -> Vec<Option<T>> {
+        changes.iter().map(|change| change.entry().map(&value)).collect()
+    }
+    fn versions<T>(changes: &[&RecordChange], value: impl Fn(RecordVersion) -> T) -> Vec<Option<T>> {
+        changes
+            .iter()
+            .map(|change| change.expected().map(&value))
+            .collect()
+    }
+    fn optional<'q, T>(
+        changes: &[&'q RecordChange],
+        value: impl Fn(&'q RecordEntry) -> Option<T>,
+    ) -> Vec<Option<T>> {
+        changes
+            .iter()
+            .map(|change| change.entry().and_then(&value))
+            .collect()
+    }
+    statement
+        .bind(entries(changes, |entry| entry.state.as_str()))
+        .bind(entries(changes, |entry| attempts(entry.attempts)))
+        .bind(entries(changes, |entry| entry.fence_token))
+        .bind(optional(changes, |entry| entry.fingerprint))
+        .bind(optional(changes, |entry| entry.result.as_deref()))
+        .bind(optional(changes, |entry| entry.error.as_deref()))
+        .bind(entries(changes, |entry| &*entry.holder))
+        .bind(entries(changes, |entry| micros(entry.keep)))
+        .bind(versions(changes, |version| version.state.as_str()))
+        .bind(versions(changes, |version| version.fence_token))
+        .bind(versions(changes, |version| attempts(version.attempts)))
+}
+
 fn expect(statement: Statement<'_>, version: RecordVersion) -> Statement<'_> {
     statement
         .bind(version.state.as_str())

@@ -24,7 +24,7 @@ pub(super) fn answer(
     let found = part
         .binary_search_by(|(_, request)| request.key.as_str().cmp(key))
         .map_err(|_| unexpected("a key that was not asked for"))?;
-    let (place, _) = part[found];
+    let (place, request) = part[found];
     let outcome = match (kind, row.try_get(1)?) {
         (Kind::Acquire, "busy") => Outcome::Busy(holder(row, until(row.try_get(3)?, 0))?),
         (Kind::Acquire, "queued") => Outcome::Queued {
@@ -38,6 +38,7 @@ pub(super) fn answer(
                 .then(|| holder(row, Duration::ZERO))
                 .transpose()?,
             wanted: row.try_get(4)?,
+            recorded: request.record.is_some() && row.try_get("recorded")?,
         },
         (Kind::Extend, "extended") => Outcome::Extended {
             remaining: until(row.try_get(2)?, 0),

@@ -42,6 +42,7 @@ fn request(lease_id: Uuid, action: Action) -> Request {
         key: Key::new(None, "k").unwrap(),
         lease_id,
         action,
+        record: None,
     }
 }
 

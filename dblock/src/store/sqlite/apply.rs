@@ -7,6 +7,7 @@ use super::sql::{BEGIN, COMMIT};
 use super::{SqliteStore, query};
 use crate::key::Key;
 use crate::store::clock::micros;
+use crate::store::record::RecordChange;
 use crate::store::rules::still_busy;
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind, rules};
 
@@ -32,14 +33,20 @@ impl SqliteStore {
         if was_busy && let Some(busy) = self.still_busy(connection, request).await? {
             return Ok(busy);
         }
-        if let Some(outcome) = self.usual(connection, request).await? {
+        // One statement changes one table.
+        let alone = request.record.is_none();
+        if alone && let Some(outcome) = self.usual(connection, request).await? {
             return Ok(outcome);
         }
         if !was_busy && let Some(busy) = self.still_busy(connection, request).await? {
             return Ok(busy);
         }
         self.control(connection, BEGIN).await?;
-        let answer = self.decide(connection, request).await?;
+        let answer = if alone {
+            self.decide(connection, request).await?
+        } else {
+            self.inside(connection, request).await?
+        };
         self.control(connection, COMMIT).await?;
         answer
     }
@@ -99,10 +106,36 @@ impl SqliteStore {
         connection: &mut SqliteConnection,
         request: &Request,
     ) -> Result<Answer, StoreError> {
-        match self.usual(connection, request).await? {
-            Some(outcome) => Ok(Ok(outcome)),
-            None => self.decide(connection, request).await,
-        }
+        // A release that changes the record needs the token in the row.
+        let reads = request.record.is_some() && matches!(request.action, Action::Release);
+        let usual = if reads {
+            None
+        } else {
+            self.usual(connection, request).await?
+        };
+        let Some(outcome) = usual else {
+            return self.decide(connection, request).await;
+        };
+        let token = rules::granted_token(&outcome);
+        let change = token.and_then(|token| Some(request.record.as_ref()?.of_lease(token)));
+        self.with_record(connection, request, outcome, change)
+            .await
+            .map(Ok)
+    }
+
+    /// Changes the record of the request's key, in the same transaction.
+    async fn with_record(
+        &self,
+        connection: &mut SqliteConnection,
+        request: &Request,
+        outcome: Outcome,
+        change: Option<RecordChange>,
+    ) -> Result<Outcome, StoreError> {
+        let Some(change) = change else {
+            return Ok(outcome);
+        };
+        let written = self.change(connection, &request.key, &change).await?;
+        Ok(outcome.with_record(written))
     }
 
     /// Carries out the usual case of a request, in one statement. `None`: it is another case, and nothing was done.
@@ -147,11 +180,16 @@ impl SqliteStore {
         request: &Request,
     ) -> Result<Answer, StoreError> {
         let mut row = self.read(connection, &request.key).await?;
-        let answer = rules::carry_out(request, &mut row);
-        if let Ok((_, true)) = answer {
+        let (outcome, changed, change) = match rules::carry_out_with_record(request, &mut row) {
+            Ok(carried_out) => carried_out,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        if changed {
             self.write(connection, &row).await?;
         }
-        Ok(answer.map(|(outcome, _)| outcome))
+        self.with_record(connection, request, outcome, change)
+            .await
+            .map(Ok)
     }
 
     async fn read(&self, connection: &mut SqliteConnection, key: &Key) -> Result<LockRow, StoreError> {

@@ -94,10 +94,10 @@ impl SqliteStore {
         write: &RecordWrite,
     ) -> Result<bool, StoreError> {
         let Some(lease_id) = write.ends() else {
-            return self.change(connection, write).await;
+            return self.change(connection, &write.key, &write.change).await;
         };
         self.control(connection, BEGIN).await?;
-        let written = self.change(connection, write).await?;
+        let written = self.change(connection, &write.key, &write.change).await?;
         if written {
             let end = query(&self.statements.end, &write.key).bind(lease_id);
             self.rows(connection, end).await?;
@@ -106,13 +106,15 @@ impl SqliteStore {
         Ok(written)
     }
 
-    async fn change(
+    /// Changes a record, and returns whether it was changed.
+    pub(super) async fn change(
         &self,
         connection: &mut SqliteConnection,
-        write: &RecordWrite,
+        key: &Key,
+        change: &RecordChange,
     ) -> Result<bool, StoreError> {
-        let (sql, key) = (self.record_sql(), &write.key);
-        let change = match &write.change {
+        let sql = self.record_sql();
+        let change = match change {
             RecordChange::Insert(entry) => bind(query(&sql.insert, key), entry),
             RecordChange::Replace(version, entry) => expect(bind(query(&sql.replace, key), entry), *version),
             RecordChange::Delete(version) => expect(query(&sql.delete, key), *version),

@@ -16,6 +16,7 @@ pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, Sto
             remaining: until(get(row, 1)?, 0),
             taken_over: None,
             wanted: get(row, 2)?,
+            recorded: false,
         },
         Action::Extend(_) => Outcome::Extended {
             remaining: until(get(row, 0)?, 0),

@@ -1,12 +1,13 @@
 //! Abandoned acquires: leases that no caller takes any more, which are released by their id.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::time::{Time, on_any_clock};
-use crate::store::{Outcome, StoreError};
+use crate::store::{Outcome, RecordChange, StoreError};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 
@@ -23,6 +24,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 pub(super) struct Abandoned {
     pub(super) lease_id: Uuid,
     pub(super) retry_at: Time,
+    /// A run began with the acquire, or may have: the release takes it back.
+    pub(super) undo: Option<Arc<RecordChange>>,
     until: Time,
     /// Every lease that was granted before `until` has expired by then.
     pub(super) over_at: Time,
@@ -39,6 +42,7 @@ impl Abandoned {
         Self {
             lease_id,
             retry_at: now,
+            undo: None,
             until: now + ttl,
             over_at: now + ttl + ttl,
             pause: FIRST_RETRY,

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::abandoned::Abandoned;
 use super::held::{After, Grant};
 use super::{ForWhom, Machine, OnItsWay};
@@ -113,7 +111,7 @@ impl<C> Machine<C> {
                     wanted,
                 };
                 self.asking.arriving = None;
-                self.arrive(grant, None, env, out);
+                self.arrive(grant, None, None, env, out);
             }
             Ok(Outcome::Lost) => {
                 self.asking.arriving = None;
@@ -149,6 +147,7 @@ impl<C> Machine<C> {
                 remaining,
                 taken_over,
                 wanted,
+                recorded,
             }) => {
                 // A fresh lease is as long as the ask. A remaining time of another length belongs to a row that was
                 // passed on.
@@ -165,7 +164,8 @@ impl<C> Machine<C> {
                     since: sent.sent_at,
                     wanted,
                 };
-                self.arrive(grant, Some(number), env, out);
+                let undo = sent.undo.clone().filter(|_| recorded);
+                self.arrive(grant, Some(number), undo, env, out);
                 self.note_taken_over(taken_over, out);
             }
             Ok(Outcome::Queued { holder, next_ttl }) => {
@@ -199,9 +199,9 @@ impl<C> Machine<C> {
                 // The lease was never granted, so no store that keeps its contract answers this.
                 let message = format!("the store answered an acquire with {other:?}");
                 let error = StoreError::new(StoreErrorKind::Interrupted, message);
-                self.acquire_failed(lease_id, ask.ttl, error, env, out);
+                self.acquire_failed(sent, ask.ttl, error, env, out);
             }
-            Err(error) => self.acquire_failed(lease_id, ask.ttl, error, env, out),
+            Err(error) => self.acquire_failed(sent, ask.ttl, error, env, out),
         }
     }
 
@@ -219,17 +219,18 @@ impl<C> Machine<C> {
 
     fn acquire_failed(
         &mut self,
-        lease_id: Uuid,
+        sent: &OnItsWay,
         ttl: Duration,
         error: StoreError,
         env: &mut Env<'_>,
         out: &mut Out<C>,
     ) {
         if error.is_outcome_unknown() && !flawed(Flaw::UnknownOutcomeIsRepeated) {
-            let abandoned = match self.asking.place {
-                Some(_) => Abandoned::queued(lease_id, ttl, env.now),
-                None => Abandoned::new(lease_id, ttl, env.now),
+            let mut abandoned = match self.asking.place {
+                Some(_) => Abandoned::queued(sent.lease_id, ttl, env.now),
+                None => Abandoned::new(sent.lease_id, ttl, env.now),
             };
+            abandoned.undo.clone_from(&sent.undo);
             self.asking.place = self.asking.place.filter(|_| flawed(Flaw::UnknownPlaceIsKept));
             if !flawed(Flaw::AbandonedIsForgotten) {
                 self.abandoned.push(abandoned);

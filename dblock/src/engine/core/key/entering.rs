@@ -15,6 +15,7 @@ use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{Note, Out, Reply};
 use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
+use crate::store::RecordChange;
 
 /// Least time left of a lease that was passed on for a caller to enter at once. An extension follows.
 const ENOUGH_TO_ENTER: Duration = Duration::from_millis(100);
@@ -75,7 +76,7 @@ impl<C> Machine<C> {
             since: env.now,
             wanted: true,
         };
-        self.arrive(grant, None, env, out);
+        self.arrive(grant, None, None, env, out);
     }
 
     /// Gives back the places and leases that no caller waits for any more.
@@ -100,15 +101,29 @@ impl<C> Machine<C> {
         }
     }
 
-    /// Gives a lease of this process to a caller, extends it first, or gives it back to the store.
-    pub(super) fn arrive(&mut self, grant: Grant, asked: Option<u64>, env: &mut Env<'_>, out: &mut Out<C>) {
+    /// Gives a lease of this process to a caller, extends it first, or gives it back to the store. With `undo` a run of the
+    /// caller that asked began with the lease.
+    pub(super) fn arrive(
+        &mut self,
+        grant: Grant,
+        asked: Option<u64>,
+        undo: Option<Arc<RecordChange>>,
+        env: &mut Env<'_>,
+        out: &mut Out<C>,
+    ) {
         let (lease_id, until, fence_token) = (grant.lease_id, grant.over_at, grant.fence_token);
-        match self.offer(grant, asked, env, out) {
-            Offered::Entered => {}
+        match self.offer(grant, asked, undo.is_some(), env, out) {
+            Offered::Entered => {
+                if let Some(held) = &mut self.held {
+                    held.undo = undo;
+                }
+            }
             Offered::OfNoUse => {
                 self.asking.place = None;
                 self.asking.arriving = None;
-                self.abandoned.push(Abandoned::answered(lease_id, until, env.now));
+                let mut abandoned = Abandoned::answered(lease_id, until, env.now);
+                abandoned.undo = undo;
+                self.abandoned.push(abandoned);
                 self.asking.ask_now();
             }
             Offered::TooShort => {
@@ -123,10 +138,18 @@ impl<C> Machine<C> {
         }
     }
 
-    /// Offers a lease to the caller that it was asked for, else to the first caller.
-    fn offer(&mut self, grant: Grant, asked: Option<u64>, env: &mut Env<'_>, out: &mut Out<C>) -> Offered {
+    /// Offers a lease to the caller that it was asked for, else to the first caller. A lease with which a run has `begun`
+    /// is for no other caller.
+    fn offer(
+        &mut self,
+        grant: Grant,
+        asked: Option<u64>,
+        begun: bool,
+        env: &mut Env<'_>,
+        out: &mut Out<C>,
+    ) -> Offered {
         let now = env.now;
-        let first = self.queue.first().map(|(number, _)| number);
+        let first = self.queue.first().map(|(number, _)| number).filter(|_| !begun);
         let asked = asked.and_then(|number| self.queue.remove(number).map(|waiter| (number, waiter)));
         let taken = asked.or_else(|| first.and_then(|number| Some((number, self.queue.remove(number)?))));
         let Some((number, waiter)) = taken else {
@@ -151,7 +174,8 @@ impl<C> Machine<C> {
             };
         }
         let ids = (grant.lease_id, grant.fence_token);
-        let ownership = Ownership::new(self.key.clone(), call.clone(), ids, (grant.since, now), deadline);
+        let mut ownership = Ownership::new(self.key.clone(), call.clone(), ids, (grant.since, now), deadline);
+        ownership.begun = begun;
         let ownership = Arc::new(ownership);
         if self.asking.taken_after(waiter.since) {
             let time = now.since(waiter.since);

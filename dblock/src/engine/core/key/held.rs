@@ -45,7 +45,7 @@ use crate::engine::core::time::{Time, on_any_clock};
 use crate::error::LostReason;
 use crate::key::Key;
 use crate::options;
-use crate::store::{Action, Extend, HandedOver, Holder, Outcome, StoreError, StoreErrorKind};
+use crate::store::{Action, Extend, HandedOver, Holder, Outcome, RecordChange, StoreError, StoreErrorKind};
 
 /// Pause before the next request for a row that somebody had locked; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
@@ -135,6 +135,8 @@ struct Pending<C> {
 pub(super) struct Held<C> {
     grant: Grant,
     state: State,
+    /// A run began with the grant, and its caller has not entered: the release takes it back.
+    pub(super) undo: Option<Arc<RecordChange>>,
     /// The ownership that holds it, or held it last.
     current: Arc<Ownership>,
     /// The ttl that the owner has asked for last.
@@ -182,6 +184,7 @@ impl<C> Held<C> {
         let row = (current.fence_token, 1);
         let mut held = Self {
             state: State::Held { holds: 1 },
+            undo: None,
             hand_over_until: Some(hand_over_until),
             row,
             row_sent: row,

@@ -41,7 +41,7 @@ use super::ownership::Ownership;
 use super::time::Time;
 use crate::error::LostReason;
 use crate::key::Key;
-use crate::store::{Action, Outcome, StoreError};
+use crate::store::{Action, Outcome, RecordChange, StoreError};
 
 /// An event of a key.
 #[derive(Debug)]
@@ -62,6 +62,12 @@ pub(crate) enum Event<C> {
     Pin(Arc<Ownership>, Option<Confirm<C>>),
     /// The owner has another ttl from now on. Answered when the lease has been extended by it.
     SetTtl(Arc<Ownership>, Duration, Confirm<C>),
+    /// The caller of a run that began with its grant has entered: that is not taken back any more.
+    #[cfg_attr(
+        not(feature = "run_once"),
+        allow(dead_code, reason = "only runs begin with the lock")
+    )]
+    Begun(Arc<Ownership>),
     /// A fence check has found that the row no longer names the lease.
     #[cfg_attr(
         not(feature = "sql"),
@@ -127,6 +133,8 @@ struct OnItsWay {
     action: Action,
     for_whom: ForWhom,
     sent_at: Time,
+    /// For an acquire that begins a run: what takes that back.
+    undo: Option<Arc<RecordChange>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,17 +247,17 @@ impl<C> Machine<C> {
                 };
                 self.confirm(&ownership, Some(confirm), set.map(|()| Shows::End), out);
             }
+            Event::Begun(ownership) => self
+                .own_lease_of(&ownership)
+                .into_iter()
+                .for_each(|held| held.undo = None),
             Event::Gone(ownership) => {
-                let held = self
-                    .held
-                    .as_mut()
-                    .filter(|held| Arc::ptr_eq(held.current(), &ownership));
-                if let Some(held) = held {
-                    let reason = if ownership.is_revoked() {
-                        LostReason::Revoked
-                    } else {
-                        LostReason::Gone
-                    };
+                let reason = if ownership.is_revoked() {
+                    LostReason::Revoked
+                } else {
+                    LostReason::Gone
+                };
+                if let Some(held) = self.own_lease_of(&ownership) {
                     held.end(reason, now, out);
                 }
             }
@@ -267,14 +275,7 @@ impl<C> Machine<C> {
                     self.after(&held, now);
                 }
             }
-            Event::EnterAgain(lease_id, waiter) => {
-                let held = self.held.as_mut();
-                let entered = held.and_then(|held| held.enter_again(lease_id, &waiter.call, &self.key, now));
-                out.replies.push(match entered {
-                    Some(ownership) => Reply::Granted(waiter, ownership),
-                    None => Reply::Refused(waiter, Refusal::RowLocked),
-                });
-            }
+            Event::EnterAgain(lease_id, waiter) => self.enter_again(lease_id, waiter, now, out),
             Event::Send(kinds) => {
                 self.listed = None;
                 out.request = self.send(kinds, env);
@@ -297,6 +298,23 @@ impl<C> Machine<C> {
                 }
             }
         }
+    }
+
+    /// Another call in the transaction that keeps the lease.
+    fn enter_again(&mut self, lease_id: Uuid, waiter: Box<Waiter<C>>, now: Time, out: &mut Out<C>) {
+        let held = self.held.as_mut();
+        let entered = held.and_then(|held| held.enter_again(lease_id, &waiter.call, &self.key, now));
+        out.replies.push(match entered {
+            Some(ownership) => Reply::Granted(waiter, ownership),
+            None => Reply::Refused(waiter, Refusal::RowLocked),
+        });
+    }
+
+    /// The lease of this process, if this owner has it, or had it last.
+    fn own_lease_of(&mut self, ownership: &Arc<Ownership>) -> Option<&mut Held<C>> {
+        self.held
+            .as_mut()
+            .filter(|held| Arc::ptr_eq(held.current(), ownership))
     }
 
     fn confirm(

@@ -89,13 +89,22 @@ impl<C> Machine<C> {
     /// The request to send now. It is on its way from here on.
     pub(super) fn send(&mut self, kinds: &[Kind], env: &mut Env<'_>) -> Option<Request> {
         let plan = self.plan(env.now).filter(|plan| kinds.contains(&plan.kind()))?;
+        let (mut record, mut undo) = (None, None);
         let (lease_id, action, for_whom) = match plan {
             Plan::OwnLease(action) => {
                 let held = self.held.as_mut()?;
                 held.sent(&action);
+                if matches!(action, Action::Release) {
+                    record.clone_from(&held.undo);
+                }
                 (held.lease_id(), action, ForWhom::OwnLease)
             }
-            Plan::Abandoned(lease_id) => (lease_id, Action::Release, ForWhom::Abandoned),
+            Plan::Abandoned(lease_id) => {
+                let mut abandoned = self.abandoned.iter();
+                let released = abandoned.find(|abandoned| abandoned.lease_id == lease_id)?;
+                record.clone_from(&released.undo);
+                (lease_id, Action::Release, ForWhom::Abandoned)
+            }
             Plan::Arriving(arriving) => {
                 let (_, first) = self.queue.first()?;
                 let mut extend = Extend::new(1, first.call.ttl);
@@ -114,6 +123,11 @@ impl<C> Machine<C> {
                 let waited = env.now.since(first.since);
                 acquire.queue =
                     (acquire.wanted_for.is_some() && Asking::queues(waited, env)).then_some(waited);
+                // The row may have been passed on to a lease that has a place. Then the caller writes that the run begins.
+                if let Some(begin) = call.begin.as_ref().filter(|_| self.asking.place.is_none()) {
+                    record = Some(Arc::clone(&begin.change));
+                    undo = Some(Arc::clone(&begin.undo));
+                }
                 let (lease_id, spare_tokens) = self.asking.asked(self.queue.len() > 1, env);
                 acquire.spare_tokens = spare_tokens;
                 (lease_id, Action::Acquire(acquire), ForWhom::Waiter(number))
@@ -124,11 +138,13 @@ impl<C> Machine<C> {
             action: action.clone(),
             for_whom,
             sent_at: env.now,
+            undo,
         });
         Some(Request {
             key: self.key.clone(),
             lease_id,
             action,
+            record,
         })
     }
 

@@ -1,5 +1,6 @@
 //! Sequences of events, and what the machine wants done after each.
 
+mod begun;
 mod transaction;
 
 use super::super::ownership::Call;
@@ -46,6 +47,7 @@ fn call(ttl: Duration) -> Call {
         hold_min: None,
         nested: false,
         site: crate::meter::Site::default(),
+        begin: None,
     }
 }
 
@@ -167,6 +169,7 @@ fn granted(fence_token: i64) -> Outcome {
         remaining: TTL,
         taken_over: None,
         wanted: false,
+        recorded: false,
     }
 }
 
@@ -404,6 +407,7 @@ fn a_row_that_was_passed_on_unheard_is_granted_to_the_next_ask() {
         remaining: 2 * SECOND,
         taken_over: None,
         wanted: true,
+        recorded: false,
     };
     assert_eq!(a.answered(rest), ["a has 8"]);
     assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));

@@ -3,7 +3,7 @@
 //! Each statement looks up its rows by key once, in `found`. After that it reaches a row by its `ctid`, to
 //! lock it and to write the version that was locked.
 
-use super::{ACQUIRE, LAST_TOKEN, NO_SUCCESSOR, NOW, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell};
+use super::{ACQUIRE, LAST_TOKEN, NO_SUCCESSOR, NOW, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell};
 use crate::store::clock::micros;
 use crate::store::{NEXT_TTL, QUEUE_AHEAD};
 
@@ -19,7 +19,7 @@ fn found(table: &str, columns: &[(&str, &str)]) -> String {
 
 /// Answers: key, outcome, fence token, remaining, wanted; owner, holder and token of the holder; and how long the lease
 /// of a successor will run.
-pub(super) fn acquire(table: &str) -> String {
+pub(super) fn acquire(table: &str) -> Parts {
     let found = found(table, &ACQUIRE);
     let ceiling = ceiling("j.next_token", "j.spare_tokens");
     let (ahead, longest) = (micros(QUEUE_AHEAD), micros(NEXT_TTL));
@@ -42,8 +42,8 @@ pub(super) fn acquire(table: &str) -> String {
         })
         .collect();
     let next = next.join(",\n        ");
-    format!(
-        r#"WITH {found}, inserted AS (
+    let with = format!(
+        r#"{found}, inserted AS (
     INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
         fence_ceiling, wanted_until, acquired_at, holder, revoked)
     SELECT lock_key, new_owner, 1, now + ttl, new_lease, now, now + spare_tokens, 0, now, new_holder, false
@@ -97,8 +97,20 @@ pub(super) fn acquire(table: &str) -> String {
             WHEN j.takes AND j.reentrant_count > 0 THEN 'taken over' ELSE 'granted' END,
         t.fence_token, t.expire_at - j.now, t.wanted_until > j.now, j.lock_owner, j.holder, j.fence_token,
         t.next_ttl
-)
-SELECT * FROM written
+)"#
+    );
+    Parts {
+        with,
+        answers: answers(table),
+        columns: "lock_key, outcome, fence_token, remaining, wanted, owner, holder, holder_token, next_ttl",
+    }
+}
+
+/// What an acquire answers.
+fn answers(table: &str) -> String {
+    let ahead = micros(QUEUE_AHEAD);
+    format!(
+        "SELECT * FROM written
 UNION ALL
 SELECT lock_key, CASE WHEN waits THEN CASE WHEN is_next THEN 'queued' ELSE 'busy' END
         WHEN held THEN 'granted' ELSE 'lost' END,
@@ -119,7 +131,7 @@ FROM (
 WHERE expire_at > now AND coalesce(wanted_until >= now + wanted_for / 2, true)
     AND CASE WHEN next_until > now
         THEN next_lease <> new_lease AND (waited IS NULL OR next_since < now - waited + {ahead})
-        ELSE waited IS NULL END"#
+        ELSE waited IS NULL END"
     )
 }
 
@@ -127,12 +139,12 @@ WHERE expire_at > now AND coalesce(wanted_until >= now + wanted_for / 2, true)
 fn judged(table: &str, requests: &[(&str, &str)]) -> String {
     let found = found(table, requests);
     format!(
-        "WITH {found}, judged AS MATERIALIZED (
+        "{found}, judged AS MATERIALIZED (
     SELECT *, mine AND reentrant_count > 0 AND expire_at > now AS inside
     FROM (
         SELECT *, lease_id = lease AS mine, {NOW} AS now FROM (
             SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
-                t.fence_ceiling, t.next_lease, t.next_until
+                t.fence_token, t.fence_ceiling, t.next_lease, t.next_until
             FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
         ) locked
     ) timed
@@ -153,7 +165,7 @@ pub(super) fn extend(table: &str) -> String {
     ];
     let judged = judged(table, &columns);
     format!(
-        "{judged}, written AS (
+        "WITH {judged}, written AS (
     UPDATE {table} t SET
         reentrant_count = j.count,
         lock_owner = CASE WHEN j.new_token >= t.fence_token THEN j.new_owner ELSE t.lock_owner END,
@@ -176,7 +188,7 @@ SELECT lock_key, 'lost', 0, false, false FROM found WHERE place IS NULL"
 ///
 /// A row with a live successor is passed on to it. The row stays held all the time, and the commit of this
 /// statement is the whole hand-over. A key whose tokens are used up is only freed.
-pub(super) fn release(table: &str) -> String {
+pub(super) fn release(table: &str) -> Parts {
     let judged = judged(table, &RELEASE);
     let passes = format!("inside AND next_until > now AND fence_ceiling < {LAST_TOKEN}");
     // The columns of the successor are read from the row that is written.
@@ -196,7 +208,7 @@ pub(super) fn release(table: &str) -> String {
         .collect();
     let passed_on = passed_on.join(",\n        ");
     let tell = tell(table, "j.passes", "j.inside AND t.wanted_until > j.now");
-    format!(
+    let with = format!(
         "{judged}, passing AS MATERIALIZED (
     SELECT *, {passes} AS passes FROM judged
 ), commits AS MATERIALIZED (
@@ -211,12 +223,17 @@ pub(super) fn release(table: &str) -> String {
     WHERE t.ctid = j.locked_at AND (SELECT true FROM commits) AND (j.inside OR (NOT j.mine AND j.next_lease = j.lease))
     RETURNING j.lock_key,
         CASE WHEN j.passes THEN 'passed on' WHEN j.inside THEN 'freed' ELSE 'withdrawn' END, {tell}
-)
-SELECT * FROM written
+)"
+    );
+    let answers = "SELECT * FROM written
 UNION ALL
 SELECT lock_key, CASE WHEN mine AND reentrant_count = 0 THEN 'free' ELSE 'lost' END, NULL FROM judged
 WHERE NOT inside AND (mine OR next_lease IS DISTINCT FROM lease)
 UNION ALL
-SELECT lock_key, 'lost', NULL FROM found WHERE place IS NULL"
-    )
+SELECT lock_key, 'lost', NULL FROM found WHERE place IS NULL";
+    Parts {
+        with,
+        answers: answers.into(),
+        columns: "lock_key, outcome, told",
+    }
 }

@@ -4,16 +4,16 @@
 //! not changed; [`super::general`] is asked for the rest. Each row goes through the whole statement before
 //! the next one. Storing nothing in between saves half of the general statement's cost.
 
-use super::{ACQUIRE, NO_SUCCESSOR, NOW, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell_freed};
+use super::{ACQUIRE, NO_SUCCESSOR, NOW, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell_freed};
 
 /// Rows that are absent or free. Answers as the acquire of [`super::general`], as far as that concerns a grant.
 ///
 /// `OFFSET 0` keeps the planner from reading all keys into a hash table, as a plan made for few keys would.
-pub(super) fn acquire(table: &str) -> String {
+pub(super) fn acquire(table: &str) -> Parts {
     let requests = requests(&ACQUIRE);
     let token = "greatest(t.fence_ceiling + 1, excluded.fence_token)";
     let ceiling = ceiling(token, "excluded.fence_ceiling - excluded.fence_token");
-    format!(
+    let answers = format!(
         "
 INSERT INTO {table} AS t (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
     fence_ceiling, wanted_until, acquired_at, holder, revoked)
@@ -33,7 +33,12 @@ ON CONFLICT (lock_key) DO UPDATE SET
     acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = false, {NO_SUCCESSOR}
 WHERE t.reentrant_count = 0 AND t.lease_id <> excluded.lease_id
 RETURNING t.lock_key, 'granted', t.fence_token, t.expire_at - t.acquired_at, t.wanted_until > t.acquired_at"
-    )
+    );
+    Parts {
+        with: String::new(),
+        answers,
+        columns: "lock_key, outcome, fence_token, remaining, wanted",
+    }
 }
 
 /// Rows held by the leases, without a successor. Answers as the release of [`super::general`].

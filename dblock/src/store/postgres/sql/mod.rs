@@ -121,13 +121,36 @@ const RELEASE: [(&str, &str); 2] = [("lock_key", "text"), ("lease", "uuid")];
 
 /// A batch as a table `r` of `columns`, from parameters that are arrays. It is in key order, as the arrays are.
 fn requests(columns: &[(&str, &str)]) -> String {
-    let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
+    let numbered: Vec<_> = columns.iter().copied().zip(1..).collect();
+    table_of(&numbered)
+}
+
+/// A table `r` of columns, from the parameters of these numbers, which are arrays.
+fn table_of(columns: &[((&str, &str), usize)]) -> String {
+    let names: Vec<_> = columns.iter().map(|((name, _), _)| *name).collect();
     let arrays: Vec<_> = columns
         .iter()
-        .zip(1..)
         .map(|((_, kind), i)| format!("${i}::{kind}[]"))
         .collect();
     format!("unnest({}) r({})", arrays.join(", "), names.join(", "))
+}
+
+/// A statement: what follows `WITH`, what answers, and the columns of that.
+struct Parts {
+    with: String,
+    answers: String,
+    columns: &'static str,
+}
+
+impl Parts {
+    fn text(&self) -> String {
+        let Self { with, answers, .. } = self;
+        if with.is_empty() {
+            answers.clone()
+        } else {
+            format!("WITH {with}\n{answers}")
+        }
+    }
 }
 
 /// The statements of one action.
@@ -135,8 +158,8 @@ fn requests(columns: &[(&str, &str)]) -> String {
 pub(super) struct Statements {
     /// One row with plain parameters, in its usual state. In any other state it changes nothing and does not
     /// answer.
-    pub(super) one: Arc<str>,
-    /// As `one`, for any number of rows, with arrays.
+    pub(super) one: Option<Arc<str>>,
+    /// Any number of rows in their usual state, with arrays.
     pub(super) many: Option<Arc<str>>,
     /// Any number of rows, with arrays, in every state.
     pub(super) general: Arc<str>,
@@ -150,6 +173,9 @@ pub(super) struct Sql {
     pub(super) acquire: Statements,
     pub(super) extend: Statements,
     pub(super) release: Statements,
+    /// The same for requests that also change records.
+    pub(super) acquire_recorded: Statements,
+    pub(super) release_recorded: Statements,
     pub(super) inspect: Arc<str>,
     pub(super) inspect_urgent: Arc<str>,
     pub(super) revoke: Arc<str>,
@@ -165,24 +191,39 @@ impl Sql {
     pub(super) fn new(table: &TableName) -> Self {
         let (version_table, record_table) = (table.quoted_version('"'), table.quoted_record('"'));
         let table = table.quoted('"');
+        let (acquire_many, acquire) = (many::acquire(&table), general::acquire(&table));
+        let release = general::release(&table);
+        let release_recorded = record::with_release(&release, &record_table);
         Self {
+            acquire_recorded: Statements {
+                one: None,
+                many: Some(record::with_acquire(&acquire_many, &record_table).into()),
+                general: record::with_acquire(&acquire, &record_table).into(),
+                quiet: None,
+            },
+            release_recorded: Statements {
+                one: None,
+                many: None,
+                quiet: Some(quiet(&release_recorded).into()),
+                general: release_recorded.into(),
+            },
             acquire: Statements {
-                one: one::acquire(&table).into(),
-                many: Some(many::acquire(&table).into()),
-                general: general::acquire(&table).into(),
+                one: Some(one::acquire(&table).into()),
+                many: Some(acquire_many.text().into()),
+                general: acquire.text().into(),
                 quiet: None,
             },
             extend: Statements {
-                one: one::extend(&table).into(),
+                one: Some(one::extend(&table).into()),
                 many: None,
                 general: general::extend(&table).into(),
                 quiet: None,
             },
             release: Statements {
-                one: one::release(&table).into(),
+                one: Some(one::release(&table).into()),
                 many: Some(many::release(&table).into()),
-                general: general::release(&table).into(),
-                quiet: Some(quiet(&general::release(&table)).into()),
+                general: release.text().into(),
+                quiet: Some(quiet(&release.text()).into()),
             },
             inspect: rest::inspect(&table).into(),
             inspect_urgent: rest::inspect_urgent(&table).into(),

@@ -1,13 +1,16 @@
-//! The statements of the table of records. Each is a transaction of its own.
+//! The statements of the table of records. Each is a transaction of its own, or goes with a batch of acquires or releases.
 //!
 //! A write compares the version in its `WHERE`, on the row that it has locked. So of two writes that expect the same
 //! version, the second finds another one.
+//!
+//! What goes with a batch waits for no record that is being replaced, because it has rows of the lock table locked: it
+//! skips it. It waits for another insert of the same key, which has no such row locked.
 
 use std::sync::Arc;
 
 #[cfg(feature = "run_once")]
 use super::rest::operator;
-use super::{NO_SUCCESSOR, NOW, quiet, tell_freed};
+use super::{ACQUIRE, NO_SUCCESSOR, NOW, Parts, RELEASE, WITHOUT_FLUSH, quiet, table_of, tell_freed};
 use crate::store::sql_row::RECORD_COLUMNS;
 
 /// The statements.
@@ -69,7 +72,7 @@ fn replace(records: &str, locks: &str) -> String {
         holder = $8, started_at = CASE WHEN $2 = 'processing' THEN {NOW} ELSE started_at END,
         finished_at = CASE WHEN $2 = 'processing' THEN 0 ELSE {NOW} END, keep_until = {NOW} + $9
     WHERE record_key = $1 AND state = $10 AND fence_token = $11 AND attempts = $12
-        AND (state <> 'succeeded' OR keep_until <= {NOW})
+        AND (state <> 'succeeded' OR keep_until <= {NOW}) AND fence_token <= $4
     RETURNING true AS done
 ), freed AS (
     UPDATE {locks} t SET reentrant_count = 0, {NO_SUCCESSOR}
@@ -78,6 +81,93 @@ fn replace(records: &str, locks: &str) -> String {
     RETURNING {tell} AS told
 )
 SELECT done, (SELECT told FROM freed) FROM written"
+    )
+}
+
+/// The columns of changes that go with a batch, after the batch's own. No `state`: the record is deleted. No `old_state`:
+/// there must be none yet.
+const CHANGE: [(&str, &str); 11] = [
+    ("state", "text"),
+    ("attempts", "integer"),
+    ("token", "bigint"),
+    ("fingerprint", "uuid"),
+    ("result", "text"),
+    ("error", "text"),
+    ("holder", "text"),
+    ("keep", "bigint"),
+    ("old_state", "text"),
+    ("old_token", "bigint"),
+    ("old_attempts", "integer"),
+];
+
+/// A batch of acquires that also changes the records of the keys that it grants. One more answer: `recorded`.
+pub(super) fn with_acquire(acquire: &Parts, records: &str) -> String {
+    let granted = "SELECT lock_key, fence_token AS lease_token FROM answered WHERE outcome IN ('granted', 'taken over')";
+    let changed = changed(acquire, granted, ACQUIRE.len(), records);
+    format!("{changed}\nSELECT *, lock_key IN (SELECT record_key FROM changed) AS recorded FROM answered")
+}
+
+/// A batch of releases that also changes the records of the keys whose rows name the leases. It waits for the disk: a
+/// record must not be forgotten.
+pub(super) fn with_release(release: &Parts, records: &str) -> String {
+    let named = "SELECT lock_key, fence_token AS lease_token FROM judged WHERE mine AND reentrant_count > 0";
+    let changed = changed(release, named, RELEASE.len(), records);
+    format!("{changed}\nSELECT * FROM answered").replace(WITHOUT_FLUSH, "true")
+}
+
+/// The part up to the answers. `leases` selects the keys whose records change and the tokens of their leases, and `before`
+/// is how many parameters the batch has.
+fn changed(batch: &Parts, leases: &str, before: usize, records: &str) -> String {
+    let Parts {
+        with,
+        answers,
+        columns,
+    } = batch;
+    let comma = if with.is_empty() { "" } else { ", " };
+    let numbered = CHANGE.into_iter().zip(before + 1..);
+    let changes: Vec<_> = [(("lock_key", "text"), 1)].into_iter().chain(numbered).collect();
+    let changes = table_of(&changes);
+    let times = |now: &str, started_at: &str| {
+        format!(
+            "CASE WHEN c.state = 'processing' THEN {now} ELSE {started_at} END,
+        CASE WHEN c.state = 'processing' THEN 0 ELSE {now} END, {now} + c.keep"
+        )
+    };
+    let (inserted, replaced) = (times("c.now", "c.now"), times("c.now", "t.started_at"));
+    format!(
+        "WITH {with}{comma}answered({columns}) AS ({answers}
+), changes AS MATERIALIZED (
+    SELECT r.lock_key, r.state, r.attempts, CASE r.token WHEN 0 THEN lease_token ELSE r.token END AS token,
+        r.fingerprint, r.result, r.error, r.holder, r.keep, r.old_state,
+        CASE r.old_token WHEN 0 THEN lease_token ELSE r.old_token END AS old_token, r.old_attempts, {NOW} AS now
+    FROM ({leases}) leases JOIN {changes} ON r.lock_key = leases.lock_key
+), inserted_record AS (
+    INSERT INTO {records} ({RECORD_COLUMNS})
+    SELECT c.lock_key, c.state, c.attempts, c.token, c.fingerprint, c.result, c.error, c.holder,
+        {inserted}
+    FROM changes c WHERE c.old_state IS NULL ORDER BY c.lock_key COLLATE \"C\"
+    ON CONFLICT (record_key) DO NOTHING RETURNING record_key
+), expected AS MATERIALIZED (
+    SELECT c.*, locked.place FROM changes c CROSS JOIN LATERAL (
+        SELECT t.ctid AS place FROM {records} t
+        WHERE t.record_key = c.lock_key AND t.state = c.old_state AND t.fence_token = c.old_token
+            AND t.attempts = c.old_attempts
+        FOR UPDATE SKIP LOCKED
+    ) locked
+), replaced AS (
+    UPDATE {records} t SET (state, attempts, fence_token, fingerprint, result, error, holder,
+        started_at, finished_at, keep_until) = ROW (c.state, c.attempts, c.token, c.fingerprint, c.result, c.error, c.holder,
+        {replaced})
+    FROM expected c
+    WHERE t.ctid = c.place AND c.state IS NOT NULL AND (t.state <> 'succeeded' OR t.keep_until <= c.now)
+        AND t.fence_token <= c.token
+    RETURNING t.record_key
+), deleted AS (
+    DELETE FROM {records} t USING expected c WHERE t.ctid = c.place AND c.state IS NULL RETURNING t.record_key
+), changed AS (
+    SELECT record_key FROM inserted_record UNION ALL SELECT record_key FROM replaced
+    UNION ALL SELECT record_key FROM deleted
+)"
     )
 }
 

@@ -42,7 +42,7 @@ impl RecordStatements {
                 "UPDATE {table} SET state = $2, attempts = $3, fence_token = $4, fingerprint = $5, result = $6, \
                      error = $7, holder = $8, started_at = iif($2 = 'processing', {NOW}, started_at), \
                      finished_at = iif($2 = 'processing', 0, {NOW}), keep_until = {NOW} + $9 \
-                 WHERE {} AND (state <> 'succeeded' OR keep_until <= {NOW}) RETURNING 1",
+                 WHERE {} AND (state <> 'succeeded' OR keep_until <= {NOW}) AND fence_token <= $4 RETURNING 1",
                 version([10, 11, 12])
             )
             .into(),

@@ -1,0 +1,193 @@
+//! The run that begins with its lock: what that costs, and what is left of it when nobody takes the lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dblock::store::{
+    Action, Capabilities, Outcome, RecordState, Records, Request, Store, StoreError, StoreErrorKind,
+    StoreFuture,
+};
+use dblock::{LockError, LockManager, LockOptions, OnCrash, Once, RunError};
+use dblock_conformance::Fixture;
+use dblock_tests::{Backend, on_every_store};
+use tokio::sync::Notify;
+
+use crate::mortal::Mortal;
+use crate::{Effects, KEY, LONG, PayError, decline, pay, reason, record, run, state};
+
+on_every_store!(
+    a_run_costs_a_read_and_the_two_commits_of_its_lock,
+    a_run_that_is_given_up_while_it_begins_is_taken_back,
+    a_failure_stands_when_the_next_attempt_is_given_up,
+    a_beginning_of_unknown_outcome_is_taken_back_and_the_run_goes_on,
+    calls_side_by_side_under_one_lease_run_once,
+);
+
+/// Around a store: what becomes of the answer to an acquire that begins a run.
+#[derive(Debug)]
+struct Beginning {
+    inner: Arc<dyn Store>,
+    /// It is lost, the first time. Otherwise it is kept back.
+    lost: bool,
+    was_lost: AtomicBool,
+    granted: Notify,
+    answers: Notify,
+}
+
+impl Beginning {
+    async fn around(backend: &Backend, lost: bool) -> (Arc<Self>, LockManager) {
+        let store = Arc::new(Self {
+            inner: backend.store().await,
+            lost,
+            was_lost: AtomicBool::new(false),
+            granted: Notify::new(),
+            answers: Notify::new(),
+        });
+        let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
+            .start()
+            .unwrap();
+        (store, locks)
+    }
+}
+
+impl Store for Beginning {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = self.inner.capabilities();
+        capabilities.immediate = false;
+        capabilities
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        Box::pin(async move {
+            let answers = self.inner.apply(requests).await;
+            let begins =
+                |request: &Request| matches!(request.action, Action::Acquire(_)) && request.record.is_some();
+            if !requests.iter().any(begins) {
+                return answers;
+            }
+            self.granted.notify_one();
+            if !self.lost {
+                self.answers.notified().await;
+            } else if !self.was_lost.swap(true, Ordering::SeqCst) {
+                let error = StoreError::new(StoreErrorKind::Interrupted, "the answer was lost");
+                return answers.iter().map(|_| Err(error.clone())).collect();
+            }
+            answers
+        })
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        self.inner.records()
+    }
+
+    dblock_conformance::forward_to_inner!(but records);
+}
+
+async fn a_run_costs_a_read_and_the_two_commits_of_its_lock(backend: Backend) {
+    let store = Arc::new(Mortal::new(backend.store().await, i64::MAX, false));
+    let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
+        .start()
+        .unwrap();
+    let effects = Effects::default();
+    for (expected, calls) in [
+        // Reading the record; the lock with "processing"; the outcome with the release.
+        (Once::Ran(1), 3),
+        (Once::Replayed(1), 1),
+    ] {
+        let before = store.calls();
+        assert_eq!(pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(), expected);
+        assert_eq!(store.calls() - before, calls, "{expected:?}");
+    }
+}
+
+/// A call that is dropped after the store has begun it, and before that is answered.
+async fn give_up(store: &Beginning, locks: &LockManager) {
+    tokio::select! {
+        ended = locks.run_once(KEY, run(OnCrash::Stop), async |_| Ok::<_, PayError>(0)) => panic!("{ended:?}"),
+        () = store.granted.notified() => {}
+    }
+}
+
+/// Completes when the lease that nobody took is released.
+async fn released(store: &Beginning, other: &LockManager) {
+    store.answers.notify_one();
+    let waits = LockOptions::new().wait(LONG);
+    let guard = other.acquire(KEY, waits).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+async fn a_run_that_is_given_up_while_it_begins_is_taken_back(backend: Backend) {
+    let (store, locks) = Beginning::around(&backend, false).await;
+    let other = backend.manager().await;
+    give_up(&store, &locks).await;
+    assert_eq!(state(&other).await, (RecordState::Processing, 1), "it was begun");
+    released(&store, &other).await;
+    assert!(other.record::<u32>(KEY).await.unwrap().is_none());
+    let effects = Effects::default();
+    assert_eq!(
+        pay(&other, run(OnCrash::Stop), &effects).await.unwrap(),
+        Once::Ran(1)
+    );
+    assert_eq!(state(&other).await, (RecordState::Succeeded, 1));
+}
+
+async fn a_failure_stands_when_the_next_attempt_is_given_up(backend: Backend) {
+    let (store, locks) = Beginning::around(&backend, false).await;
+    let other = backend.manager().await;
+    decline(&other, run(OnCrash::Stop)).await;
+    give_up(&store, &locks).await;
+    assert_eq!(state(&other).await, (RecordState::Processing, 2));
+    released(&store, &other).await;
+    let record = record(&other).await;
+    assert_eq!((record.state, record.attempts), (RecordState::Failed, 1));
+    assert_eq!(record.error.as_deref(), Some("the card was declined"));
+    let effects = Effects::default();
+    let used_up = pay(&other, run(OnCrash::Stop).max_attempts(1), &effects).await;
+    assert!(matches!(reason(used_up), RunError::GaveUp { attempts: 1, .. }));
+    let again = pay(&other, run(OnCrash::Stop).max_attempts(2), &effects).await;
+    assert_eq!(again.unwrap(), Once::Ran(1));
+}
+
+async fn a_beginning_of_unknown_outcome_is_taken_back_and_the_run_goes_on(backend: Backend) {
+    let (_store, locks) = Beginning::around(&backend, true).await;
+    let effects = Effects::default();
+    let waits = run(OnCrash::Stop).lock(LockOptions::new().ttl(LONG).wait(LONG));
+    assert_eq!(pay(&locks, waits, &effects).await.unwrap(), Once::Ran(1));
+    assert_eq!(state(&locks).await, (RecordState::Succeeded, 1));
+}
+
+/// Two calls of one chain share the chain's lease, which keeps neither of them out.
+async fn calls_side_by_side_under_one_lease_run_once(backend: Backend) {
+    let locks = backend.manager().await;
+    let effects = Effects::default();
+    let end = Notify::new();
+    let body = async |_| {
+        assert_eq!(effects.add(), 1, "both run");
+        end.notified().await;
+        Ok::<_, PayError>(1)
+    };
+    let guard = locks.acquire(KEY, LockOptions::new().ttl(LONG)).await.unwrap();
+    let call = || locks.run_once(KEY, run(OnCrash::Retry), body);
+    let both = async {
+        let (first, second) = (call(), call());
+        tokio::pin!(first, second);
+        let (refused, runs) = tokio::select! {
+            refused = &mut first => (refused, second),
+            refused = &mut second => (refused, first),
+        };
+        end.notify_one();
+        (refused, runs.await)
+    };
+    let (refused, ran) = guard.enter(both).await.unwrap();
+    assert!(
+        matches!(&refused, Err(PayError::Lock(error @ LockError::Busy { .. })) if error.is_busy()),
+        "{refused:?}"
+    );
+    assert_eq!(ran.unwrap(), Once::Ran(1));
+    guard.release().await.unwrap();
+    assert_eq!(effects.count(), 1);
+    assert_eq!(
+        pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(),
+        Once::Replayed(1)
+    );
+}
