@@ -140,12 +140,12 @@ const STATEMENTS: Figure = |figures| figures.statements;
 pub(crate) const ALL: &[Ratio] = {
     use Kind::{
         Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockMemory, DblockMillion, DblockMysql, DblockPostgres,
-        DblockSqlite, DblockTwo, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres, FloorSqlite, Rslock, UnitForUpdate,
-        UnitTransaction,
+        DblockSqlite, DblockTwo, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres, FloorSqlite, OnceLock, OnceRead, OnceReplay,
+        OnceRun, Rslock, UnitForUpdate, UnitTransaction,
     };
     use Scenario::{
         Alone, AloneMysql, AloneSqlite, Attribute, Bloat, Handover, Held, Hot4proc, Hot64, Keys16, Keys256,
-        Keys256Mysql, Keys64, MillionRows, Polling, TxAlone, TxHot64, TxKeys64, Waiters,
+        Keys256Mysql, Keys64, MillionRows, OnceAlone, OnceReplays64, Polling, TxAlone, TxHot64, TxKeys64, Waiters,
     };
     use Source::{Connections, Of, Over};
 
@@ -179,6 +179,8 @@ pub(crate) const ALL: &[Ratio] = {
         ratio("tx_alone_vs_for_update", at_most(2.0, 1.5), Over(TxAlone, P50, UnitTransaction, UnitForUpdate)),
         ratio("tx_keys64_vs_for_update", at_least(1.0, 1.5), Over(TxKeys64, PER_S, UnitTransaction, UnitForUpdate)),
         ratio("tx_hot64_vs_for_update", at_least(0.5, 1.0), Over(TxHot64, PER_S, UnitTransaction, UnitForUpdate)),
+        ratio("once_vs_lock", at_most(1.5, 1.3), Over(OnceAlone, P50, OnceRun, OnceLock)),
+        ratio("replays64_vs_read", at_least(0.8, 1.0), Over(OnceReplays64, PER_S, OnceReplay, OnceRead)),
         ratio("connections", at_most(4.0, 4.0), Connections),
     ]
 };

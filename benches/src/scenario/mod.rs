@@ -9,6 +9,7 @@ mod hot;
 mod hot4proc;
 mod keys;
 mod million_rows;
+mod once;
 mod polling;
 mod pool;
 mod unit;
@@ -68,10 +69,12 @@ pub(crate) enum Scenario {
     TxAlone,
     TxKeys64,
     TxHot64,
+    OnceAlone,
+    OnceReplays64,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::Alone,
         Self::AloneMysql,
         Self::AloneSqlite,
@@ -91,6 +94,8 @@ impl Scenario {
         Self::TxAlone,
         Self::TxKeys64,
         Self::TxHot64,
+        Self::OnceAlone,
+        Self::OnceReplays64,
     ];
 
     /// The name in tables and JSON.
@@ -115,6 +120,8 @@ impl Scenario {
             Self::TxAlone => "tx_alone",
             Self::TxKeys64 => "tx_keys64",
             Self::TxHot64 => "tx_hot64",
+            Self::OnceAlone => "once_alone",
+            Self::OnceReplays64 => "once_replays64",
         }
     }
 
@@ -140,6 +147,8 @@ impl Scenario {
             Self::TxAlone => "one task: lock an order, update it, unlock",
             Self::TxKeys64 => "64 tasks, each its own order, 16 connections",
             Self::TxHot64 => "64 tasks, one order, 16 connections",
+            Self::OnceAlone => "one task, a new key each time: run once, or lock and unlock",
+            Self::OnceReplays64 => "64 tasks, each its own key that has run: replays, or reads",
         }
     }
 
@@ -161,6 +170,8 @@ impl Scenario {
             Self::Bloat => bloat::SUBJECTS,
             Self::Attribute => attribute::SUBJECTS,
             Self::TxAlone | Self::TxKeys64 | Self::TxHot64 => unit::SUBJECTS,
+            Self::OnceAlone => once::RUNS,
+            Self::OnceReplays64 => once::REPLAYS,
         }
     }
 
@@ -170,8 +181,8 @@ impl Scenario {
             Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(9, 9),
             Self::Hot4proc => pace.pick(3, 5),
             Self::Hot64 | Self::Handover | Self::Attribute => pace.pick(5, 9),
-            Self::TxAlone => pace.pick(9, 15),
-            Self::TxKeys64 | Self::TxHot64 => pace.pick(5, 9),
+            Self::TxAlone | Self::OnceAlone => pace.pick(9, 15),
+            Self::TxKeys64 | Self::TxHot64 | Self::OnceReplays64 => pace.pick(5, 9),
             Self::Polling => pace.pick(1, 3),
             // Counts of statements and pages, which noise hardly changes.
             Self::Waiters | Self::Held | Self::Bloat => 1,
@@ -197,6 +208,8 @@ impl Scenario {
             Self::TxAlone => unit::round(context, kind, (1, Keys::Own("unit"))).await,
             Self::TxKeys64 => unit::round(context, kind, (64, Keys::Own("unit"))).await,
             Self::TxHot64 => unit::round(context, kind, (64, Keys::One("unit"))).await,
+            Self::OnceAlone => once::round(context, kind, 1).await,
+            Self::OnceReplays64 => once::round(context, kind, 64).await,
         }
     }
 }

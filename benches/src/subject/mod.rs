@@ -7,6 +7,7 @@ mod dblock;
 mod distributed_mysql;
 mod distributed_postgres;
 mod floor;
+mod once;
 mod redlock;
 mod unit;
 
@@ -138,6 +139,14 @@ pub(crate) enum Kind {
     UnitForUpdate,
     /// By an advisory lock of the transaction's.
     UnitXactLock,
+    /// A run that is remembered, of a new key.
+    OnceRun,
+    /// A lock of a new key.
+    OnceLock,
+    /// A run that has succeeded before.
+    OnceReplay,
+    /// A read of its record.
+    OnceRead,
 }
 
 impl Kind {
@@ -172,6 +181,10 @@ impl Kind {
             Self::UnitLock => "unit-dblock-lock",
             Self::UnitForUpdate => "unit-for-update",
             Self::UnitXactLock => "unit-xact-lock",
+            Self::OnceRun => "once-dblock-run",
+            Self::OnceLock => "once-dblock-lock",
+            Self::OnceReplay => "once-dblock-replay",
+            Self::OnceRead => "once-read",
         }
     }
 
@@ -203,7 +216,11 @@ impl Kind {
             | Self::UnitTransaction
             | Self::UnitLock
             | Self::UnitForUpdate
-            | Self::UnitXactLock => Place::Postgres,
+            | Self::UnitXactLock
+            | Self::OnceRun
+            | Self::OnceLock
+            | Self::OnceReplay
+            | Self::OnceRead => Place::Postgres,
             Self::DblockMysql | Self::FloorMysql | Self::BareMysql | Self::UpsertMysql | Self::Dlmy => {
                 Place::MySql
             }
@@ -238,6 +255,10 @@ impl Kind {
             Self::UnitLock => unit::LOCK_SETTINGS,
             Self::UnitForUpdate => unit::FOR_UPDATE_SETTINGS,
             Self::UnitXactLock => unit::XACT_LOCK_SETTINGS,
+            Self::OnceRun => once::RUN_SETTINGS,
+            Self::OnceLock => once::LOCK_SETTINGS,
+            Self::OnceReplay => once::REPLAY_SETTINGS,
+            Self::OnceRead => once::READ_SETTINGS,
         }
     }
 
@@ -279,6 +300,10 @@ impl Kind {
             Self::UnitLock => Box::new(unit::open(url, unit::Way::Lock, plan).await?),
             Self::UnitForUpdate => Box::new(unit::open(url, unit::Way::ForUpdate, plan).await?),
             Self::UnitXactLock => Box::new(unit::open(url, unit::Way::XactLock, plan).await?),
+            Self::OnceRun => Box::new(once::open(url, once::Way::Run).await?),
+            Self::OnceLock => Box::new(once::open(url, once::Way::Lock).await?),
+            Self::OnceReplay => Box::new(once::open(url, once::Way::Replay).await?),
+            Self::OnceRead => Box::new(once::open(url, once::Way::Read).await?),
         })
     }
 
