@@ -8,6 +8,7 @@ mod load;
 mod machine;
 mod measure;
 mod ratios;
+mod recorder;
 mod report;
 mod results;
 mod run;

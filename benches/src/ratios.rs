@@ -139,9 +139,9 @@ const STATEMENTS: Figure = |figures| figures.statements;
 #[rustfmt::skip]
 pub(crate) const ALL: &[Ratio] = {
     use Kind::{
-        Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockMemory, DblockMillion, DblockMysql, DblockPostgres,
-        DblockSqlite, DblockTwo, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres, FloorSqlite, OnceLock, OnceRead, OnceReplay,
-        OnceRun, Rslock, UnitForUpdate, UnitTransaction,
+        Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockMemory, DblockMemoryRecorded, DblockMillion, DblockMysql,
+        DblockPostgres, DblockRecorded, DblockSqlite, DblockTwo, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres, FloorSqlite,
+        OnceLock, OnceRead, OnceReplay, OnceRun, Rslock, UnitForUpdate, UnitTransaction,
     };
     use Scenario::{
         Alone, AloneMysql, AloneSqlite, Attribute, Bloat, Handover, Held, Hot4proc, Hot64, Keys16, Keys256,
@@ -155,6 +155,8 @@ pub(crate) const ALL: &[Ratio] = {
         ratio("alone_sqlite_vs_floor", at_most(1.4, 1.2), Over(AloneSqlite, P50, DblockSqlite, FloorSqlite)),
         ratio("multi2_vs_one", at_most(1.3, 1.3), Over(Alone, P50, DblockTwo, DblockPostgres)),
         ratio("attribute_ns", at_most(10_000.0, 3_000.0), Of(Attribute, DblockMemory, |figures| figures.named("ns"))),
+        ratio("attribute_recorded", at_most(1.05, 1.05), Over(Attribute, |figures| figures.named("ns"), DblockMemoryRecorded, DblockMemory)),
+        ratio("alone_recorded", at_most(1.05, 1.05), Over(Alone, P50, DblockRecorded, DblockPostgres)),
         ratio("keys16_vs_dlpg", at_least(1.2, 1.5), Over(Keys16, PER_S, DblockPostgres, Dlpg)),
         ratio("keys16_vs_dlpg_try", at_least(0.8, 1.0), Over(Keys16, PER_S, DblockPostgres, DlpgTry)),
         ratio("keys64_vs_rslock", at_least(0.4, 0.7), Over(Keys64, PER_S, DblockPostgres, Rslock)),

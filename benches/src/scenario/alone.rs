@@ -9,6 +9,7 @@ use crate::subject::Kind;
 
 pub(super) const POSTGRES: &[Kind] = &[
     Kind::DblockPostgres,
+    Kind::DblockRecorded,
     Kind::DblockTwo,
     Kind::FloorPostgres,
     Kind::BarePostgres,

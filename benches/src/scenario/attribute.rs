@@ -10,7 +10,7 @@ use crate::load::nanos;
 use crate::measure::Figures;
 use crate::subject::{Kind, TIMEOUT};
 
-pub(super) const SUBJECTS: &[Kind] = &[Kind::DblockMemory];
+pub(super) const SUBJECTS: &[Kind] = &[Kind::DblockMemory, Kind::DblockMemoryRecorded];
 
 struct Service {
     locks: LockManager,
@@ -25,7 +25,8 @@ impl Service {
 
 /// On the runtime of all scenarios, whose two workers pass caller and engine to and fro, and on a runtime
 /// with one thread, which shows the work alone.
-pub(super) async fn round(context: &mut Context<'_>, _: Kind) -> anyhow::Result<Figures> {
+pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {
+    kind.switch_recorder()?;
     let count = context.pace.pick(20_000, 100_000);
     // In a task, as a service's calls are: the main thread is no worker of the runtime.
     let figures = tokio::spawn(calls(count)).await??;

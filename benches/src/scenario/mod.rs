@@ -180,7 +180,9 @@ impl Scenario {
             Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(21, 25),
             Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(9, 9),
             Self::Hot4proc => pace.pick(3, 5),
-            Self::Hot64 | Self::Handover | Self::Attribute => pace.pick(5, 9),
+            Self::Hot64 | Self::Handover => pace.pick(5, 9),
+            // A difference of a few percent is looked for.
+            Self::Attribute => pace.pick(15, 25),
             Self::TxAlone | Self::OnceAlone => pace.pick(9, 15),
             Self::TxKeys64 | Self::TxHot64 | Self::OnceReplays64 => pace.pick(5, 9),
             Self::Polling => pace.pick(1, 3),

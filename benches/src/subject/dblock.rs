@@ -13,6 +13,8 @@ use super::{Client, Step, Subject, TIMEOUT, TTL};
 
 pub(super) const SETTINGS: &str = "defaults; at most four connections of its own; `acquire` and `release`";
 
+pub(super) const RECORDED_SETTINGS: &str = "defaults, with a recorder of metrics for Prometheus";
+
 pub(super) const DEAF_SETTINGS: &str =
     "defaults, in a process that cannot listen, as behind PgBouncer; it polls";
 

@@ -8,28 +8,21 @@ mod distributed_mysql;
 mod distributed_postgres;
 mod floor;
 mod once;
+mod plan;
 mod redlock;
 mod unit;
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
 
 use anyhow::Context as _;
 
+use crate::recorder;
 use crate::servers::{Place, Servers};
 
 pub(crate) use dblock::{MILLION_TABLE, manager, table_of};
-
-/// The lease of every lock that has one.
-pub(crate) const TTL: Duration = Duration::from_secs(30);
-
-/// Longer than any wait of a scenario that goes well.
-pub(crate) const TIMEOUT: Duration = Duration::from_mins(1);
-
-/// The size of a pool that was not tried out.
-pub(crate) const POOL: usize = 16;
+pub(crate) use plan::{TIMEOUT, TTL, Use};
 
 /// The future of one step. Boxed for every subject alike.
 pub(crate) type Step<'a> = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send + 'a>>;
@@ -52,46 +45,6 @@ pub(crate) trait Client: Send {
     fn unlock(&mut self) -> Step<'_>;
 }
 
-/// How a subject will be used, so that each can choose its best settings for that.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Use {
-    /// Tasks that lock at the same time.
-    pub(crate) tasks: usize,
-    /// Whether they want the same key.
-    pub(crate) contended: bool,
-    /// The most connections of a library that brings a pool, where nothing else decides them.
-    pub(crate) pool: usize,
-}
-
-impl Use {
-    /// Tasks with keys of their own.
-    pub(crate) fn apart(tasks: usize) -> Self {
-        Self {
-            tasks,
-            contended: false,
-            pool: POOL,
-        }
-    }
-
-    /// Tasks that want the same key.
-    pub(crate) fn contended(tasks: usize) -> Self {
-        Self {
-            contended: true,
-            ..Self::apart(tasks)
-        }
-    }
-
-    /// Connections of a library whose locks, and waiters, occupy one each.
-    fn session_connections(self) -> anyhow::Result<u32> {
-        let connections = if self.contended {
-            self.tasks
-        } else {
-            self.tasks.min(self.pool)
-        };
-        Ok(u32::try_from(connections)?)
-    }
-}
-
 /// Every subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
 pub(crate) enum Kind {
@@ -104,6 +57,9 @@ pub(crate) enum Kind {
     DblockMillion,
     /// On the memory store.
     DblockMemory,
+    /// With a recorder of metrics.
+    DblockRecorded,
+    DblockMemoryRecorded,
     /// In a process that cannot listen, as behind a pooler.
     DblockDeaf,
     /// Two keys together.
@@ -159,6 +115,8 @@ impl Kind {
             Self::DblockEmpty => "dblock-empty-table",
             Self::DblockMillion => "dblock-million-rows",
             Self::DblockMemory => "dblock-memory",
+            Self::DblockRecorded => "dblock-recorded",
+            Self::DblockMemoryRecorded => "dblock-memory-recorded",
             Self::DblockDeaf => "dblock-postgres-deaf",
             Self::DblockTwo => "dblock-two-keys",
             Self::FloorPostgres => "floor-postgres",
@@ -204,6 +162,7 @@ impl Kind {
             Self::DblockPostgres
             | Self::DblockEmpty
             | Self::DblockMillion
+            | Self::DblockRecorded
             | Self::DblockDeaf
             | Self::DblockTwo
             | Self::CommitNotify
@@ -226,7 +185,7 @@ impl Kind {
             }
             Self::DblockSqlite | Self::FloorSqlite | Self::BareSqlite | Self::UpsertSqlite => Place::Sqlite,
             Self::Rslock | Self::AsyncRedisLock => Place::Redis,
-            Self::DblockMemory => Place::Memory,
+            Self::DblockMemory | Self::DblockMemoryRecorded => Place::Memory,
         }
     }
 
@@ -239,6 +198,7 @@ impl Kind {
             | Self::DblockEmpty
             | Self::DblockMillion
             | Self::DblockMemory => dblock::SETTINGS,
+            Self::DblockRecorded | Self::DblockMemoryRecorded => dblock::RECORDED_SETTINGS,
             Self::DblockDeaf => dblock::DEAF_SETTINGS,
             Self::DblockTwo => dblock::TWO_SETTINGS,
             Self::CommitNotify => commit_notify::SETTINGS,
@@ -272,8 +232,14 @@ impl Kind {
 
     /// Connects it to a database whose URL is known.
     pub(crate) async fn open_at(self, url: &str, plan: Use) -> anyhow::Result<Box<dyn Subject>> {
+        self.switch_recorder()?;
         Ok(match self {
-            Self::DblockPostgres | Self::DblockMysql | Self::DblockSqlite | Self::DblockMemory => {
+            Self::DblockPostgres
+            | Self::DblockMysql
+            | Self::DblockSqlite
+            | Self::DblockMemory
+            | Self::DblockRecorded
+            | Self::DblockMemoryRecorded => {
                 Box::new(dblock::open(url, dblock::TABLE).await?) as Box<dyn Subject>
             }
             Self::DblockEmpty => Box::new(dblock::open(url, dblock::EMPTY_TABLE).await?),
@@ -305,6 +271,11 @@ impl Kind {
             Self::OnceReplay => Box::new(once::open(url, once::Way::Replay).await?),
             Self::OnceRead => Box::new(once::open(url, once::Way::Read).await?),
         })
+    }
+
+    /// Switches recording on or off for what opens next.
+    pub(crate) fn switch_recorder(self) -> anyhow::Result<()> {
+        recorder::switch(matches!(self, Self::DblockRecorded | Self::DblockMemoryRecorded))
     }
 
     /// The work of the floor subjects.
