@@ -89,7 +89,7 @@ pub(crate) enum Command {
     /// Deletes the rows that nobody has used for long
     Purge {
         /// For how long nobody must have used them; at least a day
-        #[arg(long, default_value = "7d", value_parser = duration::parse)]
+        #[arg(long, default_value = "7d", value_parser = duration::of("idle"))]
         idle: Duration,
         /// Does not ask
         #[arg(long, short)]
@@ -120,20 +120,20 @@ pub(crate) struct RunArguments {
     #[arg(long, short)]
     pub(crate) key: String,
     /// Length of the lease; it is renewed while the command runs
-    #[arg(long, default_value = "30s", value_parser = duration::parse)]
+    #[arg(long, default_value = "30s", value_parser = duration::of("ttl"))]
     pub(crate) ttl: Duration,
     /// How long to wait for the lock: a duration, or `forever` [default: not at all]
     #[arg(long, value_parser = duration::parse_wait)]
     pub(crate) wait: Option<Wait>,
     /// How long the command has to end after TERM, before KILL; at most a third of the ttl and of `--max-hold`
     /// [default: 5s or that third]
-    #[arg(long, value_parser = duration::parse)]
+    #[arg(long, value_parser = duration::or_zero)]
     pub(crate) grace: Option<Duration>,
     /// Keeps the lock busy for at least this long, even when the command ends sooner
-    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = duration::of("hold_min"), value_name = "DURATION")]
     pub(crate) hold_min: Option<Duration>,
     /// Stops the command when it has held the lock for this long
-    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = duration::of("max_hold"), value_name = "DURATION")]
     pub(crate) max_hold: Option<Duration>,
     /// The exit code when the lock is busy
     #[arg(
@@ -230,7 +230,7 @@ pub(crate) struct ResolveArguments {
     #[arg(long, value_name = "JSON")]
     pub(crate) succeeded: Option<String>,
     /// For how long that is remembered
-    #[arg(long, default_value = "30d", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, default_value = "30d", value_parser = duration::of("remember"), value_name = "DURATION")]
     pub(crate) remember: Duration,
     /// Does not ask
     #[arg(long, short)]

@@ -2,39 +2,41 @@
 
 use std::time::Duration;
 
-/// Reads a duration. The limits are the library's.
+use crate::grammar;
+
+/// Reads the duration of the option `name`, with the words and the limits of the attribute and of configuration files.
+pub(crate) fn of(name: &'static str) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| grammar::parse(name, text)
+}
+
+/// Reads a duration that may be zero.
 ///
 /// # Errors
 /// The mistake, and what to write instead.
-pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let example = "write a number and a unit, such as 500ms, 30s, 5m, 2h or 7d";
-    // A single M is a month to humantime, and a minute to whoever writes it.
-    if text.contains(['M', 'y']) || text.contains("mo") {
-        return Err(format!("months and years are too long for a lock; {example}"));
-    }
-    humantime::parse_duration(text).map_err(|error| format!("{error}; {example}"))
+pub(crate) fn or_zero(text: &str) -> Result<Duration, String> {
+    grammar::sum(text)
 }
 
-/// As [`parse`], for the time between two looks.
+/// Reads the time between two looks.
 ///
 /// # Errors
-/// As [`parse`], and below 100 ms.
+/// As [`or_zero`], and below 100 ms.
 pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
-    let interval = parse(text)?;
+    let interval = grammar::parse("every", text)?;
     if interval < Duration::from_millis(100) {
         return Err("the database would do little else; write 100ms or more".to_owned());
     }
     Ok(interval)
 }
 
-/// As [`parse`], or `forever`.
+/// Reads a duration, or `forever`.
 ///
 /// # Errors
-/// As [`parse`].
+/// As [`or_zero`], and for a wait of zero.
 pub(crate) fn parse_wait(text: &str) -> Result<Wait, String> {
     match text {
         "forever" => Ok(Wait::Forever),
-        text => parse(text).map(Wait::For),
+        text => grammar::parse("wait", text).map(Wait::For),
     }
 }
 
@@ -71,13 +73,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_units_and_no_months() {
-        assert_eq!(parse("30s"), Ok(Duration::from_secs(30)));
-        assert_eq!(parse("1m 30s"), Ok(Duration::from_secs(90)));
-        assert_eq!(parse("500ms"), Ok(Duration::from_millis(500)));
-        for bad in ["", "30", "-1s", "1M", "2months", "1year", "1,5s"] {
-            let told = parse(bad).unwrap_err();
-            assert!(told.contains("such as 500ms"), "{bad}: {told}");
+    fn durations_are_those_of_the_attribute() {
+        assert_eq!(of("ttl")("1m 30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(or_zero("0s"), Ok(Duration::ZERO));
+        for (text, told) in [
+            ("30", "write \"30s\" for seconds"),
+            ("1M", "`M` would mean months"),
+            ("500ms", "cannot be renewed in time"),
+            ("31d", "longer than 30 days"),
+        ] {
+            let error = of("ttl")(text).unwrap_err();
+            assert!(error.contains(told), "{text}: {error}");
         }
     }
 

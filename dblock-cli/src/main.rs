@@ -5,6 +5,7 @@ mod commands;
 mod connect;
 mod duration;
 mod failure;
+mod grammar;
 mod output;
 mod progress;
 mod row;

@@ -118,11 +118,15 @@ async fn a_mistake_in_the_arguments_is_told_with_a_suggestion() {
     for (arguments, code, hint) in [
         (&["lss"][..], 64, "'ls'"),
         (&["run", "--tll", "3s", "-k", "a", "true"], 64, "'--ttl'"),
-        (&["run", "-k", "a", "--ttl", "30", "true"], 64, "such as 500ms"),
+        (
+            &["run", "-k", "a", "--ttl", "30", "true"],
+            64,
+            "write \"30s\" for seconds",
+        ),
         (
             &["run", "-k", "a", "--ttl", "10ms", "true"],
             64,
-            "cannot be renewed safely",
+            "cannot be renewed",
         ),
         (&["run", "-k", "", "true"], 64, "empty"),
         (&["run", "-k", "a"], 64, "<COMMAND>"),

@@ -1,0 +1,1 @@
+../../dblock-macros/src/duration.rs
