@@ -67,6 +67,10 @@ async fn the_wait_is_a_child_of_the_callers_span() {
         done.unwrap();
     };
     request.instrument(tracing::info_span!("request")).await;
+    let transfer = LockOptions::new().function("shop::transfer");
+    let both = other.acquire_all(["b", "a"], transfer.clone()).await.unwrap();
+    one.acquire_all(["c", "b"], transfer).await.unwrap_err();
+    both.release().await.unwrap();
 
     provider.force_flush().unwrap();
     let spans = exporter.get_finished_spans().unwrap();
@@ -74,7 +78,25 @@ async fn the_wait_is_a_child_of_the_callers_span() {
     assert_eq!(find("request").len(), 1, "{spans:#?}");
     let request = find("request")[0];
     let body = find("distributed_lock")[0];
-    let acquires = find("acquire_lock");
+    let several = |key: &str| {
+        let fits = |span: &SpanData| text(span, "key").as_deref() == Some(key);
+        let found: Vec<_> = find("acquire_lock")
+            .into_iter()
+            .filter(|span| fits(span))
+            .collect();
+        assert_eq!(found.len(), 1, "one span for all keys: {spans:#?}");
+        found[0]
+    };
+    let (both, busy) = (several("a, b"), several("b, c"));
+    assert_eq!(
+        text(both, "code.function.name").as_deref(),
+        Some("shop::transfer")
+    );
+    assert!(text(both, "owner").is_some() && both.status == Status::Unset);
+    assert_eq!(text(busy, "error.type").as_deref(), Some("busy"));
+
+    let mut acquires = find("acquire_lock");
+    acquires.retain(|span| text(span, "key").as_deref() == Some("key"));
     // The first, by hand, was outside of the request.
     assert_eq!(acquires.len(), 4, "{spans:#?}");
     let error = |span: &SpanData| text(span, "error.type");

@@ -22,7 +22,7 @@ use crate::recorder;
 use crate::servers::{Place, Servers};
 
 pub(crate) use dblock::{MILLION_TABLE, manager, table_of};
-pub(crate) use plan::{TIMEOUT, TTL, Use};
+pub(crate) use plan::{POOL, TIMEOUT, TTL, Use};
 
 /// The future of one step. Boxed for every subject alike.
 pub(crate) type Step<'a> = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send + 'a>>;

@@ -1,11 +1,12 @@
 //! How a call acquires: it re-enters what its chain holds, and asks the engine for the rest.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
-use tracing::Instrument as _;
 use tracing::field::{self, Empty};
+use tracing::{Instrument as _, Span};
 use uuid::Uuid;
 
 use super::LockManager;
@@ -32,23 +33,20 @@ impl LockManager {
     ) -> Result<Hold, LockError> {
         options.check()?;
         let key = self.key(key)?;
-        let span = tracing::debug_span!("acquire_lock", %key, owner = Empty, fence_token = Empty,
-            "code.function.name" = options.function, "db.system.name" = self.shared.capabilities.name,
-            "error.type" = Empty, "otel.status_code" = Empty);
+        let span = self.span(&key, options);
         let result = self.enter(key, options, begin).instrument(span.clone()).await;
-        match &result {
-            Ok(hold) => {
-                span.record("owner", field::display(hold.lease().owner()));
-                span.record("fence_token", hold.lease().fence_token());
-            }
-            Err(error) => {
-                span.record("error.type", error.name());
-                if !matches!(error, LockError::Busy { .. }) {
-                    span.record("otel.status_code", "ERROR");
-                }
-            }
+        if let Ok(hold) = &result {
+            span.record("fence_token", hold.lease().fence_token());
         }
+        record(&span, result.as_ref().map(Hold::lease));
         result
+    }
+
+    /// The span of an acquire.
+    fn span(&self, key: &impl Display, options: &LockOptions) -> Span {
+        tracing::debug_span!("acquire_lock", %key, owner = Empty, fence_token = Empty,
+            "code.function.name" = options.function, "db.system.name" = self.shared.capabilities.name,
+            "error.type" = Empty, "otel.status_code" = Empty)
     }
 
     async fn enter(&self, key: Key, options: &LockOptions, begin: Option<Begin>) -> Result<Hold, LockError> {
@@ -71,6 +69,14 @@ impl LockManager {
                  stay busy for that long; take the key that needs it by itself",
             ));
         }
+        let span = self.span(&names(keys), options);
+        let result = self.enter_all(keys, options).instrument(span.clone()).await;
+        // Each key has a token of its own, which the events say. There is a hold for each key.
+        record(&span, result.as_ref().map(|holds| holds[0].lease()));
+        result
+    }
+
+    async fn enter_all(&self, keys: &[Key], options: &LockOptions) -> Result<Vec<Hold>, LockError> {
         let caller = Caller::new(self, options);
         let (mut held, mut missing) = (Vec::new(), Vec::new());
         for key in keys {
@@ -96,6 +102,24 @@ impl LockManager {
         let mut text = format!("{} {function}", self.shared.process);
         text.truncate(text.floor_char_boundary(Key::MAX_BYTES));
         text.into()
+    }
+}
+
+/// The keys as a span has them.
+fn names(keys: &[Key]) -> String {
+    keys.iter().map(Key::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// Writes into the span what became of the acquire.
+fn record(span: &Span, result: Result<&Lease, &LockError>) {
+    match result {
+        Ok(lease) => drop(span.record("owner", field::display(lease.owner()))),
+        Err(error) => {
+            span.record("error.type", error.name());
+            if !matches!(error, LockError::Busy { .. }) {
+                span.record("otel.status_code", "ERROR");
+            }
+        }
     }
 }
 
