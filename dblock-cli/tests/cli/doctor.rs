@@ -70,12 +70,13 @@ async fn every_check_has_its_meaning(backend: Backend) {
         "clock",
         "round_trip",
         "grants",
+        "record_grants",
         "wake_ups",
         "lock",
     ] {
         assert!(names.contains(&check), "{check} is not in {names:?}");
     }
-    for check in ["schema", "grants", "wake_ups", "clock"] {
+    for check in ["schema", "grants", "record_grants", "wake_ups", "clock"] {
         assert_eq!(severity(&found, check), "fine", "{found:?}");
     }
     // The servers of the tests do not wait for the disk.
@@ -108,7 +109,7 @@ async fn without_tables_the_fault_is_told(backend: Backend) {
 async fn missing_rights_are_told(backend: Backend) {
     let user = format!("u{}", &backend.table[backend.table.len() - 12..]);
     let (at, all) = match backend.kind() {
-        Kind::Postgres => ("", "{table}, {table}_version"),
+        Kind::Postgres => ("", "{table}, {table}_version, {table}_record"),
         _ => ("@'%'", ""),
     };
     let create = match backend.kind() {
@@ -148,7 +149,11 @@ async fn missing_rights_are_told(backend: Backend) {
     grant("INSERT, UPDATE", "{table}").await;
     assert_eq!(severity(&examine().await, "grants"), "note");
     grant("DELETE", "{table}").await;
-    assert_eq!(severity(&examine().await, "grants"), "fine");
+    let found = examine().await;
+    assert_eq!(severity(&found, "grants"), "fine", "{found:?}");
+    assert_eq!(severity(&found, "record_grants"), "note", "{found:?}");
+    grant("SELECT, INSERT, UPDATE, DELETE", "{table}_record").await;
+    assert_eq!(severity(&examine().await, "record_grants"), "fine");
     if backend.kind() == Kind::Postgres {
         backend.execute(&format!("REVOKE ALL ON {all} FROM {user}")).await;
     }

@@ -1,10 +1,16 @@
 //! The findings of a diagnosis, and the part of it that the SQL stores share.
 
 #[cfg(feature = "sql")]
+mod grants;
+
+#[cfg(feature = "sql")]
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[cfg(feature = "sql")]
 use super::error::{StoreError, StoreErrorKind};
+
+#[cfg(feature = "sql")]
+pub(crate) use grants::{grants, probes};
 
 /// One thing that a diagnosis has looked at. From [`LockManager::diagnose`](crate::LockManager::diagnose).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,47 +176,6 @@ pub(crate) fn schema(checked: Result<(), StoreError>) -> Result<Finding, StoreEr
     }
 }
 
-/// Statements that need each right and touch no row, with the right's name.
-#[cfg(feature = "sql")]
-pub(crate) fn probes(table: &str, version_table: &str) -> [(&'static str, String); 5] {
-    [
-        ("SELECT", format!("SELECT lock_key FROM {table} WHERE 1 = 0")),
-        (
-            "INSERT",
-            format!("INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0"),
-        ),
-        (
-            "UPDATE",
-            format!("UPDATE {table} SET holder = holder WHERE 1 = 0"),
-        ),
-        ("DELETE", format!("DELETE FROM {table} WHERE 1 = 0")),
-        (
-            "SELECT",
-            format!("SELECT version FROM {version_table} WHERE 1 = 0"),
-        ),
-    ]
-}
-
-/// The finding about the rights, from the answers of the [`probes`]: those whose statement failed.
-#[cfg(feature = "sql")]
-pub(crate) fn grants(failed: &[(&'static str, StoreError)]) -> Finding {
-    let Some((_, first)) = failed.first() else {
-        return Finding::fine(
-            "grants",
-            "this user may SELECT, INSERT, UPDATE and DELETE",
-            "locks can be taken and released, and old rows purged",
-        );
-    };
-    let rights: Vec<_> = failed.iter().map(|(right, _)| *right).collect();
-    let found = format!("{} fails: {first}", rights.join(", "));
-    let remedy = "grant SELECT, INSERT, UPDATE and DELETE on the lock table, and SELECT on its version table";
-    if rights == ["DELETE"] {
-        let meaning = "locks work, but old rows are never purged";
-        return Finding::note("grants", found, meaning, remedy);
-    }
-    Finding::fault("grants", found, "locks cannot be taken or released", remedy)
-}
-
 /// Whether the server is one that is tested, as far as its version says.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn version(
@@ -263,19 +228,6 @@ pub(crate) fn durable(found: impl Into<String>) -> Finding {
 #[cfg(all(test, feature = "sql"))]
 mod tests {
     use super::*;
-
-    fn error() -> StoreError {
-        StoreError::new(StoreErrorKind::Refused, "no")
-    }
-
-    #[test]
-    fn a_missing_right_to_purge_is_no_fault() {
-        assert_eq!(grants(&[]).severity, Severity::Fine);
-        assert_eq!(grants(&[("DELETE", error())]).severity, Severity::Note);
-        let both = grants(&[("INSERT", error()), ("DELETE", error())]);
-        assert_eq!(both.severity, Severity::Fault);
-        assert_eq!(both.found, "INSERT, DELETE fails: no");
-    }
 
     #[test]
     fn the_quickest_answer_tells_the_offset_and_the_median_the_round_trip() {

@@ -52,13 +52,17 @@ async fn look(
     }
     findings.extend(diagnosis::clock_and_round_trip(samples));
     if has_tables {
-        let mut failed = Vec::new();
-        for (right, probe) in diagnosis::probes(&store.table.quoted('"'), &store.table.quoted_version('"')) {
-            if let Err(error) = rows(store, on, probe).await {
-                failed.push((right, error));
+        let mut refused = Vec::new();
+        for probe in diagnosis::probes(
+            &store.table.quoted('"'),
+            &store.table.quoted_version('"'),
+            &store.table.quoted_record('"'),
+        ) {
+            if let Err(error) = rows(store, on, probe.statement.clone()).await {
+                refused.push(probe.refused(error));
             }
         }
-        findings.push(diagnosis::grants(&failed));
+        findings.extend(diagnosis::grants(&refused));
     }
     Ok(findings)
 }
