@@ -3,3 +3,4 @@
 mod docs;
 mod first_example;
 mod readme;
+mod runbooks;
