@@ -1,5 +1,6 @@
 //! The parts of the examples that tests drive.
 
 pub mod custom_store;
+pub mod jobs;
 pub mod optimistic;
 pub mod web;

@@ -1,0 +1,95 @@
+//! A gRPC service whose method runs under a lock, with tonic. `cargo test -p dblock-example-tonic` runs it on two nodes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use dblock::{LockError, LockManager, distributed_lock};
+use futures_util::future::BoxFuture;
+use tonic::{Request, Response, Status};
+
+/// What tonic makes of the service: the trait and the server in `orders_server`, the client in `orders_client`.
+#[allow(
+    missing_debug_implementations,
+    unreachable_pub,
+    clippy::pedantic,
+    reason = "generated"
+)]
+pub mod shop {
+    include!(concat!(env!("OUT_DIR"), "/shop.Orders.rs"));
+}
+
+/// Asks for an order to be settled.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct SettleRequest {
+    /// The order's number.
+    #[prost(uint64, tag = "1")]
+    pub order_id: u64,
+}
+
+/// The order is settled.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct SettleReply {
+    /// The fence token under which it was.
+    #[prost(int64, tag = "1")]
+    pub settled_by: i64,
+}
+
+/// Takes the money for an order. It must be idempotent, as payment providers offer it.
+pub type Charge = Arc<dyn Fn(u64) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// The service.
+pub struct Orders {
+    locks: LockManager,
+    charge: Charge,
+}
+
+impl Orders {
+    /// A service that takes its locks from `locks`.
+    pub fn new(locks: LockManager, charge: Charge) -> Self {
+        Self { locks, charge }
+    }
+}
+
+impl fmt::Debug for Orders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Orders")
+            .field("locks", &self.locks)
+            .finish_non_exhaustive()
+    }
+}
+
+#[tonic::async_trait]
+impl shop::orders_server::Orders for Orders {
+    /// One call at a time settles an order, over all nodes. When the client goes away, tonic drops the call, and the lock
+    /// is released.
+    #[distributed_lock(
+        key = "order:{request.get_ref().order_id}",
+        manager = self.locks,
+        on_error = |error| Err(status(&error)),
+    )]
+    async fn settle(&self, request: Request<SettleRequest>) -> Result<Response<SettleReply>, Status> {
+        (self.charge)(request.into_inner().order_id).await;
+        let lock = dblock::current().ok_or_else(|| Status::internal("the attribute is gone"))?;
+        Ok(Response::new(SettleReply {
+            settled_by: lock.fence_token(),
+        }))
+    }
+}
+
+/// What a client is told of a lock that failed. The cause is for the log.
+pub fn status(error: &LockError) -> Status {
+    let key = error.key().map_or("the lock", dblock::Key::as_str);
+    if error.is_busy() {
+        return Status::aborted(format!("another call is working on {key}; try again soon"));
+    }
+    tracing::error!(%error, "call failed");
+    if error.is_lost() {
+        Status::aborted(format!(
+            "{key} was lost before the work was done; look, then try again"
+        ))
+    } else if error.is_store() || error.is_shutdown() {
+        Status::unavailable("locks cannot be taken now; try again later")
+    } else {
+        Status::internal("something went wrong; the log of the service says what")
+    }
+}

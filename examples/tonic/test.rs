@@ -1,0 +1,113 @@
+//! Two nodes over real sockets: who is told what, and that a client that goes away leaves no lock.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dblock::store::MemoryStore;
+use dblock::{LockManager, LockOptions};
+use dblock_example_tonic::shop::orders_client::OrdersClient;
+use dblock_example_tonic::shop::orders_server::OrdersServer;
+use dblock_example_tonic::{Charge, Orders, SettleRequest, status};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tonic::Code;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server};
+
+/// A provider that the test holds back.
+struct Provider {
+    begun: Semaphore,
+    finish: Semaphore,
+}
+
+impl Provider {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            begun: Semaphore::new(0),
+            finish: Semaphore::new(0),
+        })
+    }
+
+    fn charge(self: &Arc<Self>) -> Charge {
+        let provider = Arc::clone(self);
+        Arc::new(move |_order| {
+            let provider = Arc::clone(&provider);
+            Box::pin(async move {
+                provider.begun.add_permits(1);
+                provider.finish.acquire().await.unwrap().forget();
+            })
+        })
+    }
+
+    async fn until_begun(&self) {
+        self.begun.acquire().await.unwrap().forget();
+    }
+}
+
+/// Starts a node with its manager, and connects a client to it.
+async fn node(locks: LockManager, charge: Charge) -> OrdersClient<Channel> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::builder().add_service(OrdersServer::new(Orders::new(locks, charge)));
+    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    let endpoint = Endpoint::try_from(format!("http://{address}")).unwrap();
+    OrdersClient::new(endpoint.connect().await.unwrap())
+}
+
+fn order(order_id: u64) -> SettleRequest {
+    SettleRequest { order_id }
+}
+
+#[tokio::test]
+async fn one_node_settles_and_the_other_is_told_that_it_is_busy() {
+    let (store, provider) = (MemoryStore::new(), Provider::new());
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let locks = LockManager::builder(store.clone()).build().await.unwrap();
+        clients.push(node(locks, provider.charge()).await);
+    }
+    let mut first = clients[0].clone();
+    let settle = tokio::spawn(async move { first.settle(order(7)).await });
+    provider.until_begun().await;
+    let busy = clients[1].settle(order(7)).await.unwrap_err();
+    assert_eq!(busy.code(), Code::Aborted);
+    assert!(busy.message().contains("order:7"), "{busy}");
+    provider.finish.add_permits(1);
+    let first = settle.await.unwrap().unwrap().into_inner();
+
+    // Now the other one can, with a larger token.
+    provider.finish.add_permits(1);
+    let second = clients[1].settle(order(7)).await.unwrap().into_inner();
+    assert!(second.settled_by > first.settled_by);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_no_lock() {
+    let (store, provider) = (MemoryStore::new(), Provider::new());
+    let locks = LockManager::builder(store).build().await.unwrap();
+    let mut client = node(locks.clone(), provider.charge()).await;
+    let settle = tokio::spawn(async move { client.settle(order(7)).await });
+    provider.until_begun().await;
+    assert!(locks.is_locked("order:7").await.unwrap());
+    settle.abort();
+    let options = LockOptions::new().wait(Duration::from_secs(10));
+    locks
+        .acquire("order:7", options)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_stop_is_no_bug_of_the_service() {
+    let locks = LockManager::connect("memory:").await.unwrap();
+    locks.shutdown(Duration::ZERO).await;
+    let error = locks.acquire("order:7", LockOptions::new()).await.unwrap_err();
+    assert_eq!(status(&error).code(), Code::Unavailable);
+    let error = locks.acquire("", LockOptions::new()).await.unwrap_err();
+    assert_eq!(status(&error).code(), Code::Internal, "{error}");
+}
