@@ -4,6 +4,7 @@
 
 mod answers;
 mod doctor;
+mod fields;
 mod loss;
 mod operators;
 mod program;
