@@ -103,7 +103,14 @@ impl Page {
                     });
                 }
                 Event::End(TagEnd::Link | TagEnd::Image) => drop(open.pop()),
-                Event::Html(html) => file = named_file(&html),
+                Event::Html(html) | Event::InlineHtml(html) => {
+                    file = named_file(&html);
+                    self.links.extend(source(&html).map(|target| Link {
+                        target,
+                        label: range.clone(),
+                        range,
+                    }));
+                }
                 Event::Start(Tag::Paragraph) => file = None,
                 Event::Text(words) | Event::Code(words) => {
                     for link in &open {
@@ -175,6 +182,12 @@ impl Page {
 fn named_file(html: &str) -> Option<String> {
     let name = html.trim().strip_prefix("<!--")?.strip_suffix("-->")?.trim();
     (name.contains('/') && !name.contains(' ')).then(|| name.to_owned())
+}
+
+/// `images/page.png` in `<img src="images/page.png">`.
+fn source(html: &str) -> Option<String> {
+    let (_, rest) = html.split_once("src=\"")?;
+    Some(rest.split_once('"')?.0.to_owned())
 }
 
 fn anchor(heading: &str) -> String {
