@@ -4,6 +4,7 @@
 
 mod answers;
 mod doctor;
+mod documents;
 mod fields;
 mod loss;
 mod operators;
