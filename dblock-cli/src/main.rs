@@ -9,6 +9,7 @@ mod grammar;
 mod output;
 mod progress;
 mod row;
+mod similar;
 
 use std::process::ExitCode;
 

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use dblock::LockRow;
+use dblock::{LockManager, LockRow};
 use serde_json::json;
 
 use crate::cli::StoreArguments;
@@ -12,14 +12,13 @@ use crate::duration::shown;
 use crate::failure::{Code, Failure};
 use crate::output;
 use crate::progress::during;
+use crate::similar::hint;
 
 pub(crate) async fn revoke(store: &StoreArguments, key: &str) -> Result<Code, Failure> {
-    let was_held = during("revoking the lock", async {
-        let locks = manager(store, Missing::IsAnError).await?;
-        Ok::<_, Failure>(locks.revoke(key).await?)
-    });
+    let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
+    let was_held = during("revoking the lock", locks.revoke(key)).await?;
     let done = "is revoked: its holder learns of it at its next renewal, and has until the end of its lease";
-    answer(store, key, was_held.await?, done)
+    answer(store, &locks, key, was_held.then_some(done)).await
 }
 
 pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) -> Result<Code, Failure> {
@@ -34,18 +33,28 @@ pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) 
     }
     // A lock that somebody else holds by now is freed too: the question was about the key.
     let was_held = during("freeing the lock", locks.force_release(key)).await?;
-    answer(store, key, was_held, "is free")
+    answer(store, &locks, key, was_held.then_some("is free")).await
 }
 
-fn answer(store: &StoreArguments, key: &str, was_held: bool, done: &str) -> Result<Code, Failure> {
+/// What was `done`; `None` when the lock was not held.
+async fn answer(
+    store: &StoreArguments,
+    locks: &LockManager,
+    key: &str,
+    done: Option<&str>,
+) -> Result<Code, Failure> {
     if store.json {
-        output::json(&json!({"key": key, "was_held": was_held}))?;
-    } else if was_held {
+        output::json(&json!({"key": key, "was_held": done.is_some()}))?;
+    } else if let Some(done) = done {
         output::line(&format!("{key:?} {done}"))?;
     } else {
-        output::line(&format!("{key:?} is not held"))?;
+        let hint = match during("looking for the key", locks.get(key)).await? {
+            Some(_) => String::new(),
+            None => hint(locks, store, key).await?,
+        };
+        output::line(&format!("{key:?} is not held{hint}"))?;
     }
-    Ok(if was_held { Code::Done } else { Code::No })
+    Ok(if done.is_some() { Code::Done } else { Code::No })
 }
 
 pub(crate) async fn purge(store: &StoreArguments, idle: Duration, yes: bool) -> Result<Code, Failure> {

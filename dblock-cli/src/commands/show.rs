@@ -9,16 +9,19 @@ use crate::failure::{Code, Failure};
 use crate::output::{self, block, printable, width};
 use crate::progress::during;
 use crate::row::{Row, State};
+use crate::similar::hint;
 
 pub(crate) async fn show(store: &StoreArguments, key: &str) -> Result<Code, Failure> {
     let row = during("asking the database", async {
         let locks = manager(store, Missing::IsAnError).await?;
-        Ok::<_, Failure>(locks.get(key).await?)
+        if let Some(row) = locks.get(key).await? {
+            return Ok(row);
+        }
+        let hint = hint(&locks, store, key).await?;
+        let message = format!("{key:?} has no row: it was never locked, or its row was purged{hint}");
+        Err(Failure::new(Code::No, message))
     });
-    let Some(row) = row.await? else {
-        let message = format!("{key:?} has no row: it was never locked, or its row was purged");
-        return Err(Failure::new(Code::No, message));
-    };
+    let row = row.await?;
     let row = Row::from(row);
     if store.json {
         output::json(&row)?;

@@ -79,6 +79,12 @@ async fn ls_and_show_tell_the_rows(backend: Backend) {
     assert!(told.out.contains(&guard.fence_token().to_string()), "{told:?}");
     let told = said(dblock(&backend).args(["show", "order"])).await;
     assert_eq!((told.code, &*told.out), (Some(1), ""), "{told:?}");
+    for command in ["show", "revoke", "force-release"] {
+        let told = said(dblock(&backend).args([command, "oder:42"])).await;
+        assert_eq!(told.code, Some(1), "{told:?}");
+        let text = told.out + &told.err;
+        assert!(text.contains("did you mean \"order:42\"?"), "{command}: {text}");
+    }
     guard.release().await.unwrap();
     let told = said(dblock(&backend).arg("ls")).await;
     assert_eq!((told.code, &*told.out, &*told.err), (Some(0), "", ""));
