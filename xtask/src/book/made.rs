@@ -14,7 +14,7 @@ use crate::steps::target_folder;
 const VERSION: &str = "0.5.4";
 
 /// What the book needs beside its pages.
-const FILES: [&str; 3] = ["book.toml", "search.js", "src/SUMMARY.md"];
+const FILES: [&str; 3] = ["book.toml", "theme/head.hbs", "src/SUMMARY.md"];
 
 pub(crate) async fn folder() -> anyhow::Result<PathBuf> {
     Ok(target_folder().await?.join("book"))
