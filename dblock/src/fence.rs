@@ -143,7 +143,7 @@ pub(crate) async fn complete(
 ) -> Result<(), LockError> {
     keep_leases(std::iter::once(lease), engine, transaction).await?;
     let source = check_of(lease, engine)?.source;
-    let written = match source.database {
+    let written: Result<bool, StoreError> = match source.database {
         #[cfg(feature = "postgres")]
         Database::Postgres => store::postgres::complete_in(transaction, source, completion).await,
         #[cfg(feature = "mysql")]
