@@ -18,9 +18,10 @@ use crate::steps::{STORES, target_folder};
 const OURS: &str = "dblock";
 
 /// In the order in which they depend on each other.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "dblock-macros",
     "dblock",
+    "dblock-axum",
     "dblock-conformance",
     "dblock-redis",
     "dblock-tokio-postgres",
