@@ -5,7 +5,7 @@ use std::fmt;
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use dblock::{LockError, Once};
+use dblock::{LockError, Once, RunError};
 use tokio::sync::oneshot;
 use tower_service::Service;
 
@@ -53,6 +53,14 @@ impl IdempotencyLayer {
             (Ok(Once::Ran(_)), Some(Ok(response))) if is_final(&response) => Ok(response),
             // The handler's transaction has written another answer than it returned: that one stands.
             (Ok(Once::Ran(kept)), _) => Ok(kept.into_response()),
+            // A handler that refuses the request has no work to complete.
+            (
+                Err(Failed::Lock(LockError::Run {
+                    reason: RunError::NotCompleted,
+                    ..
+                })),
+                Some(Ok(response)),
+            ) if response.status().is_client_error() => Ok(response),
             (Err(Failed::Lock(error)), _) => Ok(LockProblem(error).into_response()),
             (Err(Failed::Service | Failed::Answered(_)), Some(answer)) => answer,
             (Err(failed), _) => {

@@ -33,6 +33,9 @@ impl IdempotentRun {
     /// or neither. With [`OnCrash::CompleteIn`](dblock::OnCrash::CompleteIn) the work then has exactly one effect,
     /// whatever crashes. Return the same answer from the handler. Whatever its status is, it is final.
     ///
+    /// An answer of a client error (4xx) may be returned without it: then there is no work. Any other is a mistake of the
+    /// handler, which is answered 500 and in the log; the request does not run again.
+    ///
     /// For a request that is not remembered it writes nothing.
     ///
     /// # Errors

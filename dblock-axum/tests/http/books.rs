@@ -43,6 +43,8 @@ pub(crate) struct Books {
     /// What the handler answers after its commit, instead of what it has completed with.
     pub(crate) instead: Option<StatusCode>,
     pub(crate) commits: bool,
+    /// What the handler answers instead of working.
+    pub(crate) refuses: Option<StatusCode>,
 }
 
 impl Books {
@@ -63,6 +65,7 @@ impl Books {
             length: 4,
             instead: None,
             commits: true,
+            refuses: None,
         }
     }
 
@@ -108,6 +111,9 @@ impl Books {
 }
 
 async fn pay(State(books): State<Books>, run: IdempotentRun) -> Result<Response, LockProblem> {
+    if let Some(status) = books.refuses {
+        return Ok(status.into_response());
+    }
     let attempt = run.run().map_or(0, dblock::Run::attempt);
     let text = format!("{attempt}{}", "x".repeat(books.length));
     let paid = (StatusCode::CREATED, Json(text));

@@ -22,6 +22,8 @@ on_every_store!(databases:
     work_that_was_not_committed_runs_again,
     an_answer_that_is_too_large_is_refused_before_the_commit,
     a_request_without_a_key_is_not_remembered,
+    a_request_that_is_refused_needs_nothing_completed,
+    an_answer_that_was_not_completed_is_told_as_a_mistake,
 );
 
 async fn start(books: Books) -> SocketAddr {
@@ -78,6 +80,31 @@ async fn a_request_without_a_key_is_not_remembered(backend: Backend) {
         assert_eq!(send(address, without).await.text(), "\"0xxxx\"");
     }
     assert_eq!(payments(&backend).await, 2);
+}
+
+async fn a_request_that_is_refused_needs_nothing_completed(backend: Backend) {
+    let mut books = Books::create(&backend, OnCrash::CompleteIn).await;
+    books.refuses = Some(StatusCode::NOT_FOUND);
+    let address = start(books).await;
+    for replayed in [false, true] {
+        let answer = send(address, payment()).await;
+        assert_eq!(
+            (answer.status, answer.is_replayed()),
+            (StatusCode::NOT_FOUND, replayed)
+        );
+    }
+    assert_eq!(payments(&backend).await, 0);
+}
+
+/// It is recorded all the same: whatever was done is not done again.
+async fn an_answer_that_was_not_completed_is_told_as_a_mistake(backend: Backend) {
+    let mut books = Books::create(&backend, OnCrash::CompleteIn).await;
+    books.refuses = Some(StatusCode::ACCEPTED);
+    let address = start(books).await;
+    send(address, payment()).await.is_problem(500);
+    let again = send(address, payment()).await;
+    assert_eq!((again.status, again.is_replayed()), (StatusCode::ACCEPTED, true));
+    assert_eq!(payments(&backend).await, 0);
 }
 
 #[tokio::test]

@@ -35,7 +35,12 @@ fn names(document: &str) -> impl Iterator<Item = &str> {
 fn every_test_that_is_named_is_there() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut text = String::new();
-    for folder in ["tests/tests", "dblock-conformance/src", "model/tests"] {
+    for folder in [
+        "tests/tests",
+        "dblock-axum/tests",
+        "dblock-conformance/src",
+        "model/tests",
+    ] {
         source(&top.join(folder), &mut text);
     }
     let document = std::fs::read_to_string(top.join("docs/guarantees.md")).unwrap();
