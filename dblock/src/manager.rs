@@ -42,6 +42,8 @@ struct Shared {
     /// Host and process.
     process: Arc<str>,
     health: Arc<HealthBoard>,
+    #[cfg(feature = "run_once")]
+    new_keys: crate::once::NewKeys,
 }
 
 impl LockManager {
@@ -64,8 +66,16 @@ impl LockManager {
                 namespace,
                 process: process.into(),
                 health,
+                #[cfg(feature = "run_once")]
+                new_keys: crate::once::NewKeys::default(),
             }),
         })
+    }
+
+    /// How new the keys of its runs are.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn new_keys(&self) -> &crate::once::NewKeys {
+        &self.shared.new_keys
     }
 
     /// Takes the lock on `key` by hand. Prefer the macro, or [`with`](Self::with): there the lock cannot

@@ -17,6 +17,7 @@
 
 mod codec;
 mod decide;
+mod new_keys;
 mod options;
 mod records;
 mod run;
@@ -31,6 +32,7 @@ pub use self::options::{OnCrash, RunOptions};
 pub use self::records::{Resolution, RunRecord};
 pub use self::run::{Run, current_run};
 
+pub(crate) use self::new_keys::NewKeys;
 pub(crate) use self::run::OnceCall;
 use crate::error::LockError;
 use crate::manager::LockManager;
@@ -74,7 +76,8 @@ impl LockManager {
     /// returns that one's result; without `wait` it fails with [`LockError::Busy`].
     ///
     /// It costs one read more than a plain lock, and no commit: the mark that the body has begun is written with the grant,
-    /// and the outcome with the release. A replay is one read.
+    /// and the outcome with the release. A replay is one read. While the keys of this manager's runs are all new, not even
+    /// that read is made; the first replay after that takes the lock for a moment.
     ///
     /// `docs/run-once.md` in the repository says what each crash leaves, and what this does not protect from.
     ///

@@ -243,10 +243,19 @@ impl<'m> OnceCall<'m> {
         }
     }
 
-    /// Reads the record and, unless that has the answer, takes the lock and writes that the attempt begins.
+    /// Reads the record, unless the key is probably new. Takes the lock, unless the record has the answer, and writes that
+    /// the attempt begins.
     async fn enter(&self) -> Result<Entered, LockError> {
         let decide = |found| decide(found, &self.options, self.fingerprint);
-        let found = self.locks.read_record(&self.key).await?;
+        let new_keys = self.locks.new_keys();
+        let guessed = new_keys.are_expected();
+        let found = if guessed {
+            None
+        } else {
+            let found = self.locks.read_record(&self.key).await?;
+            new_keys.note(found.is_none());
+            found
+        };
         let former = found
             .as_ref()
             .filter(|record| record.state == RecordState::Failed && !record.is_forgotten())
@@ -281,7 +290,10 @@ impl<'m> OnceCall<'m> {
             let run = self.attempt(&hold, attempt);
             return Ok(Entered::Begun(hold, run));
         }
-        match self.begin(&hold, first).await {
+        if guessed {
+            new_keys.note(false);
+        }
+        match self.begin(&hold, first.filter(|_| !guessed)).await {
             Ok(Begun::Here(run)) => Ok(Entered::Begun(hold, run)),
             Ok(Begun::Before(record)) => {
                 self.leave(hold).await;

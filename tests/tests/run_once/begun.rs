@@ -17,6 +17,7 @@ use crate::{Effects, KEY, LONG, PayError, decline, pay, reason, record, run, sta
 
 on_every_store!(
     a_run_costs_a_read_and_the_two_commits_of_its_lock,
+    after_many_new_keys_a_run_is_not_read_first,
     a_run_that_is_given_up_while_it_begins_is_taken_back,
     a_failure_stands_when_the_next_attempt_is_given_up,
     a_beginning_of_unknown_outcome_is_taken_back_and_the_run_goes_on,
@@ -98,6 +99,32 @@ async fn a_run_costs_a_read_and_the_two_commits_of_its_lock(backend: Backend) {
         assert_eq!(pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(), expected);
         assert_eq!(store.calls() - before, calls, "{expected:?}");
     }
+}
+
+async fn after_many_new_keys_a_run_is_not_read_first(backend: Backend) {
+    let store = Arc::new(Mortal::new(backend.store().await, i64::MAX, false));
+    let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
+        .start()
+        .unwrap();
+    let effects = Effects::default();
+    let calls = async |key: String| {
+        let before = store.calls();
+        let body = async |_| Ok::<_, PayError>(effects.add());
+        let once = locks.run_once(key, run(OnCrash::Stop), body).await.unwrap();
+        (once.has_run(), store.calls() - before)
+    };
+    for n in 0..10 {
+        assert_eq!(
+            calls(format!("new {n}")).await,
+            (true, if n < 8 { 3 } else { 2 }),
+            "{n}"
+        );
+    }
+    // The lock, the record under it, and the release. Then it is read first again.
+    assert_eq!(calls("new 0".into()).await, (false, 3));
+    assert_eq!(calls("new 0".into()).await, (false, 1));
+    assert_eq!(calls("new 10".into()).await, (true, 3));
+    assert_eq!(effects.count(), 11);
 }
 
 /// A call that is dropped after the store has begun it, and before that is answered.

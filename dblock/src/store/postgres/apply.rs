@@ -12,6 +12,7 @@ use super::sql::Statements;
 use super::statement::Statement;
 use super::{PostgresStore, error, record, row};
 use crate::store::clock::micros;
+use crate::store::record::RecordChange;
 use crate::store::{Acquire, Action, Extend, HandedOver, Kind, Outcome, Request, StoreError, StoreErrorKind};
 
 type Answer = Result<Outcome, StoreError>;
@@ -141,7 +142,7 @@ async fn ask(
     let likely: Vec<Placed<'_>> = likely.copied().collect();
     let usual = match (&likely[..], &statements.one, &statements.many) {
         ([], ..) => None,
-        ([(_, request)], Some(text), _) => Some(one(text, kind, request)),
+        ([(_, request)], Some(text), _) if inserts(request) => Some(one(text, kind, request)),
         (_, _, text) => text.as_ref().map(|text| many(text, kind, &likely)),
     };
     if let Some(usual) = usual {
@@ -193,7 +194,7 @@ fn statements(store: &PostgresStore, kind: Kind, recorded: bool) -> &Statements 
 fn one<'q>(text: &Arc<str>, kind: Kind, request: &'q Request) -> Statement<'q> {
     let query = Statement::new(text);
     let query = query.bind(request.key.as_str()).bind(request.lease_id);
-    match kind {
+    let query = match kind {
         Kind::Extend => query
             .bind(count(request))
             .bind(ttl(request))
@@ -206,7 +207,16 @@ fn one<'q>(text: &Arc<str>, kind: Kind, request: &'q Request) -> Statement<'q> {
             .bind(ttl(request))
             .bind(holder(request))
             .bind(spare_tokens(request)),
+    };
+    match request.record.as_deref().and_then(RecordChange::entry) {
+        Some(entry) => record::bind(query, entry),
+        None => query,
     }
+}
+
+/// Whether the request changes no record, or inserts one.
+fn inserts(request: &Request) -> bool {
+    matches!(request.record.as_deref(), None | Some(RecordChange::Insert(_)))
 }
 
 fn column<'q, T>(part: &[Placed<'q>], value: impl Fn(&'q Request) -> T) -> Vec<T> {

@@ -129,7 +129,8 @@ impl PostgresStore {
     }
 }
 
-fn bind<'q>(statement: Statement<'q>, entry: &'q RecordEntry) -> Statement<'q> {
+/// Binds what a record becomes.
+pub(super) fn bind<'q>(statement: Statement<'q>, entry: &'q RecordEntry) -> Statement<'q> {
     statement
         .bind(entry.state.as_str())
         .bind(attempts(entry.attempts))

@@ -191,12 +191,13 @@ impl Sql {
     pub(super) fn new(table: &TableName) -> Self {
         let (version_table, record_table) = (table.quoted_version('"'), table.quoted_record('"'));
         let table = table.quoted('"');
-        let (acquire_many, acquire) = (many::acquire(&table), general::acquire(&table));
+        let (acquire_one, acquire_many) = (one::acquire(&table), many::acquire(&table));
+        let acquire = general::acquire(&table);
         let release = general::release(&table);
         let release_recorded = record::with_release(&release, &record_table);
         Self {
             acquire_recorded: Statements {
-                one: None,
+                one: Some(record::with_one_acquire(&acquire_one, &record_table).into()),
                 many: Some(record::with_acquire(&acquire_many, &record_table).into()),
                 general: record::with_acquire(&acquire, &record_table).into(),
                 quiet: None,
@@ -208,7 +209,7 @@ impl Sql {
                 general: release_recorded.into(),
             },
             acquire: Statements {
-                one: Some(one::acquire(&table).into()),
+                one: Some(acquire_one.text().into()),
                 many: Some(acquire_many.text().into()),
                 general: acquire.text().into(),
                 quiet: None,

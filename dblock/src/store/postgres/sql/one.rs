@@ -3,7 +3,7 @@
 //! A statement that finds the row locked or in another state changes nothing and answers no row; the general
 //! one of [`super::general`] is asked then. The parent module's text on locks applies here too.
 
-use super::{NO_SUCCESSOR, NOW, WITHOUT_FLUSH, ceiling, tell_freed};
+use super::{NO_SUCCESSOR, NOW, Parts, WITHOUT_FLUSH, ceiling, tell_freed};
 
 /// A row that is absent or free. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as the
 /// acquire of [`super::general`], as far as that concerns a grant.
@@ -11,10 +11,10 @@ use super::{NO_SUCCESSOR, NOW, WITHOUT_FLUSH, ceiling, tell_freed};
 /// One upsert serves both states, at two thirds of the cost of an `UPDATE` and an `INSERT` in separate CTEs.
 /// The row is locked with `SKIP LOCKED` before it, and the clock is read after that: a filter without columns
 /// is evaluated first.
-pub(super) fn acquire(table: &str) -> String {
+pub(super) fn acquire(table: &str) -> Parts {
     let token = "greatest(t.fence_ceiling + 1, excluded.fence_token)";
     let ceiling = ceiling(token, "$6");
-    format!(
+    let answers = format!(
         "
 INSERT INTO {table} AS t (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
     fence_ceiling, wanted_until, acquired_at, holder, revoked)
@@ -33,7 +33,12 @@ ON CONFLICT (lock_key) DO UPDATE SET
     acquired_at = excluded.acquired_at, holder = excluded.holder, revoked = false, {NO_SUCCESSOR}
 WHERE t.reentrant_count = 0 AND t.lease_id <> $2
 RETURNING t.lock_key, 'granted', t.fence_token, $4, t.wanted_until > t.acquired_at"
-    )
+    );
+    Parts {
+        with: String::new(),
+        answers,
+        columns: "lock_key, outcome, fence_token, remaining, wanted",
+    }
 }
 
 /// The row that the lease holds and that meets `also`, locked. The condition is checked before the clock is read.

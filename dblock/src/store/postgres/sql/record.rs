@@ -100,6 +100,23 @@ const CHANGE: [(&str, &str); 11] = [
     ("old_attempts", "integer"),
 ];
 
+/// One acquire of a row in its usual state, which also inserts a record. Parameters: those of the acquire, and those of
+/// [`insert`] from `state` on. One more answer: `recorded`.
+pub(super) fn with_one_acquire(acquire: &Parts, records: &str) -> String {
+    let Parts { answers, columns, .. } = acquire;
+    format!(
+        "WITH answered({columns}) AS ({answers}
+), inserted AS (
+    INSERT INTO {records} ({RECORD_COLUMNS})
+    SELECT $1, $7, $8, CASE $9::bigint WHEN 0 THEN fence_token ELSE $9::bigint END, $10, $11, $12, $13, now,
+        CASE WHEN $7 = 'processing' THEN 0 ELSE now END, now + $14
+    FROM (SELECT fence_token, {NOW} AS now FROM answered) granted
+    ON CONFLICT (record_key) DO NOTHING RETURNING true
+)
+SELECT *, EXISTS (SELECT FROM inserted) AS recorded FROM answered"
+    )
+}
+
 /// A batch of acquires that also changes the records of the keys that it grants. One more answer: `recorded`.
 pub(super) fn with_acquire(acquire: &Parts, records: &str) -> String {
     let granted = "SELECT lock_key, fence_token AS lease_token FROM answered WHERE outcome IN ('granted', 'taken over')";
