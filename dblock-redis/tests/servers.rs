@@ -8,7 +8,9 @@ use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, S
 use dblock::{Key, LockError, LockManager, LockOptions, Severity};
 use dblock_redis::RedisStore;
 use dblock_servers::{Kind, Purpose, Server, is_installed};
+use dblock_tests::proxy::{Proxy, Traffic};
 use redis::aio::MultiplexedConnection;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 /// A server that the test may break.
@@ -230,6 +232,32 @@ async fn a_closed_connection_is_opened_again() {
         command(&server, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
         guard.release().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_connection_that_broke_or_hung_is_not_used_again() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    let (_, address) = server.url().rsplit_once('@').unwrap();
+    let proxy = Proxy::start(address.parse().unwrap());
+    let through = server.url().replace(address, &proxy.address().to_string());
+    let store = RedisStore::new(&through).unwrap();
+    one(&store, acquire("before")).await.unwrap();
+
+    proxy.set(Traffic::Refused);
+    let broken = one(&store, acquire("a")).await.unwrap_err();
+    assert!(broken.is_retryable(), "{broken}");
+    proxy.set(Traffic::Flows);
+    one(&store, acquire("a")).await.unwrap();
+
+    // What is sent now is never answered, on this connection.
+    proxy.set(Traffic::BlackHole);
+    let hung = timeout(Duration::from_millis(300), one(&store, acquire("b"))).await;
+    assert!(hung.is_err(), "{hung:?}");
+    proxy.set(Traffic::Flows);
+    let next = timeout(Duration::from_secs(10), one(&store, acquire("c"))).await;
+    next.expect("on a new connection").unwrap();
 }
 
 #[tokio::test]
