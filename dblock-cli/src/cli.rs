@@ -30,6 +30,7 @@ Exit codes:
   76   the lease was lost or revoked, and the command was stopped
   77   the database refuses: password, grants
   78   no tables, tables that do not fit, or a store that is not compiled in
+  79   in doubt: an earlier attempt of `run --once` was interrupted, and nothing was run
   126  the command cannot be executed
   127  there is no such command";
 
@@ -117,8 +118,17 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
     /// Names what only one process may use at a time
-    #[arg(long, short)]
-    pub(crate) key: String,
+    #[arg(long, short, required_unless_present = "once")]
+    pub(crate) key: Option<String>,
+    /// Runs the command unless it has succeeded before: names the run, which is the key of its lock too
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["key", "hold_min"], requires_all = ["remember", "on_crash"])]
+    pub(crate) once: Option<String>,
+    /// With --once: for how long a success is remembered
+    #[arg(long, requires = "once", value_parser = duration::parse, value_name = "DURATION")]
+    pub(crate) remember: Option<Duration>,
+    /// With --once: what to do after an attempt that was interrupted, of which nobody knows how far it came
+    #[arg(long, requires = "once")]
+    pub(crate) on_crash: Option<Interrupted>,
     /// Length of the lease; it is renewed while the command runs
     #[arg(long, default_value = "30s", value_parser = duration::of("ttl"))]
     pub(crate) ttl: Duration,
@@ -147,6 +157,14 @@ pub(crate) struct RunArguments {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Interrupted {
+    /// Run it again
+    Retry,
+    /// Run nothing until somebody decides by `dblock records resolve`
+    Stop,
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use dblock::store::StoreErrorKind;
-use dblock::{LockError, TimeoutCause};
+use dblock::{LockError, RunError, TimeoutCause};
 
 use crate::output;
 
@@ -32,6 +32,8 @@ pub(crate) enum Code {
     Refused,
     /// There are no tables, or they do not fit; or the store is none that this program has.
     Config,
+    /// An attempt of the run was interrupted, and somebody has to decide.
+    InDoubt,
     /// The command cannot be executed.
     NotExecutable,
     /// There is no such command.
@@ -55,6 +57,7 @@ impl Code {
             Self::Lost => 76,
             Self::Refused => 77,
             Self::Config => 78,
+            Self::InDoubt => 79,
             Self::NotExecutable => 126,
             Self::NotFound => 127,
             Self::Interrupted => 130,
@@ -75,6 +78,7 @@ impl Code {
             Self::Lost => "lost",
             Self::Refused => "refused",
             Self::Config => "config",
+            Self::InDoubt => "in_doubt",
             Self::NotExecutable => "not_executable",
             Self::NotFound => "not_found",
             Self::Interrupted | Self::Of(_) => "signal",
@@ -152,6 +156,14 @@ impl From<LockError> for Failure {
                 Self::new(code, format!("{error}: {source}{remedy}"))
             }
             LockError::Invalid { .. } => Self::new(Code::Usage, error.to_string()),
+            LockError::Run { reason, .. } => {
+                let code = match reason {
+                    RunError::InDoubt { .. } => Code::InDoubt,
+                    RunError::Unrecorded { .. } => Code::Unavailable,
+                    _ => Code::Internal,
+                };
+                Self::new(code, error.to_string())
+            }
             _ => Self::new(Code::Internal, error.to_string()),
         }
     }

@@ -7,6 +7,7 @@ mod doctor;
 mod documents;
 mod fields;
 mod loss;
+mod once;
 mod operators;
 mod program;
 mod records;

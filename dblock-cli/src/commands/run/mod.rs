@@ -4,6 +4,7 @@
 //! TERM, and KILL after the grace and before the local deadline: until then nobody else can have the lock.
 
 mod group;
+mod once;
 mod signals;
 mod supervise;
 mod terminal;
@@ -15,7 +16,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use dblock::{LockGuard, LockManager, LockOptions};
+use dblock::{CurrentLock, LockError, LockGuard, LockManager, LockOptions, RunOptions};
 use serde::Serialize;
 
 use self::group::Group;
@@ -32,7 +33,7 @@ use crate::progress::during;
 /// The grace where none is given and the lease is long enough.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How the run went: one line on stderr with `--json`. Its fields are a promise: docs/cli.md lists them.
+/// How the command went: one line on stderr with `--json`. Its fields are a promise: docs/cli.md lists them.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     key: &'a str,
@@ -67,7 +68,14 @@ async fn connected(
         signal = signals.next() => return Ok(signals::code(signal)),
         locks = during("connecting to the database", manager(store, Missing::AsTheLibrary)) => locks?,
     };
-    let code = with_lock(&locks, store, arguments, grace, signals).await;
+    let code = match (&arguments.once, arguments.remember, arguments.on_crash) {
+        (Some(name), Some(remember), Some(on_crash)) => {
+            let run = RunOptions::new(remember, on_crash.into());
+            once::once(&locks, store, arguments, name, run, grace, signals).await
+        }
+        // One of them is not given without the others.
+        _ => with_lock(&locks, store, arguments, grace, signals).await,
+    };
     // The store must still be told what was given up, such as a place in the queue.
     locks.shutdown(Duration::ZERO).await;
     code
@@ -81,18 +89,19 @@ async fn with_lock(
     signals: &mut Signals,
 ) -> Result<Code, Failure> {
     let since = Instant::now();
-    let waiting = format!("waiting for lock {:?}", arguments.key);
-    let guard = tokio::select! {
+    let key = arguments.key.as_deref().unwrap_or_default();
+    let waiting = format!("waiting for lock {key:?}");
+    let (guard, lock) = tokio::select! {
         biased;
         signal = signals.next() => return Ok(signals::code(signal)),
-        guard = during(&waiting, acquire(locks, arguments, grace)) => match guard {
+        taken = during(&waiting, acquire(locks, key, arguments, grace)) => match taken {
             Err(busy) if busy.code == Code::Busy => return Err(busy.with(Code::BusyAs(arguments.busy_code))),
-            guard => guard?,
+            taken => taken?,
         },
     };
     let (waited, entered) = (since.elapsed(), Instant::now());
-    let ended = under(&guard, arguments, grace, signals).await;
-    let (key, fence_token, held) = (guard.key().to_owned(), guard.fence_token(), entered.elapsed());
+    let ended = under(&lock, arguments, grace, signals).await;
+    let held = entered.elapsed();
     let released = guard.release().await;
     let ended = ended?;
     match released {
@@ -106,17 +115,28 @@ async fn with_lock(
         }
         _ => {}
     }
+    report(store, &lock, &ended, waited, held)
+}
+
+/// Says how the command went.
+fn report(
+    store: &StoreArguments,
+    lock: &CurrentLock,
+    ended: &Ended,
+    waited: Duration,
+    held: Duration,
+) -> Result<Code, Failure> {
     if store.json {
         let report = Report {
-            key: &key,
-            fence_token,
+            key: lock.key(),
+            fence_token: lock.fence_token(),
             outcome: ended.word(),
             exit_code: ended.code().number(),
             waited_seconds: waited.as_secs_f64(),
             held_seconds: held.as_secs_f64(),
         };
         output::told(&serde_json::to_string(&report).map_err(io::Error::other)?);
-    } else if let Ended::Stopped(why) = &ended {
+    } else if let Ended::Stopped(why) = ended {
         output::told(&format!("dblock: {why}: the command was stopped"));
     }
     Ok(ended.code())
@@ -144,21 +164,34 @@ fn grace(arguments: &RunArguments) -> Result<Duration, Failure> {
     }
 }
 
-/// Takes the lock, and waits until the lease is long enough to stop the command in time: one that another process passed on
-/// is short until the first renewal.
+/// Takes the lock, and waits until its lease is long enough.
 async fn acquire(
     locks: &LockManager,
+    key: &str,
     arguments: &RunArguments,
     grace: Duration,
-) -> Result<LockGuard, Failure> {
-    let guard = locks.acquire(&arguments.key, options(arguments)).await?;
-    while guard.remaining() <= grace {
+) -> Result<(LockGuard, CurrentLock), Failure> {
+    let guard = locks.acquire(key, options(arguments)).await?;
+    let lock = guard.enter(async { current() }).await?;
+    long_enough(&lock, grace).await?;
+    Ok((guard, lock))
+}
+
+/// The lock that the running code is under.
+fn current() -> CurrentLock {
+    dblock::current().expect("it is called inside of a lock")
+}
+
+/// Waits until the lease is long enough to stop the command in time: one that another process passed on is short until the
+/// first renewal.
+async fn long_enough(lock: &CurrentLock, grace: Duration) -> Result<(), LockError> {
+    while lock.remaining() <= grace {
         tokio::select! {
-            lost = guard.lost() => return Err(lost.into()),
+            lost = lock.lost() => return Err(lost),
             () = tokio::time::sleep(Duration::from_millis(5)) => {}
         }
     }
-    Ok(guard)
+    Ok(())
 }
 
 fn options(arguments: &RunArguments) -> LockOptions {
@@ -183,7 +216,7 @@ fn options(arguments: &RunArguments) -> LockOptions {
 
 /// Runs the command, and returns when nothing is left of its group.
 async fn under(
-    guard: &LockGuard,
+    lock: &CurrentLock,
     arguments: &RunArguments,
     grace: Duration,
     signals: &mut Signals,
@@ -195,8 +228,8 @@ async fn under(
     let mut command = Command::new(program);
     command
         .args(rest)
-        .env("DBLOCK_KEY", guard.key())
-        .env("DBLOCK_FENCE_TOKEN", guard.fence_token().to_string());
+        .env("DBLOCK_KEY", lock.key())
+        .env("DBLOCK_FENCE_TOKEN", lock.fence_token().to_string());
     let group = Group::start(&mut command).map_err(|error| {
         let code = if error.kind() == io::ErrorKind::NotFound {
             Code::NotFound
@@ -205,7 +238,7 @@ async fn under(
         };
         Failure::new(code, format!("{} cannot be run: {error}", program.display()))
     })?;
-    supervise(guard, group, grace, signals).await
+    supervise(lock, group, grace, signals).await
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::pending;
 use std::time::Duration;
 
-use dblock::{LockError, LockGuard};
+use dblock::{CurrentLock, LockError};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getpgrp, getpid};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -67,7 +67,7 @@ impl fmt::Display for Why {
 
 /// Waits for the end of the command and of its group.
 pub(super) async fn supervise(
-    guard: &LockGuard,
+    lock: &CurrentLock,
     group: Group,
     grace: Duration,
     signals: &mut Signals,
@@ -78,15 +78,15 @@ pub(super) async fn supervise(
     let end = loop {
         tokio::select! {
             biased;
-            why = must_stop(guard, grace), if stopped.is_none() => {
-                if guard.is_lost() {
+            why = must_stop(lock, grace), if stopped.is_none() => {
+                if lock.remaining().is_zero() {
                     // TERM would let a command that is stopped go on for a moment.
-                    stopped = Some(Why::Lost(guard.lost().await));
+                    stopped = Some(Why::Lost(lock.lost().await));
                     group.signal(Signal::SIGKILL);
                 } else {
                     stopped = Some(why);
                     group.terminate();
-                    kill_at = Some(last_moment(guard, grace));
+                    kill_at = Some(last_moment(lock, grace));
                 }
             }
             () = at(kill_at) => {
@@ -96,7 +96,7 @@ pub(super) async fn supervise(
             signal = signals.next() => match signal {
                 Signal::SIGCHLD => {}
                 Signal::SIGTSTP => suspend(&group),
-                Signal::SIGCONT => resume(&group, guard),
+                Signal::SIGCONT => resume(&group, lock),
                 signal => group.signal(signal),
             },
         }
@@ -112,25 +112,25 @@ pub(super) async fn supervise(
         let _ = killpg(getpgrp(), signal);
     }
     group
-        .clear(kill_at.unwrap_or_else(|| last_moment(guard, grace)))
+        .clear(kill_at.unwrap_or_else(|| last_moment(lock, grace)))
         .await;
     Ok(stopped.map_or(end, Ended::Stopped))
 }
 
 /// Completes when the command must end.
-async fn must_stop(guard: &LockGuard, grace: Duration) -> Why {
+async fn must_stop(lock: &CurrentLock, grace: Duration) -> Why {
     tokio::select! {
         biased;
-        lost = guard.lost() => Why::Lost(lost),
-        () = guard.revoked() => Why::Revoked,
-        () = ends_within(guard, grace) => Why::NotRenewed,
+        lost = lock.lost() => Why::Lost(lost),
+        () = lock.revoked() => Why::Revoked,
+        () = ends_within(lock, grace) => Why::NotRenewed,
     }
 }
 
 /// Completes when the lease has no more than `grace` left. Renewals move that moment.
-async fn ends_within(guard: &LockGuard, grace: Duration) {
+async fn ends_within(lock: &CurrentLock, grace: Duration) {
     loop {
-        let left = guard.remaining().saturating_sub(grace);
+        let left = lock.remaining().saturating_sub(grace);
         if left.is_zero() {
             return;
         }
@@ -139,8 +139,8 @@ async fn ends_within(guard: &LockGuard, grace: Duration) {
 }
 
 /// When to send KILL: after the grace, and before the lease ends. At once when it has ended.
-fn last_moment(guard: &LockGuard, grace: Duration) -> Instant {
-    Instant::now() + grace.min(guard.remaining().saturating_sub(KILL_TAKES))
+fn last_moment(lock: &CurrentLock, grace: Duration) -> Instant {
+    Instant::now() + grace.min(lock.remaining().saturating_sub(KILL_TAKES))
 }
 
 async fn at(moment: Option<Instant>) {
@@ -204,8 +204,8 @@ fn suspend(group: &Group) {
 }
 
 /// The job goes on, unless its lease has ended while it was stopped. Then it is killed where it stands.
-fn resume(group: &Group, guard: &LockGuard) {
-    if !guard.is_lost() {
+fn resume(group: &Group, lock: &CurrentLock) {
+    if !lock.remaining().is_zero() {
         group.signal(Signal::SIGCONT);
     }
 }

@@ -1,0 +1,155 @@
+//! `dblock run --once`: a command that is not run again once it has succeeded.
+//!
+//! Exit code 0 is a success, and any other a failure, after which it may run again. A command that a signal ended, or that
+//! was stopped because its lease was lost, was interrupted: the call is given up like one whose process has died, and
+//! `--on-crash` decides about the next.
+
+use std::fmt;
+use std::future::pending;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use dblock::{CurrentLock, LockError, LockManager, OnCrash, OnLost, Once, Run, RunOptions};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::supervise::Ended;
+use super::{Signals, current, long_enough, options, report, signals, under};
+use crate::cli::{Interrupted, RunArguments, StoreArguments};
+use crate::failure::{Code, Failure};
+use crate::output;
+use crate::progress::during;
+
+/// Why the body of the run has no success.
+enum Failed {
+    Lock(LockError),
+    Command(Ended),
+    /// The command did not start.
+    NotStarted(Failure),
+}
+
+impl From<LockError> for Failed {
+    fn from(error: LockError) -> Self {
+        Self::Lock(error)
+    }
+}
+
+impl From<Interrupted> for OnCrash {
+    fn from(interrupted: Interrupted) -> Self {
+        match interrupted {
+            Interrupted::Retry => Self::Retry,
+            Interrupted::Stop => Self::Stop,
+        }
+    }
+}
+
+/// The error in the record.
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lock(error) => error.fmt(f),
+            Self::Command(ended) => write!(f, "exit code {}", ended.code().number()),
+            Self::NotStarted(failure) => f.write_str(failure.message()),
+        }
+    }
+}
+
+/// What comes first.
+enum First<T> {
+    Signal(Signal),
+    /// The run has ended without the command.
+    Done(T),
+    Entered(CurrentLock),
+}
+
+pub(super) async fn once(
+    locks: &LockManager,
+    store: &StoreArguments,
+    arguments: &RunArguments,
+    name: &str,
+    run: RunOptions,
+    grace: Duration,
+    signals: &mut Signals,
+) -> Result<Code, Failure> {
+    let since = Instant::now();
+    let run = run.lock(options(arguments).on_lost(OnLost::Signal));
+    let (enter, entered) = oneshot::channel();
+    let (lend, lent) = oneshot::channel::<&mut Signals>();
+    let (interrupt, interrupted) = oneshot::channel();
+    let body = async move |_: Run| {
+        let lock = current();
+        long_enough(&lock, grace).await?;
+        let _ = enter.send(lock.clone());
+        let Ok(signals) = lent.await else {
+            // Nobody waits for the run any more.
+            return pending().await;
+        };
+        let ended = under(&lock, arguments, grace, signals).await;
+        match ended.map_err(Failed::NotStarted)? {
+            Ended::Exited(0) => Ok(()),
+            ended @ Ended::Exited(_) => Err(Failed::Command(ended)),
+            ended => {
+                let _ = interrupt.send(ended);
+                pending().await
+            }
+        }
+    };
+    let mut run = pin!(locks.run_once(name, run, body));
+    let first = async {
+        tokio::select! {
+            biased;
+            signal = signals.next() => First::Signal(signal),
+            Ok(lock) = entered => First::Entered(lock),
+            done = &mut run => First::Done(done),
+        }
+    };
+    let lock = match during(&format!("waiting for run {name:?}"), first).await {
+        First::Signal(signal) => return Ok(signals::code(signal)),
+        First::Done(Ok(_)) => return already_done(store, name),
+        First::Done(Err(failed)) => return Err(failure(failed, arguments)),
+        First::Entered(lock) => lock,
+    };
+    let (waited, entered) = (since.elapsed(), Instant::now());
+    let _ = lend.send(signals);
+    let ended = tokio::select! {
+        Ok(ended) = interrupted => {
+            output::told(&format!(
+                "dblock: the run {name:?} was interrupted, and nobody knows how far it came; its record says so: dblock \
+                 records show"
+            ));
+            ended
+        }
+        done = &mut run => match done {
+            Ok(Once::Ran(()) | Once::Replayed(())) => Ended::Exited(0),
+            Err(Failed::Command(ended)) => ended,
+            Err(failed) => return Err(failure(failed, arguments)),
+        },
+    };
+    report(store, &lock, &ended, waited, entered.elapsed())
+}
+
+fn already_done(store: &StoreArguments, name: &str) -> Result<Code, Failure> {
+    if store.json {
+        output::told(&json!({"key": name, "outcome": "already_done", "exit_code": Code::Done.number()}));
+    } else {
+        output::told(&format!(
+            "dblock: the run {name:?} has succeeded before, so nothing was run"
+        ));
+    }
+    Ok(Code::Done)
+}
+
+fn failure(failed: Failed, arguments: &RunArguments) -> Failure {
+    let error = match failed {
+        Failed::Lock(error) => error,
+        Failed::NotStarted(failure) => return failure,
+        Failed::Command(ended) => return Failure::new(ended.code(), "the command failed"),
+    };
+    let failure = Failure::from(error);
+    match failure.code {
+        Code::InDoubt => failure.with_remedy("with this program: dblock records resolve"),
+        Code::Busy => failure.with(Code::BusyAs(arguments.busy_code)),
+        _ => failure,
+    }
+}

@@ -1,0 +1,148 @@
+//! `dblock run --once`
+
+use dblock_tests::{Backend, on_every_store};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::program::{Said, dblock, said};
+
+on_every_store!(databases:
+    what_has_succeeded_is_not_run_again,
+    what_has_failed_is_run_again,
+    after_an_interruption_somebody_decides,
+    of_two_at_once_one_runs,
+);
+
+/// A run that writes a line into a file each time.
+struct Runs {
+    folder: TempDir,
+    backend: Backend,
+}
+
+impl Runs {
+    fn new(backend: &Backend) -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            backend: backend.clone(),
+        }
+    }
+
+    fn command(&self, options: &[&str], script: &str) -> Command {
+        let mut command = dblock(&self.backend);
+        command
+            .args(["run", "--once", "pay:1", "--remember", "1h"])
+            .args(options)
+            .args(["--", "sh", "-c", &format!("echo ran >> count; {script}")])
+            .current_dir(self.folder.path());
+        command
+    }
+
+    async fn run(&self, options: &[&str], script: &str) -> Said {
+        said(&mut self.command(options, script)).await
+    }
+
+    fn count(&self) -> usize {
+        let text = std::fs::read_to_string(self.folder.path().join("count"));
+        text.unwrap_or_default().lines().count()
+    }
+}
+
+const STOP: [&str; 2] = ["--on-crash", "stop"];
+
+async fn what_has_succeeded_is_not_run_again(backend: Backend) {
+    let runs = Runs::new(&backend);
+    let told = runs.run(&STOP, "echo $DBLOCK_KEY").await;
+    assert_eq!((told.code, &*told.out, &*told.err), (Some(0), "pay:1\n", ""));
+    assert!(backend.the_row("pay:1").await.is_free());
+    let told = runs.run(&STOP, "").await;
+    assert_eq!((told.code, runs.count()), (Some(0), 1), "{told:?}");
+    assert!(told.err.contains("has succeeded before"), "{told:?}");
+    let told = runs.run(&["--on-crash", "retry", "--json"], "").await;
+    let report = json!({"key": "pay:1", "outcome": "already_done", "exit_code": 0});
+    assert_eq!((told.err_json(), runs.count()), (report, 1));
+}
+
+async fn what_has_failed_is_run_again(backend: Backend) {
+    let runs = Runs::new(&backend);
+    let told = runs.run(&STOP, "exit 3").await;
+    assert_eq!(told.code, Some(3), "{told:?}");
+    let record = said(dblock(&backend).args(["records", "show", "pay:1", "--json"])).await;
+    assert_eq!(record.json()["error"], "exit code 3");
+    let told = runs.run(&[&STOP[..], &["--json"]].concat(), "").await;
+    let report = told.err_json();
+    assert_eq!(
+        (&report["outcome"], &report["exit_code"]),
+        (&"exited".into(), &0.into())
+    );
+    assert_eq!((told.code, runs.count()), (Some(0), 2));
+}
+
+async fn after_an_interruption_somebody_decides(backend: Backend) {
+    let runs = Runs::new(&backend);
+    let told = runs.run(&STOP, "kill -KILL $$").await;
+    assert_eq!(told.code, Some(128 + 9), "{told:?}");
+    assert!(told.err.contains("was interrupted"), "{told:?}");
+    let told = runs.run(&STOP, "").await;
+    assert_eq!((told.code, runs.count()), (Some(79), 1), "{told:?}");
+    assert!(told.err.contains("dblock records resolve"), "{told:?}");
+    // Another one may be run again, whatever became of it.
+    let told = runs.run(&["--on-crash", "retry"], "kill -KILL $$").await;
+    assert_eq!((told.code, runs.count()), (Some(128 + 9), 2), "{told:?}");
+    let resolve = ["records", "resolve", "pay:1", "--run-again", "--yes"];
+    assert_eq!(said(dblock(&backend).args(resolve)).await.code, Some(0));
+    let told = runs.run(&STOP, "").await;
+    assert_eq!((told.code, runs.count()), (Some(0), 3), "{told:?}");
+}
+
+async fn of_two_at_once_one_runs(backend: Backend) {
+    let runs = Runs::new(&backend);
+    let options = [&STOP[..], &["--wait", "20s"]].concat();
+    let [mut one, mut other] = [
+        runs.command(&options, "sleep 0.3"),
+        runs.command(&options, "sleep 0.3"),
+    ];
+    let (one, other) = tokio::join!(said(&mut one), said(&mut other));
+    assert_eq!((one.code, other.code), (Some(0), Some(0)), "{one:?} {other:?}");
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn what_is_remembered_and_what_a_crash_means_must_be_said() {
+    for arguments in [
+        &["--once", "a"][..],
+        &["--once", "a", "--remember", "1h"],
+        &["--once", "a", "--on-crash", "stop"],
+        &["--key", "a", "--on-crash", "stop"],
+        &[
+            "--key",
+            "a",
+            "--once",
+            "a",
+            "--remember",
+            "1h",
+            "--on-crash",
+            "stop",
+        ],
+        &[
+            "--once",
+            "a",
+            "--remember",
+            "1h",
+            "--on-crash",
+            "stop",
+            "--hold-min",
+            "1s",
+        ],
+        &[],
+    ] {
+        let told = said(
+            crate::program::bare()
+                .arg("run")
+                .args(arguments)
+                .args(["--", "true"]),
+        )
+        .await;
+        assert_eq!(told.code, Some(64), "{arguments:?}: {told:?}");
+    }
+}
