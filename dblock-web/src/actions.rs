@@ -14,9 +14,10 @@ use dblock::LockRow;
 use maud::html;
 use serde::Deserialize;
 
-use crate::pages::{Failure, Place};
+use crate::page::Page;
+use crate::pages::{Failure, Place, whole};
 use crate::text::{address, foreign, length};
-use crate::{Page, origin, token};
+use crate::{origin, token};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -100,7 +101,7 @@ pub(crate) async fn confirm(
             p { a href=(back) { "Back to the key" } }
         }
     };
-    let answer = page.whole(Place::Elsewhere, &html! { (action.question()) }, &body);
+    let answer = whole(&page, Place::Elsewhere, &html! { (action.question()) }, &body);
     let set = AppendHeaders(set.map(|set| (SET_COOKIE, set)));
     Ok((set, answer).into_response())
 }

@@ -24,6 +24,7 @@ mod actions;
 mod headers;
 mod live;
 mod origin;
+mod page;
 mod pages;
 mod text;
 mod token;
@@ -40,41 +41,34 @@ use dblock::LockManager;
 
 pub use access::Access;
 use live::Live;
-
-/// What all requests share.
-#[derive(Debug)]
-struct Page {
-    locks: LockManager,
-    access: Access,
-    live: Live,
-}
+use page::Page;
 
 /// The page as a router, to be nested under any path. It shows the keys of the manager's namespace.
 ///
 /// The live part asks the store about once a second, whatever the number of readers, over the connection that the
 /// manager's other calls for operators and `run_once` take. In a service with many runs, give the page a manager of its own.
 pub fn router<S: Clone + Send + Sync + 'static>(locks: LockManager, access: Access) -> Router<S> {
-    let page = Page {
-        locks,
-        access,
-        live: Live::default(),
-    };
+    let page = Arc::new(Page { locks, access });
+    let live = Arc::new(Live::new(Arc::clone(&page)));
     // Beside each other, so that links between them fit under any path, and behind any proxy.
+    let events = Router::new()
+        .route("/list-events", get(live::list))
+        .route("/key-events", get(live::key))
+        .route("/records-events", get(live::records))
+        .with_state(live);
     Router::new()
         .route("/", get(start))
         .route("/list", get(pages::list::show))
-        .route("/list-events", get(live::list))
         .route("/key", get(pages::key::show))
-        .route("/key-events", get(live::key))
         .route("/records", get(pages::records::show))
-        .route("/records-events", get(live::records))
         .route("/confirm", get(actions::confirm))
         .route("/revoke", post(actions::revoke))
         .route("/force-release", post(actions::force_release))
         .route("/page.css", get(style))
         .route("/page.js", get(script))
+        .with_state(page)
+        .merge(events)
         .layer(map_response(headers::add))
-        .with_state(Arc::new(page))
 }
 
 /// The path under which the router is nested has no `/` at its end.

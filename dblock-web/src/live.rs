@@ -17,7 +17,7 @@ use futures_util::stream;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::Page;
+use crate::page::Page;
 use crate::pages::{Failure, key, list, records};
 
 /// How often a fragment is sent.
@@ -39,6 +39,7 @@ enum View {
 
 #[derive(Debug)]
 pub(crate) struct Live {
+    page: Arc<Page>,
     shared: Mutex<Shared>,
     readers: Arc<Semaphore>,
 }
@@ -51,9 +52,10 @@ struct Shared {
     rest: Instant,
 }
 
-impl Default for Live {
-    fn default() -> Self {
+impl Live {
+    pub(crate) fn new(page: Arc<Page>) -> Self {
         Self {
+            page,
             shared: Mutex::new(Shared {
                 fragments: HashMap::new(),
                 rest: Instant::now(),
@@ -63,48 +65,48 @@ impl Default for Live {
     }
 }
 
-pub(crate) async fn list(State(page): State<Arc<Page>>, Query(asked): Query<list::Asked>) -> Response {
-    events(page, View::List(asked))
+pub(crate) async fn list(State(live): State<Arc<Live>>, Query(asked): Query<list::Asked>) -> Response {
+    events(live, View::List(asked))
 }
 
-pub(crate) async fn key(State(page): State<Arc<Page>>, Query(asked): Query<key::Asked>) -> Response {
-    events(page, View::Key(asked))
+pub(crate) async fn key(State(live): State<Arc<Live>>, Query(asked): Query<key::Asked>) -> Response {
+    events(live, View::Key(asked))
 }
 
-pub(crate) async fn records(State(page): State<Arc<Page>>, Query(asked): Query<records::Asked>) -> Response {
-    events(page, View::Records(asked))
+pub(crate) async fn records(State(live): State<Arc<Live>>, Query(asked): Query<records::Asked>) -> Response {
+    events(live, View::Records(asked))
 }
 
-fn events(page: Arc<Page>, view: View) -> Response {
-    let Ok(reader) = Arc::clone(&page.live.readers).try_acquire_owned() else {
+fn events(live: Arc<Live>, view: View) -> Response {
+    let Ok(reader) = Arc::clone(&live.readers).try_acquire_owned() else {
         return (
             StatusCode::SERVICE_UNAVAILABLE,
             "too many readers of the live part",
         )
             .into_response();
     };
-    let events = stream::unfold((page, view, reader), next);
+    let events = stream::unfold((live, view, reader), next);
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
 }
 
-type Reader = (Arc<Page>, View, OwnedSemaphorePermit);
+type Reader = (Arc<Live>, View, OwnedSemaphorePermit);
 
 /// The next event. The stream ends when the manager is shut down, so that a server that waits for its connections can stop.
-async fn next((page, view, reader): Reader) -> Option<(Result<Event, Infallible>, Reader)> {
+async fn next((live, view, reader): Reader) -> Option<(Result<Event, Infallible>, Reader)> {
     sleep(EVERY).await;
-    let event = match page.read(&view).await {
+    let event = match live.read(&view).await {
         Ok(fragment) => Event::default().event("fragment").data(fragment),
         Err(error) if error.is_shutdown() => return None,
         Err(error) => Event::default()
             .event("failure")
             .data(Failure::from(error).text()),
     };
-    Some((Ok(event), (page, view, reader)))
+    Some((Ok(event), (live, view, reader)))
 }
 
-impl Page {
+impl Live {
     async fn read(&self, view: &View) -> Result<String, LockError> {
-        let mut shared = self.live.shared.lock().await;
+        let mut shared = self.shared.lock().await;
         shared.fragments.retain(|_, (since, _)| since.elapsed() < EVERY);
         if let Some((_, fragment)) = shared.fragments.get(view) {
             return Ok(fragment.clone());
@@ -112,9 +114,9 @@ impl Page {
         sleep_until(shared.rest).await;
         let begin = Instant::now();
         let fragment = match view {
-            View::List(asked) => list::fragment(self, asked).await,
-            View::Key(asked) => key::fragment(self, asked).await,
-            View::Records(asked) => records::fragment(self, asked).await,
+            View::List(asked) => list::fragment(&self.page, asked).await,
+            View::Key(asked) => key::fragment(&self.page, asked).await,
+            View::Records(asked) => records::fragment(&self.page, asked).await,
         };
         shared.rest = Instant::now() + begin.elapsed() * REST;
         let fragment = fragment?.into_string();

@@ -123,7 +123,7 @@ impl Step {
                 way.run(command.args(["--", "-D", "warnings"])).await?;
             }
             Self::Circles => {
-                for package in ["dblock", "dblock-macros"] {
+                for package in ["dblock", "dblock-macros", "dblock-web"] {
                     circles::check(&top().join(package).join("src"))?;
                 }
             }

@@ -1,12 +1,14 @@
 //! `dblock serve`
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use dblock::LockOptions;
 use dblock_tests::{Backend, on_every_store};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::program::{dblock, said};
 
@@ -53,7 +55,11 @@ async fn the_page_is_served_to_this_host(backend: Backend) {
 }
 
 async fn other_hosts_need_a_word(backend: Backend) {
-    let refused = said(dblock(&backend).args(["serve", "--listen", "0.0.0.0:0"])).await;
+    let mut serve = dblock(&backend);
+    let refused = said(serve.args(["serve", "--listen", "0.0.0.0:0"]));
+    let refused = timeout(Duration::from_mins(1), refused)
+        .await
+        .expect("it serves nothing");
     assert_eq!((refused.code, &*refused.out), (Some(64), ""), "{refused:?}");
     assert!(refused.err.contains("--access"), "{refused:?}");
 }

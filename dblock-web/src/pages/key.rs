@@ -11,8 +11,8 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::list::{state, waiting};
-use super::{Failure, Place, live, records};
-use crate::Page;
+use super::{Failure, Place, live, records, whole};
+use crate::page::Page;
 use crate::text::{address, foreign, length, moment};
 
 /// What the address asks for.
@@ -20,7 +20,7 @@ use crate::text::{address, foreign, length, moment};
 pub(crate) struct Asked {
     /// Without the namespace.
     pub(crate) key: String,
-    /// What was just done: see [`crate::actions`].
+    /// What was just done: see `actions.rs`.
     #[serde(default)]
     done: String,
 }
@@ -51,7 +51,7 @@ pub(crate) async fn show(
             }
         }
     };
-    Ok(page.whole(Place::Elsewhere, &foreign(&asked.key), &body))
+    Ok(whole(&page, Place::Elsewhere, &foreign(&asked.key), &body))
 }
 
 pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {

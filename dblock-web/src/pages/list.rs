@@ -8,8 +8,8 @@ use dblock::{InspectFilter, Key, LockError, LockRow, RowPosition};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::{Failure, Place, live};
-use crate::Page;
+use super::{Failure, Place, live, whole};
+use crate::page::Page;
 use crate::text::{address, foreign, length};
 
 /// Rows of a page.
@@ -92,7 +92,7 @@ pub(crate) async fn show(
         }
         (live(&asked.events(), &fragment(&page, &asked).await?))
     };
-    Ok(page.whole(place, &title, &body))
+    Ok(whole(&page, place, &title, &body))
 }
 
 pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {

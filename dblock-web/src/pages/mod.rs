@@ -10,7 +10,7 @@ use dblock::LockError;
 use dblock::store::StoreErrorKind;
 use maud::{DOCTYPE, Markup, html};
 
-use crate::Page;
+use crate::page::Page;
 
 /// A link of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,21 +27,12 @@ const LINKS: [(Place, &str, &str); 3] = [
     (Place::Records, "records", "Runs"),
 ];
 
-impl Page {
-    /// A whole page.
-    pub(crate) fn whole(&self, place: Place, title: &Markup, body: &Markup) -> Html<String> {
-        let store = self.locks.capabilities().name;
-        let namespace = self.locks.namespace();
-        let about = html! { (store) @if let Some(namespace) = namespace { ", namespace " (namespace) } };
-        document(place, &about, title, body)
-    }
-
-    /// A key as the manager's calls take it.
-    pub(crate) fn short<'k>(&self, key: &'k str) -> &'k str {
-        let namespace = self.locks.namespace();
-        let rest = namespace.and_then(|namespace| key.strip_prefix(namespace)?.strip_prefix(':'));
-        rest.unwrap_or(key)
-    }
+/// A whole page.
+pub(crate) fn whole(page: &Page, place: Place, title: &Markup, body: &Markup) -> Html<String> {
+    let store = page.locks.capabilities().name;
+    let namespace = page.locks.namespace();
+    let about = html! { (store) @if let Some(namespace) = namespace { ", namespace " (namespace) } };
+    document(place, &about, title, body)
 }
 
 fn document(place: Place, about: &Markup, title: &Markup, body: &Markup) -> Html<String> {

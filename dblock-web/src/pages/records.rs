@@ -9,8 +9,8 @@ use dblock::store::{Record, RecordFilter, RecordState};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::{Failure, Place, live};
-use crate::Page;
+use super::{Failure, Place, live, whole};
+use crate::page::Page;
 use crate::text::{address, foreign, length, moment};
 
 /// Records of a page. Whoever looks for others gives a longer prefix.
@@ -60,7 +60,12 @@ pub(crate) async fn show(
         }
         (live(&events, &fragment(&page, &asked).await?))
     };
-    Ok(page.whole(Place::Records, &html! { "Runs that are remembered" }, &body))
+    Ok(whole(
+        &page,
+        Place::Records,
+        &html! { "Runs that are remembered" },
+        &body,
+    ))
 }
 
 pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {

@@ -83,6 +83,12 @@ impl Tab {
 
     /// Calls a method of the protocol. Its result.
     pub(crate) async fn call(&mut self, method: &str, parameters: Value) -> Value {
+        let answer = self.ask(method, parameters).await;
+        answer.unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// Calls a method that may fail, as one that a new page interrupts.
+    async fn ask(&mut self, method: &str, parameters: Value) -> Result<Value, Value> {
         self.calls += 1;
         let mut message = json!({"id": self.calls, "method": method, "params": parameters});
         if let Some(session) = &self.session {
@@ -102,8 +108,11 @@ impl Tab {
             bytes.pop();
             let told: Value = serde_json::from_slice(&bytes).unwrap();
             if told["id"] == self.calls {
-                assert!(told["error"].is_null(), "{method}: {told}");
-                return told["result"].clone();
+                return if told["error"].is_null() {
+                    Ok(told["result"].clone())
+                } else {
+                    Err(told["error"].clone())
+                };
             }
             let is_fault = told["method"] == "Runtime.exceptionThrown"
                 || (told["method"] == "Log.entryAdded" && told["params"]["entry"]["level"] == "error");
@@ -126,8 +135,8 @@ impl Tab {
         let since = Instant::now();
         loop {
             let asked = json!({"expression": expression, "returnByValue": true});
-            let answer = self.call("Runtime.evaluate", asked).await;
-            if answer["result"]["value"] == true {
+            let answer = self.ask("Runtime.evaluate", asked).await;
+            if answer.is_ok_and(|answer| answer["result"]["value"] == true) {
                 return;
             }
             if since.elapsed() > LIMIT {
@@ -152,8 +161,9 @@ impl Tab {
 
     /// Follows a link or presses a button, and waits for the page whose address contains `address`.
     pub(crate) async fn press(&mut self, selector: &str, address: &str) {
-        self.value(&format!("document.querySelector({}).click()", json!(selector)))
-            .await;
+        let click = format!("document.querySelector({}).click()", json!(selector));
+        // The next page may be there before the answer.
+        let _ = self.ask("Runtime.evaluate", json!({"expression": click})).await;
         let address = json!(address);
         self.until(&format!(
             "location.href.includes({address}) && document.readyState === 'complete'"

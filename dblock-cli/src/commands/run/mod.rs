@@ -8,42 +8,25 @@ mod once;
 mod signals;
 mod supervise;
 mod terminal;
+mod under;
 pub(crate) mod watchdog;
 
-use std::ffi::OsStr;
-use std::io;
-use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use dblock::{CurrentLock, LockError, LockGuard, LockManager, LockOptions, RunOptions};
-use serde::Serialize;
+use dblock::{CurrentLock, LockGuard, LockManager, RunOptions};
 
-use self::group::Group;
 use self::signals::Signals;
-use self::supervise::{Ended, supervise};
+use self::supervise::Ended;
 use self::terminal::Terminal;
+use self::under::{current, long_enough, options, report, under};
 use crate::cli::{RunArguments, StoreArguments};
 use crate::connect::{Missing, manager};
-use crate::duration::{Wait, shown};
+use crate::duration::shown;
 use crate::failure::{Code, Failure};
-use crate::output;
 use crate::progress::during;
 
 /// The grace where none is given and the lease is long enough.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// How the command went: one line on stderr with `--json`. Its fields are a promise: docs/cli.md lists them.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    key: &'a str,
-    fence_token: i64,
-    /// `exited`, `signalled` or `stopped`.
-    outcome: &'static str,
-    exit_code: u8,
-    waited_seconds: f64,
-    held_seconds: f64,
-}
 
 pub(crate) async fn run(store: &StoreArguments, arguments: &RunArguments) -> Result<Code, Failure> {
     let grace = grace(arguments)?;
@@ -118,30 +101,6 @@ async fn with_lock(
     report(store, &lock, &ended, waited, held)
 }
 
-/// Says how the command went.
-fn report(
-    store: &StoreArguments,
-    lock: &CurrentLock,
-    ended: &Ended,
-    waited: Duration,
-    held: Duration,
-) -> Result<Code, Failure> {
-    if store.json {
-        let report = Report {
-            key: lock.key(),
-            fence_token: lock.fence_token(),
-            outcome: ended.word(),
-            exit_code: ended.code().number(),
-            waited_seconds: waited.as_secs_f64(),
-            held_seconds: held.as_secs_f64(),
-        };
-        output::told(&serde_json::to_string(&report).map_err(io::Error::other)?);
-    } else if let Ended::Stopped(why) = ended {
-        output::told(&format!("dblock: {why}: the command was stopped"));
-    }
-    Ok(ended.code())
-}
-
 /// The time between TERM and KILL. It must fit into what is left of a lease that was not renewed in time.
 fn grace(arguments: &RunArguments) -> Result<Duration, Failure> {
     let shortest = arguments
@@ -175,70 +134,6 @@ async fn acquire(
     let lock = guard.enter(async { current() }).await?;
     long_enough(&lock, grace).await?;
     Ok((guard, lock))
-}
-
-/// The lock that the running code is under.
-fn current() -> CurrentLock {
-    dblock::current().expect("it is called inside of a lock")
-}
-
-/// Waits until the lease is long enough to stop the command in time: one that another process passed on is short until the
-/// first renewal.
-async fn long_enough(lock: &CurrentLock, grace: Duration) -> Result<(), LockError> {
-    while lock.remaining() <= grace {
-        tokio::select! {
-            lost = lock.lost() => return Err(lost),
-            () = tokio::time::sleep(Duration::from_millis(5)) => {}
-        }
-    }
-    Ok(())
-}
-
-fn options(arguments: &RunArguments) -> LockOptions {
-    let program = arguments.command.first().map(Path::new).and_then(Path::file_name);
-    let program = program.unwrap_or(OsStr::new("")).to_string_lossy();
-    // There is one in the life of the process.
-    let function = format!("dblock run {program}").leak();
-    let mut options = LockOptions::new().ttl(arguments.ttl).function(function);
-    options = match arguments.wait {
-        None => options,
-        Some(Wait::For(wait)) => options.wait(wait),
-        Some(Wait::Forever) => options.wait_forever(),
-    };
-    if let Some(hold_min) = arguments.hold_min {
-        options = options.hold_min(hold_min);
-    }
-    if let Some(max_hold) = arguments.max_hold {
-        options = options.max_hold(max_hold);
-    }
-    options
-}
-
-/// Runs the command, and returns when nothing is left of its group.
-async fn under(
-    lock: &CurrentLock,
-    arguments: &RunArguments,
-    grace: Duration,
-    signals: &mut Signals,
-) -> Result<Ended, Failure> {
-    signals.listen_to_the_rest()?;
-    let Some((program, rest)) = arguments.command.split_first() else {
-        return Err(Failure::new(Code::Usage, "there is no command to run"));
-    };
-    let mut command = Command::new(program);
-    command
-        .args(rest)
-        .env("DBLOCK_KEY", lock.key())
-        .env("DBLOCK_FENCE_TOKEN", lock.fence_token().to_string());
-    let group = Group::start(&mut command).map_err(|error| {
-        let code = if error.kind() == io::ErrorKind::NotFound {
-            Code::NotFound
-        } else {
-            Code::NotExecutable
-        };
-        Failure::new(code, format!("{} cannot be run: {error}", program.display()))
-    })?;
-    supervise(lock, group, grace, signals).await
 }
 
 #[cfg(test)]

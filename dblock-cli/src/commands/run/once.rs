@@ -14,8 +14,9 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::signals::{self, Signals};
 use super::supervise::Ended;
-use super::{Signals, current, long_enough, options, report, signals, under};
+use super::under::{current, long_enough, options, report, under};
 use crate::cli::{Interrupted, RunArguments, StoreArguments};
 use crate::failure::{Code, Failure};
 use crate::output;
@@ -75,13 +76,13 @@ pub(super) async fn once(
     let since = Instant::now();
     let run = run.lock(options(arguments).on_lost(OnLost::Signal));
     let (enter, entered) = oneshot::channel();
-    let (lend, lent) = oneshot::channel::<&mut Signals>();
+    let (lend, borrowed) = oneshot::channel::<&mut Signals>();
     let (interrupt, interrupted) = oneshot::channel();
     let body = async move |_: Run| {
         let lock = current();
         long_enough(&lock, grace).await?;
         let _ = enter.send(lock.clone());
-        let Ok(signals) = lent.await else {
+        let Ok(signals) = borrowed.await else {
             // Nobody waits for the run any more.
             return pending().await;
         };
@@ -106,7 +107,7 @@ pub(super) async fn once(
     };
     let lock = match during(&format!("waiting for run {name:?}"), first).await {
         First::Signal(signal) => return Ok(signals::code(signal)),
-        First::Done(Ok(_)) => return already_done(store, name),
+        First::Done(Ok(_)) => return Ok(already_done(store, name)),
         First::Done(Err(failed)) => return Err(failure(failed, arguments)),
         First::Entered(lock) => lock,
     };
@@ -114,10 +115,12 @@ pub(super) async fn once(
     let _ = lend.send(signals);
     let ended = tokio::select! {
         Ok(ended) = interrupted => {
-            output::told(&format!(
-                "dblock: the run {name:?} was interrupted, and nobody knows how far it came; its record says so: dblock \
-                 records show"
-            ));
+            if !store.json {
+                output::told(&format!(
+                    "dblock: the run {name:?} was interrupted, and nobody knows how far it came; its record says so: \
+                     dblock records show"
+                ));
+            }
             ended
         }
         done = &mut run => match done {
@@ -129,7 +132,7 @@ pub(super) async fn once(
     report(store, &lock, &ended, waited, entered.elapsed())
 }
 
-fn already_done(store: &StoreArguments, name: &str) -> Result<Code, Failure> {
+fn already_done(store: &StoreArguments, name: &str) -> Code {
     if store.json {
         output::told(&json!({"key": name, "outcome": "already_done", "exit_code": Code::Done.number()}));
     } else {
@@ -137,7 +140,7 @@ fn already_done(store: &StoreArguments, name: &str) -> Result<Code, Failure> {
             "dblock: the run {name:?} has succeeded before, so nothing was run"
         ));
     }
-    Ok(Code::Done)
+    Code::Done
 }
 
 fn failure(failed: Failed, arguments: &RunArguments) -> Failure {
