@@ -8,6 +8,7 @@
 
 pub mod backend;
 pub mod child;
+pub mod counting;
 pub mod faulty_store;
 pub mod line;
 pub mod own_server;

@@ -9,6 +9,7 @@ use dblock::fence::{Database, DriverError, FenceConnection, FenceStatement};
 use dblock::store::{Store, StoreFuture};
 use dblock_conformance::{End, FenceFixture, Fixture};
 use dblock_tests::backend::Place;
+use dblock_tests::counting::Counting;
 use dblock_tests::{Backend, Kind, on_every_store};
 use sqlx::PgPool;
 
@@ -29,38 +30,13 @@ fence_conformance_of!(sqlite, Sqlite);
 
 on_every_store!(databases: a_check_is_one_statement_and_a_release_at_most_two);
 
-/// Counts statements.
-struct Counting<'c> {
-    inner: &'c mut dyn FenceConnection,
-    statements: usize,
-}
-
-impl FenceConnection for Counting<'_> {
-    fn database(&self) -> Database {
-        self.inner.database()
-    }
-
-    fn query<'a>(
-        &'a mut self,
-        statement: &'a FenceStatement,
-    ) -> StoreFuture<'a, Result<Vec<String>, DriverError>> {
-        self.statements += 1;
-        self.inner.query(statement)
-    }
-
-    fn execute<'a>(&'a mut self, statement: &'a FenceStatement) -> StoreFuture<'a, Result<u64, DriverError>> {
-        self.statements += 1;
-        self.inner.execute(statement)
-    }
-}
-
 /// Each is a round trip.
 async fn a_check_is_one_statement_and_a_release_at_most_two(backend: Backend) {
     let locks = backend.manager().await;
     let guard = locks.acquire("key", LockOptions::new()).await.unwrap();
     let release = if backend.kind() == Kind::MySql { 2 } else { 1 };
     let body = async |inner: &mut dyn FenceConnection| {
-        let mut counting = Counting { inner, statements: 0 };
+        let mut counting = Counting::new(inner);
         guard.verify_in(&mut counting).await.unwrap();
         assert_eq!(counting.statements, 1);
         guard.release_in(&mut counting).await.unwrap();

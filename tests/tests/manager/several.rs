@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use dblock::fence::{Database, DriverError, FenceConnection, FenceStatement};
-use dblock::store::StoreFuture;
 use dblock::{LockError, LockManager, current, current_locks, distributed_lock};
 use dblock_conformance::Fixture as _;
 use dblock_tests::backend::Kind;
+use dblock_tests::counting::Counting;
 use dblock_tests::faulty_store::{FaultyStore, Kind as Asked};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
@@ -283,31 +282,6 @@ async fn the_fence_check_is_of_all_keys(backend: Backend) {
     }
 }
 
-/// Counts what is sent.
-struct Counting<'t> {
-    inner: &'t mut dyn FenceConnection,
-    statements: usize,
-}
-
-impl FenceConnection for Counting<'_> {
-    fn database(&self) -> Database {
-        self.inner.database()
-    }
-
-    fn query<'a>(
-        &'a mut self,
-        statement: &'a FenceStatement,
-    ) -> StoreFuture<'a, Result<Vec<String>, DriverError>> {
-        self.statements += 1;
-        self.inner.query(statement)
-    }
-
-    fn execute<'a>(&'a mut self, statement: &'a FenceStatement) -> StoreFuture<'a, Result<u64, DriverError>> {
-        self.statements += 1;
-        self.inner.execute(statement)
-    }
-}
-
 async fn the_fence_check_of_all_keys_is_one_statement(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let keys = ["a", "b", "c"];
@@ -315,10 +289,7 @@ async fn the_fence_check_of_all_keys_is_one_statement(backend: Backend) {
     let Transaction::Postgres(mut inner) = Transaction::begin(&backend).await else {
         unreachable!()
     };
-    let mut counting = Counting {
-        inner: &mut inner,
-        statements: 0,
-    };
+    let mut counting = Counting::new(&mut inner);
     guard.verify_in(&mut counting).await.unwrap();
     assert_eq!(counting.statements, 1);
     guard.release_in(&mut counting).await.unwrap();
