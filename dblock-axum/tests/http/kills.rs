@@ -66,7 +66,7 @@ impl Server {
     }
 
     /// Sends a payment, and kills the server at the point where its handler stops.
-    async fn is_killed_in_a_payment(mut self) {
+    async fn dies_in_a_payment(mut self) {
         let client = tokio::spawn(try_send(self.address, payment()));
         assert_eq!(self.output.next_line().await.unwrap().as_deref(), Some("reached"));
         // SIGKILL.
@@ -99,7 +99,7 @@ fn word(on_crash: OnCrash) -> &'static str {
 async fn killed(backend: &Backend, on_crash: OnCrash, point: Point) -> (Books, Server) {
     let books = Books::create(backend, on_crash).await;
     let first = Server::start(backend, on_crash, Some(point)).await;
-    first.is_killed_in_a_payment().await;
+    first.dies_in_a_payment().await;
     (books, Server::start(backend, on_crash, None).await)
 }
 
