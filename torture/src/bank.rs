@@ -7,13 +7,14 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use dblock::{CurrentLock, LockManager, StoreSource};
+use dblock::{CurrentLock, LockManager, Run, StoreSource};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{Acquire as _, AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 
 use crate::history::AccountEnd;
+use crate::once::{self, Steps, Work};
 use crate::payment::{Failure, Payment};
 
 /// Accounts are numbered from 0.
@@ -105,6 +106,7 @@ impl Bank {
             "CREATE TABLE torture_ledger (transfer BIGINT NOT NULL, account INT NOT NULL, amount BIGINT NOT NULL, \
              PRIMARY KEY (transfer, account))"
                 .to_owned(),
+            "CREATE TABLE torture_once (run BIGINT NOT NULL, attempt INT NOT NULL)".to_owned(),
             format!("INSERT INTO torture_account VALUES {}", accounts.join(", ")),
         ] {
             on!(self, |pool| sqlx::raw_sql(sql(statement)).execute(pool).await.map(drop))?;
@@ -153,6 +155,31 @@ impl Bank {
         own: bool,
     ) -> Result<(), Failure> {
         on!(self, |pool| payment.make(locks, pool, own).await)
+    }
+
+    /// The body of a run that is to do its work once.
+    pub(crate) async fn work_once(
+        &self,
+        work: &Work,
+        run: &Run,
+        steps: &Steps<'_>,
+    ) -> Result<u32, once::Failure> {
+        on!(self, |pool| work.attempt(pool, run, steps).await)
+    }
+
+    /// The run and the attempt of every work that was done.
+    pub(crate) async fn done_once(&self) -> anyhow::Result<Vec<(i64, i32)>> {
+        on!(self, |pool| sqlx::query_as(
+            "SELECT run, attempt FROM torture_once"
+        )
+        .fetch_all(pool)
+        .await
+        .context("reading what was done once"))
+    }
+
+    /// Whether a transaction that writes keeps all others from writing.
+    pub(crate) fn has_one_writer(&self) -> bool {
+        matches!(self, Self::Sqlite(_))
     }
 
     /// Keeps every connection of the pool for so long.

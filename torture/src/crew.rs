@@ -7,18 +7,22 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::AsyncWriteExt as _;
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
 use crate::history::{Event, Journal};
+use crate::once::{STALLED, Step};
 use crate::seat::Life;
 use crate::settings::Settings;
 use crate::target::Target;
 
 /// How long a process may take to drop what it does and go.
 const FAREWELL: Duration = Duration::from_secs(20);
+
+/// How long it may take until a process comes to a step of a run.
+const RUNS_WITHIN: Duration = Duration::from_secs(8);
 
 /// Where Debian keeps libfaketime, which gives a process a wall clock of its own.
 const FAKETIME: &str = "/usr/lib/*/faketime/libfaketime.so.1";
@@ -53,6 +57,7 @@ pub(crate) struct Member {
     process: Child,
     /// Closing it asks the process to end.
     stdin: Option<ChildStdin>,
+    output: Lines<BufReader<ChildStdout>>,
 }
 
 impl<'a> Crew<'a> {
@@ -70,6 +75,11 @@ impl<'a> Crew<'a> {
     /// The process in a seat, unless something is being done to it.
     pub(crate) fn idle(&self, seat: usize) -> Option<MutexGuard<'_, Member>> {
         self.seats[seat].try_lock().ok()
+    }
+
+    /// The process in a seat, once nothing is being done to it any more.
+    pub(crate) async fn wait_for(&self, seat: usize) -> MutexGuard<'_, Member> {
+        self.seats[seat].lock().await
     }
 
     /// Kills a process and starts another in its seat.
@@ -91,6 +101,18 @@ impl<'a> Crew<'a> {
         };
         *member = hire(self.setup, next)?;
         Ok(())
+    }
+
+    /// Kills a process at a step of a run, and starts another in its seat. If it does not come so far in time, it is killed
+    /// where it is, which is not what was wanted.
+    pub(crate) async fn replace_at(&self, member: &mut Member, step: Step) -> anyhow::Result<bool> {
+        let mut stalled = false;
+        if member.order(&format!("stall {}\n", step.name())).await.is_ok() {
+            let line = timeout(RUNS_WITHIN, member.output.next_line()).await;
+            stalled = matches!(line, Ok(Ok(Some(line))) if line == STALLED);
+        }
+        self.replace(member).await?;
+        Ok(stalled)
     }
 
     /// Stops a process for so long.
@@ -179,6 +201,7 @@ fn hire(setup: Setup<'_>, life: Life) -> anyhow::Result<Member> {
         ])
         .args(["--hand-over", &settings.hand_over.to_string()])
         .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         // A terminal's Ctrl-C is for the runner, which ends the others.
         .process_group(0)
         .kill_on_drop(true);
@@ -193,8 +216,10 @@ fn hire(setup: Setup<'_>, life: Life) -> anyhow::Result<Member> {
     let pid = process
         .id()
         .context("a process that was just started has an id")?;
+    let output = process.stdout.take().context("its output is piped")?;
     setup.journal.write(Event::Started { life, pid, settings });
     Ok(Member {
+        output: BufReader::new(output).lines(),
         life,
         pid,
         stdin: process.stdin.take(),

@@ -2,12 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::once::Step;
+
 /// One fault. Lengths are in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fault", rename_all = "snake_case")]
 pub(crate) enum Fault {
     /// SIGKILL for a process; another takes its seat.
     Kill { seat: usize },
+    /// The same at a step of a run.
+    KillInRun { seat: usize, step: Step },
     /// SIGSTOP, and SIGCONT after so long.
     Pause { seat: usize, ms: u32 },
     /// The connections of a process are closed, and new ones for so long.
@@ -54,6 +58,7 @@ impl Fault {
     pub(crate) fn seat(&self) -> Option<usize> {
         match *self {
             Self::Kill { seat }
+            | Self::KillInRun { seat, .. }
             | Self::Pause { seat, .. }
             | Self::Cut { seat, .. }
             | Self::LoseReply { seat }
@@ -72,6 +77,12 @@ impl Fault {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Kill { .. } => "process killed (SIGKILL)",
+            Self::KillInRun { step, .. } => match step {
+                Step::BeforeTheWork => "process killed before the work of a run (SIGKILL)",
+                Step::AfterTheWork => "process killed after the work of a run (SIGKILL)",
+                Step::BeforeTheCommit => "process killed before the commit of a run (SIGKILL)",
+                Step::AfterTheCommit => "process killed after the commit of a run (SIGKILL)",
+            },
             Self::Pause { .. } => "process stopped (SIGSTOP)",
             Self::Cut { .. } => "connections of a process cut",
             Self::CutAll { .. } => "all connections cut",

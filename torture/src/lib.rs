@@ -4,7 +4,7 @@
 //!
 //! - `schedule` decides from a seed which fault comes when; `inject` carries it out.
 //! - `worker` is what the processes do; `crew` starts, kills and dismisses them.
-//! - `resource` checks fence tokens; `bank` is where an update could be lost.
+//! - `resource` checks fence tokens; `bank` is where an update could be lost, `once` where work could be done twice.
 //! - `history` is what everyone writes down; `check` judges it; `report` tells people.
 //!
 //! `cargo xtask torture` builds and starts it.
@@ -16,6 +16,7 @@ mod crew;
 mod fault;
 mod history;
 mod inject;
+mod once;
 mod payment;
 mod report;
 mod resource;

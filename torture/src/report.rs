@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::check::{Cause, Verdict};
+use crate::check::{Cause, Runs, Verdict};
 use crate::history::History;
 use crate::seat::Life;
 use crate::timeline;
@@ -164,6 +164,7 @@ pub(crate) fn print(verdict: &Verdict) {
         println!("  {count:>6}  {}", cause.name());
     }
     println!("transfers committed: {}", counts.transfers);
+    print_runs(&verdict.once);
     println!(
         "longest wait for a lock {:?}, at most {:?} longer than allowed; for a release {:?}",
         counts.longest_wait, counts.latest, counts.longest_release
@@ -183,6 +184,14 @@ pub(crate) fn print(verdict: &Verdict) {
             format!("{findings} VIOLATIONS")
         }
     );
+}
+
+/// The work that was to be done once.
+fn print_runs(once: &Runs) {
+    println!("runs of run_once: {} in {} attempts", once.called, once.attempts);
+    for (answer, count) in &once.answers {
+        println!("  {count:>6}  calls {answer}");
+    }
 }
 
 /// A timeline of each finding that has a place.

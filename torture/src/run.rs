@@ -20,7 +20,7 @@ use crate::report::{self, Progress};
 use crate::resource::Resource;
 use crate::schedule::{self, Planned, Stage};
 use crate::target::{self, StoreKind, Target};
-use crate::worker::{LONGEST_TTL, key_names};
+use crate::worker::{LONGEST_TTL, finish_runs, key_names};
 
 /// The last part of a run, without faults: everything must be well again in it.
 const CALM: Duration = Duration::from_secs(22);
@@ -241,6 +241,9 @@ async fn take_stock(locks: &LockManager, bank: Option<&Bank>, journal: &Journal)
     if let Some(bank) = bank {
         let (accounts, transfers) = bank.close().await?;
         journal.write(Event::Bank { accounts, transfers });
+        journal.write(Event::OnceEnds {
+            ends: finish_runs(locks, bank, journal).await?,
+        });
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use crate::fault::Fault;
+use crate::once::Step;
 use crate::target::StoreKind;
 
 /// The time from one fault to the next, in milliseconds: 0.6 seconds on average, so that 20 minutes bring
@@ -14,6 +15,9 @@ const GAP: std::ops::Range<u64> = 200..1_000;
 
 /// Nothing happens before the processes are at work.
 const HEAD_START: Duration = Duration::from_secs(1);
+
+/// The pause from one of the first kills in a run to the next.
+const STEPS_APART: Duration = Duration::from_secs(2);
 
 /// The circumstances that a schedule is made for.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +84,11 @@ fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
             key: rng.usize(..stage.keys),
         }),
     ];
-    if stage.store != StoreKind::Redis {
+    if stage.store.has_bank() {
+        weights.push((4, |rng, stage| Fault::KillInRun {
+            seat: seat(rng, stage),
+            step: Step::ALL[rng.usize(..Step::ALL.len())],
+        }));
         weights.push((4, |rng, stage| Fault::ExhaustPool {
             seat: seat(rng, stage),
             ms: rng.u32(300..3_000),
@@ -171,6 +179,16 @@ pub(crate) fn plan(seed: u64, stage: &Stage, length: Duration) -> Vec<Planned> {
         plan.push(Planned { at, fault });
         at += Duration::from_millis(rng.u64(GAP));
     }
+    // In a short run too, a process is killed at each step of a run of `run_once`.
+    let steps = Step::ALL.into_iter().zip(0..).map(|(step, n)| Planned {
+        at: HEAD_START + STEPS_APART * n,
+        fault: Fault::KillInRun {
+            seat: n as usize % stage.seats,
+            step,
+        },
+    });
+    plan.extend(steps.filter(|planned| stage.store.has_bank() && planned.at < length));
+    plan.sort_by_key(|planned| planned.at);
     plan
 }
 
@@ -206,9 +224,9 @@ mod tests {
     #[test]
     fn twenty_minutes_bring_over_a_thousand_faults_of_every_kind() {
         for (store, kinds) in [
-            (StoreKind::Postgres, 19),
-            (StoreKind::Mysql, 19),
-            (StoreKind::Sqlite, 6),
+            (StoreKind::Postgres, 23),
+            (StoreKind::Mysql, 23),
+            (StoreKind::Sqlite, 10),
             (StoreKind::Redis, 18),
         ] {
             let plan = plan(1, &stage(store), MINUTES);

@@ -41,6 +41,11 @@ impl StoreKind {
             Self::Redis => "redis",
         }
     }
+
+    /// It keeps more than locks: accounts, and what is to be done once.
+    pub(crate) fn has_bank(self) -> bool {
+        self != Self::Redis
+    }
 }
 
 /// A database and the ways to it.

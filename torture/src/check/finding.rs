@@ -3,7 +3,9 @@
 use std::fmt;
 
 use super::calls::{Call, Stay};
+use super::once::Fault;
 use crate::history::{AccountEnd, MS, Row};
+use crate::once;
 use crate::seat::Life;
 
 /// A section that is part of a finding.
@@ -121,6 +123,10 @@ pub(crate) enum Finding {
     MoneyLost(Vec<AccountEnd>),
     /// A transfer was reported as committed and is not in the ledger.
     TransferLost { id: i64 },
+    /// Work that was to be done once was not, or not as its record says.
+    Once { fault: Fault, end: once::End },
+    /// A call of `run_once` ended with an error that nothing explains.
+    OnceRefused { run: u64, text: String },
     /// A process ended by itself.
     Crashed { life: Life, code: Option<i32> },
     /// A process did not end when it was asked to.

@@ -3,7 +3,7 @@
 //! - [`calls`] puts the lines of the processes together; [`facts`] those of the runner.
 //! - [`exclusion`] finds two owners inside of a key, and [`cause`] says whether an exception of the guarantee
 //!   explains it. The calls' own roots say who an owner is; [`identity`] judges what the library says of it.
-//! - [`fence`], [`holds`], [`waits`], [`fairness`] and [`end`] look for everything else.
+//! - [`fence`], [`holds`], [`waits`], [`fairness`], [`once`] and [`end`] look for everything else.
 
 mod calls;
 mod cause;
@@ -15,6 +15,7 @@ mod fence;
 mod finding;
 mod holds;
 mod identity;
+mod once;
 mod tell;
 mod waits;
 
@@ -29,6 +30,9 @@ pub(crate) use cause::Cause;
 pub(crate) use end::RECOVERY;
 pub(crate) use facts::Facts;
 pub(crate) use finding::Finding;
+#[cfg(test)]
+pub(crate) use once::Fault as OnceFault;
+pub(crate) use once::Runs;
 
 /// The judgement about a history.
 #[derive(Debug, Default)]
@@ -38,6 +42,7 @@ pub(crate) struct Verdict {
     /// Pairs of owners that were inside of a key at once, by what explains it.
     pub(crate) overlaps: BTreeMap<Cause, usize>,
     pub(crate) fence: fence::Writes,
+    pub(crate) once: once::Runs,
     pub(crate) counts: Counts,
 }
 
@@ -90,6 +95,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     holds::check(&calls, &facts, &mut verdict.findings);
     waits::check(&calls, &facts, &mut verdict);
     fairness::check(&calls, &facts, &mut verdict.findings);
+    verdict.once = once::check(history, &mut verdict.findings);
     end::check(history, &calls, &facts, &mut verdict.findings);
     verdict
 }

@@ -45,6 +45,8 @@ impl fmt::Display for Finding {
             ),
             Self::MoneyLost(accounts) => write!(f, "money was lost or made: {accounts:?}"),
             Self::TransferLost { id } => write!(f, "transfer {id} was committed and is not in the ledger"),
+            Self::Once { fault, end } => write!(f, "{}: {end:?}", fault.name()),
+            Self::OnceRefused { run, text } => write!(f, "run {run} ended without a reason: {text}"),
             Self::Crashed { life, code } => write!(f, "process {life} ended by itself with {code:?}"),
             Self::Stuck { life } => write!(f, "process {life} did not end when it was asked to"),
             Self::Dead { key } => write!(f, "nobody got into {key} after the faults were over"),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
+use crate::once;
 use crate::seat::Life;
 use crate::settings::Settings;
 
@@ -58,6 +59,14 @@ pub(crate) enum Event {
     Stall { ms: u32 },
     /// Worker: a transfer was committed, as the database said.
     Transferred { id: i64 },
+    /// Worker, and runner at the end: an attempt of a run has come so far.
+    OnceStep {
+        run: u64,
+        attempt: u32,
+        step: once::Step,
+    },
+    /// Worker, and runner at the end: a call of `run_once` has ended.
+    OnceAnswer { run: u64, answer: once::Answer },
 
     /// Resource: a write arrived that was sent at `sent` by a section.
     Write {
@@ -109,6 +118,8 @@ pub(crate) enum Event {
         /// Every line of the ledger, by transfer.
         transfers: Vec<i64>,
     },
+    /// Runner: what is left of the work that was to be done once.
+    OnceEnds { ends: Vec<once::End> },
 }
 
 /// How a lock is taken.

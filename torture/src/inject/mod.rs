@@ -48,6 +48,10 @@ impl Injector<'_> {
                 };
                 self.crew.replace(&mut member).await?;
             }
+            Fault::KillInRun { seat, step } => {
+                let mut member = self.crew.wait_for(seat).await;
+                return self.crew.replace_at(&mut member, step).await;
+            }
             Fault::Pause { seat, ms } => {
                 let Some(mut member) = self.crew.idle(seat) else {
                     return Ok(false);

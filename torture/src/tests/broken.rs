@@ -70,7 +70,7 @@ const SEATS: usize = 3;
 const TASKS: u64 = 14;
 
 /// Panics that are part of the plan are nobody's news.
-fn without_planned_panics() {
+pub(super) fn without_planned_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let report = std::panic::take_hook();

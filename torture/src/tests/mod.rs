@@ -6,6 +6,8 @@ mod broken;
 mod flaw;
 mod histories;
 mod identity;
+mod once;
+mod records;
 mod sketch;
 mod store;
 mod waits;

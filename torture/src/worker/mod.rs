@@ -3,16 +3,18 @@
 //!
 //! - [`keys`] says what is fought for; [`mix`] decides what a call does; [`call`] makes it and writes down that it is made and how it ended.
 //! - [`section`] is what happens under the lock.
+//! - [`runs`] calls what is to be done once.
 
 mod call;
 mod keys;
 mod mix;
 mod process;
+mod runs;
 mod section;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dblock::LockManager;
@@ -22,15 +24,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bank::Bank;
 use crate::history::Journal;
+use crate::once::Step;
 use crate::resource::ResourceClient;
 use crate::seat::Life;
 
 use call::Place;
 pub(crate) use keys::key_names;
 pub(crate) use mix::LONGEST_TTL;
-pub(crate) use process::{Arguments, main};
 #[cfg(test)]
-pub(crate) use {process::watch_for_stalls, section::Planned};
+pub(crate) use process::watch_for_stalls;
+pub(crate) use process::{Arguments, main};
+pub(crate) use runs::finish_runs;
+pub(crate) use section::Planned;
+
+/// How many tasks of a process do work once.
+const RUNS: u64 = 2;
 
 /// One process, or in the checker's own tests what stands for one.
 #[derive(Debug)]
@@ -44,6 +52,8 @@ pub(crate) struct Worker {
     /// How many keys are fought for, besides the accounts'.
     keys: usize,
     calls: AtomicU64,
+    /// The step of a run at which this process is to be killed.
+    last_step: Mutex<Option<Step>>,
 }
 
 impl Worker {
@@ -63,6 +73,7 @@ impl Worker {
             bank,
             keys,
             calls: AtomicU64::new(1),
+            last_step: Mutex::default(),
         }))
     }
 
@@ -79,6 +90,11 @@ impl Worker {
             let (worker, stop) = (Arc::clone(self), stop.clone());
             let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(number));
             running.spawn(async move { stop.run_until_cancelled(worker.go_on_with(special, rng)).await });
+        }
+        for number in 0..RUNS {
+            let (worker, stop) = (Arc::clone(self), stop.clone());
+            let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(900 + number));
+            running.spawn(async move { stop.run_until_cancelled(worker.go_on_with_runs(rng)).await });
         }
         let (worker, stop) = (Arc::clone(self), stop.clone());
         let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(999));

@@ -16,6 +16,7 @@ use super::Worker;
 use super::keys::KEYS;
 use super::section::Planned;
 use crate::history::{Event, now};
+use crate::once::Step;
 use crate::resource::ResourceClient;
 use crate::seat::Life;
 use crate::target;
@@ -99,9 +100,15 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
     let mut orders = orders();
     let commands = async {
         while let Some(order) = orders.recv().await {
-            let Order::Exhaust(length) = order;
-            if let Some(bank) = bank.clone() {
-                tokio::spawn(async move { bank.exhaust(length).await });
+            match order {
+                Order::Exhaust(length) => {
+                    if let Some(bank) = bank.clone() {
+                        tokio::spawn(async move { bank.exhaust(length).await });
+                    }
+                }
+                Order::StallAt(last) => {
+                    *worker.last_step.lock().expect("nobody panics with it") = Some(last);
+                }
             }
         }
         stop.cancel();
@@ -117,6 +124,8 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
 enum Order {
     /// Keep every connection of the application's pool for so long.
     Exhaust(Duration),
+    /// Stay for ever at this step of the next run, to be killed there.
+    StallAt(Step),
 }
 
 /// The orders, until standard input closes.
@@ -126,6 +135,10 @@ fn orders() -> mpsc::UnboundedReceiver<Order> {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             if let Some(ms) = line.strip_prefix("exhaust ").and_then(|ms| ms.parse().ok()) {
                 let _ = send.send(Order::Exhaust(Duration::from_millis(ms)));
+            }
+            if let Some(step) = line.strip_prefix("stall ") {
+                let step = Step::ALL.into_iter().find(|known| known.name() == step);
+                let _ = send.send(Order::StallAt(step.expect("the runner knows the steps")));
             }
         }
     });

@@ -1,0 +1,258 @@
+//! Work that is to be done once: a row in a table, written under `run_once`, by whoever comes first and by others after it if
+//! that one fails or dies. Nothing in the table keeps it from being written twice.
+
+use std::fmt;
+use std::panic::panic_any;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use dblock::fence::FenceConnection;
+use dblock::{Key, LockError, LockOptions, OnCrash, Run, RunOptions, begin};
+use serde::{Deserialize, Serialize};
+use sqlx::{AssertSqlSafe, Database, Executor, IntoArguments, Pool, Transaction};
+
+use crate::history::{Event, Journal};
+use crate::worker::Planned;
+
+/// The keys of runs begin with this.
+pub(crate) const PREFIX: &str = "once";
+
+/// The run of a key, with its namespace.
+pub(crate) fn run_of(key: &Key) -> anyhow::Result<u64> {
+    let number = key.as_str().rsplit(PREFIX).next();
+    let number = number.and_then(|number| number.parse().ok());
+    number.with_context(|| format!("{key} is not the key of a run"))
+}
+
+/// How often work that may be done again begins at most.
+pub(crate) const MOST_ATTEMPTS: u32 = 6;
+
+/// Longer than any torture.
+const REMEMBERED: Duration = Duration::from_hours(24 * 30);
+
+/// The order of the work and its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// The record is written with the work.
+    CompleteIn,
+    /// It is written after the work, and who crashed is followed by the next one.
+    Retry,
+    /// It is written after the work, and after a crash nobody begins.
+    Stop,
+}
+
+impl Kind {
+    /// The kind of a run, which is the same for everybody.
+    pub(crate) fn of(run: u64) -> Self {
+        match run % 3 {
+            0 => Self::CompleteIn,
+            1 => Self::Retry,
+            _ => Self::Stop,
+        }
+    }
+}
+
+/// A process prints this line when it stays where it is to be killed.
+pub(crate) const STALLED: &str = "stalled";
+
+/// The receiver of each step.
+#[derive(Debug)]
+pub(crate) struct Steps<'a> {
+    pub(crate) journal: &'a Journal,
+    /// The step at which this process is to be killed.
+    pub(crate) last: &'a Mutex<Option<Step>>,
+}
+
+/// The point that an attempt has reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Step {
+    BeforeTheWork,
+    AfterTheWork,
+    BeforeTheCommit,
+    AfterTheCommit,
+}
+
+impl Step {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::BeforeTheWork,
+        Self::AfterTheWork,
+        Self::BeforeTheCommit,
+        Self::AfterTheCommit,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::BeforeTheWork => "before the work",
+            Self::AfterTheWork => "after the work",
+            Self::BeforeTheCommit => "before the commit",
+            Self::AfterTheCommit => "after the commit",
+        }
+    }
+}
+
+/// The reason why an attempt did not do the work.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Lock(LockError),
+    /// Nothing was done, or the record says what was.
+    NotDone,
+}
+
+impl From<LockError> for Failure {
+    fn from(error: LockError) -> Self {
+        Self::Lock(error)
+    }
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(_: sqlx::Error) -> Self {
+        Self::NotDone
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lock(error) => error.fmt(f),
+            Self::NotDone => f.write_str("the work was not done"),
+        }
+    }
+}
+
+/// A call of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct Work {
+    pub(crate) run: u64,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Duration,
+    /// The body fails before it has done anything.
+    pub(crate) fails: bool,
+    /// How long it stays at each step.
+    pub(crate) stays: [Duration; 4],
+}
+
+impl Work {
+    /// A call that does what it is to do.
+    pub(crate) fn plain(run: u64) -> Self {
+        Self {
+            run,
+            ttl: Duration::from_secs(5),
+            wait: Duration::from_secs(10),
+            fails: false,
+            stays: [Duration::ZERO; 4],
+        }
+    }
+
+    pub(crate) fn key(&self) -> String {
+        format!("{PREFIX}{}", self.run)
+    }
+
+    pub(crate) fn options(&self) -> RunOptions {
+        let on_crash = match Kind::of(self.run) {
+            Kind::CompleteIn => OnCrash::CompleteIn,
+            Kind::Retry => OnCrash::Retry,
+            Kind::Stop => OnCrash::Stop,
+        };
+        let lock = LockOptions::new().ttl(self.ttl).wait(self.wait);
+        let options = RunOptions::new(REMEMBERED, on_crash).lock(lock);
+        if Kind::of(self.run) == Kind::Retry {
+            options.max_attempts(MOST_ATTEMPTS)
+        } else {
+            options
+        }
+    }
+
+    /// Writes down that an attempt has come so far, and stays there.
+    async fn reach(&self, step: Step, run: &Run, steps: &Steps<'_>) {
+        steps.journal.write(Event::OnceStep {
+            run: self.run,
+            attempt: run.attempt(),
+            step,
+        });
+        let ends_here = *steps.last.lock().expect("nobody panics with it") == Some(step);
+        if ends_here {
+            println!("{STALLED}");
+            std::future::pending::<()>().await;
+        }
+        let stay = self.stays[step as usize];
+        if !stay.is_zero() {
+            tokio::time::sleep(stay).await;
+        }
+    }
+
+    /// The body. Its result is the number of the attempt.
+    pub(crate) async fn attempt<DB>(
+        &self,
+        pool: &Pool<DB>,
+        run: &Run,
+        steps: &Steps<'_>,
+    ) -> Result<u32, Failure>
+    where
+        DB: Database,
+        Transaction<'static, DB>: FenceConnection,
+        for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+        DB::Arguments: IntoArguments<DB>,
+    {
+        let kind = Kind::of(self.run);
+        self.reach(Step::BeforeTheWork, run, steps).await;
+        if self.fails {
+            return Err(Failure::NotDone);
+        }
+        let attempt = run.attempt();
+        let mut tx = begin(pool).await?;
+        let insert = format!("INSERT INTO torture_once VALUES ({}, {attempt})", self.run);
+        sqlx::query(AssertSqlSafe(insert)).execute(&mut *tx).await?;
+        self.reach(Step::AfterTheWork, run, steps).await;
+        if kind == Kind::CompleteIn {
+            run.complete_in(&mut tx, &attempt).await?;
+        }
+        self.reach(Step::BeforeTheCommit, run, steps).await;
+        match tx.commit().await {
+            // It may have been committed. An error would say that it was not, and with `complete_in` the record says it.
+            Err(_) if kind == Kind::Stop => panic_any(Planned),
+            committed => committed?,
+        }
+        self.reach(Step::AfterTheCommit, run, steps).await;
+        Ok(attempt)
+    }
+}
+
+/// The answer to a call of `run_once`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// With the result of this attempt, which the call has made itself or not.
+    Succeeded(u32),
+    /// The body has failed.
+    Failed,
+    /// Nobody may begin: a crash is in doubt, or the attempts are used up.
+    Refused,
+    /// Busy, lost, or the store could not be asked; the outcome may be unknown.
+    Unknown,
+    /// Dropped, or its body panicked.
+    Cut,
+    /// An error that nothing explains.
+    Other(String),
+}
+
+/// A run at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct End {
+    pub(crate) run: u64,
+    /// The content of its record; `None` where there is none.
+    pub(crate) record: Option<Record>,
+    /// The attempt of every row that the work has left.
+    pub(crate) done_by: Vec<u32>,
+}
+
+/// The content of a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// As in the table.
+    pub(crate) state: String,
+    pub(crate) attempts: u32,
+    pub(crate) result: Option<u32>,
+}

@@ -1,0 +1,222 @@
+//! The checker finds records that are broken on purpose.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dblock::store::{
+    Capabilities, Outcome, Purged, Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite,
+    Records, Request, Store, StoreError, StoreFuture,
+};
+use dblock::{Key, LockManager};
+use fastrand::Rng;
+use futures_util::future::join_all;
+use sqlx::sqlite::SqliteConnectOptions;
+
+use crate::bank::Bank;
+use crate::check::{Finding, OnceFault, Verdict, check};
+use crate::history::{Event, History, Journal, RESOURCE, RUNNER};
+use crate::resource::ResourceClient;
+use crate::seat::Life;
+use crate::worker::{Worker, finish_runs};
+
+/// A way in which records can be broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    None,
+    /// Every fifth outcome is confirmed and not written.
+    LosesOutcomes,
+    /// A failure is written a second time, when a later attempt has succeeded.
+    WritesTwice,
+    /// Every fifth time that a record is processing, it is forgotten.
+    ForgetsProcessing,
+    /// Every fifth time that a record has succeeded, it is forgotten.
+    ForgetsSuccess,
+}
+
+/// A store whose records are broken.
+#[derive(Debug)]
+struct BrokenRecords {
+    inner: Arc<dyn Store>,
+    flaw: Flaw,
+    turn: AtomicU64,
+    /// The failures that are still to be written for the second time, by key.
+    failures: Mutex<HashMap<String, RecordEntry>>,
+}
+
+impl BrokenRecords {
+    fn records(&self) -> &dyn Records {
+        self.inner.records().unwrap()
+    }
+
+    fn every_fifth(&self) -> bool {
+        self.turn.fetch_add(1, Ordering::Relaxed) % 5 == 4
+    }
+
+    /// Writes an entry in the place of whatever there is.
+    async fn put(&self, key: Key, entry: RecordEntry) -> Result<(), StoreError> {
+        self.delete(&key).await?;
+        let write = RecordWrite::new(key, RecordChange::Insert(entry));
+        self.records().write(&write).await.map(drop)
+    }
+
+    async fn delete(&self, key: &Key) -> Result<(), StoreError> {
+        if let Some(found) = self.records().read(key).await? {
+            let write = RecordWrite::new(key.clone(), RecordChange::Delete(found.version()));
+            self.records().write(&write).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Store for BrokenRecords {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        self.inner.apply(requests)
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        Some(self)
+    }
+
+    dblock_conformance::forward_to_inner!(but records);
+}
+
+impl Records for BrokenRecords {
+    fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            let state = self.records().read(key).await?.map(|record| record.state);
+            let forgotten = match self.flaw {
+                Flaw::ForgetsProcessing => Some(RecordState::Processing),
+                Flaw::ForgetsSuccess => Some(RecordState::Succeeded),
+                _ => None,
+            };
+            if state.is_some() && state == forgotten && self.every_fifth() {
+                self.delete(key).await?;
+            }
+            let is_late = self.flaw == Flaw::WritesTwice && state == Some(RecordState::Succeeded);
+            let late = is_late.then(|| self.failures.lock().unwrap().remove(key.as_str()));
+            if let Some(entry) = late.flatten() {
+                self.put(key.clone(), entry).await?;
+            }
+            self.records().read(key).await
+        })
+    }
+
+    fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            if let RecordChange::Replace(_, entry) = &write.change
+                && entry.state != RecordState::Processing
+            {
+                match self.flaw {
+                    Flaw::LosesOutcomes if self.every_fifth() => return Ok(true),
+                    Flaw::WritesTwice if entry.state == RecordState::Failed => {
+                        let key = write.key.as_str().to_owned();
+                        self.failures.lock().unwrap().insert(key, entry.clone());
+                    }
+                    _ => {}
+                }
+            }
+            self.records().write(write).await
+        })
+    }
+
+    fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
+        self.records().list(filter)
+    }
+
+    fn purge<'a>(
+        &'a self,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        self.records().purge(after, limit)
+    }
+}
+
+const SEATS: usize = 3;
+const TASKS: u64 = 4;
+const LENGTH: Duration = Duration::from_secs(5);
+
+/// Several managers, each as a process, on one SQLite file with broken records.
+async fn run_on(flaw: Flaw) -> Verdict {
+    super::broken::without_planned_panics();
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::create(&folder.path().join(RUNNER)).unwrap();
+    Journal::create(&folder.path().join(RESOURCE)).unwrap();
+    let file = folder.path().join("once.db");
+    let bank = Bank::at(&format!("sqlite://{}", file.display()), Duration::from_secs(5)).unwrap();
+    bank.open().await.unwrap();
+    let manager = || {
+        let options = SqliteConnectOptions::new().filename(&file);
+        let inner = dblock::open::sqlite::open(options, "distributed_lock").unwrap();
+        let store: Arc<dyn Store> = Arc::new(BrokenRecords {
+            inner,
+            flaw,
+            turn: AtomicU64::new(0),
+            failures: Mutex::default(),
+        });
+        LockManager::builder(store).auto_migrate(true).build()
+    };
+    let (mut managers, mut tasks) = (Vec::new(), Vec::new());
+    for seat in 0..SEATS {
+        let locks = manager().await.unwrap();
+        managers.push(locks.clone());
+        let nobody = ResourceClient::new(([127, 0, 0, 1], 9).into());
+        let life = Life { seat, life: 0 };
+        let worker = Worker::new(life, locks, folder.path(), nobody, Some(bank.clone()), 1).unwrap();
+        for task in 0..TASKS {
+            let worker = Arc::clone(&worker);
+            let rng = Rng::with_seed(seat as u64 * TASKS + task);
+            let work = worker.go_on_with_runs(rng);
+            tasks.push(tokio::spawn(tokio::time::timeout(LENGTH, work)));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap().unwrap_err();
+    }
+    for locks in &managers {
+        locks.shutdown(Duration::from_secs(1)).await;
+    }
+    let locks = manager().await.unwrap();
+    let ends = finish_runs(&locks, &bank, &journal).await.unwrap();
+    journal.write(Event::OnceEnds { ends });
+    let held = Vec::new();
+    journal.write(Event::Quiet { held });
+    check(&History::read(folder.path()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_flaw_of_records_is_found() {
+    let flaws: [(Flaw, &[OnceFault]); 5] = [
+        (Flaw::None, &[]),
+        (Flaw::LosesOutcomes, &[OnceFault::ResultLost]),
+        (Flaw::WritesTwice, &[OnceFault::AttemptTwice]),
+        (Flaw::ForgetsProcessing, &[OnceFault::AttemptTwice]),
+        (
+            Flaw::ForgetsSuccess,
+            &[OnceFault::DoneTooOften, OnceFault::AttemptTwice],
+        ),
+    ];
+    let verdicts = join_all(flaws.iter().map(|(flaw, _)| run_on(*flaw))).await;
+    for ((flaw, expected), verdict) in flaws.iter().zip(verdicts) {
+        let found = verdict.findings.iter().map(|found| match found {
+            Finding::Once { fault, .. } => Ok(*fault),
+            other => Err(other.to_string()),
+        });
+        let found: Vec<_> = found.collect();
+        let names: BTreeSet<String> = found.iter().map(|fault| format!("{fault:?}")).collect();
+        let runs = verdict.once.called;
+        assert!(runs > 20, "{flaw:?}: {runs} runs");
+        if expected.is_empty() {
+            assert_eq!(found, [], "{flaw:?}");
+        }
+        for fault in *expected {
+            assert!(found.contains(&Ok(*fault)), "{flaw:?}: {names:?}");
+        }
+    }
+}
