@@ -4,7 +4,7 @@
 /// Makes the enum, and the list of all that is in it.
 macro_rules! guards {
     ($($(#[$doc:meta])* $guard:ident,)*) => {
-        /// One rule of the protocol.
+        /// One rule of the model.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Guard {
             $($(#[$doc])* $guard,)*

@@ -6,6 +6,8 @@
 //! inside or still has to release it, or else ends by itself; and no lease is longer than a ttl from now.
 
 pub mod check;
+#[macro_use]
 pub mod guards;
 pub mod protocol;
+pub mod records;
 pub mod store;
