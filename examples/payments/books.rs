@@ -72,7 +72,7 @@ impl Place {
         }
     }
 
-    /// What a worker must find in its environment.
+    /// The variable that a worker must find in its environment.
     pub(crate) fn variable(&self) -> Option<(&'static str, &str)> {
         match self {
             Self::Sqlite(_) => None,

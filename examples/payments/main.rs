@@ -21,7 +21,7 @@
 //! - [`service`] is how a withdrawal is paid, in each of the three ways: start reading here.
 //! - [`books`] is the service's own database, [`ledger`] the input and what must come out of it.
 //! - [`provider`] is the payment provider, [`client`] asks it.
-//! - [`worker`] is what a process does, [`round`] starts the processes and kills them, [`process`] is how they start and end.
+//! - [`worker`] is the work of a process, [`round`] starts the processes and kills them, [`process`] is how they start and end.
 //! - [`report`] compares the provider's payments with the books.
 
 mod books;

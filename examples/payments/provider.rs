@@ -33,7 +33,7 @@ const SCHEMA: &str = "
         withdrawal INTEGER NOT NULL, customer TEXT NOT NULL, cents INTEGER NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS cancelled (reference TEXT PRIMARY KEY) STRICT;";
 
-/// What makes the reference an idempotency key.
+/// This makes the reference an idempotency key.
 const ONCE_A_KEY: &str = "CREATE UNIQUE INDEX IF NOT EXISTS once_a_key ON payment (reference);";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub(crate) enum Answer {
     NotPaid { why: String },
 }
 
-/// What goes wrong with a request to pay.
+/// The trouble with a request to pay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,

@@ -1,4 +1,4 @@
-//! What came out: the provider's payments against the input, and our books against both.
+//! The result of a round: the provider's payments against the input, and our books against both.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(crate) struct Findings {
     paid_once: usize,
     paid_again: usize,
     never_paid: usize,
-    /// What the provider paid, less what it should have.
+    /// The provider's payments, less those that it should have made.
     too_much: i64,
     /// Withdrawals that our books and the provider's tell differently.
     disagree: usize,

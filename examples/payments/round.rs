@@ -30,7 +30,7 @@ const NEWS: Duration = Duration::from_secs(2);
 /// No round takes this long unless something hangs.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What happened in a round.
+/// The events of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     /// Where processes were killed.

@@ -65,14 +65,14 @@ impl fmt::Display for Way {
     }
 }
 
-/// What the provider has given for a payment. It is the result that `run_once` remembers.
+/// The provider's word for a payment. It is the result that `run_once` remembers.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Receipt {
     /// The number of the payment in the provider's books.
     pub(crate) payment: i64,
 }
 
-/// Why a withdrawal was not paid by this call.
+/// The reason why a withdrawal was not paid by this call.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PayError {
     /// The provider has said that it did not pay.
@@ -203,14 +203,14 @@ impl Service {
     }
 }
 
-/// What a worker prints when a run in doubt is decided.
+/// A worker prints this line when a run in doubt is decided.
 pub(crate) const ASKED: &str = "asked";
 
 fn key(withdrawal: &Withdrawal) -> String {
     format!("withdrawal:{}", withdrawal.id)
 }
 
-/// What the provider knows an attempt by.
+/// The name by which the provider knows an attempt.
 fn reference(key: &str, fence_token: i64) -> String {
     format!("{key}@{fence_token}")
 }

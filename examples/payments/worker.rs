@@ -1,4 +1,4 @@
-//! What each of the service's processes does: pay withdrawals until none is open.
+//! The work of each of the service's processes: it pays withdrawals until none is open.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,13 +14,13 @@ use crate::service::{PayError, Service, Way};
 /// The hidden first argument that makes this program a worker.
 pub(crate) const WORKER: &str = "--worker";
 
-/// What a worker prints when it is where it is to be killed.
+/// A worker prints this line when it is where it is to be killed.
 pub(crate) const STALLED: &str = "stalled";
 
 /// The withdrawal at which a worker is killed.
 const LAST: u32 = 4;
 
-/// Where a process can die in the middle of a payment.
+/// A point at which a process can die in the middle of a payment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     BeforeTheProvider,
@@ -63,7 +63,7 @@ impl Steps {
     }
 }
 
-/// What the parent tells a worker on its command line.
+/// The worker's arguments, from the parent.
 pub(crate) fn order(way: Way, folder: &str, place: &Place, killed_at: Option<Step>) -> Vec<String> {
     let step = killed_at.map_or("never", Step::name);
     [WORKER, &way.to_string(), folder, &place.to_argument(), step]
