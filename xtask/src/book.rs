@@ -26,17 +26,17 @@ const DOCUMENTS: &str = "docs";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Note that the translations have been read against the English pages of today: their hashes are written anew.
-    #[arg(long)]
-    translated: bool,
+    /// Note that the translations of these sections say what the English ones say today: their hashes are written anew.
+    #[arg(long, value_name = "ENGLISH_HEADING", num_args = 1..)]
+    translated: Vec<String>,
 }
 
 /// The pages, by their paths from the top.
 type Pages = BTreeMap<String, Page>;
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.translated {
-        translation::refresh(top(), &pages(top())?)?;
+    if !args.translated.is_empty() {
+        translation::refresh(top(), &pages(top())?, &args.translated)?;
     }
     if check(Way::Shown).await? {
         println!("the book is in {}", made::folder().await?.join("book").display());

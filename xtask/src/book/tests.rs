@@ -14,7 +14,8 @@ fn translated(chinese: &str) -> String {
     let top = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(top.path().join("docs/zh-CN")).unwrap();
     let pages = pages(&[("docs/a.md", ENGLISH), ("docs/zh-CN/a.md", chinese)]);
-    translation::refresh(top.path(), &pages).unwrap();
+    let headings = ["Title", "What to do", "Last"].map(str::to_owned);
+    translation::refresh(top.path(), &pages, &headings).unwrap();
     std::fs::read_to_string(top.path().join("docs/zh-CN/a.md")).unwrap()
 }
 
@@ -90,6 +91,21 @@ fn each_drift_names_its_section() {
         let found = drift(&english, &chinese);
         assert!(found.iter().any(|problem| problem == expected), "{found:#?}");
     }
+}
+
+#[test]
+fn only_sections_that_are_named_are_noted_as_read() {
+    let top = tempfile::tempdir().unwrap();
+    let english = ENGLISH.replace("End", "The end").replace("First", "Other");
+    std::fs::create_dir_all(top.path().join("docs/zh-CN")).unwrap();
+    let pages = pages(&[("docs/a.md", &english), ("docs/zh-CN/a.md", &chinese())]);
+    translation::refresh(top.path(), &pages, &["Last".to_owned()]).unwrap();
+    let read = std::fs::read_to_string(top.path().join("docs/zh-CN/a.md")).unwrap();
+    let left = drift(&english, &read);
+    assert!(
+        left.len() == 1 && left[0].contains("“Title” has changed"),
+        "{left:#?}"
+    );
 }
 
 #[test]

@@ -9,7 +9,8 @@ use uuid::Uuid;
 use super::Pages;
 use super::page::{Page, Section};
 
-const REMEDY: &str = "translate what has changed, then say so: cargo xtask book --translated";
+const REMEDY: &str = "translate what has changed, then name each section that you have looked at: \
+                      cargo xtask book --translated 'The English heading'";
 
 /// What a section says of its origin.
 struct Origin<'a> {
@@ -109,14 +110,15 @@ fn compare(page: &Page, english: &Page, problems: &mut Vec<String>) {
     }));
 }
 
-/// Writes the hashes anew.
-pub(crate) fn refresh(top: &Path, pages: &Pages) -> anyhow::Result<()> {
+/// Writes the hashes anew, of the sections with these English headings.
+pub(crate) fn refresh(top: &Path, pages: &Pages, headings: &[String]) -> anyhow::Result<()> {
     for page in pages.values() {
         let Some(english) = original(&page.path).and_then(|original| pages.get(&original)) else {
             continue;
         };
         let mut text = page.text.clone();
-        for origin in page.sections.iter().filter_map(|section| origin(page, section)) {
+        let origins = page.sections.iter().filter_map(|section| origin(page, section));
+        for origin in origins.filter(|origin| headings.iter().any(|heading| heading == origin.heading)) {
             let source = english
                 .sections
                 .iter()
