@@ -124,7 +124,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["key", "hold_min"], requires_all = ["remember", "on_crash"])]
     pub(crate) once: Option<String>,
     /// With --once: for how long a success is remembered
-    #[arg(long, requires = "once", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, requires = "once", value_parser = duration::of("remember"), value_name = "DURATION")]
     pub(crate) remember: Option<Duration>,
     /// With --once: what to do after an attempt that was interrupted, of which nobody knows how far it came
     #[arg(long, requires = "once")]
