@@ -10,12 +10,13 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
+use super::cells::Cell;
 use super::core::key::{Event, Waiter};
 use super::core::ownership::{Begin, Call};
 use super::core::time::Time;
 use super::hold::{Hold, Unconfirmed};
 use super::resumption::Resuming;
-use super::shared::{Cell, Planned, Shared};
+use super::shared::{Planned, Shared};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::meter::{Ended, Site};

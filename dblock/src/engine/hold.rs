@@ -8,13 +8,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use super::cells::Cell;
 use super::core::key::{Confirm, Event};
 use super::core::ownership::Ownership;
 use super::core::time::Time;
 use super::handle::{EngineHandle, Ticket};
 use super::report;
 use super::resumption::Resuming;
-use super::shared::{Cell, Planned, Shared};
+use super::shared::{Planned, Shared};
 use crate::error::{LockError, LostReason};
 use crate::key::Key;
 use crate::options::OnLost;

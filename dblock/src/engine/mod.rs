@@ -1,12 +1,14 @@
 //! The engine: everything between a manager and its store. It knows no SQL.
 //!
 //! - [`core`] decides, one machine a key, without I/O.
-//! - [`shared`] keeps the machines, and carries out the output of their steps.
+//! - [`cells`] keeps the machines, and [`schedule`] what is to be sent and looked at for each of them.
+//! - [`shared`] steps the machines, and carries out the output of their steps.
 //! - [`handle`] is what the manager and its guards call. Callers step a machine themselves when they acquire,
 //!   enter, leave or give up; none of their futures ever drives a statement.
 //! - [`driver`] sends the requests and feeds the answers back. It has a thread of its own, so that nothing that
 //!   the application does to its runtime can stop renewals and releases.
 
+mod cells;
 mod clock;
 pub(crate) mod core;
 mod driver;
@@ -14,6 +16,7 @@ mod handle;
 mod hold;
 mod report;
 mod resumption;
+mod schedule;
 mod shared;
 mod sync;
 

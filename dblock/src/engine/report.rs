@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use super::cells::Cell;
 use super::core::key::Waiter;
 use super::core::out::{Kind, Note, Refusal, Reply};
 use super::core::ownership::Ownership;
 use super::handle::Ticket;
 use super::hold::{Hold, Lease, Unconfirmed};
 use super::resumption::Resuming;
-use super::shared::{Cell, Shared};
+use super::shared::Shared;
 use crate::error::{LockError, LostReason, TimeoutCause};
 use crate::meter::Ended;
 

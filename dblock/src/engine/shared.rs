@@ -3,36 +3,31 @@
 //! Lock order: a key's machine, then the schedule; never two machines. Only the core is called under a lock. The
 //! results of a step are carried out after the machine's mutex is unlocked.
 
-use std::collections::hash_map::{Entry, RandomState};
-use std::collections::{BTreeMap, HashMap};
-use std::hash::BuildHasher;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
+use super::cells::{Cell, Cells, State, lock};
 use super::clock::Clock;
-use super::core::dispatch::{Dispatch, MAX_BATCH};
+use super::core::dispatch::Dispatch;
 use super::core::env::{Env, Random};
 use super::core::key::{Event, Machine};
 use super::core::out::{Kind, Out};
-use super::core::ownership::Ownership;
 use super::core::time::Time;
 use super::handle::{Alive, Ticket};
 use super::report;
 use super::resumption::{Resuming, Resumption};
-use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Notify};
+use super::schedule::Schedule;
+use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
 use crate::health::HealthBoard;
 use crate::key::Key;
 use crate::meter::Meter;
 use crate::store::{FenceSource, Outcome, Request, Store, StoreError, StoreErrorKind};
-
-/// Number of maps that the keys are spread over, so that none of the maps is locked for long.
-const SHARDS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
 
 /// Every kind of request.
 const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];
@@ -69,10 +64,8 @@ pub(crate) struct Shared {
     wake_ups: bool,
     /// The store answers at once: the thread that steps a machine also carries out its requests.
     immediate: bool,
-    hasher: RandomState,
-    shards: Vec<Mutex<HashMap<Key, Arc<Cell>>>>,
+    pub(super) cells: Cells,
     schedule: Mutex<Schedule>,
-    last_cell: AtomicU64,
 }
 
 /// How many keys are in these states.
@@ -80,50 +73,6 @@ pub(crate) struct Shared {
 pub(super) struct Counts {
     pub(super) need_grace: AtomicUsize,
     pub(super) busy: AtomicUsize,
-}
-
-/// One key.
-pub(crate) struct Cell {
-    key: Key,
-    id: u64,
-    state: Mutex<State>,
-    /// The largest batch that the key may be part of. After a batch that hung it shrinks until there is an
-    /// answer, so that a request that hangs the store does not take others along again and again.
-    most_together: AtomicUsize,
-    /// When the schedule looks at it; 0 for never. Written under the schedule's mutex only.
-    look_at: AtomicU64,
-}
-
-impl Cell {
-    pub(super) fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// How many holds `ownership` has: 0 once it has ended.
-    pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
-        lock(&self.state).machine.holds(ownership)
-    }
-
-    #[cfg(any(feature = "sql", feature = "run_once"))]
-    pub(super) fn is_kept_in_transaction(&self, ownership: &Arc<Ownership>) -> bool {
-        lock(&self.state).machine.is_kept_in_transaction(ownership)
-    }
-}
-
-struct State {
-    machine: Machine<Ticket>,
-    /// The cell is no longer in its map. An acquire must look the key up again.
-    retired: bool,
-    /// Which counters include the key: pending releases, needs a grace, busy.
-    counted: [bool; 3],
-}
-
-/// Which keys have something to send, and when to look at each key again.
-pub(super) struct Schedule {
-    pub(super) dispatch: Dispatch<Arc<Cell>>,
-    looks: BTreeMap<(Time, u64), Arc<Cell>>,
-    /// When the driver looks next by itself, as it last planned.
-    planned: Option<Time>,
 }
 
 /// The result of a step for its caller.
@@ -182,14 +131,8 @@ impl Shared {
             hand_over: settings.hand_over,
             wake_ups: can.wake_ups,
             immediate: can.immediate,
-            hasher: RandomState::new(),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            schedule: Mutex::new(Schedule {
-                dispatch: Dispatch::new(can.concurrency),
-                looks: BTreeMap::new(),
-                planned: None,
-            }),
-            last_cell: AtomicU64::new(0),
+            cells: Cells::new(),
+            schedule: Mutex::new(Schedule::new(Dispatch::new(can.concurrency))),
             store,
         }
     }
@@ -202,54 +145,17 @@ impl Shared {
 
     // ── Keys ─────────────────────────────────────────────────────────────────────────────────────────
 
-    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Arc<Cell>>> {
-        let hash = self.hasher.hash_one(key);
-        let at = usize::try_from(hash % SHARDS as u64).unwrap_or(0);
-        lock(&self.shards[at])
-    }
-
-    /// The cell of a key, if there is one.
-    pub(super) fn find(&self, key: &Key) -> Option<Arc<Cell>> {
-        self.shard(key).get(key).cloned()
-    }
-
-    fn find_or_make(&self, key: &Key) -> Arc<Cell> {
-        let mut shard = self.shard(key);
-        match shard.entry(key.clone()) {
-            Entry::Occupied(found) => Arc::clone(found.get()),
-            Entry::Vacant(place) => {
-                let cell = Arc::new(Cell {
-                    key: key.clone(),
-                    id: self.last_cell.fetch_add(1, Ordering::Relaxed) + 1,
-                    state: Mutex::new(State {
-                        machine: Machine::new(key.clone()),
-                        retired: false,
-                        counted: [false; 3],
-                    }),
-                    most_together: AtomicUsize::new(MAX_BATCH),
-                    look_at: AtomicU64::new(0),
-                });
-                Arc::clone(place.insert(cell))
-            }
-        }
-    }
-
     /// The lease of a key that a transaction keeps although its owner has left.
     #[cfg(feature = "sql")]
     pub(super) fn left_in_transaction(&self, key: &Key) -> Option<(uuid::Uuid, i64)> {
-        let cell = self.shard(key).get(key).cloned()?;
+        let cell = self.cells.find(key)?;
         let state = lock(&cell.state);
         state.machine.left_in_transaction()
     }
 
-    /// Steps every key with an event, one map of keys at a time.
+    /// Steps every key with an event.
     pub(super) fn each(self: &Arc<Self>, event: impl Fn() -> Event<Ticket>) {
-        for shard in &self.shards {
-            let cells: Vec<Arc<Cell>> = lock(shard).values().cloned().collect();
-            for cell in cells {
-                self.step(&cell, event());
-            }
-        }
+        self.cells.each(|cell| drop(self.step(cell, event())));
     }
 
     /// Forgets a key of which nothing needs to be known.
@@ -266,13 +172,7 @@ impl Shared {
 
     /// Takes a retired cell out of its map and of the schedule.
     fn forget(&self, cell: &Arc<Cell>) {
-        let mut shard = self.shard(&cell.key);
-        let former = match shard.get(&cell.key) {
-            Some(found) if Arc::ptr_eq(found, cell) => shard.remove(&cell.key),
-            _ => None,
-        };
-        drop(shard);
-        drop(former);
+        self.cells.remove(cell);
         if cell.look_at.load(Ordering::Acquire) != 0 {
             self.schedule().look_never(cell);
         }
@@ -283,7 +183,7 @@ impl Shared {
     /// Steps the key's machine with an acquire, as [`step_unplanned`](Self::step_unplanned). Returns the cell too.
     pub(super) fn acquire(self: &Arc<Self>, key: &Key, mut event: Event<Ticket>) -> (Arc<Cell>, Stepped) {
         loop {
-            let cell = self.find_or_make(key);
+            let cell = self.cells.find_or_make(key);
             match self.try_step(&cell, event) {
                 Ok(stepped) => return (cell, stepped),
                 Err(again) => event = again,
@@ -389,7 +289,7 @@ impl Shared {
             self.carry_out_requests(cell, out);
         }
         if let Some(broken) = out.broken.take() {
-            tracing::error!(key = %cell.key, "a bug in dblock: the lease of this key and its callers were given up");
+            tracing::error!(key = %cell.key(), "a bug in dblock: the lease of this key and its callers were given up");
             drop(broken);
             self.forget(cell);
             return None;
@@ -528,51 +428,6 @@ impl Shared {
     }
 }
 
-impl Schedule {
-    /// Schedules a look at the key at `at`, unless one is due sooner. Returns whether the driver must be woken.
-    fn look(&mut self, cell: &Arc<Cell>, at: Time) -> bool {
-        let registered = cell.look_at.load(Ordering::Acquire);
-        if registered != 0 && registered <= at.as_nanos() {
-            // A later step has already scheduled a sooner look.
-            return false;
-        }
-        self.look_never(cell);
-        cell.look_at.store(at.as_nanos().max(1), Ordering::Release);
-        self.looks.insert((at, cell.id), Arc::clone(cell));
-        let sooner = self.planned.is_none_or(|planned| at < planned);
-        if sooner {
-            self.planned = Some(at);
-        }
-        sooner
-    }
-
-    fn look_never(&mut self, cell: &Arc<Cell>) {
-        let registered = cell.look_at.swap(0, Ordering::AcqRel);
-        if registered != 0 {
-            self.looks.remove(&(Time::from_nanos(registered), cell.id));
-        }
-    }
-
-    fn pop_due(&mut self, now: Time) -> Option<Arc<Cell>> {
-        let first = self.looks.first_entry().filter(|first| first.key().0 <= now)?;
-        let cell = first.remove();
-        cell.look_at.store(0, Ordering::Release);
-        Some(cell)
-    }
-
-    /// When the driver has to look again by itself.
-    pub(super) fn plan(&mut self) -> Option<Time> {
-        let look = self.looks.first_key_value().map(|((at, _), _)| *at);
-        self.planned = look.into_iter().chain(self.dispatch.coalesces_until()).min();
-        self.planned
-    }
-}
-
-/// A panic never leaves a half-changed value under these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 struct Chance;
 
 impl Random for Chance {
@@ -588,29 +443,3 @@ impl Random for Chance {
 #[cfg(loom)]
 #[cfg(test)]
 mod loom_tests;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::MemoryStore;
-
-    /// Two steps of one key may reach the schedule in the other order.
-    #[test]
-    fn a_later_look_does_not_take_the_place_of_a_sooner_one() {
-        let settings = Settings {
-            hand_over: true,
-            purge_after: None,
-        };
-        let store = Arc::new(MemoryStore::new());
-        let shared = Shared::new(1, store, settings, Arc::default(), Weak::new());
-        let cell = shared.find_or_make(&Key::new(None, "key").unwrap());
-        let at = |ms| Time::from_nanos(0) + Duration::from_millis(ms);
-        let mut schedule = shared.schedule();
-        assert!(schedule.look(&cell, at(100)));
-        assert!(!schedule.look(&cell, at(10_000)));
-        assert_eq!(schedule.plan(), Some(at(100)));
-        assert!(schedule.look(&cell, at(50)));
-        assert_eq!(schedule.plan(), Some(at(50)));
-        assert_eq!(schedule.looks.len(), 1);
-    }
-}

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, timeout};
 
+use crate::engine::cells::Cell;
 use crate::engine::core::dispatch::{MAX_BATCH, time_limit};
-use crate::engine::shared::Cell;
 use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// Requests that go together.

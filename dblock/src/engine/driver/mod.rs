@@ -177,12 +177,12 @@ impl Driver {
         let shared = &self.shared;
         match event {
             ListenerEvent::Released(key) => {
-                if let Some(cell) = shared.find(&key) {
+                if let Some(cell) = shared.cells.find(&key) {
                     shared.step(&cell, Event::WokenUp);
                 }
             }
             ListenerEvent::PassedOn(key, lease_id, fence_token) => {
-                if let Some(cell) = shared.find(&key) {
+                if let Some(cell) = shared.cells.find(&key) {
                     shared.step(&cell, Event::PassedOn(lease_id, fence_token));
                 }
             }

@@ -7,6 +7,7 @@ use loom::thread;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::engine::core::dispatch::MAX_BATCH;
 use crate::engine::driver::Driver;
 use crate::engine::sync::in_every_order;
 use crate::engine::{AcquireCall, EngineHandle, Hold, Unconfirmed};
@@ -92,7 +93,10 @@ impl Engine {
         let call_and_leave = async move {
             let hold = handle.acquire(call).await?;
             assert!(!inside.swap(true, Ordering::AcqRel), "two are inside");
-            assert!(shared.find(&key).is_some(), "a key that is held is forgotten");
+            assert!(
+                shared.cells.find(&key).is_some(),
+                "a key that is held is forgotten"
+            );
             inside.store(false, Ordering::Release);
             let unconfirmed = Hold::leave(vec![hold], Duration::from_secs(3), true).await.pop();
             Ok(unconfirmed.map_or(Ok(()), |(_, why)| Err(why)))
@@ -172,7 +176,7 @@ fn callers_enter_one_after_the_other_and_leave_nothing_behind() {
         for mut caller in [one, other] {
             answer(&mut caller).unwrap().unwrap();
         }
-        assert!(engine.shared.find(&engine.key).is_none(), "the key is idle");
+        assert!(engine.shared.cells.find(&engine.key).is_none(), "the key is idle");
         assert_eq!(engine.shared.counts.busy.load(Ordering::Relaxed), 0);
     });
 }
@@ -190,7 +194,7 @@ fn a_caller_that_goes_away_takes_no_lock_along() {
         gone.join().unwrap();
         let unconfirmed = left.or_else(|| leaves.now_or_never());
         assert!(unconfirmed.expect("it was answered").is_empty());
-        assert!(engine.shared.find(&engine.key).is_none(), "the key is idle");
+        assert!(engine.shared.cells.find(&engine.key).is_none(), "the key is idle");
     });
 }
 
@@ -211,7 +215,7 @@ fn no_request_is_forgotten() {
         for mut caller in [one, other] {
             answer(&mut caller).unwrap().unwrap();
         }
-        assert!(engine.shared.find(&engine.key).is_none(), "the key is idle");
+        assert!(engine.shared.cells.find(&engine.key).is_none(), "the key is idle");
     });
 }
 

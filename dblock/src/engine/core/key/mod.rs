@@ -210,10 +210,7 @@ impl<C> Machine<C> {
             Event::GiveUp(_) if flawed(Flaw::GoneCallersAreKept) => {}
             Event::GiveUp(number) => drop(self.queue.remove(number)),
             Event::Enter(ownership, confirm) => {
-                let entered = match &mut self.held {
-                    Some(held) => held.enter(&ownership),
-                    None => Err(LostReason::Released),
-                };
+                let entered = self.own_lease().and_then(|held| held.enter(&ownership));
                 out.entered = entered.is_ok();
                 self.confirm(&ownership, confirm, entered.map(|()| Shows::Holds), out);
             }
@@ -234,17 +231,11 @@ impl<C> Machine<C> {
                 );
             }
             Event::Pin(ownership, confirm) => {
-                let pinned = match &mut self.held {
-                    Some(held) => held.pin(&ownership),
-                    None => Err(LostReason::Released),
-                };
+                let pinned = self.own_lease().and_then(|held| held.pin(&ownership));
                 self.confirm(&ownership, confirm, pinned.map(|()| Shows::Owner), out);
             }
             Event::SetTtl(ownership, ttl, confirm) => {
-                let set = match &mut self.held {
-                    Some(held) => held.set_ttl(&ownership, ttl),
-                    None => Err(LostReason::Released),
-                };
+                let set = self.own_lease().and_then(|held| held.set_ttl(&ownership, ttl));
                 self.confirm(&ownership, Some(confirm), set.map(|()| Shows::End), out);
             }
             Event::Begun(ownership) => self
@@ -315,6 +306,10 @@ impl<C> Machine<C> {
         self.held
             .as_mut()
             .filter(|held| Arc::ptr_eq(held.current(), ownership))
+    }
+
+    fn own_lease(&mut self) -> Result<&mut Held<C>, LostReason> {
+        self.held.as_mut().ok_or(LostReason::Released)
     }
 
     fn confirm(

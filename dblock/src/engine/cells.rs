@@ -1,0 +1,126 @@
+//! The keys that an engine knows, each with its machine behind a mutex.
+
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use super::core::dispatch::MAX_BATCH;
+use super::core::key::Machine;
+use super::core::ownership::Ownership;
+use super::handle::Ticket;
+use super::sync::{AtomicU64, Mutex, MutexGuard};
+use crate::key::Key;
+
+/// Number of maps that the keys are spread over, so that none of the maps is locked for long.
+const SHARDS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
+
+/// One key.
+pub(crate) struct Cell {
+    key: Key,
+    pub(super) id: u64,
+    pub(super) state: Mutex<State>,
+    /// The largest batch that the key may be part of. After a batch that hung it shrinks until there is an
+    /// answer, so that a request that hangs the store does not take others along again and again.
+    pub(super) most_together: AtomicUsize,
+    /// When the schedule looks at it; 0 for never. Written under the schedule's mutex only.
+    pub(super) look_at: AtomicU64,
+}
+
+impl Cell {
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// How many holds `ownership` has: 0 once it has ended.
+    pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
+        lock(&self.state).machine.holds(ownership)
+    }
+
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(super) fn is_kept_in_transaction(&self, ownership: &Arc<Ownership>) -> bool {
+        lock(&self.state).machine.is_kept_in_transaction(ownership)
+    }
+}
+
+pub(super) struct State {
+    pub(super) machine: Machine<Ticket>,
+    /// The cell is no longer in its map. An acquire must look the key up again.
+    pub(super) retired: bool,
+    /// Which counters include the key: pending releases, needs a grace, busy.
+    pub(super) counted: [bool; 3],
+}
+
+/// The cells by key.
+pub(super) struct Cells {
+    hasher: RandomState,
+    shards: Vec<Mutex<HashMap<Key, Arc<Cell>>>>,
+    last_id: AtomicU64,
+}
+
+impl Cells {
+    pub(super) fn new() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            last_id: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Arc<Cell>>> {
+        let hash = self.hasher.hash_one(key);
+        let at = usize::try_from(hash % SHARDS as u64).unwrap_or(0);
+        lock(&self.shards[at])
+    }
+
+    /// The cell of a key, if there is one.
+    pub(super) fn find(&self, key: &Key) -> Option<Arc<Cell>> {
+        self.shard(key).get(key).cloned()
+    }
+
+    pub(super) fn find_or_make(&self, key: &Key) -> Arc<Cell> {
+        let mut shard = self.shard(key);
+        match shard.entry(key.clone()) {
+            Entry::Occupied(found) => Arc::clone(found.get()),
+            Entry::Vacant(place) => {
+                let cell = Arc::new(Cell {
+                    key: key.clone(),
+                    id: self.last_id.fetch_add(1, Ordering::Relaxed) + 1,
+                    state: Mutex::new(State {
+                        machine: Machine::new(key.clone()),
+                        retired: false,
+                        counted: [false; 3],
+                    }),
+                    most_together: AtomicUsize::new(MAX_BATCH),
+                    look_at: AtomicU64::new(0),
+                });
+                Arc::clone(place.insert(cell))
+            }
+        }
+    }
+
+    /// Calls `each` with every cell, one map at a time and without its lock.
+    pub(super) fn each(&self, mut each: impl FnMut(&Arc<Cell>)) {
+        for shard in &self.shards {
+            let cells: Vec<Arc<Cell>> = lock(shard).values().cloned().collect();
+            cells.iter().for_each(&mut each);
+        }
+    }
+
+    /// Takes a retired cell out of its map.
+    pub(super) fn remove(&self, cell: &Arc<Cell>) {
+        let mut shard = self.shard(&cell.key);
+        let former = match shard.get(&cell.key) {
+            Some(found) if Arc::ptr_eq(found, cell) => shard.remove(&cell.key),
+            _ => None,
+        };
+        drop(shard);
+        drop(former);
+    }
+}
+
+/// A panic never leaves a half-changed value under these locks.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
