@@ -69,7 +69,7 @@ pub(crate) async fn reads_release(
     }
 }
 
-/// What is left of the lease, whose row is locked by `how` from here on.
+/// The time left of the lease, whose row is locked by `how` from here on.
 ///
 /// The statement reads the clock when it starts, and may then wait for the row. So the time that it took counts as passed,
 /// and where too little is left then, it is asked again, on a row that is locked already.

@@ -141,12 +141,12 @@ pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -
     sql
 }
 
-/// What [`verify`] answers when the lease is gone.
+/// The answer of [`verify`] when the lease is gone.
 pub(super) const GONE: &str = "gone";
-/// What [`verify`] answers when the transaction's snapshot is older than the lease.
+/// The answer of [`verify`] when the transaction's snapshot is older than the lease.
 pub(super) const STALE_SNAPSHOT: &str = "stale snapshot";
 
-/// What the user's driver sends is all text. A number compared with text would be rounded.
+/// The user's driver sends text alone. A number compared with text would be rounded.
 const LEASE: &str = "UNHEX($2)";
 const TOKEN: &str = "CAST($3 AS SIGNED)";
 

@@ -214,7 +214,7 @@ fn purge(table: &str) -> String {
     )
 }
 
-/// What the user's driver sends is all text.
+/// The user's driver sends text alone.
 const LEASE: &str = "unhex($2)";
 const TOKEN: &str = "CAST($3 AS INTEGER)";
 

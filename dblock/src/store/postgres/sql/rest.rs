@@ -82,12 +82,12 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
     )
 }
 
-/// What [`verify`] and [`release_in`] answer when the transaction's snapshot has no row of the key. A newer one would not
+/// The answer of [`verify`] and [`release_in`] when the transaction's snapshot has no row of the key. A newer one would not
 /// be seen. A row that has changed since the snapshot is a serialization error.
 pub(in super::super) const NOT_IN_SNAPSHOT: &str = "not in the snapshot";
-/// What [`release_in`] answers when the row is free in this transaction.
+/// The answer of [`release_in`] when the row is free in this transaction.
 pub(in super::super) const RELEASED_WHOLE: &str = "released";
-/// What [`release_in`] answers when the row is free below a savepoint only.
+/// The answer of [`release_in`] when the row is free below a savepoint only.
 pub(in super::super) const BELOW_SAVEPOINT: &str = "below a savepoint";
 
 /// `$1` key, `$2` lease, `$3` token, as text, and so on for `count` keys. Returns for each lease that is still held its
