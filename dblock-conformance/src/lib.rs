@@ -316,6 +316,7 @@ macro_rules! store_conformance {
 
             missing_tables_name_the_remedy,
             fence_check_elsewhere_is_unsupported,
+            runs_once_or_says_that_it_cannot,
             runtime_is_the_callers_or_its_own,
         );
     };

@@ -90,6 +90,38 @@ pub async fn fence_check_elsewhere_is_unsupported(fixture: &impl Fixture) {
     assert!(site.is_free("key").await);
 }
 
+/// Work runs once where the store keeps records. Where it keeps none that is refused as unsupported: nothing runs, and the
+/// lock is not taken. Without the feature `run_once` there is nothing to call, and nothing is checked.
+pub async fn runs_once_or_says_that_it_cannot(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    #[cfg(feature = "run_once")]
+    {
+        let locks = LockManager::builder(fixture.store().await).build().await.unwrap();
+        let options = || dblock::RunOptions::new(LONG, dblock::OnCrash::Stop);
+        let mut runs = 0;
+        for first in [true, false] {
+            let body = async |_| {
+                runs += 1;
+                Ok::<_, LockError>(())
+            };
+            match locks.run_once("key", options(), body).await {
+                Err(LockError::Store { source, .. }) if store.records().is_none() => {
+                    assert_eq!(source.kind(), StoreErrorKind::Unsupported, "{source}");
+                }
+                Ok(dblock::Once::Ran(())) if first && store.records().is_some() => {}
+                Ok(dblock::Once::Replayed(())) if !first && store.records().is_some() => {}
+                other => panic!("{other:?}, the first: {first}"),
+            }
+        }
+        assert_eq!(runs, usize::from(store.records().is_some()));
+    }
+    let rows = store
+        .inspect(&InspectFilter::new())
+        .await
+        .expect("inspect reads rows");
+    assert_eq!(rows, [], "nobody holds a lock");
+}
+
 /// A store with `callers_runtime` refuses to be built where there is no runtime; any other goes on when the
 /// runtime that built its manager, and took the lock, has ended.
 pub async fn runtime_is_the_callers_or_its_own(fixture: &impl Fixture) {
