@@ -3,6 +3,8 @@
 mod acquire;
 mod default;
 mod lead;
+#[cfg(feature = "run_once")]
+mod new_keys;
 mod operators;
 mod several;
 #[cfg(feature = "sql")]
@@ -25,6 +27,8 @@ use crate::options::LockOptions;
 use crate::store::{Capabilities, Store};
 
 pub use self::default::{AlreadyInstalled, install};
+#[cfg(feature = "run_once")]
+use self::new_keys::NewKeys;
 
 /// Takes locks in one store. One per process and store, cheap to clone.
 ///
@@ -43,7 +47,7 @@ struct Shared {
     process: Arc<str>,
     health: Arc<HealthBoard>,
     #[cfg(feature = "run_once")]
-    new_keys: crate::once::NewKeys,
+    new_keys: NewKeys,
 }
 
 impl LockManager {
@@ -67,14 +71,14 @@ impl LockManager {
                 process: process.into(),
                 health,
                 #[cfg(feature = "run_once")]
-                new_keys: crate::once::NewKeys::default(),
+                new_keys: NewKeys::default(),
             }),
         })
     }
 
     /// How new the keys of its runs are.
     #[cfg(feature = "run_once")]
-    pub(crate) fn new_keys(&self) -> &crate::once::NewKeys {
+    pub(crate) fn new_keys(&self) -> &NewKeys {
         &self.shared.new_keys
     }
 

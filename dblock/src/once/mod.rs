@@ -17,7 +17,6 @@
 
 mod codec;
 mod decide;
-mod new_keys;
 mod options;
 mod records;
 mod run;
@@ -32,7 +31,6 @@ pub use self::options::{OnCrash, RunOptions};
 pub use self::records::{Resolution, RunRecord};
 pub use self::run::{Run, current_run};
 
-pub(crate) use self::new_keys::NewKeys;
 pub(crate) use self::run::OnceCall;
 use crate::error::LockError;
 use crate::manager::LockManager;

@@ -16,7 +16,7 @@ use sqlx::{AssertSqlSafe, Either};
 use super::{MySqlStore, busy, error, one, record, row, sql};
 use crate::store::record::RecordChange;
 use crate::store::rules::{carry_out_with_record, holder};
-use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Action, Kind, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// How often a batch that conflicts with others is tried as a whole before it is split.
 const TRIES: u32 = 3;
@@ -141,10 +141,6 @@ fn next(failure: &Failure, batch: &Batch) -> Next {
     }
 }
 
-pub(super) fn is_extend(request: &Request) -> bool {
-    matches!(request.action, Action::Extend(_))
-}
-
 /// Runs the members as one batch on one connection. After a failure some of them may have answers already.
 async fn attempt(
     store: &MySqlStore,
@@ -157,7 +153,7 @@ async fn attempt(
         number: None,
         stage: Stage::Read,
     };
-    let extends = |member: &usize| is_extend(&requests[*member]);
+    let extends = |member: &usize| Kind::of(&requests[*member].action) == Kind::Extend;
     let connection = if members.iter().all(extends) {
         store.connections.take_reserved().await
     } else {

@@ -20,13 +20,12 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
 
-use super::apply::is_extend;
 use super::sql::LIVE_CLOCK;
 use super::{MySqlStore, row};
 use crate::store::clock::micros;
 use crate::store::rules::{holder, still_busy};
 use crate::store::sql_row::COLUMNS;
-use crate::store::{Acquire, Action, Extend, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Acquire, Action, Extend, Kind, Outcome, Request, StoreError, StoreErrorKind};
 
 /// A row that somebody has locked is an immediate error.
 const AT_ONCE: &str = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR";
@@ -93,7 +92,7 @@ impl Statements {
 
 /// Tries to carry out `request`. `None`: nothing was done, and [`apply`](super::apply) has to carry it out.
 pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Result<Outcome, StoreError>> {
-    let connection = if is_extend(request) {
+    let connection = if Kind::of(&request.action) == Kind::Extend {
         store.connections.take_reserved().await
     } else {
         store.connections.take().await

@@ -11,12 +11,12 @@ const IN_A_ROW: u32 = 8;
 pub(crate) struct NewKeys(AtomicU32);
 
 impl NewKeys {
-    pub(super) fn are_expected(&self) -> bool {
+    pub(crate) fn are_expected(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= IN_A_ROW
     }
 
     /// A call has found its key as new, or not.
-    pub(super) fn note(&self, is_new: bool) {
+    pub(crate) fn note(&self, is_new: bool) {
         let row = self.0.load(Ordering::Relaxed);
         self.0
             .store(if is_new { row.saturating_add(1) } else { 0 }, Ordering::Relaxed);
