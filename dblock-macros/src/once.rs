@@ -21,6 +21,7 @@ const ARGUMENTS: Arguments = Arguments {
         ("remember", "remember = \"24h\""),
         ("on_crash", "on_crash = \"stop\""),
         ("fingerprint", "fingerprint = req"),
+        ("tick", "tick = tick"),
         ("max_attempts", "max_attempts = 5"),
         ("backoff", "backoff = \"10s\""),
         ("ttl", "ttl = \"30s\""),
@@ -43,6 +44,8 @@ const ARGUMENTS: Arguments = Arguments {
         ("keep", "remember"),
         ("payload", "fingerprint"),
         ("hash", "fingerprint"),
+        ("time", "tick"),
+        ("scheduled_at", "tick"),
         ("retries", "max_attempts"),
         ("attempts", "max_attempts"),
         ("locks", "manager"),
@@ -74,6 +77,7 @@ pub(crate) struct RunArgs {
     remember: Option<Length>,
     on_crash: Option<OnCrash>,
     fingerprint: Option<Expr>,
+    tick: Option<Expr>,
     max_attempts: Option<Expr>,
     backoff: Option<Length>,
 }
@@ -86,6 +90,7 @@ impl RunArgs {
             remember: None,
             on_crash: None,
             fingerprint: None,
+            tick: None,
             max_attempts: None,
             backoff: None,
         };
@@ -121,6 +126,7 @@ impl RunArgs {
                 let fingerprint = values::no_literal(value, "an argument, such as `fingerprint = req`")?;
                 self.fingerprint = Some(fingerprint);
             }
+            "tick" => self.tick = Some(values::no_literal(value, "a time, such as `tick = tick`")?),
             "max_attempts" => self.max_attempts = Some(max_attempts(value)?),
             "backoff" => self.backoff = Some(values::length("backoff", value)?),
             "key" | "ttl" | "wait" | "manager" | "renew" | "max_hold" | "on_busy" | "on_error" | "crate" => {
@@ -154,6 +160,9 @@ impl RunArgs {
         if let Some(fingerprint) = &self.fingerprint {
             let fingerprint = borrowed(fingerprint);
             options.extend(quote!(.fingerprint(#fingerprint)));
+        }
+        if let Some(tick) = &self.tick {
+            options.extend(quote!(.tick(#tick)));
         }
         if let Some(attempts) = &self.max_attempts {
             let attempts = attempts.to_token_stream();

@@ -49,6 +49,17 @@ pub enum RunError {
         /// After how long it may run again.
         retry_after: Duration,
     },
+    /// Its `tick` is older than `remember` by the store's clock, so nobody remembers whether it has run. Nothing ran.
+    #[error(
+        "is for a tick {:?} ago, longer than `remember`, so whether it has run is not known; find out, and run it under another \
+         key if it has not",
+        rounded(*age)
+    )]
+    #[non_exhaustive]
+    TickTooOld {
+        /// How old the tick is, by the store's clock.
+        age: Duration,
+    },
     /// It succeeded, and its stored result is not of this type. Nothing ran: the work is done.
     #[error(
         "succeeded, but its stored result does not decode ({what}): the type has changed; read it with the old type, or \

@@ -1,6 +1,6 @@
 //! How a run is remembered: the one place that says which values are allowed.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
@@ -44,6 +44,7 @@ pub struct RunOptions {
     pub(super) max_attempts: Option<u32>,
     pub(super) backoff: Duration,
     pub(super) max_result: usize,
+    pub(super) tick: Option<SystemTime>,
 }
 
 impl RunOptions {
@@ -67,6 +68,7 @@ impl RunOptions {
             max_attempts: None,
             backoff: Duration::ZERO,
             max_result: Self::DEFAULT_RESULT,
+            tick: None,
         }
     }
 
@@ -107,6 +109,35 @@ impl RunOptions {
     /// [`RunError::NotStored`](crate::RunError::NotStored) instead of running again.
     pub fn max_result(mut self, bytes: usize) -> Self {
         self.max_result = bytes;
+        self
+    }
+
+    /// The time for which scheduled work is done, which is in its key too. A tick that is older than `remember` by the store's
+    /// clock is refused with [`RunError::TickTooOld`](crate::RunError::TickTooOld), because nobody remembers whether it has run. A
+    /// tick that lies ahead of that clock is remembered for longer by as much. So no clock of a node, however wrong, makes a
+    /// tick run twice. A run that begins reads its record and its row once more. Default: none, which never refuses.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::{Duration, SystemTime};
+    /// use dblock::{LockError, LockManager, OnCrash, RunError, RunOptions};
+    ///
+    /// async fn nightly(locks: &LockManager, tick: SystemTime) -> Result<(), LockError> {
+    ///     let day = tick.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() / 86_400;
+    ///     let week = Duration::from_secs(7 * 86_400);
+    ///     let options = RunOptions::new(week, OnCrash::Retry).tick(tick);
+    ///     locks.run_once(format!("nightly:{day}"), options, async |_| Ok::<_, LockError>(())).await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// let locks = LockManager::connect("memory:").await?;
+    /// nightly(&locks, SystemTime::now()).await?;
+    /// let old = nightly(&locks, SystemTime::now() - Duration::from_secs(8 * 86_400)).await;
+    /// assert!(matches!(old, Err(LockError::Run { reason: RunError::TickTooOld { .. }, .. })));
+    /// # Ok::<_, LockError>(()) }).unwrap();
+    /// ```
+    pub fn tick(mut self, tick: impl Into<SystemTime>) -> Self {
+        self.tick = Some(tick.into());
         self
     }
 

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -18,7 +18,7 @@ use crate::engine::{Begin, EngineHandle, Hold, Lease};
 use crate::error::{LockError, LostReason, RunError};
 use crate::key::Key;
 use crate::manager::LockManager;
-use crate::store::clock::until;
+use crate::store::clock::{micros, until};
 use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordVersion, RecordWrite};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -265,6 +265,8 @@ impl<'m> OnceCall<'m> {
             Decision::Refuse(reason) => return Err(self.refused(reason)),
             // It may have ended by the time that the lock is ours.
             Decision::Processing(_) => None,
+            // It begins after another look under the lock, at the store's clock too.
+            Decision::Run { .. } if self.options.tick.is_some() => None,
             Decision::Run { expected, attempt } => Some((expected, attempt)),
         };
         let begin = first.map(|first| self.with_the_lock(first, former));
@@ -287,7 +289,7 @@ impl<'m> OnceCall<'m> {
             && hold.lease().lost_reason().is_none()
             && hold.has_begun()
         {
-            let run = self.attempt(&hold, attempt);
+            let run = self.attempt(&hold, attempt, self.options.remember);
             return Ok(Entered::Begun(hold, run));
         }
         if guessed {
@@ -371,7 +373,7 @@ impl<'m> OnceCall<'m> {
                     Decision::Processing(_) => continue,
                 }
             };
-            let run = self.attempt(hold, attempt);
+            let run = self.attempt(hold, attempt, self.keep(hold).await?);
             let change = beginning(expected, run.0.begun.clone());
             hold.lease().check()?;
             match self
@@ -395,13 +397,33 @@ impl<'m> OnceCall<'m> {
         })
     }
 
-    fn attempt(&self, hold: &Hold, attempt: u32) -> Run {
+    /// For how long the outcome is kept: at least until a tick is too old. Fails when it is too old already. It is asked
+    /// after the record was read, so a record that is forgotten by then belongs to a tick that is too old.
+    async fn keep(&self, hold: &Hold) -> Result<Duration, LockError> {
+        let remember = self.options.remember;
+        let Some(tick) = self.options.tick else {
+            return Ok(remember);
+        };
+        let Some(row) = self.locks.get(&self.name).await? else {
+            return Err(hold.lease().lost(LostReason::Gone));
+        };
+        // In whole µs, as the store counts. A time before 1970 is old enough.
+        let tick = tick.duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros);
+        if row.now.saturating_sub(tick) >= micros(remember) {
+            let age = until(row.now, tick);
+            return Err(self.refused(RunError::TickTooOld { age }));
+        }
+        let ahead = until(tick, row.now);
+        Ok(remember.saturating_add(ahead).min(RunOptions::MAX_REMEMBER))
+    }
+
+    fn attempt(&self, hold: &Hold, attempt: u32, keep: Duration) -> Run {
         let lease = hold.lease();
         Run(Arc::new(Attempt {
             begun: self.entry(attempt, lease.fence_token()),
             lease: lease.clone(),
             engine: hold.engine().clone(),
-            remember: self.options.remember,
+            remember: keep,
             max_result: self.options.max_result,
             completing: AtomicBool::new(false),
             around: current_run(),

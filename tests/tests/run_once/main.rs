@@ -10,6 +10,7 @@ mod kills;
 mod mortal;
 mod outcomes;
 mod records;
+mod ticks;
 mod waiting;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,6 @@
 //! Everything that `#[run_once]` accepts.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use dblock::{LockManager, Once, RunError, run_once};
 use dblock_ui_tests::{OrderError, send};
@@ -45,6 +45,11 @@ impl Payments {
     async fn count(&self, id: u64) -> Result<Option<u64>, OrderError> {
         Ok(Some(id))
     }
+
+    #[run_once(key = "nightly:{night}", remember = "365d", on_crash = "retry", tick = tick, manager = self.locks)]
+    async fn nightly(&self, night: u32, tick: SystemTime) -> Result<(), OrderError> {
+        Ok(())
+    }
 }
 
 #[run_once(key = "default", remember = "1h", on_crash = "retry", on_error = |error| Err(error.to_string()))]
@@ -67,6 +72,12 @@ async fn main() {
     assert_eq!(payments.mail(1).await.unwrap(), Once::Ran(()));
     assert_eq!(payments.mail(1).await.unwrap(), Once::Replayed(()));
     assert_eq!(payments.count(7).await.unwrap(), Some(7));
+    payments.nightly(1, SystemTime::now()).await.unwrap();
+    let old = payments.nightly(2, SystemTime::UNIX_EPOCH).await.unwrap_err();
+    assert!(matches!(
+        old,
+        OrderError::Lock(dblock::LockError::Run { reason: RunError::TickTooOld { .. }, .. })
+    ));
     assert_eq!(by_default().await.unwrap_err().contains("no lock manager"), true);
     payments.locks.scope(by_default()).await.unwrap();
 }
