@@ -53,6 +53,8 @@ pub(crate) enum Step {
     Quickstart,
     /// Every withdrawal is paid once, whatever dies.
     Payments,
+    /// Each night's job is done exactly once, by processes whose clocks disagree.
+    Nightly,
     /// The parts of the engine that threads share, in every order of threads.
     Loom,
     /// The crates build from what would be published.
@@ -74,7 +76,7 @@ pub(crate) enum Ready {
 
 impl Step {
     /// In an order in which each has use for what those before it have built.
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Fmt,
         Self::Circles,
         Self::Test,
@@ -88,6 +90,7 @@ impl Step {
         Self::Stores,
         Self::Quickstart,
         Self::Payments,
+        Self::Nightly,
         Self::Loom,
         Self::Package,
     ];
@@ -153,7 +156,7 @@ impl Step {
             }
             Self::Api => api::check(way).await?,
             Self::Stores => stores(way).await?,
-            Self::Quickstart | Self::Payments => {
+            Self::Quickstart | Self::Payments | Self::Nightly => {
                 way.run(&mut cargo(["run", "--example", &self.to_string()]))
                     .await?;
             }
