@@ -1,8 +1,8 @@
-//! `cargo run -p dblock-axum --example payments`: a service that takes payments, each of them once, on a SQLite file.
+//! `cargo run -p dblock-axum --example idempotency`: a service that takes payments, each of them once, on a SQLite file.
 //! Start it twice, with two ports, to see two nodes share their keys:
 //!
 //! ```text
-//! cargo run -p dblock-axum --example payments                              # or with an address: -- 127.0.0.1:3001
+//! cargo run -p dblock-axum --example idempotency                              # or with an address: -- 127.0.0.1:3001
 //! PAY='curl -i -H x-api-key:alice -H idempotency-key:1 -H content-type:application/json localhost:3000/payments'
 //! $PAY -d '{"cents": 1250}'                                                # 201, and the payment
 //! $PAY -d '{"cents": 1250}'                                                # the same answer, and no second payment
