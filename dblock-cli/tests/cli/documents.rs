@@ -39,8 +39,8 @@ async fn the_commands_of_the_runbooks_show_the_lock(backend: Backend) {
 async fn every_command_that_is_named_is_there() {
     let mut names = BTreeSet::new();
     for document in OTHERS.into_iter().chain([OPERATIONS]) {
-        let named = document.split("`dblock ").skip(1);
-        let words = named.map(|rest| rest.split([' ', '`', '\n']).next().unwrap());
+        let mentions = document.split("`dblock ").skip(1);
+        let words = mentions.map(|rest| rest.split([' ', '`', '\n']).next().unwrap());
         names.extend(words.filter(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-')));
     }
     assert!(names.contains("revoke") && names.len() > 8, "{names:?}");
