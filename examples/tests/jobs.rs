@@ -16,7 +16,7 @@ async fn nodes<const N: usize>() -> [Schedule; N] {
     let store = MemoryStore::new();
     let node = async |_| {
         let locks = LockManager::builder(store.clone()).build().await.unwrap();
-        Schedule::new(locks, "report", Duration::from_secs(60))
+        Schedule::new(locks, "report", Duration::from_mins(1))
     };
     join_all((0..N).map(node)).await.try_into().unwrap()
 }
@@ -77,7 +77,7 @@ async fn a_slot_that_fails_is_given_up_after_three_attempts() {
 #[tokio::test(start_paused = true)]
 async fn the_schedule_ends_with_its_manager() {
     let locks = LockManager::connect("memory:").await.unwrap();
-    let schedule = Schedule::new(locks.clone(), "report", Duration::from_secs(60));
+    let schedule = Schedule::new(locks.clone(), "report", Duration::from_mins(1));
     let begun = Notify::new();
     let work = schedule.run(async |_slot| {
         begun.notify_one();
