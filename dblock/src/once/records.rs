@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::codec::{self, Remembered};
 use super::options::{RunOptions, check_remember};
 use crate::body;
-use crate::engine::Turn;
+use crate::engine::{Lease, Turn};
 use crate::error::{LockError, RunError};
 use crate::key::Key;
 use crate::manager::LockManager;
@@ -166,14 +166,21 @@ impl LockManager {
         let text = key.as_ref();
         let key = self.key(text)?;
         let hold = self.hold(text, &LockOptions::new()).await?;
-        let resolved = self.resolve_inside(&key, resolution).await;
+        let resolved = self.resolve_inside(&key, hold.lease(), resolution).await;
         // A release that is not confirmed is in the log, and changes nothing about the record.
         let _ = body::leave(vec![hold], true).await;
         resolved
     }
 
-    async fn resolve_inside(&self, key: &Key, resolution: Resolution) -> Result<bool, LockError> {
+    async fn resolve_inside(
+        &self,
+        key: &Key,
+        lease: &Lease,
+        resolution: Resolution,
+    ) -> Result<bool, LockError> {
         let found = self.read_record(key).await?;
+        // After a pause that was longer than the lease, what was read may be the record of an attempt that runs.
+        lease.check()?;
         let Some(record) = found.filter(|record| record.state != RecordState::Succeeded) else {
             return Ok(false);
         };
