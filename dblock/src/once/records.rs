@@ -146,7 +146,7 @@ impl LockManager {
     ///
     /// # Errors
     /// [`LockError::Busy`] while an attempt is running, [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the
-    /// store could not be asked.
+    /// store could not be asked, [`LockError::Lost`] when the lease ended before anything was decided.
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.
