@@ -29,6 +29,12 @@ use crate::scope::Scope;
 /// - Task-locals do not reach the handler, such as those of [`LockManager::scope`]; request extensions and the current
 ///   span do. A limit of concurrent requests or of time belongs inside this layer, if it is to bound the work.
 ///
+/// A limit of time inside breaks off the handler in the middle. So its 408 is no failure: under
+/// [`OnCrash::Stop`](dblock::OnCrash::Stop) the request is in doubt, as after a crash, and under
+/// [`Retry`](dblock::OnCrash::Retry) it runs again. The same holds for each 5xx but 503, for an error of the inner
+/// service, and for a body that breaks off. An answer of 423, 425, 429 or 503, or another 4xx with `Retry-After`, must
+/// mean that nothing was done: after it the request always runs again.
+///
 /// # Panics
 /// A panic of the handler is passed on. For the record it is a crash.
 ///

@@ -1,4 +1,4 @@
-//! Running a request once, and which answers are final.
+//! Running a request once, which answers are final, and which leave it in doubt.
 
 use std::fmt;
 
@@ -29,20 +29,28 @@ impl IdempotencyLayer {
         // Beside the run: a record's value can be shared among threads, and a response cannot.
         let (answered, mut answer) = oneshot::channel();
         let run = self.locks.run_once(&admitted.key, options, async |run| {
-            request.extensions_mut().insert(self.run(Some(run)));
+            request.extensions_mut().insert(self.run(Some(run.clone())));
             let response = match inner.call(request).await {
                 Ok(response) => response.into_response(),
                 Err(error) => {
+                    run.leave_in_doubt();
                     let _ = answered.send(Err(error));
                     return Err(Failed::Service);
                 }
             };
             if !is_final(&response) {
                 let status = response.status();
+                if !says_later(&response) {
+                    run.leave_in_doubt();
+                }
                 let _ = answered.send(Ok(response));
                 return Err(Failed::Answered(status));
             }
-            let (kept, response) = Answer::of(response, &self.replayed).await.map_err(Failed::Body)?;
+            let read = Answer::of(response, &self.replayed).await;
+            let (kept, response) = read.map_err(|error| {
+                run.leave_in_doubt();
+                Failed::Body(error)
+            })?;
             let _ = answered.send(Ok(response));
             Ok(kept)
         });
@@ -71,7 +79,7 @@ impl IdempotencyLayer {
     }
 }
 
-/// Why an attempt failed. Its text is in the record.
+/// Why an attempt failed. Its text is in the record, unless it is left in doubt.
 enum Failed {
     Lock(LockError),
     /// With a status that is not final.
@@ -99,17 +107,22 @@ impl fmt::Display for Failed {
     }
 }
 
-/// Whether a request that is sent again gets this answer again. Otherwise it runs again: after a server error, and
-/// after what tells the client to try again later.
+/// Whether a request that is sent again gets this answer again. A server error and a handler that took too long are no
+/// answer to it.
 fn is_final(response: &Response) -> bool {
     let status = response.status();
-    let later = matches!(
-        status,
-        StatusCode::REQUEST_TIMEOUT
-            | StatusCode::LOCKED
-            | StatusCode::TOO_EARLY
-            | StatusCode::TOO_MANY_REQUESTS
-    );
-    let later = later || status.is_client_error() && response.headers().contains_key(header::RETRY_AFTER);
-    !status.is_server_error() && !later
+    !status.is_server_error() && status != StatusCode::REQUEST_TIMEOUT && !says_later(response)
+}
+
+/// Whether the answer says that nothing was done, and that the client may try again later. After any other that is not
+/// final, such as that of a timeout in the middle of the work, nobody knows what was done.
+fn says_later(response: &Response) -> bool {
+    match response.status() {
+        StatusCode::LOCKED
+        | StatusCode::TOO_EARLY
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::SERVICE_UNAVAILABLE => true,
+        StatusCode::REQUEST_TIMEOUT => false,
+        status => status.is_client_error() && response.headers().contains_key(header::RETRY_AFTER),
+    }
 }

@@ -107,8 +107,8 @@ impl From<&RunError> for Problem {
             RunError::InDoubt { .. } => Self::new(
                 StatusCode::LOCKED,
                 "Outcome unknown",
-                "An earlier try of this request was interrupted, and it is not known whether it took effect. Do not send it \
-                 with another key: ask the operator of this service.",
+                "It is not known whether an earlier try of this request took effect. Do not send it with another key: ask \
+                 the operator of this service.",
             ),
             RunError::GaveUp { .. } => Self::new(
                 StatusCode::LOCKED,

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use dblock::{LockOptions, OnCrash, Resolution};
-use dblock_axum::{IdempotencyLayer, Scope, record_key};
+use dblock_axum::{IdempotencyLayer, Scope};
 use dblock_tests::{Backend, on_every_store};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -14,7 +14,8 @@ use tokio::process::{Child, ChildStdout, Command};
 use crate::books::{
     AFTER_THE_COMMIT, AFTER_THE_WORK, BEFORE_THE_COMMIT, BEFORE_THE_WORK, Books, Point, payments,
 };
-use crate::client::{Answer, KEY, PATH, payment, send, try_send};
+use crate::client::{Answer, payment, send, try_send};
+use crate::leaving::key;
 use crate::service::serve;
 use crate::{LONG, options};
 
@@ -101,10 +102,6 @@ async fn killed(backend: &Backend, on_crash: OnCrash, point: Point) -> (Books, S
     let first = Server::start(backend, on_crash, Some(point)).await;
     first.dies_in_a_payment().await;
     (books, Server::start(backend, on_crash, None).await)
-}
-
-fn key() -> String {
-    record_key(&Method::POST, PATH, None, KEY.trim_matches('"'))
 }
 
 async fn what_may_not_be_repeated_is_in_doubt_until_somebody_decides(backend: Backend) {

@@ -26,9 +26,13 @@ async fn leave(work: &Arc<Work>, address: std::net::SocketAddr) {
     event(&work.gone).await;
 }
 
-async fn state(locks: &LockManager) -> RecordState {
-    let key = record_key(&axum::http::Method::POST, PATH, None, KEY.trim_matches('"'));
-    let found = locks.record::<serde_json::Value>(&key).await.unwrap();
+/// The key of the payment's record.
+pub(crate) fn key() -> String {
+    record_key(&axum::http::Method::POST, PATH, None, KEY.trim_matches('"'))
+}
+
+pub(crate) async fn state(locks: &LockManager) -> RecordState {
+    let found = locks.record::<serde_json::Value>(key()).await.unwrap();
     found.expect("there is a record").record.state
 }
 

@@ -5,6 +5,7 @@
 mod books;
 mod client;
 mod complete;
+mod doubt;
 mod kills;
 mod leaving;
 mod once;

@@ -100,50 +100,6 @@ async fn concurrent_duplicates_may_wait_for_the_answer(backend: Backend) {
 }
 
 #[tokio::test]
-async fn errors_of_the_server_and_what_says_later_run_again() {
-    for status in [500, 502, 503, 408, 423, 425, 429] {
-        let status = StatusCode::from_u16(status).unwrap();
-        runs_again(Work::new(move |run| (status, run.to_string())), status).await;
-    }
-    let busy = Work::new(|run| {
-        (
-            StatusCode::CONFLICT,
-            [(header::RETRY_AFTER, "1")],
-            run.to_string(),
-        )
-    });
-    runs_again(busy, StatusCode::CONFLICT).await;
-}
-
-async fn runs_again(work: std::sync::Arc<Work>, status: StatusCode) {
-    let address = start(&work, layer().await).await;
-    for run in ["1", "2"] {
-        let answer = send(address, payment()).await;
-        assert_eq!(
-            (answer.status, answer.text(), answer.is_replayed()),
-            (status, run, false)
-        );
-    }
-}
-
-#[tokio::test]
-async fn what_fails_at_first_is_replayed_once_it_succeeded() {
-    let work = Work::new(|run| {
-        let status = if run == 1 {
-            StatusCode::BAD_GATEWAY
-        } else {
-            StatusCode::OK
-        };
-        (status, run.to_string())
-    });
-    let address = start(&work, layer().await).await;
-    assert_eq!(send(address, payment()).await.status, StatusCode::BAD_GATEWAY);
-    assert_eq!(send(address, payment()).await.text(), "2");
-    assert_eq!(send(address, payment()).await.text(), "2");
-    assert_eq!(work.runs(), 2);
-}
-
-#[tokio::test]
 async fn what_the_client_did_wrong_is_final() {
     for status in [
         StatusCode::BAD_REQUEST,

@@ -8,6 +8,7 @@
 //! | the read, or before it enters the body | as it was | runs |
 //! | the lock is granted, with "processing", or in the body | processing, and nobody has the lock | `on_crash` decides |
 //! | the outcome is written, with the release | succeeded or failed | replays, or runs the next attempt |
+//! | `leave_in_doubt` and an error, with `on_crash` "stop" | processing, and nobody has the lock | it is in doubt |
 //! | `complete_in`, before the commit | processing: nothing of the transaction stands | `on_crash` decides |
 //! | the commit of that transaction | succeeded | replays |
 //!
@@ -69,7 +70,7 @@ impl LockManager {
     /// Runs `body` under the lock on `key`, unless a former run of the key succeeded: then its result is returned.
     ///
     /// The outcome is remembered in the table of records, next to the lock table. Only a returned `Err` is a failure, after
-    /// which the body may run again. A panic, a dropped future or a lost lease is a crash, as the end of the process is:
+    /// which the body may run again, unless [`Run::leave_in_doubt`] was called. A panic, a dropped future or a lost lease is a crash, as the end of the process is:
     /// [`OnCrash`] decides about it. While another call runs, this one waits as long as the lock's `wait` says and then
     /// returns that one's result; without `wait` it fails with [`LockError::Busy`].
     ///

@@ -68,6 +68,8 @@ struct Attempt {
     max_result: usize,
     /// `complete_in` was called: from then on only the record says how it ended.
     completing: AtomicBool,
+    /// `leave_in_doubt` was called: an error of the body is no failure.
+    in_doubt: AtomicBool,
     /// The run around this one.
     around: Option<Run>,
 }
@@ -147,6 +149,30 @@ impl Run {
             keep: self.0.remember,
         };
         crate::fence::complete(lease, engine, transaction, &completion).await
+    }
+
+    /// Says that nobody knows what came of the work, such as after a provider did not answer: an `Err` that the body
+    /// returns then is a crash and no failure. It stays in doubt under [`OnCrash::Stop`]. Under the others it runs
+    /// again anyway, so there this changes nothing. Nor does it for a body that returns `Ok`.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::{LockError, LockManager, OnCrash, Run, RunError, RunOptions};
+    ///
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let options = RunOptions::new(Duration::from_secs(24 * 3600), OnCrash::Stop);
+    /// let pay = async |run: Run| {
+    ///     run.leave_in_doubt();
+    ///     Err::<(), Box<dyn std::error::Error>>("the provider did not answer".into())
+    /// };
+    /// assert!(locks.run_once("pay:42", options.clone(), pay).await.is_err());
+    /// let again = locks.run_once("pay:42", options, async |_| Ok::<_, LockError>(())).await;
+    /// assert!(matches!(again, Err(LockError::Run { reason: RunError::InDoubt { .. }, .. })));
+    /// # Ok::<_, LockError>(()) }).unwrap();
+    /// ```
+    pub fn leave_in_doubt(&self) {
+        self.0.in_doubt.store(true, Ordering::Release);
     }
 
     /// The record of this attempt's outcome.
@@ -426,6 +452,7 @@ impl<'m> OnceCall<'m> {
             remember: keep,
             max_result: self.options.max_result,
             completing: AtomicBool::new(false),
+            in_doubt: AtomicBool::new(false),
             around: current_run(),
         }))
     }
@@ -444,7 +471,7 @@ impl<'m> OnceCall<'m> {
         }
     }
 
-    /// Writes how the attempt ended. Panics and stopped bodies leave the record as it is: they are crashes.
+    /// Writes how the attempt ended. Panics, stopped bodies and errors in doubt leave the record as it is: they are crashes.
     async fn end<V, E>(
         &self,
         hold: Hold,
@@ -456,6 +483,7 @@ impl<'m> OnceCall<'m> {
         E: Display,
     {
         let completing = run.0.completing.load(Ordering::Acquire);
+        let in_doubt = self.options.on_crash == OnCrash::Stop && run.0.in_doubt.load(Ordering::Acquire);
         let (returned, loss) = match ended {
             Ended::InTime(Ok(returned)) => (Some(returned), None),
             Ended::Late(Ok(returned), loss) => (Some(returned), Some(loss)),
@@ -470,6 +498,7 @@ impl<'m> OnceCall<'m> {
         let written = match &returned {
             // The body's transaction has written it, or nobody has.
             Some(Ok(_)) | None if completing => self.look().await,
+            Some(Err(_)) if in_doubt => self.look().await,
             Some(Ok(value)) => {
                 let (result, error) = match codec::within(value.encode(), run.0.max_result) {
                     Ok(json) => (Some(json), None),

@@ -166,6 +166,17 @@ async fn a_body_that_fails_after_the_commit_has_succeeded(backend: Backend) {
     let ran = locks.run_once(KEY, run(OnCrash::CompleteIn), body).await.unwrap();
     assert_eq!((ran, times(&backend, "a").await), (Once::Ran(7), 1));
     assert_eq!(state(&locks).await, (RecordState::Succeeded, 1));
+
+    let in_doubt = async |run: Run| {
+        run.leave_in_doubt();
+        body(run).await
+    };
+    locks.forget(KEY).await.unwrap();
+    let ran = locks.run_once(KEY, run(OnCrash::Stop), in_doubt).await.unwrap();
+    assert_eq!(
+        (ran, state(&locks).await),
+        (Once::Ran(7), (RecordState::Succeeded, 1))
+    );
     drop_work(&backend).await;
 }
 

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use dblock::store::RecordState;
-use dblock::{LockManager, LockOptions, OnCrash, OnLost, Once, Resolution, RunError, RunOptions};
+use dblock::{LockManager, LockOptions, OnCrash, OnLost, Once, Resolution, Run, RunError, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt;
 use tokio::sync::Notify;
@@ -15,6 +15,7 @@ on_every_store!(
     a_panic_is_a_crash,
     a_dropped_call_is_a_crash,
     a_lost_lease_is_a_crash,
+    an_error_in_doubt_is_a_crash_where_it_must_not_run_again,
     a_crash_counts_as_an_attempt,
     a_run_in_doubt_says_who_and_waits_for_a_decision,
     a_decision_can_name_the_result,
@@ -100,6 +101,25 @@ async fn a_lost_lease_is_a_crash(backend: Backend) {
         pay(&locks, patient(OnCrash::Retry), &effects).await.unwrap(),
         Once::Ran(1)
     );
+}
+
+async fn an_error_in_doubt_is_a_crash_where_it_must_not_run_again(backend: Backend) {
+    let locks = backend.manager().await;
+    let body = async |run: Run| {
+        run.leave_in_doubt();
+        Err::<u32, _>(PayError::Declined)
+    };
+    let returned = locks.run_once(KEY, run(OnCrash::Stop), body).await;
+    assert!(matches!(returned, Err(PayError::Declined)), "{returned:?}");
+    assert_eq!(state(&locks).await, (RecordState::Processing, 1));
+    assert!(backend.the_row(KEY).await.is_free());
+    let effects = Effects::default();
+    let in_doubt = reason(pay(&locks, run(OnCrash::Stop), &effects).await);
+    assert!(matches!(in_doubt, RunError::InDoubt { .. }), "{in_doubt:?}");
+
+    let returned = locks.run_once(KEY, run(OnCrash::Retry), body).await;
+    assert!(matches!(returned, Err(PayError::Declined)), "{returned:?}");
+    assert_eq!(state(&locks).await, (RecordState::Failed, 2));
 }
 
 async fn a_crash_counts_as_an_attempt(backend: Backend) {
