@@ -4,8 +4,9 @@
 //! the clock. The second writes and commits: one commit, so one flush to disk, for the whole batch. Between
 //! the two the rows are locked by us, so the decision holds.
 //!
-//! Absent rows are inserted afterwards, in a statement of their own. An insert is the only statement that can
-//! wait (for another process that inserts the same key), and no row stays locked while it waits.
+//! Absent rows are inserted afterwards, in a statement of their own. It can wait, for another process that inserts the same
+//! key, and no row stays locked while it waits. Records are changed in the transaction of their rows. That can wait too,
+//! for who writes the same record at this moment, and the rows of that transaction stay locked meanwhile.
 
 use std::collections::VecDeque;
 
@@ -305,9 +306,11 @@ impl Run<'_> {
         connection: &mut MySqlConnection,
         sql: String,
     ) -> Result<(Vec<LockRow>, i64), Failure> {
-        row::fetch(connection, sql)
-            .await
-            .map_err(|error| self.failure(error, Stage::Read))
+        row::fetch(connection, sql).await.map_err(|error| Failure {
+            number: error::number(&error),
+            error: self.store.failed(error),
+            stage: Stage::Read,
+        })
     }
 
     /// Writes rows by `sql`, changes records, and commits. Returns the members whose records were changed.
@@ -325,7 +328,19 @@ impl Run<'_> {
         let mut answers = sqlx::raw_sql(AssertSqlSafe(statements.join(";"))).fetch_many(connection);
         let mut matched = Vec::with_capacity(statements.len());
         while let Some(answer) = answers.next().await {
-            match answer.map_err(|error| self.failure(error, Stage::Write))? {
+            let failure = |error| {
+                let number = error::number(&error);
+                let error = match changes {
+                    [] => self.store.failed(error),
+                    _ => self.store.record_failed(error),
+                };
+                Failure {
+                    error,
+                    number,
+                    stage: Stage::Write,
+                }
+            };
+            match answer.map_err(failure)? {
                 Either::Left(done) => matched.push(done.rows_affected()),
                 Either::Right(_) => {}
             }
@@ -337,15 +352,6 @@ impl Run<'_> {
             .filter(|(_, matched)| **matched > 0)
             .map(|((member, _), _)| *member)
             .collect())
-    }
-
-    fn failure(self, error: sqlx::Error, stage: Stage) -> Failure {
-        let number = error::number(&error);
-        Failure {
-            error: self.store.failed(error),
-            number,
-            stage,
-        }
     }
 }
 

@@ -110,7 +110,8 @@ impl MySqlStore {
             .map_err(|error| self.record_failed(error))
     }
 
-    fn record_failed(&self, error: sqlx::Error) -> StoreError {
+    /// Classifies an error of a statement on the table of records.
+    pub(super) fn record_failed(&self, error: sqlx::Error) -> StoreError {
         if error::number(&error) == Some(error::NO_SUCH_TABLE) {
             return schema::no_records(&self.table).with_source(error);
         }

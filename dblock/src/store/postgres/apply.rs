@@ -93,7 +93,14 @@ async fn execute(
     };
     let began = Instant::now();
     let asked = ask(store, kind, part, answers, &mut connection).await;
-    let asked = asked.map_err(|error| store.failed(error));
+    let recorded = part.iter().any(|(_, request)| request.record.is_some());
+    let asked = asked.map_err(|error| {
+        if recorded {
+            store.record_failed(error)
+        } else {
+            store.failed(error)
+        }
+    });
     let executed = match asked {
         Ok(()) if kind == Kind::Acquire && began.elapsed() >= SLOW => {
             let confirmed = confirm(&mut connection).await;

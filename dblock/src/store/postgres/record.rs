@@ -101,13 +101,15 @@ impl PostgresStore {
         let statement = bind(Statement::new(text));
         let mut connection = self.connections.take().await?;
         let rows = statement.fetch_all(&mut connection).await;
-        let rows = rows.map_err(|error| {
-            if error::is_missing_table(&error) {
-                return schema::no_records(&self.table).with_source(error);
-            }
-            self.failed(error)
-        });
-        connection.finish(rows)
+        connection.finish(rows.map_err(|error| self.record_failed(error)))
+    }
+
+    /// Classifies an error of a statement on the table of records.
+    pub(super) fn record_failed(&self, error: sqlx::Error) -> StoreError {
+        if error::is_missing_table(&error) {
+            return schema::no_records(&self.table).with_source(error);
+        }
+        self.failed(error)
     }
 
     async fn has_records(&self) -> Result<bool, StoreError> {
