@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use uuid::Uuid;
 
 use super::cells::Cell;
@@ -51,15 +51,25 @@ pub(super) enum Command {
     },
 }
 
-/// A task on the store. It takes a permit of the semaphore before it uses the store.
-pub(super) type AdminTask = dyn FnOnce(Arc<dyn Store>, Arc<Semaphore>) -> StoreFuture<'static, ()> + Send;
+/// A task on the store. It takes its permits before it uses the store.
+pub(super) type AdminTask = dyn FnOnce(Arc<dyn Store>, Turns) -> StoreFuture<'static, ()> + Send;
+
+/// The permits that a task takes, in this order.
+pub(super) type Turns = Vec<Arc<Semaphore>>;
 
 /// How many tasks run at once: most connections are for locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// One at a time.
     Admin,
-    /// As many as the store takes at once, but one.
+    /// A look at records without a lock. No more of them wait for [`Self::Records`] than run at once, so what is done
+    /// under a lock does not queue behind new calls.
+    #[cfg_attr(
+        not(feature = "run_once"),
+        allow(dead_code, reason = "only runs have records")
+    )]
+    Looks,
+    /// Work on a record under its lock. It waits for its turn as long as that takes: the lease is renewed meanwhile.
     #[cfg_attr(
         not(feature = "run_once"),
         allow(dead_code, reason = "only runs have records")
@@ -238,7 +248,8 @@ impl EngineHandle {
         Ok((asked, stepped.planned))
     }
 
-    /// Runs `work` on the engine's runtime, for at most `limit`, when it is its turn.
+    /// Runs `work` on the engine's runtime when it is its turn. `limit` is that of the work, and of the wait for its turn
+    /// unless a lock is held meanwhile.
     pub(crate) async fn run<T, W, F>(&self, turn: Turn, limit: Duration, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
@@ -250,8 +261,15 @@ impl EngineHandle {
             turn,
             Box::new(move |store, turns| {
                 Box::pin(async move {
+                    let under_lock = match turn {
+                        Turn::Records => Some(take(&turns).await),
+                        Turn::Admin | Turn::Looks => None,
+                    };
                     let in_turn = async {
-                        let _turn = turns.acquire().await;
+                        let _turns = match under_lock {
+                            Some(taken) => taken,
+                            None => take(&turns).await,
+                        };
                         work(store).await
                     };
                     let result = tokio::time::timeout(limit, in_turn).await.unwrap_or_else(|_| {
@@ -295,6 +313,15 @@ impl fmt::Debug for EngineHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("EngineHandle").field(&self.shared.id).finish()
     }
+}
+
+/// Nobody closes these semaphores.
+async fn take(turns: &Turns) -> Vec<SemaphorePermit<'_>> {
+    let mut taken = Vec::with_capacity(turns.len());
+    for turn in turns {
+        taken.extend(turn.acquire().await);
+    }
+    taken
 }
 
 /// An acquire that waits for its answer. Dropping it gives it up.

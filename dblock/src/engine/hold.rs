@@ -3,6 +3,8 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+#[cfg(feature = "run_once")]
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -125,6 +127,14 @@ impl Lease {
         }
     }
 
+    /// Keeps other calls of the owner's, which the lock does not keep out, from running the key beside the caller. `None`
+    /// while one of them does.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn enter_run(&self) -> Option<InRun> {
+        let others = self.ownership.in_run.swap(true, Ordering::AcqRel);
+        (!others).then(|| InRun(Arc::clone(&self.ownership)))
+    }
+
     /// Completes when an operator has revoked the lease.
     pub(crate) async fn revoked(&self) {
         self.ownership.until(Ownership::is_revoked).await;
@@ -214,6 +224,17 @@ impl Lease {
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Lease").field(&self.ownership).finish()
+    }
+}
+
+/// From [`Lease::enter_run`], until it is dropped.
+#[cfg(feature = "run_once")]
+pub(crate) struct InRun(Arc<Ownership>);
+
+#[cfg(feature = "run_once")]
+impl Drop for InRun {
+    fn drop(&mut self) {
+        self.0.in_run.store(false, Ordering::Release);
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) use self::core::ownership::Begin;
 pub(crate) use self::core::time::Time;
 pub(crate) use self::driver::purge;
 pub(crate) use self::handle::{AcquireCall, EngineHandle, STORE_TIMEOUT, Turn};
+#[cfg(feature = "run_once")]
+pub(crate) use self::hold::InRun;
 pub(crate) use self::hold::{Hold, Lease, Unconfirmed};
 pub(crate) use self::shared::Settings;
 

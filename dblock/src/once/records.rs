@@ -90,7 +90,7 @@ impl LockManager {
     ) -> Result<Option<RunRecord<T>>, LockError> {
         let key = self.key(key.as_ref())?;
         let Some(record) = self
-            .read_record(&key)
+            .look_at_record(&key)
             .await?
             .filter(|record| !record.is_forgotten())
         else {
@@ -112,8 +112,10 @@ impl LockManager {
         if let Some(namespace) = self.namespace() {
             filter.prefix = format!("{namespace}:{}", filter.prefix);
         }
-        self.on_records(|records| async move { records.get()?.list(&filter).await })
-            .await
+        self.on_records(Turn::Looks, |records| async move {
+            records.get()?.list(&filter).await
+        })
+        .await
     }
 
     /// Deletes the record of a run that succeeded or failed, so that the next call runs it again as its first attempt.
@@ -127,7 +129,7 @@ impl LockManager {
     /// Dropping the future does not undo the call: it may still be carried out.
     pub async fn forget(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.key(key.as_ref())?;
-        let Some(record) = self.read_record(&key).await? else {
+        let Some(record) = self.look_at_record(&key).await? else {
             return Ok(false);
         };
         if record.state == RecordState::Processing {
@@ -205,26 +207,38 @@ impl LockManager {
         self.write_record(RecordWrite::new(key.clone(), change)).await
     }
 
+    /// Reads a record without its lock.
+    pub(super) async fn look_at_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
+        self.read(Turn::Looks, key).await
+    }
+
+    /// Reads a record under its lock.
     pub(super) async fn read_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
+        self.read(Turn::Records, key).await
+    }
+
+    async fn read(&self, turn: Turn, key: &Key) -> Result<Option<Record>, LockError> {
         let key = key.clone();
-        self.on_records(|records| async move { records.get()?.read(&key).await })
+        self.on_records(turn, |records| async move { records.get()?.read(&key).await })
             .await
     }
 
     pub(super) async fn write_record(&self, write: RecordWrite) -> Result<bool, LockError> {
-        self.on_records(|records| async move { records.get()?.write(&write).await })
-            .await
+        self.on_records(Turn::Records, |records| async move {
+            records.get()?.write(&write).await
+        })
+        .await
     }
 
     /// Works on the records, on the engine's runtime. The work goes on if this future is dropped.
-    async fn on_records<T, W, F>(&self, work: W) -> Result<T, LockError>
+    async fn on_records<T, W, F>(&self, turn: Turn, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(RecordStore) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         self.engine()
-            .run(Turn::Records, TIMEOUT, |store| work(RecordStore(store)))
+            .run(turn, TIMEOUT, |store| work(RecordStore(store)))
             .await
     }
 }

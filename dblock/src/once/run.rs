@@ -14,7 +14,8 @@ use super::decide::{Decision, decide, decide_inside};
 use super::options::{OnCrash, RunOptions};
 use super::records::read;
 use crate::body::{self, Ended};
-use crate::engine::{Begin, EngineHandle, Hold, Lease};
+use crate::chain::Link;
+use crate::engine::{Begin, EngineHandle, Hold, InRun, Lease};
 use crate::error::{LockError, LostReason, RunError};
 use crate::key::Key;
 use crate::manager::LockManager;
@@ -22,7 +23,8 @@ use crate::store::clock::{micros, until};
 use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordVersion, RecordWrite};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// How long an outcome is tried to be written while the store fails. The body is done, so it is worth some time.
+/// How long an outcome is tried to be written after the store has failed, or the lease has ended. The body is done, so it
+/// is worth some time.
 const PERSISTENCE: Duration = Duration::from_secs(15);
 
 /// The pause between two tries.
@@ -220,7 +222,7 @@ pub(crate) struct OnceCall<'m> {
 /// How a call begins.
 enum Entered {
     Replay(Record),
-    Begun(Hold, Run),
+    Begun(Hold, Run, InRun),
 }
 
 /// The record after an outcome was to be written.
@@ -261,10 +263,10 @@ impl<'m> OnceCall<'m> {
     {
         match self.enter().await? {
             Entered::Replay(record) => self.value(&record, false).map(Ok),
-            Entered::Begun(hold, run) => {
+            Entered::Begun(hold, run, in_run) => {
                 let body = RUNS.scope(run.clone(), body(run.clone()));
                 let ended = body::inside(std::slice::from_ref(&hold), body).await;
-                self.end(hold, &run, ended).await
+                self.end(hold, &run, in_run, ended).await
             }
         }
     }
@@ -274,11 +276,12 @@ impl<'m> OnceCall<'m> {
     async fn enter(&self) -> Result<Entered, LockError> {
         let decide = |found| decide(found, &self.options, self.fingerprint);
         let new_keys = self.locks.new_keys();
-        let guessed = new_keys.are_expected();
+        // Inside a chain a lock may be refused where a replay is not.
+        let guessed = new_keys.are_expected() && Link::current().is_none();
         let found = if guessed {
             None
         } else {
-            let found = self.locks.read_record(&self.key).await?;
+            let found = self.locks.look_at_record(&self.key).await?;
             new_keys.note(found.is_none());
             found
         };
@@ -295,34 +298,40 @@ impl<'m> OnceCall<'m> {
             Decision::Run { .. } if self.options.tick.is_some() => None,
             Decision::Run { expected, attempt } => Some((expected, attempt)),
         };
-        let begin = first.map(|first| self.with_the_lock(first, former));
+        // Taking the beginning back would begin the pause after the former failure anew.
+        let pauses = former.is_some() && !self.options.backoff.is_zero();
+        let begin = first
+            .filter(|_| !pauses)
+            .map(|first| self.with_the_lock(first, former));
         let acquired = self
             .locks
             .hold_and_begin(&self.name, &self.options.lock, begin)
             .await;
         let mut hold = match acquired {
-            Err(busy) if busy.is_busy() => {
-                // The record is read before "busy" is answered: it may have ended meanwhile.
-                return match decide(self.locks.read_record(&self.key).await?) {
-                    Decision::Replay(record) => Ok(Entered::Replay(record)),
-                    Decision::Refuse(reason) => Err(self.refused(reason)),
-                    Decision::Processing(_) | Decision::Run { .. } => Err(busy),
-                };
-            }
+            Err(busy) if busy.is_busy() => return self.busy(busy).await,
             acquired => acquired?,
+        };
+        let Some(in_run) = hold.lease().enter_run() else {
+            self.leave(hold).await;
+            let busy = LockError::Busy {
+                key: self.key.clone(),
+                holder: None,
+                waited: Duration::ZERO,
+            };
+            return self.busy(busy).await;
         };
         if let Some((_, attempt)) = first
             && hold.lease().lost_reason().is_none()
             && hold.has_begun()
         {
             let run = self.attempt(&hold, attempt, self.options.remember);
-            return Ok(Entered::Begun(hold, run));
+            return Ok(Entered::Begun(hold, run, in_run));
         }
         if guessed {
             new_keys.note(false);
         }
         match self.begin(&hold, first.filter(|_| !guessed)).await {
-            Ok(Begun::Here(run)) => Ok(Entered::Begun(hold, run)),
+            Ok(Begun::Here(run)) => Ok(Entered::Begun(hold, run, in_run)),
             Ok(Begun::Before(record)) => {
                 self.leave(hold).await;
                 Ok(Entered::Replay(record))
@@ -331,6 +340,16 @@ impl<'m> OnceCall<'m> {
                 self.leave(hold).await;
                 Err(error)
             }
+        }
+    }
+
+    /// Another call is in a run of the key. The record is read before that is answered: the run may have ended meanwhile.
+    async fn busy(&self, busy: LockError) -> Result<Entered, LockError> {
+        let found = self.locks.look_at_record(&self.key).await?;
+        match decide(found, &self.options, self.fingerprint) {
+            Decision::Replay(record) => Ok(Entered::Replay(record)),
+            Decision::Refuse(reason) => Err(self.refused(reason)),
+            Decision::Processing(_) | Decision::Run { .. } => Err(busy),
         }
     }
 
@@ -377,20 +396,8 @@ impl<'m> OnceCall<'m> {
             } else {
                 let found = self.locks.read_record(&self.key).await?;
                 let ours = |run: &Run| found.as_ref().map(Record::version) == Some(run.versions().0);
-                // Under a lease that other holds of the chain share, it may be the run of one of those.
-                let shared = hold.lease().hold_count() > 1;
-                if let Some(run) = sent.take_if(|run| ours(run) && !shared) {
+                if let Some(run) = sent.take_if(|run| ours(run)) {
                     return Ok(Begun::Here(run));
-                }
-                if found
-                    .as_ref()
-                    .is_some_and(|record| shared && is_under(record, hold))
-                {
-                    return Err(LockError::Busy {
-                        key: self.key.clone(),
-                        holder: None,
-                        waited: Duration::ZERO,
-                    });
                 }
                 match decide_inside(found, &self.options, self.fingerprint) {
                     Decision::Run { expected, attempt } => (expected, attempt),
@@ -476,6 +483,7 @@ impl<'m> OnceCall<'m> {
         &self,
         hold: Hold,
         run: &Run,
+        in_run: InRun,
         ended: Ended<std::thread::Result<Result<V, E>>>,
     ) -> Result<Result<V, E>, LockError>
     where
@@ -497,27 +505,24 @@ impl<'m> OnceCall<'m> {
         let alone = hold.lease().hold_count() <= 1;
         let written = match &returned {
             // The body's transaction has written it, or nobody has.
-            Some(Ok(_)) | None if completing => self.look().await,
-            Some(Err(_)) if in_doubt => self.look().await,
+            Some(Ok(_)) | None if completing => in_time(&run.0.lease, self.look()).await,
+            Some(Err(_)) if in_doubt => in_time(&run.0.lease, self.look()).await,
             Some(Ok(value)) => {
                 let (result, error) = match codec::within(value.encode(), run.0.max_result) {
                     Ok(json) => (Some(json), None),
                     Err(why) => (None, Some(why)),
                 };
-                self.write(
-                    (&hold, alone),
-                    run,
-                    run.outcome(RecordState::Succeeded, result, error),
-                )
-                .await
+                let outcome = run.outcome(RecordState::Succeeded, result, error);
+                in_time(&run.0.lease, self.write((&hold, alone), run, outcome)).await
             }
             Some(Err(error)) => {
                 let error = Some(shortened(&error.to_string()));
-                self.write((&hold, alone), run, run.outcome(RecordState::Failed, None, error))
-                    .await
+                let outcome = run.outcome(RecordState::Failed, None, error);
+                in_time(&run.0.lease, self.write((&hold, alone), run, outcome)).await
             }
             None => Ok(Written::No(None)),
         };
+        drop(in_run);
         let (begun, succeeded) = run.versions();
         // The row was freed together with the record, by our statement or by the body's transaction.
         let freed = match &written {
@@ -572,7 +577,7 @@ impl<'m> OnceCall<'m> {
         let wanted = outcome.version();
         let mut write = RecordWrite::new(self.key.clone(), RecordChange::Replace(run.versions().0, outcome));
         write.release = alone.then(|| hold.lease().id());
-        let since = Instant::now();
+        let mut failing = None;
         loop {
             let written = match self.locks.write_record(write.clone()).await {
                 Ok(true) => return Ok(Written::Yes),
@@ -583,7 +588,7 @@ impl<'m> OnceCall<'m> {
             match written {
                 Ok(found) if found.as_ref().map(Record::version) == Some(wanted) => return Ok(Written::Yes),
                 Ok(found) => return Ok(Written::No(found)),
-                Err(error) if error.is_retryable() && since.elapsed() < PERSISTENCE => sleep(PAUSE).await,
+                Err(error) if is_worth_another_try(&error, &mut failing) => sleep(PAUSE).await,
                 Err(error) => return Err(error),
             }
         }
@@ -591,10 +596,10 @@ impl<'m> OnceCall<'m> {
 
     /// Looks at what the body's transaction has left.
     async fn look(&self) -> Result<Written, LockError> {
-        let since = Instant::now();
+        let mut failing = None;
         loop {
             match self.locks.read_record(&self.key).await {
-                Err(error) if error.is_retryable() && since.elapsed() < PERSISTENCE => sleep(PAUSE).await,
+                Err(error) if is_worth_another_try(&error, &mut failing) => sleep(PAUSE).await,
                 found => return found.map(Written::No),
             }
         }
@@ -644,9 +649,28 @@ fn beginning(expected: Option<RecordVersion>, begun: RecordEntry) -> RecordChang
     }
 }
 
-/// It began under the lease of this hold, and has not ended.
-fn is_under(record: &Record, hold: &Hold) -> bool {
-    record.state == RecordState::Processing && record.fence_token == hold.lease().fence_token()
+/// Asks the store about an outcome while the lease lives, which waits for its turn, and for a bounded time after that.
+async fn in_time(
+    lease: &Lease,
+    asked: impl Future<Output = Result<Written, LockError>>,
+) -> Result<Written, LockError> {
+    let given_up = async {
+        lease.ended().await;
+        sleep(PERSISTENCE).await;
+    };
+    tokio::select! {
+        biased;
+        answer = asked => answer,
+        () = given_up => Err(LockError::store(StoreError::new(
+            StoreErrorKind::Unreachable,
+            format!("the lease has ended, and the outcome had no answer from the database within {PERSISTENCE:?} after that"),
+        ))),
+    }
+}
+
+/// `failing` is when the store has failed first.
+fn is_worth_another_try(error: &LockError, failing: &mut Option<Instant>) -> bool {
+    error.is_retryable() && failing.get_or_insert_with(Instant::now).elapsed() < PERSISTENCE
 }
 
 /// An error's text as the table can keep it.

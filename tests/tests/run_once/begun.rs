@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dblock::store::{
     Action, Capabilities, Outcome, RecordState, Records, Request, Store, StoreError, StoreErrorKind,
@@ -22,6 +23,9 @@ on_every_store!(
     a_failure_stands_when_the_next_attempt_is_given_up,
     a_beginning_of_unknown_outcome_is_taken_back_and_the_run_goes_on,
     calls_side_by_side_under_one_lease_run_once,
+    a_crash_under_an_outer_lock_is_decided_about,
+    the_pause_after_a_failure_is_kept_by_a_beginning_of_its_own,
+    a_replay_under_another_lock_is_not_taken_for_new,
 );
 
 /// Around a store: what becomes of the answer to an acquire that begins a run.
@@ -217,4 +221,65 @@ async fn calls_side_by_side_under_one_lease_run_once(backend: Backend) {
         pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(),
         Once::Replayed(1)
     );
+}
+
+/// The outer lock keeps the lease, and no call lives on it.
+async fn a_crash_under_an_outer_lock_is_decided_about(backend: Backend) {
+    let locks = backend.manager().await;
+    let effects = Effects::default();
+    let outer = LockOptions::new().ttl(LONG);
+    let all = locks.with(KEY, outer, async {
+        let begins = Notify::new();
+        let crashes = locks.run_once(KEY, run(OnCrash::Stop), async |_| {
+            begins.notify_one();
+            std::future::pending::<Result<(), PayError>>().await
+        });
+        tokio::select! {
+            ended = crashes => panic!("{ended:?}"),
+            () = begins.notified() => {}
+        }
+        let in_doubt = pay(&locks, run(OnCrash::Stop), &effects).await;
+        assert!(matches!(reason(in_doubt), RunError::InDoubt { attempt: 1, .. }));
+        let again = pay(&locks, run(OnCrash::Retry), &effects).await;
+        assert_eq!(again.unwrap(), Once::Ran(1));
+    });
+    all.await.unwrap();
+    assert_eq!(state(&locks).await, (RecordState::Succeeded, 2));
+}
+
+/// Taking a beginning back writes the failure anew, which would begin its pause anew.
+async fn the_pause_after_a_failure_is_kept_by_a_beginning_of_its_own(backend: Backend) {
+    let store = Arc::new(Mortal::new(backend.store().await, i64::MAX, false));
+    let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
+        .start()
+        .unwrap();
+    let effects = Effects::default();
+    let options = || run(OnCrash::Stop).backoff(Duration::from_millis(1));
+    decline(&locks, options()).await;
+    loop {
+        let before = store.calls();
+        match pay(&locks, options(), &effects).await {
+            Err(PayError::Lock(error)) if error.is_retryable() => tokio::task::yield_now().await,
+            // Reading the record; the lock; "processing"; the outcome with the release.
+            ran => {
+                assert_eq!((ran.unwrap(), store.calls() - before), (Once::Ran(1), 4));
+                return;
+            }
+        }
+    }
+}
+
+/// The lock would be refused: nobody waits for ever under another one.
+async fn a_replay_under_another_lock_is_not_taken_for_new(backend: Backend) {
+    let locks = backend.manager().await;
+    let body = async |_| Ok::<_, PayError>(7);
+    for n in 0..10 {
+        let ran = locks.run_once(format!("new {n}"), run(OnCrash::Stop), body).await;
+        assert_eq!(ran.unwrap(), Once::Ran(7));
+    }
+    let forever = run(OnCrash::Stop).lock(LockOptions::new().wait_forever());
+    let replays = locks.with("outer", LockOptions::new(), async {
+        locks.run_once("new 0", forever, body).await.unwrap()
+    });
+    assert_eq!(replays.await.unwrap(), Once::Replayed(7));
 }

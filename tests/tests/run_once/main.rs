@@ -11,6 +11,7 @@ mod mortal;
 mod outcomes;
 mod records;
 mod ticks;
+mod turns;
 mod waiting;
 
 use std::sync::atomic::{AtomicU32, Ordering};

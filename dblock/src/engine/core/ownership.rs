@@ -67,6 +67,9 @@ pub(crate) struct Ownership {
     pub(crate) begun: bool,
     end: End,
     revoked: AtomicBool,
+    /// A call of the owner's is in a run of the key. The core only keeps it.
+    #[cfg(feature = "run_once")]
+    pub(crate) in_run: AtomicBool,
     changed: Notify,
 }
 
@@ -92,6 +95,8 @@ impl Ownership {
             begun: false,
             end: End::at(max_hold_until.map_or(deadline, |end| end.min(deadline))),
             revoked: AtomicBool::new(false),
+            #[cfg(feature = "run_once")]
+            in_run: AtomicBool::new(false),
             changed: Notify::new(),
             call,
         }

@@ -41,17 +41,20 @@ pub(super) struct Driver {
     /// One permit: admin tasks run one at a time, because all connections but one are for locks.
     turn: Arc<Semaphore>,
     /// Permits for tasks on records. They are short, and share the connections of acquires and releases, which a record
-    /// comes before and after. One is left for those.
+    /// comes before and after. One is left for those, although PostgreSQL listens on one too.
     record_turns: Arc<Semaphore>,
+    /// As many permits, for looks without a lock: they take one of these first.
+    look_turns: Arc<Semaphore>,
     stop: Stop,
 }
 
 impl Driver {
     pub(super) fn new(shared: Arc<Shared>, inbox: mpsc::UnboundedReceiver<Command>) -> Self {
-        let records = shared.store.capabilities().concurrency.saturating_sub(1).max(1);
+        let records = shared.store.capabilities().concurrency.saturating_sub(2).max(1);
         Self {
             listener: Listener::new(&shared.store),
             record_turns: Arc::new(Semaphore::new(records)),
+            look_turns: Arc::new(Semaphore::new(records)),
             shared,
             inbox,
             inbox_ended: false,
@@ -148,10 +151,11 @@ impl Driver {
         match command {
             Some(Command::Run(turn, work)) => {
                 let turns = match turn {
-                    Turn::Admin => &self.turn,
-                    Turn::Records => &self.record_turns,
+                    Turn::Admin => vec![Arc::clone(&self.turn)],
+                    Turn::Looks => vec![Arc::clone(&self.look_turns), Arc::clone(&self.record_turns)],
+                    Turn::Records => vec![Arc::clone(&self.record_turns)],
                 };
-                let task = work(Arc::clone(&self.shared.store), Arc::clone(turns));
+                let task = work(Arc::clone(&self.shared.store), turns);
                 self.admin_tasks.spawn(task);
             }
             Some(Command::Shutdown { grace, done }) => {
