@@ -649,7 +649,7 @@ async fn opposite_orders_end_with_an_error(backend: Backend) {
     }
 }
 
-#[distributed_lock(key = "{key}", ttl = "30s", wait = "500ms", manager = locks, tx = tx)]
+#[distributed_lock(key = "{key}", ttl = "30s", wait = "2s", manager = locks, tx = tx)]
 async fn soon<DB>(locks: &LockManager, key: &str, tx: &mut Transaction<'static, DB>) -> Result<(), Failure>
 where
     DB: Database,

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use dblock::store::RecordState;
 use dblock::{LockManager, LockOptions, OnCrash, Run, RunError, RunOptions};
@@ -58,8 +59,8 @@ impl Case {
         cases.into_iter().flatten().collect()
     }
 
-    fn options(self) -> RunOptions {
-        let lock = LockOptions::new().ttl(SHORT).wait(LONG);
+    fn options(self, ttl: Duration) -> RunOptions {
+        let lock = LockOptions::new().ttl(ttl).wait(LONG);
         RunOptions::new(LONG * 60, self.on_crash).lock(lock)
     }
 
@@ -111,7 +112,7 @@ impl Case {
             }
         };
         let died = tokio::select! {
-            ended = locks.run_once(id, self.options(), body) => {
+            ended = locks.run_once(id, self.options(SHORT), body) => {
                 assert!(point.is_none(), "{self:?}: {ended:?}");
                 ended.unwrap();
                 false
@@ -131,7 +132,7 @@ impl Case {
             attempts.store(run.attempt(), Ordering::SeqCst);
             self.body(backend, id, &run, None).await
         };
-        let answer = locks.run_once(id, self.options(), body).await;
+        let answer = locks.run_once(id, self.options(LONG), body).await;
         let times = times(backend, id).await;
         let record = locks.record::<u32>(id).await.unwrap().unwrap().record;
         let seen = format!("{self:?}, died: {died}: {answer:?}, done {times} times, {record:?}");
