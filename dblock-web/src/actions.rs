@@ -101,7 +101,7 @@ pub(crate) async fn confirm(
             p { a href=(back) { "Back to the key" } }
         }
     };
-    let answer = whole(&page, Place::Elsewhere, &html! { (action.question()) }, &body);
+    let answer = whole(&page, Place::Elsewhere, action.question(), &body);
     let set = AppendHeaders(set.map(|set| (SET_COOKIE, set)));
     Ok((set, answer).into_response())
 }

@@ -98,6 +98,13 @@ async fn hostile_keys_and_holders_are_text() {
             "{address}: {body}"
         );
         assert!(!body.contains(['\r', '\u{202e}']), "{address}: {body}");
+        let title = body
+            .split_once("<title>")
+            .and_then(|(_, rest)| rest.split_once("</title>"));
+        assert!(
+            title.is_some_and(|(title, _)| !title.contains("bdi")),
+            "{address}: {title:?}"
+        );
     }
     let list = get(&app, "/list").await.body;
     assert!(

@@ -51,7 +51,7 @@ pub(crate) async fn show(
             }
         }
     };
-    Ok(whole(&page, Place::Elsewhere, &foreign(&asked.key), &body))
+    Ok(whole(&page, Place::Elsewhere, &asked.key, &body))
 }
 
 pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {

@@ -79,9 +79,9 @@ pub(crate) async fn show(
     Query(asked): Query<Asked>,
 ) -> Result<Html<String>, Failure> {
     let (place, title) = if asked.all() {
-        (Place::All, html! { "All keys" })
+        (Place::All, "All keys")
     } else {
-        (Place::Held, html! { "Held locks" })
+        (Place::Held, "Held locks")
     };
     let body = html! {
         form role="search" action="list" {
@@ -92,7 +92,7 @@ pub(crate) async fn show(
         }
         (live(&asked.events(), &fragment(&page, &asked).await?))
     };
-    Ok(whole(&page, place, &title, &body))
+    Ok(whole(&page, place, title, &body))
 }
 
 pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {

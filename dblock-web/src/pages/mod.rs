@@ -11,6 +11,7 @@ use dblock::store::StoreErrorKind;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::page::Page;
+use crate::text::{foreign, printable};
 
 /// A link of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,14 +29,14 @@ const LINKS: [(Place, &str, &str); 3] = [
 ];
 
 /// A whole page.
-pub(crate) fn whole(page: &Page, place: Place, title: &Markup, body: &Markup) -> Html<String> {
+pub(crate) fn whole(page: &Page, place: Place, title: &str, body: &Markup) -> Html<String> {
     let store = page.locks.capabilities().name;
     let namespace = page.locks.namespace();
     let about = html! { (store) @if let Some(namespace) = namespace { ", namespace " (namespace) } };
     document(place, &about, title, body)
 }
 
-fn document(place: Place, about: &Markup, title: &Markup, body: &Markup) -> Html<String> {
+fn document(place: Place, about: &Markup, title: &str, body: &Markup) -> Html<String> {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -43,7 +44,7 @@ fn document(place: Place, about: &Markup, title: &Markup, body: &Markup) -> Html
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (title) " · dblock" }
+                title { (printable(title)) " · dblock" }
                 link rel="icon" href="data:,";
                 link rel="stylesheet" href="page.css";
                 script src="page.js" defer {}
@@ -58,7 +59,7 @@ fn document(place: Place, about: &Markup, title: &Markup, body: &Markup) -> Html
                     p.about { (about) }
                     p #live hidden { span role="status" {} " " button type="button" { "Pause" } }
                 }
-                main { h1 { (title) } (body) }
+                main { h1 { (foreign(title)) } (body) }
             }
         }
     };
@@ -113,8 +114,8 @@ impl From<LockError> for Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let body = html! { p role="alert" { (crate::text::printable(&self.text)) } };
-        let title = html! { (self.status.canonical_reason().unwrap_or("Failure")) };
-        (self.status, document(Place::Elsewhere, &html! {}, &title, &body)).into_response()
+        let body = html! { p role="alert" { (printable(&self.text)) } };
+        let title = self.status.canonical_reason().unwrap_or("Failure");
+        (self.status, document(Place::Elsewhere, &html! {}, title, &body)).into_response()
     }
 }

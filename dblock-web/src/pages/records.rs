@@ -60,12 +60,7 @@ pub(crate) async fn show(
         }
         (live(&events, &fragment(&page, &asked).await?))
     };
-    Ok(whole(
-        &page,
-        Place::Records,
-        &html! { "Runs that are remembered" },
-        &body,
-    ))
+    Ok(whole(&page, Place::Records, "Runs that are remembered", &body))
 }
 
 pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {
