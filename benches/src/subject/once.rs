@@ -17,7 +17,7 @@ pub(super) const REPLAY_SETTINGS: &str = "`locks.run_once` of a key that has suc
 pub(super) const READ_SETTINGS: &str = "SELECT of the stored result by its primary key, through a pool of as many connections as dblock reads records over";
 
 /// dblock reads records over so many connections.
-const CONNECTIONS: u32 = 2;
+const CONNECTIONS: u32 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
