@@ -1,12 +1,10 @@
 //! `cargo xtask test`: runs the steps, all of them even when one fails, and ends with one plain line.
 //!
-//! A test mostly waits for leases, and a compiler only computes. So the tests and the torture run beside the steps that
-//! compile, which then have a low priority, and show what they print only when they fail.
+//! A test mostly waits for leases, and a compiler only computes. So the tests, and then the torture, run beside the steps
+//! that compile, which then have a low priority, and show what they print only when they fail.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-
-use futures_util::future::join_all;
 
 use crate::command::Way;
 use crate::steps::{On, Step};
@@ -56,11 +54,16 @@ async fn run_all(chosen: &[Step], extra: &[String]) -> Vec<Done> {
         let begin = Instant::now();
         ready.push((step, step.make_ready().await, begin.elapsed()));
     }
-    let waiting = join_all(ready.into_iter().map(async |(step, ready, building)| {
-        let mut done = run_one(step, async { ready?.run().await }).await;
-        done.time += building;
+    // One after the other: on two cores they would starve each other, and they end before the compilers do anyway.
+    let waiting = async {
+        let mut done = Vec::new();
+        for (step, ready, building) in ready {
+            let mut one = run_one(step, async { ready?.run().await }).await;
+            one.time += building;
+            done.push(one);
+        }
         done
-    }));
+    };
     let computing = async {
         let mut done = Vec::new();
         for step in plan.computing {
@@ -79,7 +82,7 @@ async fn run_all(chosen: &[Step], extra: &[String]) -> Vec<Done> {
 struct Plan {
     /// One after the other.
     first: Vec<Step>,
-    /// Made ready one after the other, then all at once.
+    /// Made ready, then run, one after the other.
     waiting: Vec<Step>,
     /// One after the other, beside those that wait.
     computing: Vec<Step>,

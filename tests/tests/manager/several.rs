@@ -128,7 +128,7 @@ async fn a_busy_key_leaves_nothing_locked(backend: Backend) {
         );
         backend.until_free("a").await;
         assert!(locks.try_acquire_all(keys, long()).await.unwrap().is_none());
-        let wait = Duration::from_millis(200);
+        let wait = Duration::from_secs(1);
         let error = locks.acquire_all(keys, long().wait(wait)).await.unwrap_err();
         assert!(
             matches!(&error, LockError::Timeout { key, waited, .. } if key.as_str() == "b" && *waited >= wait),
