@@ -42,7 +42,8 @@ impl Terminal {
         let pair = openpty(Some(&size), None).unwrap();
         let end = || Stdio::from(pair.slave.try_clone().unwrap());
         let child = Command::new("setsid")
-            .args(["--ctty", program])
+            // Where the tests run in the background, a shell has made them ignore the keys that interrupt.
+            .args(["--ctty", "env", "--default-signal", program])
             .args(arguments)
             .env("DATABASE_URL", backend.url().unwrap())
             .env(

@@ -71,7 +71,11 @@ async fn main() {
     assert!(payments.mail(0).await.is_err());
     assert_eq!(payments.mail(1).await.unwrap(), Once::Ran(()));
     assert_eq!(payments.mail(1).await.unwrap(), Once::Replayed(()));
-    assert_eq!(payments.count(7).await.unwrap(), Some(7));
+    // The body has not called `complete_in`.
+    assert!(matches!(
+        payments.count(7).await.unwrap_err(),
+        OrderError::Lock(dblock::LockError::Run { reason: RunError::NotCompleted, .. })
+    ));
     payments.nightly(1, SystemTime::now()).await.unwrap();
     let old = payments.nightly(2, SystemTime::UNIX_EPOCH).await.unwrap_err();
     assert!(matches!(
