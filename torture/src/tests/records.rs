@@ -13,6 +13,9 @@ use dblock::{Key, LockManager};
 use fastrand::Rng;
 use futures_util::future::join_all;
 use sqlx::sqlite::SqliteConnectOptions;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::bank::Bank;
 use crate::check::{Finding, OnceFault, Verdict, check};
@@ -43,6 +46,8 @@ struct BrokenRecords {
     turn: AtomicU64,
     /// The failures that are still to be written for the second time, by key.
     failures: Mutex<HashMap<String, RecordEntry>>,
+    /// How often a store of the same test has done what is wrong with it.
+    wrongs: watch::Sender<u32>,
 }
 
 impl BrokenRecords {
@@ -51,7 +56,27 @@ impl BrokenRecords {
     }
 
     fn every_fifth(&self) -> bool {
-        self.turn.fetch_add(1, Ordering::Relaxed) % 5 == 4
+        let chosen = self.turn.fetch_add(1, Ordering::Relaxed) % 5 == 4;
+        if chosen {
+            self.goes_wrong();
+        }
+        chosen
+    }
+
+    fn goes_wrong(&self) {
+        self.wrongs.send_modify(|wrongs| *wrongs += 1);
+    }
+
+    /// Whether the change, which may come alone or with a release, is left out.
+    fn loses(&self, key: &Key, change: &RecordChange) -> bool {
+        let RecordChange::Replace(_, entry) = change else {
+            return false;
+        };
+        if self.flaw == Flaw::WritesTwice && entry.state == RecordState::Failed {
+            let key = key.as_str().to_owned();
+            self.failures.lock().unwrap().insert(key, entry.clone());
+        }
+        self.flaw == Flaw::LosesOutcomes && entry.state != RecordState::Processing && self.every_fifth()
     }
 
     /// Writes an entry in the place of whatever there is.
@@ -76,7 +101,12 @@ impl Store for BrokenRecords {
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
-        self.inner.apply(requests)
+        let mut requests = requests.to_vec();
+        for request in &mut requests {
+            let key = &request.key;
+            request.record.take_if(|change| self.loses(key, change));
+        }
+        Box::pin(async move { self.inner.apply(&requests).await })
     }
 
     fn records(&self) -> Option<&dyn Records> {
@@ -101,6 +131,7 @@ impl Records for BrokenRecords {
             let is_late = self.flaw == Flaw::WritesTwice && state == Some(RecordState::Succeeded);
             let late = is_late.then(|| self.failures.lock().unwrap().remove(key.as_str()));
             if let Some(entry) = late.flatten() {
+                self.goes_wrong();
                 self.put(key.clone(), entry).await?;
             }
             self.records().read(key).await
@@ -109,17 +140,8 @@ impl Records for BrokenRecords {
 
     fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
-            if let RecordChange::Replace(_, entry) = &write.change
-                && entry.state != RecordState::Processing
-            {
-                match self.flaw {
-                    Flaw::LosesOutcomes if self.every_fifth() => return Ok(true),
-                    Flaw::WritesTwice if entry.state == RecordState::Failed => {
-                        let key = write.key.as_str().to_owned();
-                        self.failures.lock().unwrap().insert(key, entry.clone());
-                    }
-                    _ => {}
-                }
+            if self.loses(&write.key, &write.change) {
+                return Ok(true);
             }
             self.records().write(write).await
         })
@@ -140,7 +162,11 @@ impl Records for BrokenRecords {
 
 const SEATS: usize = 3;
 const TASKS: u64 = 4;
+/// How long calls go on at least, and how long at most until enough has gone wrong.
 const LENGTH: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How often records go wrong before the checker must find it.
+const WRONGS: u32 = 10;
 
 /// Several managers, each as a process, on one SQLite file with broken records.
 async fn run_on(flaw: Flaw) -> Verdict {
@@ -151,6 +177,7 @@ async fn run_on(flaw: Flaw) -> Verdict {
     let file = folder.path().join("once.db");
     let bank = Bank::at(&format!("sqlite://{}", file.display()), Duration::from_secs(5)).unwrap();
     bank.open().await.unwrap();
+    let (wrongs, mut wrong) = watch::channel(0);
     let manager = || {
         let options = SqliteConnectOptions::new().filename(&file);
         let inner = dblock::open::sqlite::open(options, "distributed_lock").unwrap();
@@ -159,9 +186,11 @@ async fn run_on(flaw: Flaw) -> Verdict {
             flaw,
             turn: AtomicU64::new(0),
             failures: Mutex::default(),
+            wrongs: wrongs.clone(),
         });
         LockManager::builder(store).auto_migrate(true).build()
     };
+    let stop = CancellationToken::new();
     let (mut managers, mut tasks) = (Vec::new(), Vec::new());
     for seat in 0..SEATS {
         let locks = manager().await.unwrap();
@@ -173,11 +202,20 @@ async fn run_on(flaw: Flaw) -> Verdict {
             let worker = Arc::clone(&worker);
             let rng = Rng::with_seed(seat as u64 * TASKS + task);
             let work = worker.go_on_with_runs(rng);
-            tasks.push(tokio::spawn(tokio::time::timeout(LENGTH, work)));
+            tasks.push(tokio::spawn(stop.clone().run_until_cancelled_owned(work)));
         }
     }
+    tokio::time::sleep(LENGTH).await;
+    if flaw != Flaw::None {
+        let enough = wrong.wait_for(|wrongs| *wrongs >= WRONGS);
+        timeout(PATIENCE, enough)
+            .await
+            .expect("enough goes wrong in time")
+            .unwrap();
+    }
+    stop.cancel();
     for task in tasks {
-        task.await.unwrap().unwrap_err();
+        assert_eq!(task.await.unwrap(), None);
     }
     for locks in &managers {
         locks.shutdown(Duration::from_secs(1)).await;
