@@ -5,7 +5,8 @@ use std::path::Path;
 use dblock::LockError;
 use dblock::open::sqlite;
 use dblock::store::StoreErrorKind;
-use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::{File, TABLE, TTL, acquire, assert_error, one, options};
 
@@ -25,12 +26,12 @@ async fn a_file_that_cannot_keep_locks_says_why() {
     let text = sqlite::open(options(&text), TABLE).unwrap();
     assert_error(
         text.check_schema().await,
-        StoreErrorKind::Refused,
+        StoreErrorKind::Unsupported,
         "not a SQLite database",
     );
     assert_error(
         text.migrate().await,
-        StoreErrorKind::Refused,
+        StoreErrorKind::Unsupported,
         "not a SQLite database",
     );
 
@@ -48,6 +49,36 @@ async fn a_file_that_cannot_keep_locks_says_why() {
             &message,
         );
     }
+}
+
+/// A mistyped URL may lead to the database of another program.
+#[tokio::test]
+async fn a_look_changes_no_file_without_the_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("theirs.db");
+    let mut theirs = options(&path).create_if_missing(true).connect().await.unwrap();
+    sqlx::query("CREATE TABLE theirs (id INTEGER)")
+        .execute(&mut theirs)
+        .await
+        .unwrap();
+    theirs.close().await.unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let wal = |bytes: &[u8]| bytes[18..20] == [2, 2];
+    assert!(!wal(&before));
+
+    let store = sqlite::open(options(&path), TABLE).unwrap();
+    assert_error(store.check_schema().await, StoreErrorKind::Schema, "is not there");
+    store.diagnose().await.unwrap();
+    store.close().await;
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+
+    // Then the file is ours too.
+    let store = sqlite::open(options(&path).journal_mode(SqliteJournalMode::Delete), TABLE).unwrap();
+    store.migrate().await.unwrap();
+    let row = one(&*store, &acquire("k", TTL)).await;
+    assert!(row.is_ok(), "{row:?}");
+    store.close().await;
+    assert!(wal(&std::fs::read(&path).unwrap()));
 }
 
 #[tokio::test]

@@ -42,9 +42,12 @@ async fn look(
             format!("SQLite {version}"),
             "it is built in, and tested",
         ),
-        journal(&mode),
         durability(level),
     ];
+    // A file without our tables keeps its mode.
+    if has_tables {
+        findings.insert(1, journal(&mode));
+    }
     let mut samples = Vec::new();
     for _ in 0..SAMPLES {
         let asked = Asked::now();

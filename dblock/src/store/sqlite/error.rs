@@ -98,7 +98,7 @@ fn meaning_of(code: i32) -> Option<(StoreErrorKind, &'static str)> {
         5 | 6 => (StoreErrorKind::Conflict, BLOCKED),
         8 => (StoreErrorKind::Refused, READ_ONLY),
         3 | 23 => (StoreErrorKind::Refused, NO_PERMISSION),
-        11 | 26 => (StoreErrorKind::Refused, NO_DATABASE),
+        11 | 26 => (StoreErrorKind::Unsupported, NO_DATABASE),
         CANNOT_OPEN => (StoreErrorKind::Unreachable, NO_FILE),
         10 | 13 => (StoreErrorKind::Interrupted, NOT_WRITTEN),
         _ => return None,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::row::unexpected;
 use super::sql::{BEGIN, COMMIT};
-use super::{SqliteStore, statement};
+use super::{SqliteStore, session, statement};
 use crate::store::schema::{self, SchemaVersion};
 use crate::store::sql_row::schema_version;
 use crate::store::{StoreError, StoreErrorKind};
@@ -55,6 +55,7 @@ impl SqliteStore {
         if schema::is_complete(found) {
             return Ok(found);
         }
+        session::use_wal(connection, &self.table).await?;
         self.control(connection, BEGIN).await?;
         let found = self.version(connection).await?;
         let done = found.map_or(0, |found| usize::try_from(found.version).unwrap_or(0));

@@ -40,7 +40,7 @@ use crate::key::Key;
 pub(crate) struct SqliteStore {
     connections: Connections<SqliteConnection>,
     table: TableName,
-    statements: Statements,
+    statements: Arc<Statements>,
     busy: BusyKeys,
 }
 
@@ -48,8 +48,12 @@ impl SqliteStore {
     /// A store in the file of `options`. Opens nothing yet.
     pub(crate) fn new(options: SqliteConnectOptions, table: TableName) -> Self {
         let options = session::settings(options);
-        let statements = Statements::new(&table);
-        let connections = Connections::new(1, 0, move || session::open(options.clone()));
+        let statements = Arc::new(Statements::new(&table));
+        let (tables, texts) = (table.clone(), Arc::clone(&statements));
+        let connections = Connections::new(1, 0, move || {
+            let (options, table, statements) = (options.clone(), tables.clone(), Arc::clone(&texts));
+            async move { session::open(options, &table, &statements).await }
+        });
         Self {
             connections,
             table,

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteLockingMode, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteLockingMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqliteConnection};
 use tokio::time::Instant;
 
-use super::{SqliteStore, error};
+use super::sql::Statements;
+use super::{SqliteStore, error, statement};
 use crate::store::table::TableName;
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -43,11 +44,14 @@ impl SqliteStore {
 
 /// The given options with the store's own settings.
 ///
+/// No journal mode: [`use_wal`] sets it, in files with our tables only. `keep` is no mode that SQLite knows, so it changes
+/// nothing, whatever a pool's options ask for.
+///
 /// `synchronous = FULL`: with less, WAL may lose the last commits in a power cut, and a fence token that
 /// somebody has seen must not be given again.
 pub(super) fn settings(options: SqliteConnectOptions) -> SqliteConnectOptions {
     options
-        .journal_mode(SqliteJournalMode::Wal)
+        .pragma("journal_mode", "keep")
         .synchronous(SqliteSynchronous::Full)
         .locking_mode(SqliteLockingMode::Normal)
         .shared_cache(false)
@@ -58,15 +62,43 @@ pub(super) fn settings(options: SqliteConnectOptions) -> SqliteConnectOptions {
 
 /// Opens the file. The first change to WAL needs exclusive access and ignores the busy timeout, so processes
 /// that start together try again.
-pub(super) async fn open(options: SqliteConnectOptions) -> Result<SqliteConnection, StoreError> {
+pub(super) async fn open(
+    options: SqliteConnectOptions,
+    table: &TableName,
+    statements: &Statements,
+) -> Result<SqliteConnection, StoreError> {
     let start = Instant::now();
     loop {
-        let opened = options.connect().await;
-        match opened.map_err(|error| error::of_connect(error, options.get_filename())) {
+        match attempt(&options, table, statements).await {
             Err(error) if error.kind() == StoreErrorKind::Conflict && start.elapsed() < BUSY_TIMEOUT => {
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(2..20))).await;
             }
             answer => return answer,
         }
     }
+}
+
+async fn attempt(
+    options: &SqliteConnectOptions,
+    table: &TableName,
+    statements: &Statements,
+) -> Result<SqliteConnection, StoreError> {
+    let opened = options.connect().await;
+    let mut connection = opened.map_err(|error| error::of_connect(error, options.get_filename()))?;
+    let tables = statement(&statements.version)
+        .fetch_optional(&mut connection)
+        .await;
+    match tables.map_err(|error| error::of_statement(error, table)) {
+        Ok(_) => use_wal(&mut connection, table).await?,
+        // The file is not ours, or not yet: `migrate` makes the tables. Until then nothing in it is changed.
+        Err(error) if error.kind() == StoreErrorKind::Schema => {}
+        Err(error) => return Err(error),
+    }
+    Ok(connection)
+}
+
+/// Readers and the writer do not block each other then. The mode is kept in the file. Not inside of a transaction.
+pub(super) async fn use_wal(connection: &mut SqliteConnection, table: &TableName) -> Result<(), StoreError> {
+    let set = sqlx::query("PRAGMA journal_mode = WAL").execute(connection).await;
+    set.map(drop).map_err(|error| error::of_statement(error, table))
 }
