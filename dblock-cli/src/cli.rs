@@ -24,12 +24,13 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0    done; from `run`, the command's own code, or 128 + the signal that ended it
   1    no: there is no such row, the lock is not held, `doctor` found a fault
-  64   a mistake in the arguments
+  64   a mistake in the arguments, or a URL that cannot be used
   69   the store cannot be reached
+  71   the system refuses, such as a port that is in use
   75   busy: another process holds the lock
   76   the lease was lost or revoked, and the command was stopped
   77   the database refuses: password, grants
-  78   no tables, tables that do not fit, or a store that is not compiled in
+  78   the database has no tables, or none that fit
   79   in doubt: an earlier attempt of `run --once` was interrupted, and nothing was run
   126  the command cannot be executed
   127  there is no such command";

@@ -55,7 +55,7 @@ pub(crate) fn builder(arguments: &StoreArguments, missing: Missing) -> Result<Lo
     if scheme.eq_ignore_ascii_case("memory") {
         let message = "locks in memory are this process's alone, so nobody else would see them; give the URL of a \
                        database, such as sqlite://locks.db";
-        return Err(Failure::new(Code::Config, message));
+        return Err(Failure::new(Code::Usage, message));
     }
     check_compiled_in(scheme)?;
     let url = match missing {
@@ -86,7 +86,7 @@ fn check_compiled_in(scheme: &str) -> Result<(), Failure> {
     let message = format!(
         "this program was built without the {store} store; build it again: cargo install --path dblock-cli --features {store}"
     );
-    Err(Failure::new(Code::Config, message))
+    Err(Failure::new(Code::Usage, message))
 }
 
 /// The URL of a SQLite file that must be there: a look at a mistyped name must not create a file.

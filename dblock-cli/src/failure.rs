@@ -7,6 +7,7 @@ use dblock::store::StoreErrorKind;
 use dblock::{LockError, RunError, TimeoutCause};
 
 use crate::output;
+use crate::remedy::of_this_program;
 
 /// The exit codes. Those from 64 on are those of `sysexits.h`, or close to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,12 +15,14 @@ pub(crate) enum Code {
     Done,
     /// The answer is no: no such row, not held, or `doctor` found what breaks a guarantee.
     No,
-    /// A mistake in the arguments.
+    /// A mistake in the arguments, or a URL that cannot be used, whatever the database would say.
     Usage,
     /// The store cannot be reached, or did not answer in time.
     Unavailable,
-    /// A mistake of this program or of the system.
+    /// A mistake of this program.
     Internal,
+    /// The operating system refuses, such as a port that is in use.
+    System,
     /// Something could not be written.
     Output,
     /// Another process holds the lock.
@@ -30,7 +33,7 @@ pub(crate) enum Code {
     Lost,
     /// The database refuses: password, grants.
     Refused,
-    /// There are no tables, or they do not fit; or the store is none that this program has.
+    /// The database, or its file, is not one that locks can be kept in: no tables, or tables that do not fit.
     Config,
     /// An attempt of the run was interrupted, and somebody has to decide.
     InDoubt,
@@ -52,6 +55,7 @@ impl Code {
             Self::Usage => 64,
             Self::Unavailable => 69,
             Self::Internal => 70,
+            Self::System => 71,
             Self::Output => 74,
             Self::Busy => 75,
             Self::Lost => 76,
@@ -73,6 +77,7 @@ impl Code {
             Self::Usage => "usage",
             Self::Unavailable => "unavailable",
             Self::Internal => "internal",
+            Self::System => "system",
             Self::Output => "output",
             Self::Busy | Self::BusyAs(_) => "busy",
             Self::Lost => "lost",
@@ -138,34 +143,30 @@ impl Failure {
 
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
-        match &error {
+        let code = match &error {
             // The store did not answer: nobody knows whether the lock is busy.
-            LockError::Timeout { cause, .. } if *cause == TimeoutCause::NoAnswer => {
-                Self::new(Code::Unavailable, error.to_string())
-            }
-            LockError::Busy { .. } | LockError::Timeout { .. } => Self::new(Code::Busy, error.to_string()),
-            LockError::Lost { .. } => Self::new(Code::Lost, error.to_string()),
-            LockError::Store { source, .. } => {
-                let (code, remedy) = match source.kind() {
-                    StoreErrorKind::Schema => (Code::Config, "; with this program: dblock migrate"),
-                    StoreErrorKind::Unsupported => (Code::Config, ""),
-                    StoreErrorKind::Refused => (Code::Refused, ""),
-                    _ if source.is_retryable() => (Code::Unavailable, ""),
-                    _ => (Code::Internal, ""),
-                };
-                Self::new(code, format!("{error}: {source}{remedy}"))
-            }
-            LockError::Invalid { .. } => Self::new(Code::Usage, error.to_string()),
-            LockError::Run { reason, .. } => {
-                let code = match reason {
-                    RunError::InDoubt { .. } => Code::InDoubt,
-                    RunError::Unrecorded { .. } => Code::Unavailable,
-                    _ => Code::Internal,
-                };
-                Self::new(code, error.to_string())
-            }
-            _ => Self::new(Code::Internal, error.to_string()),
-        }
+            LockError::Timeout { cause, .. } if *cause == TimeoutCause::NoAnswer => Code::Unavailable,
+            LockError::Busy { .. } | LockError::Timeout { .. } => Code::Busy,
+            LockError::Lost { .. } => Code::Lost,
+            LockError::Store { source, .. } => match source.kind() {
+                StoreErrorKind::Schema | StoreErrorKind::Unsupported => Code::Config,
+                StoreErrorKind::Refused => Code::Refused,
+                _ if source.is_retryable() => Code::Unavailable,
+                _ => Code::Internal,
+            },
+            LockError::Invalid { .. } => Code::Usage,
+            LockError::Run { reason, .. } => match reason {
+                RunError::InDoubt { .. } => Code::InDoubt,
+                RunError::Unrecorded { .. } => Code::Unavailable,
+                _ => Code::Internal,
+            },
+            _ => Code::Internal,
+        };
+        let message = match &error {
+            LockError::Store { source, .. } => format!("{error}: {source}"),
+            _ => error.to_string(),
+        };
+        Self::new(code, of_this_program(&message))
     }
 }
 

@@ -8,6 +8,7 @@ mod failure;
 mod grammar;
 mod output;
 mod progress;
+mod remedy;
 mod row;
 mod similar;
 
@@ -52,6 +53,6 @@ fn started(cli: Cli) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(Code::Internal, format!("the runtime does not start: {error}")))?;
+        .map_err(|error| Failure::new(Code::System, format!("the runtime does not start: {error}")))?;
     runtime.block_on(commands::execute(cli))
 }

@@ -12,6 +12,7 @@ use crate::duration::fine;
 use crate::failure::{Code, Failure};
 use crate::output;
 use crate::progress::during;
+use crate::remedy::of_this_program;
 
 /// The key of the lock that is tried. Its row stays, and is purged like any other.
 const KEY: &str = "dblock-doctor";
@@ -107,9 +108,9 @@ fn value(finding: &Finding) -> Value {
     json!({
         "check": finding.check,
         "severity": word(finding.severity).0,
-        "found": finding.found,
+        "found": of_this_program(&finding.found),
         "meaning": finding.meaning,
-        "remedy": finding.remedy,
+        "remedy": finding.remedy.as_deref().map(of_this_program),
     })
 }
 
@@ -117,10 +118,10 @@ fn print(finding: &Finding) -> Result<(), Failure> {
     let (word, colour) = word(finding.severity);
     let style = Style::new().fg_color(Some(colour.into())).bold();
     output::line(&format!("{style}{word:5}{style:#} {}", finding.check))?;
-    output::indented(&output::printable(&finding.found))?;
+    output::indented(&output::printable(&of_this_program(&finding.found)))?;
     if let Some(remedy) = &finding.remedy {
         output::indented(&format!("Meaning: {}.", finding.meaning))?;
-        output::indented(&format!("Remedy: {remedy}."))?;
+        output::indented(&format!("Remedy: {}.", of_this_program(remedy)))?;
     }
     Ok(())
 }

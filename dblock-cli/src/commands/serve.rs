@@ -1,6 +1,7 @@
 //! `dblock serve`: the page of `dblock-web`, alone.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 
 use axum::Router;
 use axum::extract::Request;
@@ -22,12 +23,7 @@ use crate::progress::during;
 pub(crate) async fn serve(store: &StoreArguments, arguments: &ServeArguments) -> Result<Code, Failure> {
     let access = access(arguments)?;
     let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
-    let failed = |error| {
-        Failure::new(
-            Code::Internal,
-            format!("cannot serve on {}: {error}", arguments.listen),
-        )
-    };
+    let failed = |error| cannot_listen(arguments.listen, &error);
     let listener = TcpListener::bind(arguments.listen).await.map_err(failed)?;
     let url = format!("http://{}/", listener.local_addr().map_err(failed)?);
     let mut app: Router = dblock_web::router(locks, access);
@@ -38,9 +34,28 @@ pub(crate) async fn serve(store: &StoreArguments, arguments: &ServeArguments) ->
         output::json(&json!({"url": url}))?;
     } else {
         output::line(&format!("the page is at {url}"))?;
+        if arguments.access != Some(PageAccess::Manage) {
+            output::told(&"dblock: it is read-only; with --access manage it can revoke and free locks");
+        }
     }
     axum::serve(listener, app).await.map_err(failed)?;
     Ok(Code::Done)
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
+    let why = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "the port is in use, perhaps by another `dblock serve`; give another one, such as --listen 127.0.0.1:0 for any \
+             that is free"
+        }
+        io::ErrorKind::AddrNotAvailable => "this host has no such address; give another one by --listen",
+        io::ErrorKind::PermissionDenied => "this user may not; give a port above 1023 by --listen",
+        _ => "give another address by --listen",
+    };
+    Failure::new(
+        Code::System,
+        format!("cannot listen on {address} ({error}): {why}"),
+    )
 }
 
 /// The page asks for no password. On an address that other hosts reach, that must be meant.

@@ -7,12 +7,12 @@ use dblock::LockOptions;
 use dblock_tests::{Backend, on_every_store};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use crate::program::{dblock, said};
 
-on_every_store!(databases: the_page_is_served_to_this_host, other_hosts_need_a_word);
+on_every_store!(databases: the_page_is_served_to_this_host, other_hosts_need_a_word, a_port_in_use_is_told);
 
 /// What the page answers to a request with that `Host`.
 async fn asked(address: &str, request: &str, host: &str) -> String {
@@ -62,4 +62,15 @@ async fn other_hosts_need_a_word(backend: Backend) {
         .expect("it serves nothing");
     assert_eq!((refused.code, &*refused.out), (Some(64), ""), "{refused:?}");
     assert!(refused.err.contains("--access"), "{refused:?}");
+}
+
+async fn a_port_in_use_is_told(backend: Backend) {
+    let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let taken = other.local_addr().unwrap().to_string();
+    let refused = said(dblock(&backend).args(["serve", "--listen", &taken])).await;
+    assert_eq!((refused.code, &*refused.out), (Some(71), ""), "{refused:?}");
+    assert!(
+        refused.err.contains(&taken) && refused.err.contains("the port is in use"),
+        "{refused:?}"
+    );
 }

@@ -52,9 +52,8 @@ impl Signals {
             if self.ignored & (1 << (number - 1)) != 0 && kind != Signal::SIGCHLD {
                 continue;
             }
-            let listening = signal(SignalKind::from_raw(number)).map_err(|error| {
-                Failure::new(Code::Internal, format!("{kind} cannot be handled: {error}"))
-            })?;
+            let listening = signal(SignalKind::from_raw(number))
+                .map_err(|error| Failure::new(Code::System, format!("{kind} cannot be handled: {error}")))?;
             self.listening.push((kind, listening));
         }
         Ok(())

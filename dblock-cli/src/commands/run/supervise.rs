@@ -153,9 +153,9 @@ async fn at(moment: Option<Instant>) {
 /// Looks at what the leader has done. Its end, if it has ended.
 fn changed(group: &Group, terminal: Option<&Terminal>) -> Result<Option<Ended>, Failure> {
     loop {
-        let change = group.change().map_err(|error| {
-            Failure::new(Code::Internal, format!("the command cannot be watched: {error}"))
-        })?;
+        let change = group
+            .change()
+            .map_err(|error| Failure::new(Code::System, format!("the command cannot be watched: {error}")))?;
         match change {
             None => return Ok(None),
             Some(Change::Exited(code)) => {
