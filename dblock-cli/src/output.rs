@@ -1,9 +1,10 @@
 //! The output: tables as wide as the terminal, or JSON.
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use comfy_table::{ContentArrangement, Table, presets};
+use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 
 /// Narrower than this, columns would be a few letters each.
@@ -39,10 +40,24 @@ pub(crate) fn told(text: &impl Display) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
-/// The width of the terminal; `None` where stdout is none.
+/// The same on a terminal only: a program sees that by the answer.
+pub(crate) fn told_to_a_person(text: &str) {
+    if io::stderr().is_terminal() {
+        told(&format!("dblock: {text}"));
+    }
+}
+
+/// The width of the terminal: `COLUMNS`, or as the terminal says. `None` where stdout is none, or does not know.
 pub(crate) fn width() -> Option<u16> {
-    let (_, columns) = console::Term::stdout().size_checked()?;
-    Some(columns)
+    let out = io::stdout();
+    if !out.is_terminal() {
+        return None;
+    }
+    let wanted = std::env::var("COLUMNS").ok();
+    let wanted = wanted.and_then(|columns| columns.parse().ok());
+    // The height may be unknown, as in a session of `script`.
+    let columns = || tcgetwinsize(&out).ok().map(|size| size.ws_col);
+    wanted.or_else(columns).filter(|columns| *columns > 0)
 }
 
 /// Rows under a heading. On a narrow terminal each row is a block of lines instead.

@@ -22,7 +22,13 @@ pub(crate) async fn list(store: &StoreArguments, arguments: &ListArguments) -> R
     let answer = during("asking the database", rows(store, arguments)).await?;
     if store.json {
         output::json(&answer)?;
-    } else if !answer.locks.is_empty() {
+    } else if answer.locks.is_empty() {
+        output::told_to_a_person(if arguments.all {
+            "no such key"
+        } else {
+            "no key is held"
+        });
+    } else {
         let rows: Vec<_> = answer.locks.iter().map(columns).collect();
         output::table(["KEY", "STATE", "FOR", "LEFT", "HOLDER", "NEXT"], &rows)?;
     }

@@ -97,7 +97,9 @@ async fn list(
     if store.json {
         let rows: Vec<_> = found.iter().map(Row::from).collect();
         output::json(&json!({"records": rows, "truncated": truncated}))?;
-    } else if !found.is_empty() {
+    } else if found.is_empty() {
+        output::told_to_a_person("no such record");
+    } else {
         let rows: Vec<_> = found.iter().map(columns).collect();
         output::table(["KEY", "STATE", "BEGAN", "ATTEMPTS", "HOLDER"], &rows)?;
     }
@@ -206,7 +208,10 @@ async fn resolve(
 ) -> Result<Code, Failure> {
     let key = &arguments.key;
     let (resolution, becomes) = match &arguments.succeeded {
-        None => (Resolution::RunAgain, "Let the next call run it again?"),
+        None => (
+            Resolution::RunAgain,
+            "Let the next call run it again, as its first attempt?",
+        ),
         Some(json) => {
             let value: Value = serde_json::from_str(json).map_err(|error| {
                 let message =

@@ -14,6 +14,7 @@ use crate::program::until;
 
 on_every_store!(sqlite:
     forty_columns_are_enough,
+    that_nothing_is_held_is_told_to_a_person,
     a_question_is_asked_and_its_answer_counts,
     long_waits_are_shown,
     a_command_that_reads_gets_the_terminal,
@@ -33,8 +34,12 @@ struct Terminal {
 impl Terminal {
     /// Runs `program` as the first of a new session, on the rows of `backend`.
     fn start(backend: &Backend, kind: &str, program: &str, arguments: &[&str]) -> Self {
+        Self::start_sized(backend, 24, kind, program, arguments)
+    }
+
+    fn start_sized(backend: &Backend, ws_row: u16, kind: &str, program: &str, arguments: &[&str]) -> Self {
         let size = Winsize {
-            ws_row: 24,
+            ws_row,
             ws_col: 40,
             ws_xpixel: 0,
             ws_ypixel: 0,
@@ -53,6 +58,7 @@ impl Terminal {
             .env("PS1", "ready> ")
             .env("TERM", kind)
             .env_remove("HISTFILE")
+            .env_remove("COLUMNS")
             .stdin(end())
             .stdout(end())
             .stderr(end())
@@ -114,6 +120,12 @@ impl Terminal {
     }
 }
 
+fn widest(terminal: &Terminal) -> usize {
+    let text = terminal.text();
+    let widths = text.lines().map(|line| line.trim_end().chars().count());
+    widths.max().unwrap_or(0)
+}
+
 async fn forty_columns_are_enough(backend: Backend) {
     backend
         .die_inside("a-rather-long-key:with-parts:0123456789", Duration::from_mins(10))
@@ -122,9 +134,29 @@ async fn forty_columns_are_enough(backend: Backend) {
         let mut terminal = Terminal::dblock(&backend, arguments);
         terminal.expect("host/dead").await;
         assert_eq!(terminal.code().await, Some(0));
-        let text = terminal.text();
-        let widest = text.lines().map(|line| line.trim_end().chars().count()).max();
-        assert!(widest <= Some(40), "{widest:?}:\n{text}");
+        assert!(widest(&terminal) <= 40, "{}", terminal.text());
+    }
+    // A terminal that does not know its height, and a user who wants fewer columns.
+    let program = env!("CARGO_BIN_EXE_dblock");
+    let ls = [program, "--table", &backend.table, "ls"];
+    let narrower = [&["COLUMNS=30"][..], &ls].concat();
+    for (rows, arguments, columns) in [(0, &ls[..], 40), (24, &narrower, 30)] {
+        let mut terminal = Terminal::start_sized(&backend, rows, "xterm", "env", arguments);
+        terminal.expect("host/dead").await;
+        assert_eq!(terminal.code().await, Some(0));
+        assert!(widest(&terminal) <= columns, "{}", terminal.text());
+    }
+}
+
+async fn that_nothing_is_held_is_told_to_a_person(backend: Backend) {
+    for (arguments, told) in [
+        (&["ls"][..], "no key is held"),
+        (&["ls", "--all"], "no such key"),
+        (&["records", "list"], "no such record"),
+    ] {
+        let mut terminal = Terminal::dblock(&backend, arguments);
+        terminal.expect(told).await;
+        assert_eq!(terminal.code().await, Some(0));
     }
 }
 
