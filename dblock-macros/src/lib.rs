@@ -387,7 +387,7 @@ pub fn optimistic_retry(args: TokenStream, item: TokenStream) -> TokenStream {
 /// | `on_crash` | `"retry"`, `"stop"`, `"complete_in"` | required | What becomes of a run whose process died in the body: it runs again; calls fail with `RunError::InDoubt` until `LockManager::resolve`; it runs again, and all its work is in the transaction that it gives to `Run::complete_in` |
 /// | `fingerprint` | expression that is `Serialize` | none | A call with the same key and another value fails with `RunError::KeyReused` |
 /// | `tick` | expression that is `Into<SystemTime>` | none | The time for which scheduled work is done. A tick older than `remember` by the store's clock is refused with `RunError::TickTooOld` |
-/// | `max_attempts` | number | no limit | How often it may begin |
+/// | `max_attempts` | number | no limit | How often it may begin. Counted in its record: when that is deleted, as by `Resolution::RunAgain`, from 1 again |
 /// | `backoff` | duration up to 30 days | none | The pause after a failure, which doubles |
 /// | `ttl`, `wait`, `manager`, `renew`, `max_hold`, `on_busy`, `on_error`, `crate` | | | As for `#[distributed_lock]`. `wait` is how long a call waits for the result of another one |
 ///

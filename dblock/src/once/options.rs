@@ -87,8 +87,12 @@ impl RunOptions {
         self
     }
 
-    /// How often it may begin in all, crashed attempts included. Then calls fail with
+    /// How often it may begin, crashed attempts included. Then calls fail with
     /// [`RunError::GaveUp`](crate::RunError::GaveUp). At least 1. Default: no limit.
+    ///
+    /// The attempts are counted in the record. Without it they count from 1 again: after
+    /// [`Resolution::RunAgain`](crate::Resolution::RunAgain), [`LockManager::forget`](crate::LockManager::forget), or the end
+    /// of `remember`.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);
         self

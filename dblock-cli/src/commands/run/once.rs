@@ -9,9 +9,9 @@ use std::future::pending;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use dblock::{CurrentLock, LockError, LockManager, OnCrash, OnLost, Once, Run, RunOptions};
+use dblock::{CurrentLock, LockError, LockManager, OnCrash, OnLost, Run, RunOptions};
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::signals::{self, Signals};
@@ -78,6 +78,7 @@ pub(super) async fn once(
     let (enter, entered) = oneshot::channel();
     let (lend, borrowed) = oneshot::channel::<&mut Signals>();
     let (interrupt, interrupted) = oneshot::channel();
+    // A command has no result. Whoever resolves its record may give it one, of any type.
     let body = async move |_: Run| {
         let lock = current();
         long_enough(&lock, grace).await?;
@@ -88,7 +89,7 @@ pub(super) async fn once(
         };
         let ended = under(&lock, arguments, grace, signals).await;
         match ended.map_err(Failed::NotStarted)? {
-            Ended::Exited(0) => Ok(()),
+            Ended::Exited(0) => Ok(Value::Null),
             ended @ Ended::Exited(_) => Err(Failed::Command(ended)),
             ended => {
                 let _ = interrupt.send(ended);
@@ -124,7 +125,7 @@ pub(super) async fn once(
             ended
         }
         done = &mut run => match done {
-            Ok(Once::Ran(()) | Once::Replayed(())) => Ended::Exited(0),
+            Ok(_) => Ended::Exited(0),
             Err(Failed::Command(ended)) => ended,
             Err(failed) => return Err(failure(failed, arguments)),
         },
@@ -150,9 +151,8 @@ fn failure(failed: Failed, arguments: &RunArguments) -> Failure {
         Failed::Command(ended) => return Failure::new(ended.code(), "the command failed"),
     };
     let failure = Failure::from(error);
-    match failure.code {
-        Code::InDoubt => failure.with_remedy("with this program: dblock records resolve"),
-        Code::Busy => failure.with(Code::BusyAs(arguments.busy_code)),
-        _ => failure,
+    if failure.code == Code::Busy {
+        return failure.with(Code::BusyAs(arguments.busy_code));
     }
+    failure
 }
