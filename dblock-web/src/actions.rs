@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::page::Page;
 use crate::pages::{Failure, Place, whole};
 use crate::text::{address, foreign, length};
-use crate::{origin, token};
+use crate::{done, origin, token};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -60,6 +60,7 @@ impl Action {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Question {
     action: Action,
+    #[serde(default)]
     key: String,
 }
 
@@ -111,7 +112,7 @@ pub(crate) async fn revoke(
     Query(Subject { key }): Query<Subject>,
     request: Parts,
     Form(answer): Form<Answer>,
-) -> Result<Redirect, Failure> {
+) -> Result<Response, Failure> {
     check(&page, &request, Action::Revoke, &key, &answer)?;
     let was_held = page.locks.revoke(&key).await?;
     Ok(back(&key, was_held, "revoked"))
@@ -122,15 +123,16 @@ pub(crate) async fn force_release(
     Query(Subject { key }): Query<Subject>,
     request: Parts,
     Form(answer): Form<Answer>,
-) -> Result<Redirect, Failure> {
+) -> Result<Response, Failure> {
     check(&page, &request, Action::ForceRelease, &key, &answer)?;
     let was_held = page.locks.force_release(&key).await?;
     Ok(back(&key, was_held, "freed"))
 }
 
-fn back(key: &str, was_held: bool, done: &str) -> Redirect {
+fn back(key: &str, was_held: bool, done: &str) -> Response {
     let done = if was_held { done } else { "not-held" };
-    Redirect::to(&address("key", &[("key", key), ("done", done)]))
+    let to = Redirect::to(&address("key", &[("key", key), ("done", done)]));
+    (AppendHeaders([(SET_COOKIE, done::SET)]), to).into_response()
 }
 
 fn check_access(page: &Page, request: &Parts) -> Result<(), Failure> {

@@ -21,6 +21,8 @@
 
 mod access;
 mod actions;
+mod cookies;
+mod done;
 mod headers;
 mod live;
 mod origin;

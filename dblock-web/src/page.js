@@ -6,6 +6,7 @@
   if (!part || !bar || !window.EventSource) return;
   const said = bar.querySelector("span");
   const button = bar.querySelector("button");
+  const actions = document.querySelector(".actions");
   let events = null;
   let paused = false;
 
@@ -21,6 +22,8 @@
   const replace = (fragment) => {
     const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     part.innerHTML = fragment;
+    // What nobody holds can be neither revoked nor freed.
+    if (actions) actions.hidden = !part.querySelector(".state.held, .state.revoked");
     if (focused !== null) part.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   };
   const close = () => {

@@ -6,11 +6,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use axum::http::header;
 use axum::http::request::Parts;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use uuid::Uuid;
+
+use crate::cookies;
 
 /// How long a question may stand before it is answered.
 const LASTS: Duration = Duration::from_mins(10);
@@ -20,21 +21,12 @@ const COOKIE: &str = "dblock_page";
 /// The browser's cookie, or a fresh one and the header that sets it. A cookie of a session, which no script can read and
 /// no other site can have sent.
 pub(crate) fn cookie(request: &Parts) -> (String, Option<String>) {
-    if let Some(found) = cookies(request).next() {
+    if let Some(found) = cookies::named(request, COOKIE).next() {
         return (found.to_owned(), None);
     }
     let fresh = Uuid::new_v4().simple().to_string();
     let set = format!("{COOKIE}={fresh}; HttpOnly; SameSite=Strict");
     (fresh, Some(set))
-}
-
-/// All cookies of that name: a browser sends those of the paths above, too.
-fn cookies(request: &Parts) -> impl Iterator<Item = &str> {
-    let headers = request.headers.get_all(header::COOKIE).into_iter();
-    let pairs = headers
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(';'));
-    pairs.filter_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
 }
 
 /// A token for doing `action` to `key` from the browser with that cookie.
@@ -59,7 +51,7 @@ pub(crate) fn fits(secret: &[u8; 32], request: &Parts, action: &str, key: &str, 
             .verify_slice(&given)
             .is_ok()
     };
-    ends > now() && cookies(request).any(fits)
+    ends > now() && cookies::named(request, COOKIE).any(fits)
 }
 
 fn hash(secret: &[u8; 32], cookie: &str, action: &str, key: &str, ends: u64) -> Hmac<Sha256> {

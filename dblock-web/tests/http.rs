@@ -168,6 +168,7 @@ async fn a_read_only_page_changes_nothing_whatever_is_sent() {
     );
     let page = get(&app, "/key?key=a").await.body;
     assert!(!page.contains("confirm"), "{page}");
+    assert!(page.contains("--access manage"), "it says who may: {page}");
     assert!(!locks.get("a").await.unwrap().unwrap().revoked);
     guard.release().await.unwrap();
 }
@@ -218,6 +219,51 @@ async fn a_forged_form_is_refused() {
     assert_eq!(done.headers[header::LOCATION], "key?key=a&done=revoked");
     assert!(locks.get("a").await.unwrap().unwrap().revoked);
     guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_done_is_told_once() {
+    let locks = memory().await;
+    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let app: Router = router(locks.clone(), Access::manage());
+    let question = question(&app, "revoke", "a").await;
+    let done = send(&app, answer("revoke", "a", &question)).await;
+    let cookie = done.headers[header::SET_COOKIE].to_str().unwrap();
+    let address = format!("/{}", done.headers[header::LOCATION].to_str().unwrap());
+    let cookie = cookie.split(';').next().unwrap();
+    let first = Request::get(&address).header("cookie", cookie);
+    let first = send(&app, first.body(Body::empty()).unwrap()).await;
+    assert!(first.body.contains("It is revoked"), "{}", first.body);
+    let taken_back = first.headers[header::SET_COOKIE].to_str().unwrap();
+    let name = cookie.split('=').next().unwrap();
+    assert!(
+        taken_back.starts_with(name) && taken_back.contains("Max-Age=0"),
+        "{taken_back}"
+    );
+    let again = get(&app, &address).await;
+    assert!(!again.body.contains("It is revoked"), "{}", again.body);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_holds_is_not_to_be_revoked() {
+    let locks = memory().await;
+    let app: Router = router(locks.clone(), Access::manage());
+    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    assert!(
+        get(&app, "/key?key=a")
+            .await
+            .body
+            .contains("<p class=\"actions\">")
+    );
+    guard.release().await.unwrap();
+    for key in ["a", "never-locked"] {
+        let page = get(&app, &format!("/key?key={key}")).await.body;
+        assert!(page.contains("<p class=\"actions\" hidden>"), "{page}");
+    }
+    let none = get(&app, "/key").await;
+    assert_eq!(none.status, StatusCode::BAD_REQUEST);
+    assert!(none.body.contains("Which key?"), "{}", none.body);
 }
 
 #[tokio::test]

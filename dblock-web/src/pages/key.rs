@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
+use axum::http::header::SET_COOKIE;
 use axum::http::request::Parts;
-use axum::response::Html;
+use axum::response::{AppendHeaders, IntoResponse as _, Response};
 use dblock::store::{RecordFilter, StoreErrorKind};
 use dblock::{LockError, LockRow};
 use maud::{Markup, html};
@@ -12,6 +13,7 @@ use serde::Deserialize;
 
 use super::list::{state, waiting};
 use super::{Failure, Place, live, records, whole};
+use crate::done;
 use crate::page::Page;
 use crate::text::{address, foreign, length, moment};
 
@@ -19,6 +21,7 @@ use crate::text::{address, foreign, length, moment};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
 pub(crate) struct Asked {
     /// Without the namespace.
+    #[serde(default)]
     pub(crate) key: String,
     /// What was just done: see `actions.rs`.
     #[serde(default)]
@@ -29,8 +32,13 @@ pub(crate) async fn show(
     State(page): State<Arc<Page>>,
     Query(asked): Query<Asked>,
     request: Parts,
-) -> Result<Html<String>, Failure> {
-    let done = match &*asked.done {
+) -> Result<Response, Failure> {
+    if asked.key.is_empty() {
+        return Err(Failure::mistake(
+            "Which key? This address names none. Choose one from the list of all keys.",
+        ));
+    }
+    let news = match &*asked.done {
         "revoked" => {
             "It is revoked. Its holder learns of it at its next renewal, and has until the end of its lease."
         }
@@ -38,32 +46,48 @@ pub(crate) async fn show(
         "not-held" => "Nothing was done: nobody held it any more.",
         _ => "",
     };
-    let fragment = fragment(&page, &asked).await?;
+    let is_news = !news.is_empty() && done::is_new(&request);
+    let (held, fragment) = look(&page, &asked).await?;
     let confirm = |action| address("confirm", &[("action", action), ("key", &asked.key)]);
     let body = html! {
-        @if !done.is_empty() { p.done role="status" { (done) } }
+        @if is_news { p.done role="status" { (news) } }
         (live(&address("key-events", &[("key", &asked.key)]), &fragment))
         @if page.access.allows(&request) {
-            p.actions {
+            // The script shows and hides them as the live part changes.
+            p.actions hidden[!held] {
                 a.button href=(confirm("revoke")) { "Revoke…" }
                 " "
                 a.button.danger href=(confirm("force-release")) { "Free by force…" }
             }
+        } @else {
+            p.about {
+                "Read-only: here you cannot revoke or free locks. " code { "dblock serve --access manage" }
+                " allows that; in a service, its " code { "Access" } " does."
+            }
         }
     };
-    Ok(whole(&page, Place::Elsewhere, &asked.key, &body))
+    let answer = whole(&page, Place::Elsewhere, &asked.key, &body);
+    let told = AppendHeaders(is_news.then_some((SET_COOKIE, done::UNSET)));
+    Ok((told, answer).into_response())
 }
 
 pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {
+    let (_, fragment) = look(page, asked).await?;
+    Ok(fragment)
+}
+
+/// Whether the lock is held, and what is shown of the key.
+async fn look(page: &Page, asked: &Asked) -> Result<(bool, Markup), LockError> {
     let row = page.locks.get(&asked.key).await?;
     let record = record(page, &asked.key).await;
-    Ok(html! {
+    let shown = html! {
         @match &row {
             Some(row) => (facts(row)),
             None => p { "This key has no row: it was never locked, or its row was purged." },
         }
         (record)
-    })
+    };
+    Ok((row.as_ref().is_some_and(LockRow::is_held), shown))
 }
 
 fn facts(row: &LockRow) -> Markup {

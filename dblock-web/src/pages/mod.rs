@@ -86,6 +86,14 @@ impl Failure {
         }
     }
 
+    /// An address that cannot be answered.
+    pub(crate) fn mistake(text: &str) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            text: text.to_owned(),
+        }
+    }
+
     pub(crate) fn text(&self) -> &str {
         &self.text
     }

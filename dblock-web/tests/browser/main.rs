@@ -108,8 +108,34 @@ async fn revoking_a_lock_ends_its_body_and_needs_no_javascript() {
     );
     tab.press("form button", "done=revoked").await;
     tab.until_shown("It is revoked").await;
+    let address = tab.value("location.href").await;
+    tab.visit(address.as_str().unwrap()).await;
+    let told = tab
+        .value("document.body.innerText.includes('It is revoked')")
+        .await;
+    assert_eq!(told, false, "it is told once");
     let lost = body.await.unwrap().unwrap_err();
     assert!(lost.is_lost(), "{lost}");
+    tab.assert_no_faults();
+    backend.clean_up().await;
+}
+
+#[tokio::test]
+async fn what_may_be_done_follows_the_live_part() {
+    let Some((mut tab, backend)) = tab_and_rows().await else {
+        return;
+    };
+    let locks = backend.manager().await;
+    let page = page(&backend.manager().await, Access::manage()).await;
+    let hidden = "document.querySelector('.actions').hidden";
+    tab.visit(&format!("{page}/key?key=a")).await;
+    assert_eq!(tab.value(hidden).await, true);
+    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    tab.until_shown("Held since").await;
+    assert_eq!(tab.value(hidden).await, false);
+    guard.release().await.unwrap();
+    tab.until_shown("Last holder").await;
+    assert_eq!(tab.value(hidden).await, true);
     tab.assert_no_faults();
     backend.clean_up().await;
 }
