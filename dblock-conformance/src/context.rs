@@ -196,21 +196,53 @@ pub(super) async fn force_release(store: &dyn Store, key: &Key) -> bool {
     insist(|| store.force_release(key)).await
 }
 
-/// The row of a key.
+/// When a lease ends in a store that cannot tell.
+const UNKNOWN_END: i64 = i64::MAX;
+
+/// The row of a key. A store without a clock estimates when the lease ends, so that is left out.
 pub(super) async fn row(store: &dyn Store, key: &Key) -> Option<LockRow> {
     let filter = InspectFilter::new()
         .prefix(key.as_str())
         .include_free()
         .limit(u32::MAX);
     let rows = insist(|| store.inspect(&filter)).await;
-    rows.into_iter().find(|row| row.key == *key)
+    let mut row = rows.into_iter().find(|row| row.key == *key)?;
+    let can = store.capabilities();
+    assert!(can.former_leases || row.is_held(), "nobody holds {row:?}");
+    if !can.clock {
+        row.expire_at = UNKNOWN_END;
+    }
+    Some(row)
 }
 
-/// The row of a key that has one.
+/// The row of a key that has had a lease: a free one where rows do not outlive their leases.
 pub(super) async fn existing(store: &dyn Store, key: &Key) -> LockRow {
-    row(store, key)
-        .await
-        .unwrap_or_else(|| panic!("there is no row for {key:?}"))
+    match row(store, key).await {
+        Some(row) => row,
+        None if !store.capabilities().former_leases => LockRow::new(key.clone(), 1),
+        None => panic!("there is no row for {key:?}"),
+    }
+}
+
+/// An acquire with a lease that is over: lost, and nothing changes. A store that knows nothing of such leases may grant a
+/// new one.
+pub(super) async fn assert_over(store: &dyn Store, former: &Asker, fence_token: i64) {
+    if store.capabilities().former_leases {
+        assert_eq!(changes_nothing(store, former.acquire(LONG)).await, Outcome::Lost);
+        return;
+    }
+    match one(store, former.acquire(LONG)).await {
+        Outcome::Lost => {}
+        Outcome::Granted { fence_token: new, .. } => assert!(new > fence_token, "{new} after {fence_token}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The former holder, which a store tells whose rows outlive their leases.
+pub(super) fn former_holder(store: &dyn Store, grant: &Grant) -> Option<Holder> {
+    let told = grant.taken_over.clone();
+    assert_eq!(told.is_some(), store.capabilities().former_leases, "{told:?}");
+    told
 }
 
 /// The row with some columns changed, to compare with.
@@ -271,6 +303,23 @@ pub(super) async fn within<T>(what: &str, wait: impl Future<Output = T>) -> T {
 pub(super) fn assert_about(remaining: Duration, ttl: Duration) {
     let fits = remaining <= ttl + Duration::from_millis(10) && remaining + SLACK >= ttl;
     assert!(fits, "{remaining:?} are left of {ttl:?}");
+}
+
+/// Sees that `ttl` is left of a lease, by its row. See [`assert_about`].
+#[track_caller]
+pub(super) fn assert_left(row: &LockRow, ttl: Duration) {
+    if row.expire_at != UNKNOWN_END {
+        assert_about(left(row), ttl);
+    }
+}
+
+/// Sees that a holder is told with `ttl` left of its lease, or without where the store has no clock.
+#[track_caller]
+pub(super) fn assert_told(store: &dyn Store, holder: &Holder, ttl: Duration) {
+    match holder.remaining {
+        Some(remaining) => assert_about(remaining, ttl),
+        None => assert!(!store.capabilities().clock, "{holder:?}"),
+    }
 }
 
 /// A time left, from columns.

@@ -36,7 +36,8 @@
 //!   operators, missing tables. The shortest lease is a second, so some of these take a few.
 //!
 //! A check of something that the store says it cannot do runs as well: it sees that the call is refused as
-//! [`Unsupported`](dblock::store::StoreErrorKind::Unsupported), and that nothing else is touched by that.
+//! [`Unsupported`](dblock::store::StoreErrorKind::Unsupported), or answered as
+//! [`Capabilities`](dblock::store::Capabilities) says, and that nothing else is touched by that.
 //!
 //! # For a driver
 //! [`fence_conformance!`], with the feature `fence`, is the suite for implementations of
@@ -318,6 +319,7 @@ macro_rules! store_conformance {
             fence_check_elsewhere_is_unsupported,
             runs_once_or_says_that_it_cannot,
             runtime_is_the_callers_or_its_own,
+            a_ttl_below_the_shortest_is_refused,
         );
     };
     (@tests $fixture:expr => $($check:ident,)*) => {

@@ -9,7 +9,7 @@ use super::Fixture;
 use super::context::{
     Asker, LONG, ROUNDS, SPARE, assert_about, batch, changed, changes_nothing, existing, granted, one, revoke,
 };
-use super::successor::{lapsed, queued, queued_behind};
+use super::successor::{lapsed, queued, queued_behind, queues};
 
 const PASSED_ON: Outcome = Outcome::released(true, true);
 
@@ -49,6 +49,9 @@ fn assert_passed_on(before: &LockRow, after: &LockRow, to: &Asker) {
 /// Release by the holder: the successor holds the row in its place, whatever the count was, with a token above the
 /// ceiling and not revoked. The former holder is powerless.
 pub async fn release_passes_the_row_on(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     // The ceiling is behind the clock, and ahead of it.
     for spare in [0, u32::MAX] {
@@ -71,6 +74,9 @@ pub async fn release_passes_the_row_on(fixture: &impl Fixture) {
 /// Acquire by the lease that the row was passed on to, as after a lost wake-up: the same token, the same expiry. It
 /// extends the lease to its whole length.
 pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     for _ in 0..ROUNDS {
         let (_, next) = passed_on(&*store, "asks").await;
@@ -112,6 +118,9 @@ pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fix
 
 /// A lease that was passed on is passed on again, and each token is larger.
 pub async fn tokens_grow_over_every_pass_on(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     for _ in 0..ROUNDS {
         let (_, mut holder) = passed_on(&*store, "again").await;
@@ -140,6 +149,9 @@ pub async fn tokens_grow_over_every_pass_on(fixture: &impl Fixture) {
 
 /// Release by the holder when the successor's time is over: the key is free, and nobody is next.
 pub async fn release_frees_behind_a_lapsed_successor(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (holder, late) = lapsed(&*store, "lapsed").await;
     let before = existing(&*store, &holder.key).await;
@@ -157,6 +169,9 @@ pub async fn release_frees_behind_a_lapsed_successor(fixture: &impl Fixture) {
 
 /// Each state of a row in one batch of acquires, one of extends and one of releases.
 pub async fn batches_pass_on_free_and_withdraw(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (passes, next) = queued(&*store, "passes on").await;
     let (frees, late) = lapsed(&*store, "frees").await;

@@ -7,9 +7,31 @@ use dblock::store::{HandedOver, Holder, NEXT_TTL, Outcome, QUEUE_AHEAD, Store, S
 
 use super::Fixture;
 use super::context::{
-    Asker, BRIEF, LONG, ROUNDS, SHORT, SPARE, assert_about, changed, changes_nothing, existing,
+    Asker, BRIEF, LONG, ROUNDS, SHORT, SPARE, assert_about, assert_told, changed, changes_nothing, existing,
     force_release, granted, one, revoke, until, until_not_held,
 };
+
+/// Whether the store queues. Where it does not, asking for a place is answered as busy, and a release frees the key.
+pub(super) async fn queues(fixture: &impl Fixture) -> bool {
+    let store = fixture.store().await;
+    if store.capabilities().queues {
+        return true;
+    }
+    let (holder, waiter) = (Asker::new("no queue"), Asker::new("no queue"));
+    granted(&*store, holder.acquire(LONG)).await;
+    for _ in 0..2 {
+        let named = busy_behind(one(&*store, waiter.queue(LONG)).await);
+        assert!(holder.is(&named), "{named:?} instead of {holder:?}");
+        assert_eq!(existing(&*store, &holder.key).await.next, None);
+    }
+    assert_eq!(one(&*store, waiter.release()).await, Outcome::Lost);
+    assert_eq!(
+        one(&*store, holder.release()).await,
+        Outcome::released(true, false)
+    );
+    assert_eq!(existing(&*store, &holder.key).await.reentrant_count, 0);
+    false
+}
 
 /// The content of an answer that makes its lease the successor.
 #[track_caller]
@@ -95,6 +117,9 @@ async fn queued_behind_the_dead(store: &dyn Store, name: &str) -> (Asker, Asker)
 /// Acquire with `queue` of a row that another lease holds: the row names the request as next. Of its ttl, a release
 /// passes on no more than [`NEXT_TTL`].
 pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     let waited = Duration::from_mins(7);
     for ttl in [Duration::from_secs(2), NEXT_TTL, LONG] {
@@ -113,7 +138,7 @@ pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
         let (named, next_ttl) = queued_behind(one(&*other, ask).await);
         assert!(holder.is(&named), "{named:?} instead of {holder:?}");
         assert_eq!(named.fence_token, before.fence_token);
-        assert_about(named.remaining, LONG);
+        assert_told(&*other, &named, LONG);
         assert_eq!(next_ttl, ttl.min(NEXT_TTL));
 
         let after = existing(&*store, &holder.key).await;
@@ -155,6 +180,9 @@ pub async fn busy_acquire_without_queue_is_no_successor(fixture: &impl Fixture) 
 /// The successor asks again, with `queue` and without: its time in the queue and the end of its place are never for the
 /// worse.
 pub async fn successor_that_asks_again_keeps_its_place(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (holder, next) = queued(&*store, "again").await;
     let mut before = existing(&*store, &holder.key).await;
@@ -182,6 +210,9 @@ pub async fn successor_that_asks_again_keeps_its_place(fixture: &impl Fixture) {
 
 /// A lease that has waited less, as long, or less than [`QUEUE_AHEAD`] longer: busy, and the successor stays.
 pub async fn successor_stays_before_who_came_at_about_the_same_time(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (holder, next) = (Asker::new("fair"), Asker::new("fair"));
     granted(&*store, holder.acquire(LONG)).await;
@@ -197,6 +228,9 @@ pub async fn successor_stays_before_who_came_at_about_the_same_time(fixture: &im
 
 /// A lease that has waited [`QUEUE_AHEAD`] longer takes the successor's place, who is told that it is busy.
 pub async fn successor_that_came_later_is_replaced(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (holder, late) = queued(&*store, "fair").await;
     let early = Asker::new("fair");
@@ -213,6 +247,9 @@ pub async fn successor_that_came_later_is_replaced(fixture: &impl Fixture) {
 
 /// A successor whose time is over: its own ask is a busy one, and anybody may take its place.
 pub async fn lapsed_successor_is_replaced_by_anybody(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (holder, late) = lapsed(&*store, "lapsed").await;
     busy_behind(changes_nothing(&*store, late.acquire(LONG)).await);
@@ -230,6 +267,9 @@ pub async fn lapsed_successor_is_replaced_by_anybody(fixture: &impl Fixture) {
 /// Release by the successor, live or lapsed: withdrawn, and the holder's part of the row stays. A second one is lost,
 /// and the holder's own release frees.
 pub async fn successor_withdraws(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     for (holder, next) in [
         queued(&*store, "live").await,
@@ -260,6 +300,9 @@ pub async fn successor_withdraws(fixture: &impl Fixture) {
 
 /// Extends and revokes change the holder's part of the row and leave the successor alone.
 pub async fn extend_and_revoke_leave_the_successor(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (holder, next) = queued(&*store, "kept").await;
     let before = existing(&*store, &holder.key).await;
@@ -285,6 +328,9 @@ pub async fn extend_and_revoke_leave_the_successor(fixture: &impl Fixture) {
 
 /// An expired row is anybody's, and who takes it has no successor.
 pub async fn takeover_clears_the_successor(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     for by_successor in [false, true] {
         let (holder, next) = queued_behind_the_dead(&*store, "dead").await;
@@ -300,6 +346,9 @@ pub async fn takeover_clears_the_successor(fixture: &impl Fixture) {
 
 /// Force-release frees the key for anybody: nobody is next.
 pub async fn force_release_clears_the_successor(fixture: &impl Fixture) {
+    if !queues(fixture).await {
+        return;
+    }
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (holder, next) = queued(&*store, "forced").await;
     assert!(force_release(&*other, &holder.key).await);

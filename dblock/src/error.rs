@@ -262,7 +262,7 @@ fn held_by(holder: Option<&Holder>) -> String {
     let Some(Holder { name, remaining, .. }) = holder else {
         return String::new();
     };
-    match rounded(*remaining) {
+    match remaining.map_or(Duration::ZERO, rounded) {
         Duration::ZERO => format!(", held by {name}"),
         remaining => format!(", held by {name}: its lease runs {remaining:?} more and may be renewed"),
     }
@@ -319,7 +319,7 @@ mod tests {
             owner: Uuid::nil(),
             name: "host/7".into(),
             fence_token: 1,
-            remaining,
+            remaining: Some(remaining),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A store does what it says it can do, and refuses the rest as unsupported, which touches nothing else.
 
 use dblock::store::StoreErrorKind;
-use dblock::{InspectFilter, LockError, LockManager};
+use dblock::{InspectFilter, LockError, LockManager, LockOptions};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -120,6 +120,30 @@ pub async fn runs_once_or_says_that_it_cannot(fixture: &impl Fixture) {
         .await
         .expect("inspect reads rows");
     assert_eq!(rows, [], "nobody holds a lock");
+}
+
+/// A ttl below the store's shortest is refused before anything is sent; the shortest is taken.
+pub async fn a_ttl_below_the_shortest_is_refused(fixture: &impl Fixture) {
+    let site = Site::new(fixture).await;
+    let locks = site.manager().await;
+    let shortest = fixture.store().await.capabilities().shortest_ttl;
+    let shortest = shortest.max(LockOptions::MIN_TTL);
+    let below = LockOptions::new().ttl(shortest.mul_f64(0.999));
+    let refused = [
+        locks.acquire("key", below.clone()).await.map(drop),
+        locks.try_acquire("key", below.clone()).await.map(drop),
+        locks.acquire_all(["key"], below.clone()).await.map(drop),
+        locks.with("key", below, async {}).await,
+    ];
+    for refused in refused {
+        assert!(matches!(refused, Err(LockError::Invalid { .. })), "{refused:?}");
+    }
+    assert_eq!(locks.get("key").await.unwrap(), None, "nothing was sent");
+    let guard = locks
+        .acquire("key", LockOptions::new().ttl(shortest))
+        .await
+        .unwrap();
+    guard.release().await.unwrap();
 }
 
 /// A store with `callers_runtime` refuses to be built where there is no runtime; any other goes on when the

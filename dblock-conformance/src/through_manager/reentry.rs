@@ -297,12 +297,14 @@ pub async fn an_expired_lease_is_not_reentered_even_if_nobody_took_it(fixture: &
                 "{lost:?}"
             );
         }
-        let row = site.the_row("key").await;
-        assert_eq!(
-            (row.lease_id, row.expire_at),
-            (granted.lease_id, granted.expire_at),
-            "not revived"
-        );
+        if site.has_clock() {
+            let row = site.the_row("key").await;
+            assert_eq!(
+                (row.lease_id, row.expire_at),
+                (granted.lease_id, granted.expire_at),
+                "not revived"
+            );
+        }
     });
     outer.await.unwrap();
 }
@@ -317,7 +319,9 @@ pub async fn reentry_extends_the_lease(fixture: &impl Fixture) {
             .await;
         let inside = locks.with("key", long(), async { site.the_row("key").await });
         let inside = inside.await.unwrap();
-        assert!(inside.expire_at >= granted.expire_at + 100_000);
+        if site.has_clock() {
+            assert!(inside.expire_at >= granted.expire_at + 100_000);
+        }
         assert_eq!(inside.fence_token, granted.fence_token);
     });
     outer.await.unwrap();

@@ -13,7 +13,7 @@ use crate::context::{self, Asker, TIMEOUT, key};
 /// Too long to run out during a check.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
-/// The shortest ttl.
+/// The shortest ttl of most stores.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
 
 /// A lease that is renewed: a renewal is due after a third of it, and may be late by five seconds on a machine that
@@ -28,9 +28,9 @@ pub(super) fn long() -> LockOptions {
     LockOptions::new().ttl(LONG)
 }
 
-/// The shortest lease. No waiting.
+/// A short lease. No waiting.
 pub(super) fn short() -> LockOptions {
-    LockOptions::new().ttl(SHORT)
+    LockOptions::new().ttl(SHORT * 2)
 }
 
 /// A lease and a wait that do not run out during a check.
@@ -61,6 +61,11 @@ impl<'f, F: Fixture> Site<'f, F> {
     #[cfg(feature = "fence")]
     pub(super) fn look(&self) -> &dyn Store {
         &*self.look
+    }
+
+    /// Whether the rows tell exact times.
+    pub(super) fn has_clock(&self) -> bool {
+        self.look.capabilities().clock
     }
 
     /// Whether the store can check a fence token in a transaction of the user's.

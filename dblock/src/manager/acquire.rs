@@ -31,7 +31,7 @@ impl LockManager {
         options: &LockOptions,
         begin: Option<Begin>,
     ) -> Result<Hold, LockError> {
-        options.check()?;
+        self.check(options)?;
         let key = self.key(key)?;
         let span = self.span(&key, options);
         let result = self.enter(key, options, begin).instrument(span.clone()).await;
@@ -40,6 +40,19 @@ impl LockManager {
         }
         record(&span, result.as_ref().map(Hold::lease));
         result
+    }
+
+    /// Refuses options that no lock can have, or none in this store.
+    pub(crate) fn check(&self, options: &LockOptions) -> Result<(), LockError> {
+        options.check()?;
+        let (ttl, can) = (options.ttl, &self.shared.capabilities);
+        if ttl < can.shortest_ttl {
+            return Err(LockError::invalid(format!(
+                "ttl is {ttl:?}; the shortest lease of {} is {:?}",
+                can.name, can.shortest_ttl
+            )));
+        }
+        Ok(())
     }
 
     /// The span of an acquire.
@@ -62,7 +75,7 @@ impl LockManager {
 
     /// As [`hold`](Self::hold), for several keys: all of them or none. They are sorted, and so are the holds.
     pub(crate) async fn hold_all(&self, keys: &[Key], options: &LockOptions) -> Result<Vec<Hold>, LockError> {
-        options.check()?;
+        self.check(options)?;
         if options.hold_min.is_some() {
             return Err(LockError::invalid(
                 "hold_min is refused with several keys: a key that is given back because another one is busy would \

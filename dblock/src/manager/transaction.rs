@@ -165,7 +165,7 @@ impl LockManager {
         options: &LockOptions,
         tx: &mut dyn FenceConnection,
     ) -> Result<Option<Hold>, LockError> {
-        options.check()?;
+        self.check(options)?;
         let key = self.key(key)?;
         let engine = &self.shared.engine;
         let caller = Caller::new(self, options);

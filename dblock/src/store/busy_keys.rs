@@ -85,7 +85,7 @@ mod tests {
             owner: Uuid::nil(),
             name: String::new(),
             fence_token: 1,
-            remaining: Duration::ZERO,
+            remaining: Some(Duration::ZERO),
         })
     }
 

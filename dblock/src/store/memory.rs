@@ -234,7 +234,7 @@ mod tests {
 
         tokio::time::advance(Duration::from_millis(29_999)).await;
         let busy = one(&store.clone(), request(Uuid::now_v7(), acquire(ttl))).await;
-        assert!(matches!(busy, Outcome::Busy(holder) if holder.remaining == Duration::from_millis(1)));
+        assert!(matches!(busy, Outcome::Busy(holder) if holder.remaining == Some(Duration::from_millis(1))));
 
         tokio::time::advance(Duration::from_millis(1)).await;
         let taken = one(&store, request(Uuid::now_v7(), acquire(ttl))).await;

@@ -119,7 +119,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | anything else | nothing: `Lost` |
     ///
     /// To become held means: `lock_owner`, `lease_id`, `holder` from the request, `reentrant_count = 1`,
-    /// `fence_token = max(fence_ceiling + 1, now)`, `fence_ceiling = fence_token + spare_tokens`,
+    /// `fence_token = max(fence_ceiling + 1, now)` (without a clock: anything above `fence_ceiling`), `fence_ceiling = fence_token + spare_tokens`,
     /// `acquired_at = now`, `expire_at = now + ttl`, `revoked = false`; `wanted_until` stays (0 for a new row),
     /// and the successor is cleared. A release that passes the row on does the same with `next_lease`,
     /// `next_owner`, `next_holder`, `next_spare` and `next_ttl`. A key whose tokens are used up (`fence_ceiling`
@@ -161,7 +161,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Dropping the future ends it.
     ///
     /// [`WakeUp::Listening`] is reported first. From then on every such release is reported, or the future
-    /// ends.
+    /// ends. A store may report more: releases that nobody waits for, and leases that expire.
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         let _ = tell;
         Box::pin(async {
@@ -236,10 +236,26 @@ pub struct Capabilities {
     /// The rows of keys that nobody uses stay until [`Store::purge`] deletes them. Without it the store drops them by
     /// itself, no earlier than a purge may, and [`Store::purge`] does nothing.
     pub purge: bool,
+    /// The shortest lease that the store can keep. A manager refuses a shorter ttl before anything is sent. Zero, the
+    /// default, where every ttl will do. A store that counts in steps rounds a lease up.
+    pub shortest_ttl: Duration,
+    /// The store has a clock that it tells of: [`Holder::remaining`] and the times of a [`LockRow`] are exact. Without it
+    /// `remaining` is `None`, and fence tokens have nothing to do with a clock; they are larger than all before them and
+    /// the tokens that those kept free.
+    pub clock: bool,
+    /// A row outlives its lease. So the store tells a takeover from the grant of a free row, refuses a lease that was
+    /// released or has expired, and confirms a second release. Without it a lease that is over leaves nothing behind:
+    /// `taken_over` is always `None`, [`Store::inspect`] finds held rows only, an extend or release of a lease that is over is
+    /// [`Lost`](Outcome::Lost), and an acquire with it, which the engine never sends, may be a new grant.
+    pub former_leases: bool,
+    /// A held row names a successor, and its release passes it on. Without it `queue` means nothing: the answer is
+    /// [`Busy`](Outcome::Busy), and waiters compete for a key that was released.
+    pub queues: bool,
 }
 
 impl Capabilities {
-    /// Capabilities of a store called `name`: own thread, no fence check, one call at a time, no wake-ups, no purge.
+    /// Capabilities of a store called `name`: own thread, no fence check, one call at a time, no wake-ups, no purge. Any ttl,
+    /// a clock, rows that outlive their leases, and successors.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -249,6 +265,10 @@ impl Capabilities {
             wake_ups: false,
             immediate: false,
             purge: false,
+            shortest_ttl: Duration::ZERO,
+            clock: true,
+            former_leases: true,
+            queues: true,
         }
     }
 }

@@ -17,23 +17,30 @@ pub struct Holder {
     /// Its token.
     pub fence_token: i64,
     /// Time left of its lease unless it is renewed, so the lock may stay busy for longer. Zero when the lease
-    /// has expired.
-    pub remaining: Duration,
+    /// has expired. `None` when the store cannot tell: see [`Capabilities::clock`](crate::store::Capabilities::clock).
+    pub remaining: Option<Duration>,
 }
 
 impl Holder {
     /// For stores: a holder with all its fields.
-    pub fn new(owner: Uuid, name: impl Into<String>, fence_token: i64, remaining: Duration) -> Self {
+    pub fn new(
+        owner: Uuid,
+        name: impl Into<String>,
+        fence_token: i64,
+        remaining: impl Into<Option<Duration>>,
+    ) -> Self {
         Self {
             owner,
             name: name.into(),
             fence_token,
-            remaining,
+            remaining: remaining.into(),
         }
     }
 }
 
-/// A row of the lock table. Times are µs since the Unix epoch on the store's clock.
+/// A row of the lock table. Times are µs since the Unix epoch on the store's clock. A store
+/// [without a clock](crate::store::Capabilities::clock) gives them by the clocks of the processes that wrote and read the
+/// row, and estimates `expire_at`: they are for people then, and show no more than about what is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockRow {
@@ -61,7 +68,7 @@ pub struct LockRow {
     pub revoked: bool,
     /// The lease that the release passes the row on to, if it is still live by then.
     pub next: Option<Successor>,
-    /// The store's clock when the row was read.
+    /// The clock when the row was read.
     pub now: i64,
 }
 

@@ -231,7 +231,7 @@ pub fn holder(row: &LockRow) -> Holder {
         owner: row.owner,
         name: row.holder.clone(),
         fence_token: row.fence_token,
-        remaining: until(row.expire_at, row.now),
+        remaining: Some(until(row.expire_at, row.now)),
     }
 }
 

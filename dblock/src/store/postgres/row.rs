@@ -61,7 +61,7 @@ fn holder(row: &PgRow, remaining: Duration) -> Result<Holder, sqlx::Error> {
         owner: row.try_get(5)?,
         name: row.try_get(6)?,
         fence_token: row.try_get(7)?,
-        remaining,
+        remaining: Some(remaining),
     })
 }
 

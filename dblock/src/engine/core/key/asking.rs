@@ -190,7 +190,6 @@ impl Asking {
             place.behind = place.behind.max(holder.fence_token);
         }
         self.keep_place(Flaw::BusyCounts, env.now);
-        let expiry = holder.remaining + Duration::from_millis(1);
         let pause = if self.woken {
             Duration::ZERO
         } else if env.listening && flawed(Flaw::ListenersDoNotPoll) {
@@ -205,7 +204,8 @@ impl Asking {
             self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
             pause
         };
-        self.ask_after(pause.min(expiry), env.now);
+        let expiry = holder.remaining.map(|left| left + Duration::from_millis(1));
+        self.ask_after(expiry.map_or(pause, |expiry| pause.min(expiry)), env.now);
         self.taken_at = Some(env.now);
         self.answered(LastAnswer::Busy(Some(holder)), env.now);
     }

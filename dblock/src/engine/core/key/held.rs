@@ -242,7 +242,7 @@ impl<C> Held<C> {
             owner: self.current.call.owner,
             name: self.current.call.holder.to_string(),
             fence_token: self.current.fence_token,
-            remaining: self.grant.store_end.since(now),
+            remaining: Some(self.grant.store_end.since(now)),
         }
     }
 

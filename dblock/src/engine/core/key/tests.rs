@@ -193,7 +193,7 @@ fn holder(fence_token: i64) -> Holder {
         owner: Uuid::nil(),
         name: "other".into(),
         fence_token,
-        remaining: 20 * SECOND,
+        remaining: Some(20 * SECOND),
     }
 }
 
