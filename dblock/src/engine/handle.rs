@@ -136,10 +136,10 @@ impl EngineHandle {
         }
     }
 
-    /// Takes a lock. Dropping the future at any point leaves nothing behind: a grant that arrives later is
-    /// released at once.
-    pub(crate) async fn acquire(&self, call: AcquireCall) -> Result<Hold, LockError> {
-        self.ask_alone(call, Event::Acquire).await
+    /// Takes a lock. It is asked for at once, so that the future need not keep the call: it only waits for the answer. Dropping
+    /// it at any point leaves nothing behind: a grant that arrives later is released at once.
+    pub(crate) fn acquire(&self, call: AcquireCall) -> impl Future<Output = Result<Hold, LockError>> {
+        self.ask_alone(call, Event::Acquire)
     }
 
     /// The lease of a key that a transaction keeps although the call that took it has returned. The transaction may have
@@ -151,9 +151,12 @@ impl EngineHandle {
 
     /// Another call in the transaction that keeps this lease. Fails when the lease is over meanwhile.
     #[cfg(feature = "sql")]
-    pub(crate) async fn enter_again(&self, lease_id: Uuid, call: AcquireCall) -> Result<Hold, LockError> {
-        self.ask_alone(call, |waiter| Event::EnterAgain(lease_id, waiter))
-            .await
+    pub(crate) fn enter_again(
+        &self,
+        lease_id: Uuid,
+        call: AcquireCall,
+    ) -> impl Future<Output = Result<Hold, LockError>> {
+        self.ask_alone(call, move |waiter| Event::EnterAgain(lease_id, waiter))
     }
 
     /// Takes several locks. Their requests go together. Returns the holds on the keys before the first one that is
@@ -182,14 +185,16 @@ impl EngineHandle {
         (holds, None)
     }
 
-    async fn ask_alone(
+    fn ask_alone(
         &self,
         call: AcquireCall,
         event: impl FnOnce(Box<Waiter<Ticket>>) -> Event<Ticket>,
-    ) -> Result<Hold, LockError> {
-        let (asked, planned) = self.ask(call, event)?;
-        self.shared.put(planned);
-        asked.answer().await
+    ) -> impl Future<Output = Result<Hold, LockError>> {
+        let asked = self.ask(call, event).map(|(asked, planned)| {
+            self.shared.put(planned);
+            asked
+        });
+        async { asked?.answer().await }
     }
 
     /// Puts a caller into the wait queue of its key. The key still has to be put into the schedule.

@@ -19,8 +19,12 @@ use crate::options::{LockOptions, Wait};
 
 impl LockManager {
     /// Re-enters the lease that the call chain has on the key, or acquires the lock. All of that is one span.
-    pub(crate) async fn hold(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
-        self.hold_and_begin(key, options, None).await
+    pub(crate) fn hold(
+        &self,
+        key: &str,
+        options: &LockOptions,
+    ) -> impl Future<Output = Result<Hold, LockError>> {
+        self.hold_and_begin(key, options, None)
     }
 
     /// As [`hold`](Self::hold). An acquire that the store grants also makes the change of `begin`, as
@@ -34,7 +38,7 @@ impl LockManager {
         self.check(options)?;
         let key = self.key(key)?;
         let span = self.span(&key, options);
-        let result = self.enter(key, options, begin).instrument(span.clone()).await;
+        let result = self.enter(&key, options, begin).instrument(span.clone()).await;
         if let Ok(hold) = &result {
             span.record("fence_token", hold.lease().fence_token());
         }
@@ -62,13 +66,13 @@ impl LockManager {
             "error.type" = Empty, "otel.status_code" = Empty)
     }
 
-    async fn enter(&self, key: Key, options: &LockOptions, begin: Option<Begin>) -> Result<Hold, LockError> {
+    async fn enter(&self, key: &Key, options: &LockOptions, begin: Option<Begin>) -> Result<Hold, LockError> {
         let caller = Caller::new(self, options);
-        if let Some(lease) = caller.held(&key) {
+        if let Some(lease) = caller.held(key) {
             return caller.reenter(lease).await;
         }
-        caller.check_wait(&key)?;
-        let mut call = caller.call(&key, options.wait == Wait::No);
+        caller.check_wait(key)?;
+        let mut call = caller.call(key, options.wait == Wait::No);
         call.begin = begin;
         caller.engine.acquire(call).await
     }
