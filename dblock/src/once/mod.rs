@@ -16,6 +16,7 @@
 //! its lease finds another version once somebody else has begun, and neither records nor overwrites anything. If nobody has,
 //! its record is still right, lease or not.
 
+mod call;
 mod codec;
 mod decide;
 mod options;
@@ -32,7 +33,7 @@ pub use self::options::{OnCrash, RunOptions};
 pub use self::records::{Resolution, RunRecord};
 pub use self::run::{Run, current_run};
 
-pub(crate) use self::run::OnceCall;
+pub(crate) use self::call::OnceCall;
 use crate::error::LockError;
 use crate::manager::LockManager;
 

@@ -1,0 +1,84 @@
+//! One call: from the record that it finds to the record that it leaves.
+
+mod beginning;
+mod ending;
+
+use std::fmt::Display;
+
+use uuid::Uuid;
+
+use self::beginning::Entered;
+use super::codec::Remembered;
+use super::options::RunOptions;
+use super::records::read;
+use super::run::{Run, current_run};
+use crate::body;
+use crate::error::{LockError, RunError};
+use crate::key::Key;
+use crate::manager::LockManager;
+use crate::store::record::Record;
+
+/// A call of `run_once` whose options are valid.
+pub(crate) struct OnceCall<'m> {
+    locks: &'m LockManager,
+    /// Without the namespace.
+    name: String,
+    key: Key,
+    options: RunOptions,
+    fingerprint: Option<Uuid>,
+}
+
+impl<'m> OnceCall<'m> {
+    pub(crate) fn new(locks: &'m LockManager, name: &str, options: RunOptions) -> Result<Self, LockError> {
+        let fingerprint = options.check()?;
+        let key = locks.key(name)?;
+        if current_run().is_some_and(|run| run.is_inside(locks.engine(), &key)) {
+            return Err(LockError::invalid(format!(
+                "the run {key:?} was called inside its own body, where it can neither run nor have a result"
+            )));
+        }
+        Ok(Self {
+            locks,
+            name: name.to_owned(),
+            key,
+            options,
+            fingerprint,
+        })
+    }
+
+    /// Replays, or runs `body`. The inner result is that of the body.
+    pub(crate) async fn run<V, E>(
+        self,
+        body: impl AsyncFnOnce(Run) -> Result<V, E>,
+    ) -> Result<Result<V, E>, LockError>
+    where
+        V: Remembered,
+        E: Display,
+    {
+        match self.enter().await? {
+            Entered::Replay(record) => self.value(&record, false).map(Ok),
+            Entered::Begun(hold, run, in_run) => {
+                let body = run.clone().scope(body(run.clone()));
+                let ended = body::inside(std::slice::from_ref(&hold), body).await;
+                self.end(hold, &run, in_run, ended).await
+            }
+        }
+    }
+
+    /// The result in the record of a run that succeeded.
+    fn value<V: Remembered>(&self, record: &Record, ran: bool) -> Result<V, LockError> {
+        match &record.result {
+            Some(json) => read(&self.key, json, ran),
+            None => Err(self.refused(RunError::NotStored {
+                why: record.error.clone().unwrap_or_default(),
+            })),
+        }
+    }
+
+    fn refused(&self, reason: RunError) -> LockError {
+        LockError::Run {
+            key: self.key.clone(),
+            reason,
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! How a call begins: with a record that has the answer, or with an attempt under the lock, of which the record says so.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
+
+use super::OnceCall;
+use crate::body;
+use crate::chain::Link;
+use crate::engine::{Begin, Hold, InRun};
+use crate::error::{LockError, LostReason, RunError};
+use crate::once::decide::{Decision, decide, decide_inside};
+use crate::once::options::RunOptions;
+use crate::once::run::{Attempt, Run, current_run};
+use crate::store::clock::{micros, until};
+use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordVersion, RecordWrite};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// How often a call looks anew because a record changed under its lock: late writes of former attempts are few.
+const LOOKS: u32 = 5;
+
+/// How a call begins.
+pub(super) enum Entered {
+    Replay(Record),
+    Begun(Hold, Run, InRun),
+}
+
+/// The version to replace, and the attempt.
+type Next = (Option<RecordVersion>, u32);
+
+/// The attempt that began, or the record of the one that succeeded before.
+enum Begun {
+    Here(Run),
+    Before(Record),
+}
+
+impl OnceCall<'_> {
+    /// Reads the record, unless the key is probably new. Takes the lock, unless the record has the answer, and writes that
+    /// the attempt begins.
+    pub(super) async fn enter(&self) -> Result<Entered, LockError> {
+        let decide = |found| decide(found, &self.options, self.fingerprint);
+        let new_keys = self.locks.new_keys();
+        // Inside a chain a lock may be refused where a replay is not.
+        let guessed = new_keys.are_expected() && Link::current().is_none();
+        let found = if guessed {
+            None
+        } else {
+            let found = self.locks.look_at_record(&self.key).await?;
+            new_keys.note(found.is_none());
+            found
+        };
+        let former = found
+            .as_ref()
+            .filter(|record| record.state == RecordState::Failed && !record.is_forgotten())
+            .cloned();
+        let first = match decide(found) {
+            Decision::Replay(record) => return Ok(Entered::Replay(record)),
+            Decision::Refuse(reason) => return Err(self.refused(reason)),
+            // It may have ended by the time that the lock is ours.
+            Decision::Processing(_) => None,
+            // It begins after another look under the lock, at the store's clock too.
+            Decision::Run { .. } if self.options.tick.is_some() => None,
+            Decision::Run { expected, attempt } => Some((expected, attempt)),
+        };
+        // Taking the beginning back would begin the pause after the former failure anew.
+        let pauses = former.is_some() && !self.options.backoff.is_zero();
+        let begin = first
+            .filter(|_| !pauses)
+            .map(|first| self.with_the_lock(first, former));
+        let acquired = self
+            .locks
+            .hold_and_begin(&self.name, &self.options.lock, begin)
+            .await;
+        let mut hold = match acquired {
+            Err(busy) if busy.is_busy() => return self.busy(busy).await,
+            acquired => acquired?,
+        };
+        let Some(in_run) = hold.lease().enter_run() else {
+            self.leave(hold).await;
+            let busy = LockError::Busy {
+                key: self.key.clone(),
+                holder: None,
+                waited: Duration::ZERO,
+            };
+            return self.busy(busy).await;
+        };
+        if let Some((_, attempt)) = first
+            && hold.lease().lost_reason().is_none()
+            && hold.has_begun()
+        {
+            let run = self.attempt(&hold, attempt, self.options.remember);
+            return Ok(Entered::Begun(hold, run, in_run));
+        }
+        if guessed {
+            new_keys.note(false);
+        }
+        match self.begin(&hold, first.filter(|_| !guessed)).await {
+            Ok(Begun::Here(run)) => Ok(Entered::Begun(hold, run, in_run)),
+            Ok(Begun::Before(record)) => {
+                self.leave(hold).await;
+                Ok(Entered::Replay(record))
+            }
+            Err(error) => {
+                self.leave(hold).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Another call is in a run of the key. The record is read before that is answered: the run may have ended meanwhile.
+    async fn busy(&self, busy: LockError) -> Result<Entered, LockError> {
+        let found = self.locks.look_at_record(&self.key).await?;
+        match decide(found, &self.options, self.fingerprint) {
+            Decision::Replay(record) => Ok(Entered::Replay(record)),
+            Decision::Refuse(reason) => Err(self.refused(reason)),
+            Decision::Processing(_) | Decision::Run { .. } => Err(busy),
+        }
+    }
+
+    /// Nothing was done under the lock, so it may go to the next caller at once.
+    async fn leave(&self, hold: Hold) {
+        // A release that is not confirmed is in the log; it does not change the answer.
+        let _ = body::leave(vec![hold], true).await;
+    }
+
+    /// How the store begins the attempt in the transaction that grants the lock, and takes that back for a caller that is
+    /// gone by then. `former` is what failed before.
+    fn with_the_lock(&self, (expected, attempt): Next, former: Option<Record>) -> Begin {
+        let begun = self.entry(attempt, RecordEntry::OF_THE_LEASE);
+        let undo = match former {
+            None => RecordChange::Delete(begun.version()),
+            Some(failed) => RecordChange::Replace(
+                begun.version(),
+                RecordEntry {
+                    state: failed.state,
+                    attempts: failed.attempts,
+                    fence_token: RecordEntry::OF_THE_LEASE,
+                    fingerprint: failed.fingerprint,
+                    result: None,
+                    error: failed.error,
+                    holder: failed.holder,
+                    keep: until(failed.keep_until, failed.now),
+                },
+            ),
+        };
+        Begin {
+            change: Arc::new(beginning(expected, begun)),
+            undo: Arc::new(undo),
+        }
+    }
+
+    /// Writes that the attempt begins, where the acquire has not: the lock was handed over locally or passed on, another
+    /// hold of the chain has it, or the record has changed. `next` is what to write, if that is known already.
+    async fn begin(&self, hold: &Hold, mut next: Option<Next>) -> Result<Begun, LockError> {
+        // A write whose outcome is unknown.
+        let mut sent: Option<Run> = None;
+        for _ in 0..LOOKS {
+            let (expected, attempt) = if let Some(next) = next.take() {
+                next
+            } else {
+                let found = self.locks.read_record(&self.key).await?;
+                let ours = |run: &Run| found.as_ref().map(Record::version) == Some(run.versions().0);
+                if let Some(run) = sent.take_if(|run| ours(run)) {
+                    return Ok(Begun::Here(run));
+                }
+                match decide_inside(found, &self.options, self.fingerprint) {
+                    Decision::Run { expected, attempt } => (expected, attempt),
+                    Decision::Replay(record) => return Ok(Begun::Before(record)),
+                    Decision::Refuse(reason) => return Err(self.refused(reason)),
+                    Decision::Processing(_) => continue,
+                }
+            };
+            let run = self.attempt(hold, attempt, self.keep(hold).await?);
+            let change = beginning(expected, run.0.begun.clone());
+            hold.lease().check()?;
+            match self
+                .locks
+                .write_record(RecordWrite::new(self.key.clone(), change))
+                .await
+            {
+                Ok(true) => return Ok(Begun::Here(run)),
+                Ok(false) => {}
+                Err(error) if error.is_retryable() => sent = Some(run),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(LockError::Store {
+            key: Some(self.key.clone()),
+            waited: Duration::ZERO,
+            source: StoreError::new(
+                StoreErrorKind::Conflict,
+                "the beginning of the run could not be written, because its record kept changing or the store kept failing",
+            ),
+        })
+    }
+
+    /// For how long the outcome is kept: at least until a tick is too old. Fails when it is too old already. It is asked
+    /// after the record was read, so a record that is forgotten by then belongs to a tick that is too old.
+    async fn keep(&self, hold: &Hold) -> Result<Duration, LockError> {
+        let remember = self.options.remember;
+        let Some(tick) = self.options.tick else {
+            return Ok(remember);
+        };
+        let Some(row) = self.locks.get(&self.name).await? else {
+            return Err(hold.lease().lost(LostReason::Gone));
+        };
+        // In whole µs, as the store counts. A time before 1970 is old enough.
+        let tick = tick.duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros);
+        if row.now.saturating_sub(tick) >= micros(remember) {
+            let age = until(row.now, tick);
+            return Err(self.refused(RunError::TickTooOld { age }));
+        }
+        let ahead = until(tick, row.now);
+        Ok(remember.saturating_add(ahead).min(RunOptions::MAX_REMEMBER))
+    }
+
+    fn attempt(&self, hold: &Hold, attempt: u32, keep: Duration) -> Run {
+        let lease = hold.lease();
+        Run(Arc::new(Attempt {
+            begun: self.entry(attempt, lease.fence_token()),
+            lease: lease.clone(),
+            engine: hold.engine().clone(),
+            remember: keep,
+            max_result: self.options.max_result,
+            completing: AtomicBool::new(false),
+            in_doubt: AtomicBool::new(false),
+            around: current_run(),
+        }))
+    }
+
+    /// What the attempt writes as its beginning.
+    fn entry(&self, attempt: u32, fence_token: i64) -> RecordEntry {
+        RecordEntry {
+            state: RecordState::Processing,
+            attempts: attempt,
+            fence_token,
+            fingerprint: self.fingerprint,
+            result: None,
+            error: None,
+            holder: self.locks.holder(self.options.lock.function).to_string(),
+            keep: self.options.remember,
+        }
+    }
+}
+
+fn beginning(expected: Option<RecordVersion>, begun: RecordEntry) -> RecordChange {
+    match expected {
+        None => RecordChange::Insert(begun),
+        Some(version) => RecordChange::Replace(version, begun),
+    }
+}

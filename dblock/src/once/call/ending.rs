@@ -1,0 +1,243 @@
+//! How a call ends: the record says what became of the attempt, and the lock is free.
+
+use std::fmt::Display;
+use std::panic::resume_unwind;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::OnceCall;
+use crate::body::{self, Ended, Loss};
+use crate::engine::{Hold, InRun, Lease};
+use crate::error::{LockError, LostReason, RunError};
+use crate::once::codec::{self, Remembered};
+use crate::once::options::OnCrash;
+use crate::once::run::Run;
+use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordWrite};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// How long an outcome is tried to be written after the store has failed, or the lease has ended. The body is done, so it
+/// is worth some time.
+const PERSISTENCE: Duration = Duration::from_secs(15);
+
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest error text that is kept, in bytes.
+const LONGEST_ERROR: usize = 1_000;
+
+/// What is done about the record when the body is over.
+enum Outcome {
+    Write(RecordEntry),
+    /// The body's transaction has written it, or nobody has. Or it is in doubt, and stays as it is.
+    Look,
+    /// The body was stopped, which is a crash.
+    Leave,
+}
+
+/// The record after an outcome was to be written.
+enum Written {
+    Yes,
+    /// It was another version. The record that is there.
+    No(Option<Record>),
+}
+
+impl OnceCall<'_> {
+    /// Writes how the attempt ended. Panics, stopped bodies and errors in doubt leave the record as it is: they are crashes.
+    pub(super) async fn end<V, E>(
+        &self,
+        hold: Hold,
+        run: &Run,
+        in_run: InRun,
+        ended: Ended<std::thread::Result<Result<V, E>>>,
+    ) -> Result<Result<V, E>, LockError>
+    where
+        V: Remembered,
+        E: Display,
+    {
+        let completing = run.0.completing.load(Ordering::Acquire);
+        let in_doubt = self.options.on_crash == OnCrash::Stop && run.0.in_doubt.load(Ordering::Acquire);
+        let (returned, loss) = match ended {
+            Ended::InTime(Ok(returned)) => (Some(returned), None),
+            Ended::Late(Ok(returned), loss) => (Some(returned), Some(loss)),
+            Ended::Stopped(loss) => (None, Some(loss)),
+            Ended::InTime(Err(panic)) | Ended::Late(Err(panic), _) => {
+                let _ = body::leave(vec![hold], false).await;
+                resume_unwind(panic)
+            }
+        };
+        // Otherwise an outer hold of the same chain, or a child, keeps the lock.
+        let alone = hold.lease().hold_count() <= 1;
+        let outcome = match &returned {
+            Some(Ok(_)) | None if completing => Outcome::Look,
+            Some(Err(_)) if in_doubt => Outcome::Look,
+            Some(Ok(value)) => Outcome::Write(succeeded(run, value)),
+            Some(Err(error)) => Outcome::Write(failed(run, error)),
+            None => Outcome::Leave,
+        };
+        let written = in_time(&run.0.lease, self.record((&hold, alone), run, outcome)).await;
+        drop(in_run);
+        let (_, succeeded) = run.versions();
+        // The row was freed together with the record, by our statement or by the body's transaction.
+        let freed = match &written {
+            Ok(Written::Yes) => alone,
+            Ok(Written::No(Some(record))) => {
+                record.version() == succeeded && hold.lease().is_kept_in_transaction()
+            }
+            _ => false,
+        };
+        if freed && loss.is_none() {
+            hold.committed();
+        } else {
+            // A release that is not confirmed is in the log, and changes nothing about the outcome.
+            let _ = body::leave(vec![hold], false).await;
+        }
+        self.answer(run, completing, written, returned, loss)
+    }
+
+    /// Decides what the call answers. By then the attempt is over and the hold has ended.
+    fn answer<V: Remembered, E>(
+        &self,
+        run: &Run,
+        completing: bool,
+        written: Result<Written, LockError>,
+        returned: Option<Result<V, E>>,
+        loss: Option<Loss>,
+    ) -> Result<Result<V, E>, LockError> {
+        let (begun, succeeded) = run.versions();
+        let over = |loss: Option<Loss>| {
+            let (lease, reason) = loss.unwrap_or_else(|| (run.0.lease.clone(), LostReason::Gone));
+            Err(lease.lost(reason))
+        };
+        let forgotten = !completing && self.options.on_crash == OnCrash::CompleteIn;
+        match (written, returned) {
+            (Ok(Written::Yes), Some(Ok(_))) if forgotten => Err(self.refused(RunError::NotCompleted)),
+            (Ok(Written::Yes), Some(returned)) if loss.is_none() || returned.is_ok() => Ok(returned),
+            (Ok(Written::No(Some(record))), returned) if record.version() == succeeded => match returned {
+                Some(Ok(value)) => Ok(Ok(value)),
+                // The commit's answer was lost, or the body went on after it: the record decides.
+                _ => self.value(&record, true).map(Ok),
+            },
+            (Ok(Written::No(Some(record))), Some(Ok(_))) if record.version() == begun && loss.is_none() => {
+                Err(self.refused(RunError::NotCommitted))
+            }
+            (Err(error), Some(Ok(_))) => Err(self.unrecorded(error)),
+            (Err(error), None) if completing => Err(self.unrecorded(error)),
+            (written, Some(Err(error))) if loss.is_none() => {
+                if let Err(unwritten) = written {
+                    tracing::warn!(key = %self.key, attempt = run.attempt(), error = %unwritten,
+                        "the run failed, and that could not be recorded: it will look like a crash");
+                }
+                Ok(Err(error))
+            }
+            _ => over(loss),
+        }
+    }
+
+    /// Writes the outcome or looks at the record. `alone`: the lock ends with the write.
+    async fn record(
+        &self,
+        (hold, alone): (&Hold, bool),
+        run: &Run,
+        outcome: Outcome,
+    ) -> Result<Written, LockError> {
+        match outcome {
+            Outcome::Write(entry) => self.write((hold, alone), run, entry).await,
+            Outcome::Look => self.look().await,
+            Outcome::Leave => Ok(Written::No(None)),
+        }
+    }
+
+    /// Writes the outcome, and ends the lease with it. It goes on while the store fails, for a bounded time.
+    async fn write(
+        &self,
+        (hold, alone): (&Hold, bool),
+        run: &Run,
+        outcome: RecordEntry,
+    ) -> Result<Written, LockError> {
+        let wanted = outcome.version();
+        let mut write = RecordWrite::new(self.key.clone(), RecordChange::Replace(run.versions().0, outcome));
+        write.release = alone.then(|| hold.lease().id());
+        let mut failing = None;
+        loop {
+            let written = match self.locks.write_record(write.clone()).await {
+                Ok(true) => return Ok(Written::Yes),
+                // A former try may have written it after all.
+                Ok(false) => self.locks.read_record(&self.key).await,
+                Err(error) => Err(error),
+            };
+            match written {
+                Ok(found) if found.as_ref().map(Record::version) == Some(wanted) => return Ok(Written::Yes),
+                Ok(found) => return Ok(Written::No(found)),
+                Err(error) if is_worth_another_try(&error, &mut failing) => sleep(PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Looks at what the body's transaction has left.
+    async fn look(&self) -> Result<Written, LockError> {
+        let mut failing = None;
+        loop {
+            match self.locks.read_record(&self.key).await {
+                Err(error) if is_worth_another_try(&error, &mut failing) => sleep(PAUSE).await,
+                found => return found.map(Written::No),
+            }
+        }
+    }
+
+    /// The outcome is not known to be recorded.
+    fn unrecorded(&self, error: LockError) -> LockError {
+        match error {
+            LockError::Store { source, .. } => self.refused(RunError::Unrecorded { source }),
+            other => self.refused(RunError::Unrecorded {
+                source: StoreError::new(StoreErrorKind::Unreachable, other.to_string()),
+            }),
+        }
+    }
+}
+
+/// The record of an attempt whose body returned `Ok(value)`.
+fn succeeded(run: &Run, value: &impl Remembered) -> RecordEntry {
+    let (result, error) = match codec::within(value.encode(), run.0.max_result) {
+        Ok(json) => (Some(json), None),
+        Err(why) => (None, Some(why)),
+    };
+    run.outcome(RecordState::Succeeded, result, error)
+}
+
+/// The record of an attempt whose body returned `Err(error)`.
+fn failed(run: &Run, error: &impl Display) -> RecordEntry {
+    run.outcome(RecordState::Failed, None, Some(shortened(&error.to_string())))
+}
+
+/// Asks the store about an outcome while the lease lives, which waits for its turn, and for a bounded time after that.
+async fn in_time(
+    lease: &Lease,
+    asked: impl Future<Output = Result<Written, LockError>>,
+) -> Result<Written, LockError> {
+    let given_up = async {
+        lease.ended().await;
+        sleep(PERSISTENCE).await;
+    };
+    tokio::select! {
+        biased;
+        answer = asked => answer,
+        () = given_up => Err(LockError::store(StoreError::new(
+            StoreErrorKind::Unreachable,
+            format!("the lease has ended, and the outcome had no answer from the database within {PERSISTENCE:?} after that"),
+        ))),
+    }
+}
+
+/// `failing` is when the store has failed first.
+fn is_worth_another_try(error: &LockError, failing: &mut Option<Instant>) -> bool {
+    error.is_retryable() && failing.get_or_insert_with(Instant::now).elapsed() < PERSISTENCE
+}
+
+/// An error's text as the table can keep it.
+fn shortened(text: &str) -> String {
+    let text = text.replace('\0', " ");
+    text[..text.floor_char_boundary(LONGEST_ERROR)].to_owned()
+}
