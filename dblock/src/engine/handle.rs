@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::cells::Cell;
@@ -69,12 +70,23 @@ pub(crate) enum Turn {
         allow(dead_code, reason = "only runs have records")
     )]
     Looks,
-    /// Work on a record under its lock. It waits for its turn as long as that takes: the lease is renewed meanwhile.
+    /// Work on a record under its lock.
     #[cfg_attr(
         not(feature = "run_once"),
         allow(dead_code, reason = "only runs have records")
     )]
     Records,
+}
+
+impl Turn {
+    /// How long a task may take, with the wait for its turn, if its work alone may take `limit`. Under a lock it waits as long
+    /// as that takes: the lease is renewed meanwhile.
+    fn limit_with_wait(self, limit: Duration) -> Duration {
+        match self {
+            Self::Admin | Self::Looks => limit,
+            Self::Records => Duration::MAX,
+        }
+    }
 }
 
 /// The arguments of an acquire.
@@ -253,8 +265,7 @@ impl EngineHandle {
         Ok((asked, stepped.planned))
     }
 
-    /// Runs `work` on the engine's runtime when it is its turn. `limit` is that of the work, and of the wait for its turn
-    /// unless a lock is held meanwhile.
+    /// Runs `work` on the engine's runtime when it is its turn. It may take `limit`; what the wait may take, the turn says.
     pub(crate) async fn run<T, W, F>(&self, turn: Turn, limit: Duration, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
@@ -266,18 +277,12 @@ impl EngineHandle {
             turn,
             Box::new(move |store, turns| {
                 Box::pin(async move {
-                    let under_lock = match turn {
-                        Turn::Records => Some(take(&turns).await),
-                        Turn::Admin | Turn::Looks => None,
-                    };
                     let in_turn = async {
-                        let _turns = match under_lock {
-                            Some(taken) => taken,
-                            None => take(&turns).await,
-                        };
-                        work(store).await
+                        let _turns = take(&turns).await;
+                        timeout(limit, work(store)).await
                     };
-                    let result = tokio::time::timeout(limit, in_turn).await.unwrap_or_else(|_| {
+                    let in_time = timeout(turn.limit_with_wait(limit), in_turn).await;
+                    let result = in_time.flatten().unwrap_or_else(|_| {
                         let message = format!("the database has not answered within {limit:?}");
                         Err(StoreError::new(StoreErrorKind::Interrupted, message))
                     });
