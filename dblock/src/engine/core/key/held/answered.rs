@@ -1,0 +1,191 @@
+//! What an answer of the store means for the lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{FIRST_RETRY, Held, LONGEST_RETRY, ROW_FOLLOWS_WITHIN, State, ended_reason};
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::out::{Kind, Note, Out, Reply};
+use crate::engine::core::time::Time;
+use crate::error::LostReason;
+use crate::options;
+use crate::store::{Action, Outcome, StoreError, StoreErrorKind};
+
+/// The consequence of an answer for the key.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    Stands,
+    /// The lease is over. `passed_on`: the row names another process already.
+    Over {
+        passed_on: bool,
+    },
+}
+
+impl<C> Held<C> {
+    /// Takes the answer to a request sent at `sent_at`.
+    pub(crate) fn answered(
+        &mut self,
+        action: &Action,
+        sent_at: Time,
+        answer: Result<Outcome, StoreError>,
+        now: Time,
+        out: &mut Out<C>,
+    ) -> After {
+        let release = matches!(action, Action::Release);
+        self.row_locked = matches!(answer, Ok(Outcome::Skipped));
+        let unsure = matches!(self.state, State::Releasing { unsure: true });
+        match answer {
+            Ok(Outcome::Extended {
+                remaining, revoked, ..
+            }) if !release => {
+                self.extended(sent_at, remaining, revoked, now, out);
+                After::Stands
+            }
+            Ok(Outcome::Released { passed_on, .. }) if release => {
+                if passed_on {
+                    out.notes.push(Note::PassedOn(Arc::clone(&self.current)));
+                }
+                self.released(now, out);
+                After::Over { passed_on }
+            }
+            // An earlier release was carried out, and its answer was lost.
+            Ok(Outcome::Lost) if release && unsure => {
+                self.released(now, out);
+                After::Over { passed_on: false }
+            }
+            Ok(Outcome::Lost) => {
+                if release {
+                    out.notes.push(Note::GoneBeforeRelease(Arc::clone(&self.current)));
+                }
+                self.gone(now, out);
+                After::Over { passed_on: false }
+            }
+            Ok(Outcome::Skipped) => {
+                if matches!(self.state, State::Held { .. }) {
+                    // Somebody has the row locked, perhaps for a fence check. While the lease lasts, memory decides.
+                    let trusting = self.confirmations.take_sent_holds();
+                    out.replies.extend(trusting.map(Reply::Confirmed));
+                }
+                self.try_again(now);
+                After::Stands
+            }
+            Ok(other) => {
+                let message = format!("the store answered {action:?} with {other:?}");
+                self.failed(
+                    action,
+                    StoreError::new(StoreErrorKind::Interrupted, message),
+                    now,
+                    out,
+                );
+                After::Stands
+            }
+            Err(_) if release && flawed(Flaw::UnknownReleaseIsDone) => After::Over { passed_on: false },
+            Err(error) => {
+                self.failed(action, error, now, out);
+                After::Stands
+            }
+        }
+    }
+
+    fn failed(&mut self, action: &Action, error: StoreError, now: Time, out: &mut Out<C>) {
+        if error.is_outcome_unknown() {
+            match &mut self.state {
+                State::Releasing { unsure } if matches!(action, Action::Release) => *unsure = true,
+                _ => self.extend_unsure = self.extend_unsure.max(ttl_of(action)),
+            }
+        }
+        let kind = Kind::of(action);
+        let before = self.failure.replace((kind, error.clone()));
+        out.notes.push(Note::Failed {
+            ownership: Arc::clone(&self.current),
+            kind,
+            error,
+            again: before.is_some_and(|(before, _)| before == kind),
+        });
+        self.try_again(now);
+    }
+
+    fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time, out: &mut Out<C>) {
+        self.row = self.row_sent;
+        self.grant.row_owner = self.row_owner_sent;
+        let counted_from = if flawed(Flaw::DeadlineFromTheAnswer) {
+            now
+        } else {
+            sent_at
+        };
+        self.grant.since = self.grant.since.max(sent_at);
+        self.grant.over_at = self.grant.over_at.max(now + remaining);
+        if counted_from + remaining >= self.grant.store_end {
+            self.grant.store_end = counted_from + remaining;
+            // The clock may also jump at the end of a lease that is not extended any more.
+            self.grant.length = remaining.max(self.ttl);
+        }
+        self.pause = FIRST_RETRY;
+        if matches!(self.state, State::Held { .. }) {
+            self.current.move_deadline(self.grant.deadline(self.ttl), now);
+            if self.row_is_behind() {
+                self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
+            } else {
+                self.follow_at = None;
+            }
+        }
+        if self.failure.take().is_some() {
+            out.notes.push(Note::RenewedAgain(Arc::clone(&self.current)));
+        }
+        if revoked && !self.current.is_revoked() {
+            self.current.mark_revoked();
+            out.changed.push(Arc::clone(&self.current));
+            out.notes
+                .push(Note::Revoked(Arc::clone(&self.current), remaining));
+        }
+        if matches!(self.state, State::Lingering { .. }) && !self.lingers_by_itself() && !revoked {
+            // The body has ended meanwhile: its caller waits for the extension that `hold_min` needs.
+            self.confirmations.wait_for_next();
+            return;
+        }
+        let done = self.confirmations.take_sent();
+        out.replies.extend(done.map(Reply::Confirmed));
+    }
+
+    pub(super) fn released(&mut self, now: Time, out: &mut Out<C>) {
+        // Another call in a transaction that has ended behind its back.
+        self.end(LostReason::Gone, now, out);
+        out.notes.push(Note::Released(Arc::clone(&self.current)));
+        let pending = self.confirmations.take_all();
+        out.replies.extend(pending.map(Reply::Confirmed));
+    }
+
+    /// The row no longer names the lease.
+    fn gone(&mut self, now: Time, out: &mut Out<C>) {
+        let reason = if self.current.is_revoked() {
+            LostReason::Revoked
+        } else {
+            LostReason::Gone
+        };
+        let left = self.is_left() || matches!(self.state, State::Lingering { .. });
+        self.end(reason, now, out);
+        let reason = if left { reason } else { ended_reason(&self.current) };
+        let pending = self.confirmations.take_all();
+        out.replies
+            .extend(pending.map(|ticket| Reply::Lost(ticket, reason)));
+    }
+
+    /// The request was not carried out, or that is unknown: its callers wait for the next one.
+    fn try_again(&mut self, now: Time) {
+        self.confirmations.wait_for_next();
+        self.retry_at = Some(now + self.pause);
+        let longest = options::margin(self.ttl).min(LONGEST_RETRY);
+        self.pause = (self.pause * 2).min(longest);
+        if self.row_is_behind() && matches!(self.state, State::Held { .. }) {
+            self.follow_at = self.retry_at;
+        }
+    }
+}
+
+/// The ttl of an extension; `None` for other requests.
+pub(crate) fn ttl_of(action: &Action) -> Option<Duration> {
+    match action {
+        Action::Extend(extend) => Some(extend.ttl),
+        _ => None,
+    }
+}

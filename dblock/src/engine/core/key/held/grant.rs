@@ -1,0 +1,49 @@
+//! A lease as the store granted it or passed it on.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::time::Time;
+use crate::options;
+
+/// A lease as the store granted it or passed it on to this process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grant {
+    pub(crate) lease_id: Uuid,
+    pub(crate) fence_token: i64,
+    /// Tokens kept free above `fence_token`, for local hand-overs.
+    pub(crate) spare_tokens: u32,
+    /// When the lease ends in the store: at the earliest, counted from when the request was sent, and at the latest
+    /// (`over_at`), counted from its answer.
+    pub(crate) store_end: Time,
+    pub(crate) over_at: Time,
+    /// The length that the lease was given for. The margin is a part of it.
+    pub(crate) length: Duration,
+    /// The owner that the row names. `None` after a pass-on: then the owner in the row is unknown, and less than the
+    /// whole lease may be left.
+    pub(crate) row_owner: Option<Uuid>,
+    /// Since when the owner has it: when the request was sent that made it the owner, or that last extended the
+    /// lease.
+    pub(crate) since: Time,
+    /// Others want the key: another process, or an earlier ask of this one.
+    pub(crate) wanted: bool,
+}
+
+impl Grant {
+    /// The local deadline for an owner that asks for `ttl`: a margin before the end in the store, and a margin before
+    /// the owner's own ttl has passed, because a former owner may have asked for a longer one.
+    pub(crate) fn deadline(&self, ttl: Duration) -> Time {
+        if flawed(Flaw::NoMargin) {
+            return self.store_end;
+        }
+        let in_store = self.store_end.before(options::margin(self.length));
+        in_store.min((self.since + ttl).before(options::margin(ttl)))
+    }
+
+    /// When the confirmed part of the owner's ttl ends.
+    pub(super) fn end(&self, ttl: Duration) -> Time {
+        self.store_end.min(self.since + ttl)
+    }
+}

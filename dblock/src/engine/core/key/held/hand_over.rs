@@ -1,0 +1,83 @@
+//! Local hand-over: the next caller of this process enters with the same lease.
+
+use std::mem;
+use std::sync::Arc;
+
+use super::{Grant, Held, ROW_FOLLOWS_WITHIN, State};
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::key::wait_queue::WaitQueue;
+use crate::engine::core::out::{Note, Out, Reply};
+use crate::engine::core::ownership::Ownership;
+use crate::engine::core::time::Time;
+use crate::key::Key;
+
+impl<C> Held<C> {
+    /// How often the lock was handed over locally.
+    pub(crate) fn hand_overs(&self) -> u32 {
+        u32::try_from(self.current.fence_token - self.grant.fence_token).unwrap_or(u32::MAX)
+    }
+
+    /// Moves the end of local hand-over to `until`, if it is still allowed.
+    pub(crate) fn hand_over_until(&mut self, until: Time) {
+        if let Some(before) = &mut self.hand_over_until {
+            *before = until;
+        }
+    }
+
+    /// The next caller enters without the store, where the rules allow it.
+    pub(crate) fn hand_over(
+        &mut self,
+        queue: &mut WaitQueue<C>,
+        key: &Key,
+        now: Time,
+        out: &mut Out<C>,
+    ) -> bool {
+        let after_loss = flawed(Flaw::HandOverAfterLoss);
+        let until = self.hand_over_until.is_some_and(|until| now < until);
+        let left =
+            matches!(self.state, State::Left) || flawed(Flaw::HandOverWhileReleasing) && self.is_left();
+        if !left
+            || !until
+            || self.current.hold_min_until.is_some()
+            || self.current.is_revoked() && !flawed(Flaw::RevokedIsHandedOver)
+        {
+            return false;
+        }
+        let used_up = self.hand_overs() == self.grant.spare_tokens || self.current.fence_token == i64::MAX;
+        if used_up && !flawed(Flaw::HandOverBeyondSpareTokens) {
+            return false;
+        }
+        let confirmed = self.grant.store_end.since(now);
+        let grant = Grant {
+            since: now,
+            ..self.grant
+        };
+        let next = queue.pop_if(now, |call| {
+            let enough = confirmed >= call.ttl.mul_f64(2.0 / 3.0) && now < grant.deadline(call.ttl);
+            call.renew && (enough || after_loss)
+        });
+        let Some(next) = next else { return false };
+        let token = self.current.fence_token + i64::from(!flawed(Flaw::HandOverKeepsToken));
+        self.grant = grant;
+        let ids = (self.grant.lease_id, token);
+        self.ttl = next.call.ttl;
+        let deadline = grant.deadline(self.ttl);
+        let ownership = Arc::new(Ownership::new(
+            key.clone(),
+            next.call.clone(),
+            ids,
+            (now, now),
+            deadline,
+        ));
+        self.state = State::Held { holds: 1 };
+        let waited = Note::Waited(Arc::clone(&ownership), now.since(next.since));
+        let former = mem::replace(&mut self.current, Arc::clone(&ownership));
+        out.notes.extend([waited, Note::HandedOver(former)]);
+        self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
+        // The former owner need not wait until the row names its successor.
+        let done = self.confirmations.take_waiting();
+        out.replies.extend(done.map(Reply::Confirmed));
+        out.replies.push(Reply::Granted(next, ownership));
+        true
+    }
+}

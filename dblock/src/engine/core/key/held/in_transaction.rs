@@ -1,0 +1,71 @@
+//! A lease that a transaction of the owner's keeps: see [`Held::keep_in_transaction`].
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::{FIRST_RETRY, Held, State};
+use crate::engine::core::out::Out;
+use crate::engine::core::ownership::{Call, Ownership};
+use crate::engine::core::time::Time;
+use crate::error::LostReason;
+use crate::key::Key;
+
+impl<C> Held<C> {
+    /// A transaction of the owner's has freed the row, and keeps it locked until it ends: no ttl runs, and no request
+    /// reaches the row.
+    pub(crate) fn keep_in_transaction(
+        &mut self,
+        ownership: &Arc<Ownership>,
+        now: Time,
+    ) -> Result<(), LostReason> {
+        self.pin(ownership)?;
+        self.in_transaction = true;
+        self.grant.over_at = Time::MAX;
+        self.current.move_deadline(Time::MAX, now);
+        Ok(())
+    }
+
+    /// An owner holds it, and the lease ends with a transaction of that owner's.
+    pub(crate) fn is_kept_in_transaction(&self) -> bool {
+        self.in_transaction && self.is_held()
+    }
+
+    /// The owner's transaction has committed, and with it the release.
+    pub(crate) fn committed(&mut self, now: Time, out: &mut Out<C>) {
+        self.end_in_order(now, out);
+        self.released(now, out);
+    }
+
+    /// Another call in the transaction that keeps the row locked.
+    pub(crate) fn enter_again(
+        &mut self,
+        lease_id: Uuid,
+        call: &Call,
+        key: &Key,
+        now: Time,
+    ) -> Option<Arc<Ownership>> {
+        if !self.in_transaction || !self.is_left() || self.grant.lease_id != lease_id {
+            return None;
+        }
+        let ids = (lease_id, self.current.fence_token);
+        let ownership = Ownership::new(key.clone(), call.clone(), ids, (now, now), Time::MAX);
+        self.current = Arc::new(ownership);
+        self.ttl = call.ttl;
+        self.state = State::Held { holds: 1 };
+        Some(Arc::clone(&self.current))
+    }
+
+    /// The transaction that keeps the row locked may have ended.
+    pub(crate) fn woken(&mut self) {
+        if self.left_in_transaction().is_some() {
+            self.retry_at = None;
+            self.pause = FIRST_RETRY;
+        }
+    }
+
+    /// The lease that a transaction keeps although its owner has left. The transaction may have ended unnoticed.
+    pub(crate) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
+        (self.in_transaction && self.is_left()).then_some((self.grant.lease_id, self.current.fence_token))
+    }
+}
