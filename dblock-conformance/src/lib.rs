@@ -211,6 +211,7 @@ macro_rules! store_conformance {
             record_of_each_key_of_a_batch_is_begun,
             record_changes_with_requests_by_the_rules,
             records_are_listed_by_prefix_and_state,
+            records_are_read_together_as_alone,
             purge_of_records_spares_what_is_processing,
             missing_records_name_the_remedy,
 

@@ -256,6 +256,27 @@ pub async fn record_of_a_success_is_final(fixture: &impl Fixture) {
     );
 }
 
+/// Records that are read together are those that are read alone, in the order of the keys.
+pub async fn records_are_read_together_as_alone(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let Some(records) = store.records() else { return };
+    let [absent, one, other] = ["read:absent", "read:z%'", "read:a"].map(key);
+    for (n, key) in [&one, &other].into_iter().enumerate() {
+        let mut entry = entry(STATES[n], 7, 1);
+        entry.result = Some(n.to_string());
+        assert!(change(records, key, RecordChange::Insert(entry)).await);
+    }
+    let keys = [absent.clone(), one.clone(), other.clone(), absent, one.clone()];
+    let mut alone = Vec::new();
+    for key in &keys {
+        alone.push(timeless(read(records, key).await));
+    }
+    assert_eq!(alone.iter().flatten().count(), 3);
+    let together = insist(|| Box::pin(async { records.read_all(&keys).await.into_iter().collect() })).await;
+    let together: Vec<_> = Vec::into_iter(together).map(timeless).collect();
+    assert_eq!(together, alone);
+}
+
 /// Records are listed by prefix and state, in the order of their keys.
 pub async fn records_are_listed_by_prefix_and_state(fixture: &impl Fixture) {
     let store = fixture.store().await;

@@ -4,6 +4,8 @@ mod acquire;
 mod default;
 mod lead;
 #[cfg(feature = "run_once")]
+mod looks;
+#[cfg(feature = "run_once")]
 mod new_keys;
 mod operators;
 mod several;
@@ -28,6 +30,8 @@ use crate::store::{Capabilities, Store};
 
 pub use self::default::{AlreadyInstalled, install};
 #[cfg(feature = "run_once")]
+use self::looks::Looks;
+#[cfg(feature = "run_once")]
 use self::new_keys::NewKeys;
 
 /// Takes locks in one store. One per process and store, cheap to clone.
@@ -48,6 +52,8 @@ struct Shared {
     health: Arc<HealthBoard>,
     #[cfg(feature = "run_once")]
     new_keys: NewKeys,
+    #[cfg(feature = "run_once")]
+    looks: Looks,
 }
 
 impl LockManager {
@@ -72,6 +78,8 @@ impl LockManager {
                 health,
                 #[cfg(feature = "run_once")]
                 new_keys: NewKeys::default(),
+                #[cfg(feature = "run_once")]
+                looks: Looks::default(),
             }),
         })
     }
@@ -80,6 +88,12 @@ impl LockManager {
     #[cfg(feature = "run_once")]
     pub(crate) fn new_keys(&self) -> &NewKeys {
         &self.shared.new_keys
+    }
+
+    /// The looks at records without their locks.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn looks(&self) -> &Looks {
+        &self.shared.looks
     }
 
     /// Takes the lock on `key` by hand. Prefer the macro, or [`with`](Self::with): there the lock cannot

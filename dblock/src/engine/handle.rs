@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -52,19 +52,16 @@ pub(super) enum Command {
     },
 }
 
-/// A task on the store. It takes its permits before it uses the store.
-pub(super) type AdminTask = dyn FnOnce(Arc<dyn Store>, Turns) -> StoreFuture<'static, ()> + Send;
-
-/// The permits that a task takes, in this order.
-pub(super) type Turns = Vec<Arc<Semaphore>>;
+/// A task on the store. It takes a permit before it uses the store.
+pub(super) type AdminTask = dyn FnOnce(Arc<dyn Store>, Arc<Semaphore>) -> StoreFuture<'static, ()> + Send;
 
 /// How many tasks run at once: most connections are for locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// One at a time.
     Admin,
-    /// A look at records without a lock. No more of them wait for [`Self::Records`] than run at once, so what is done
-    /// under a lock does not queue behind new calls.
+    /// A look at records without a lock. Those of many calls go together, so what is done under a lock does not queue
+    /// behind new calls.
     #[cfg_attr(
         not(feature = "run_once"),
         allow(dead_code, reason = "only runs have records")
@@ -275,10 +272,11 @@ impl EngineHandle {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Run(
             turn,
-            Box::new(move |store, turns| {
+            Box::new(move |store, permits| {
                 Box::pin(async move {
+                    // Nobody closes these semaphores.
                     let in_turn = async {
-                        let _turns = take(&turns).await;
+                        let _permit = permits.acquire().await;
                         timeout(limit, work(store)).await
                     };
                     let in_time = timeout(turn.limit_with_wait(limit), in_turn).await;
@@ -323,15 +321,6 @@ impl fmt::Debug for EngineHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("EngineHandle").field(&self.shared.id).finish()
     }
-}
-
-/// Nobody closes these semaphores.
-async fn take(turns: &Turns) -> Vec<SemaphorePermit<'_>> {
-    let mut taken = Vec::with_capacity(turns.len());
-    for turn in turns {
-        taken.extend(turn.acquire().await);
-    }
-    taken
 }
 
 /// An acquire that waits for its answer. Dropping it gives it up.

@@ -13,10 +13,8 @@ use crate::error::{LockError, RunError};
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::options::LockOptions;
-use crate::store::record::{
-    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite, Records,
-};
-use crate::store::{Store, StoreError, StoreErrorKind};
+use crate::store::record::{Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite};
+use crate::store::{Store, StoreError, record};
 
 /// How long the store may take for one call about a record.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -112,8 +110,8 @@ impl LockManager {
         if let Some(namespace) = self.namespace() {
             filter.prefix = format!("{namespace}:{}", filter.prefix);
         }
-        self.on_records(Turn::Looks, |records| async move {
-            records.get()?.list(&filter).await
+        self.on_records(Turn::Looks, |store| async move {
+            record::kept_by(&*store)?.list(&filter).await
         })
         .await
     }
@@ -209,23 +207,21 @@ impl LockManager {
 
     /// Reads a record without its lock.
     pub(super) async fn look_at_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
-        self.read(Turn::Looks, key).await
+        self.looks().at(self.engine(), key, TIMEOUT).await
     }
 
     /// Reads a record under its lock.
     pub(super) async fn read_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
-        self.read(Turn::Records, key).await
-    }
-
-    async fn read(&self, turn: Turn, key: &Key) -> Result<Option<Record>, LockError> {
         let key = key.clone();
-        self.on_records(turn, |records| async move { records.get()?.read(&key).await })
-            .await
+        self.on_records(Turn::Records, |store| async move {
+            record::kept_by(&*store)?.read(&key).await
+        })
+        .await
     }
 
     pub(super) async fn write_record(&self, write: RecordWrite) -> Result<bool, LockError> {
-        self.on_records(Turn::Records, |records| async move {
-            records.get()?.write(&write).await
+        self.on_records(Turn::Records, |store| async move {
+            record::kept_by(&*store)?.write(&write).await
         })
         .await
     }
@@ -234,26 +230,10 @@ impl LockManager {
     async fn on_records<T, W, F>(&self, turn: Turn, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
-        W: FnOnce(RecordStore) -> F + Send + 'static,
+        W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.engine()
-            .run(turn, TIMEOUT, |store| work(RecordStore(store)))
-            .await
-    }
-}
-
-/// A store that may keep records.
-pub(super) struct RecordStore(Arc<dyn Store>);
-
-impl RecordStore {
-    fn get(&self) -> Result<&dyn Records, StoreError> {
-        self.0.records().ok_or_else(|| {
-            StoreError::new(
-                StoreErrorKind::Unsupported,
-                "this store keeps no records, so it cannot run anything once",
-            )
-        })
+        self.engine().run(turn, TIMEOUT, work).await
     }
 }
 

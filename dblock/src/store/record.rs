@@ -3,11 +3,15 @@
 //! A store that can keep records answers [`Store::records`](super::Store::records). It decides nothing about a run: each
 //! write names the version that its writer has read, and changes nothing when the record is another one by then.
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
 use uuid::Uuid;
 
+#[cfg(feature = "run_once")]
+use super::Store;
 use super::clock::micros;
 use super::{Purged, StoreError, StoreErrorKind, StoreFuture};
 use crate::key::Key;
@@ -296,6 +300,35 @@ pub fn carry_out(
     }))
 }
 
+/// The records of `store`.
+#[cfg(feature = "run_once")]
+pub(crate) fn kept_by(store: &dyn Store) -> Result<&dyn Records, StoreError> {
+    store.records().ok_or_else(|| {
+        StoreError::new(
+            StoreErrorKind::Unsupported,
+            "this store keeps no records, so it cannot run anything once",
+        )
+    })
+}
+
+/// The answers of [`Records::read_all`], from records in any order. A failed query is everybody's answer; a record that
+/// cannot be read is that of its own key only.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn in_order(
+    keys: &[Key],
+    found: Result<Vec<(Key, Result<Record, StoreError>)>, StoreError>,
+) -> Vec<Result<Option<Record>, StoreError>> {
+    match found {
+        Ok(found) => {
+            let found: HashMap<_, _> = found.into_iter().collect();
+            keys.iter()
+                .map(|key| found.get(key).cloned().transpose())
+                .collect()
+        }
+        Err(error) => vec![Err(error); keys.len()],
+    }
+}
+
 /// Which records an operator wants to see. By default all of them, at most 1,000.
 ///
 /// ```
@@ -365,6 +398,18 @@ impl Default for RecordFilter {
 pub trait Records: Send + Sync {
     /// Reads a record. It locks nothing.
     fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>>;
+
+    /// Reads several records. Returns one answer for each key, in the order of the keys. A store that can read them in one
+    /// round trip does; otherwise they are read one after the other.
+    fn read_all<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
+        Box::pin(async move {
+            let mut records = Vec::with_capacity(keys.len());
+            for key in keys {
+                records.push(self.read(key).await);
+            }
+            records
+        })
+    }
 
     /// Writes a record, and ends the lease that the write names, in one transaction. Returns whether it was written. It
     /// is durable before it is answered.

@@ -1,5 +1,6 @@
 //! Many calls at once in one process: whose turn it is.
 
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,7 +16,10 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::{PayError, run};
 
-on_every_store!(an_outcome_does_not_queue_behind_new_calls,);
+on_every_store!(
+    an_outcome_does_not_queue_behind_new_calls,
+    calls_look_at_their_records_together,
+);
 
 /// Around a store: each read of a record takes a permit.
 #[derive(Debug)]
@@ -53,10 +57,14 @@ impl Store for SlowReads {
 
 impl Records for SlowReads {
     fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move { self.read_all(slice::from_ref(key)).await.remove(0) })
+    }
+
+    fn read_all<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
         Box::pin(async move {
             self.permits.acquire().await.unwrap().forget();
             self.reads.fetch_add(1, Ordering::SeqCst);
-            self.inner().read(key).await
+            self.inner().read_all(keys).await
         })
     }
 
@@ -81,15 +89,7 @@ impl Records for SlowReads {
 
 /// A run ends while twenty calls wait for their reads.
 async fn an_outcome_does_not_queue_behind_new_calls(backend: Backend) {
-    let store = Arc::new(SlowReads {
-        inner: backend.store().await,
-        permits: Semaphore::new(1),
-        reads: AtomicU32::new(0),
-        before_write: AtomicU32::new(0),
-    });
-    let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
-        .start()
-        .unwrap();
+    let (store, locks) = slow_reads(&backend, 1).await;
     let others = join_all((0..20).map(|n| {
         let locks = &locks;
         let body = async move |_| Ok::<_, PayError>(n);
@@ -121,5 +121,39 @@ async fn an_outcome_does_not_queue_behind_new_calls(backend: Backend) {
     let (ran, ()) = tokio::join!(first, reads);
     assert_eq!(ran.unwrap(), Once::Ran(7));
     let before = store.before_write.load(Ordering::SeqCst);
-    assert!(before < 10, "{before} reads came before the outcome");
+    assert!(before <= 3, "{before} reads came before the outcome");
+}
+
+/// A hundred calls ask while the store answers nobody.
+async fn calls_look_at_their_records_together(backend: Backend) {
+    let (store, locks) = slow_reads(&backend, 100).await;
+    let keys: Vec<_> = (0..100).map(|n| format!("replay {n}")).collect();
+    for (n, key) in keys.iter().enumerate().skip(1).step_by(2) {
+        let body = async |_| Ok::<_, PayError>(n);
+        locks.run_once(key, run(OnCrash::Stop), body).await.unwrap();
+    }
+    store.permits.forget_permits(usize::MAX);
+    store.reads.store(0, Ordering::SeqCst);
+    let looks = join_all(keys.iter().map(|key| locks.record::<usize>(key)));
+    tokio::pin!(looks);
+    assert!(poll_immediate(&mut looks).await.is_none(), "nobody is answered");
+    store.permits.add_permits(100);
+    for (n, found) in looks.await.into_iter().enumerate() {
+        let result = found.unwrap().and_then(|found| found.result);
+        assert_eq!(result, (n % 2 == 1).then_some(n), "{n}");
+    }
+    // The first reads began while the calls still came in.
+    let reads = store.reads.load(Ordering::SeqCst);
+    assert!(reads < 50, "{reads} reads for 100 looks");
+}
+
+async fn slow_reads(backend: &Backend, permits: usize) -> (Arc<SlowReads>, LockManager) {
+    let store = Arc::new(SlowReads {
+        inner: backend.store().await,
+        permits: Semaphore::new(permits),
+        reads: AtomicU32::new(0),
+        before_write: AtomicU32::new(0),
+    });
+    let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>).start();
+    (store, locks.unwrap())
 }

@@ -43,8 +43,6 @@ pub(super) struct Driver {
     /// Permits for tasks on records. They are short, and share the connections of acquires and releases, which a record
     /// comes before and after. One is left for those, although PostgreSQL listens on one too.
     record_turns: Arc<Semaphore>,
-    /// As many permits, for looks without a lock: they take one of these first.
-    look_turns: Arc<Semaphore>,
     stop: Stop,
 }
 
@@ -54,7 +52,6 @@ impl Driver {
         Self {
             listener: Listener::new(&shared.store),
             record_turns: Arc::new(Semaphore::new(records)),
-            look_turns: Arc::new(Semaphore::new(records)),
             shared,
             inbox,
             inbox_ended: false,
@@ -150,12 +147,11 @@ impl Driver {
     fn handle(&mut self, command: Option<Command>) {
         match command {
             Some(Command::Run(turn, work)) => {
-                let turns = match turn {
-                    Turn::Admin => vec![Arc::clone(&self.turn)],
-                    Turn::Looks => vec![Arc::clone(&self.look_turns), Arc::clone(&self.record_turns)],
-                    Turn::Records => vec![Arc::clone(&self.record_turns)],
+                let permits = match turn {
+                    Turn::Admin => &self.turn,
+                    Turn::Looks | Turn::Records => &self.record_turns,
                 };
-                let task = work(Arc::clone(&self.shared.store), turns);
+                let task = work(Arc::clone(&self.shared.store), Arc::clone(permits));
                 self.admin_tasks.spawn(task);
             }
             Some(Command::Shutdown { grace, done }) => {

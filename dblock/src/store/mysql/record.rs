@@ -12,6 +12,7 @@ use crate::store::clock::micros;
 use crate::store::fence::{Completion, FenceConnection};
 use crate::store::record::{
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
+    in_order,
 };
 use crate::store::sql_row::{self, RECORD_COLUMNS, RECORD_WIDTH};
 use crate::store::{Purged, StoreError, StoreFuture, schema};
@@ -23,6 +24,18 @@ impl Records for MySqlStore {
                 .fetch(self.select(&format!("WHERE record_key = {}", hex(key))))
                 .await?;
             rows.first().map(|row| self.record(row)).transpose()
+        })
+    }
+
+    fn read_all<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
+        Box::pin(async move {
+            let text = self.select(&format!("WHERE record_key IN ({})", sql::key_list(keys.iter())));
+            let keyed = |row: &MySqlRow| {
+                let key = row::key(row).map_err(|error| self.failed(error))?;
+                Ok((key, self.record(row)))
+            };
+            let rows = self.fetch(text).await;
+            in_order(keys, rows.and_then(|rows| rows.iter().map(keyed).collect()))
         })
     }
 

@@ -19,7 +19,7 @@ use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
 use crate::store::fence::{Completion, FenceConnection};
 use crate::store::record::{
-    Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records,
+    Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records, in_order,
 };
 use crate::store::{Purged, StoreError, StoreFuture, schema, sql_row};
 
@@ -28,6 +28,20 @@ impl Records for PostgresStore {
         Box::pin(async move {
             let rows = self.fetch(&self.sql.records.read, |read| read.bind(key.as_str()));
             rows.await?.first().map(|row| self.record(row)).transpose()
+        })
+    }
+
+    fn read_all<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
+        Box::pin(async move {
+            let texts: Vec<&str> = keys.iter().map(Key::as_str).collect();
+            let rows = self
+                .fetch(&self.sql.records.read_all, |read| read.bind(texts))
+                .await;
+            let keyed = |row: &PgRow| {
+                let key = row.try_get(0).and_then(sql_row::key);
+                Ok((key.map_err(|error| self.failed(error))?, self.record(row)))
+            };
+            in_order(keys, rows.and_then(|rows| rows.iter().map(keyed).collect()))
         })
     }
 

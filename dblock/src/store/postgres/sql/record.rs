@@ -17,6 +17,7 @@ use crate::store::sql_row::RECORD_COLUMNS;
 #[derive(Debug)]
 pub(in super::super) struct Statements {
     pub(in super::super) read: Arc<str>,
+    pub(in super::super) read_all: Arc<str>,
     pub(in super::super) insert: Arc<str>,
     pub(in super::super) replace: Arc<str>,
     pub(in super::super) replace_quiet: Arc<str>,
@@ -31,6 +32,8 @@ impl Statements {
         let replace = replace(records, locks);
         Self {
             read: format!("SELECT {RECORD_COLUMNS}, {NOW} FROM {records} WHERE record_key = $1").into(),
+            read_all: format!("SELECT {RECORD_COLUMNS}, {NOW} FROM {records} WHERE record_key = ANY($1)")
+                .into(),
             insert: insert(records).into(),
             replace_quiet: quiet(&replace).into(),
             replace: replace.into(),
