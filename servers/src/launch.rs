@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::process::Signal;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::Command;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::process::{Process, Stop, Target, shown};
 
@@ -23,6 +24,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(15);
 
 /// How often a server that does not answer yet is asked again.
 const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long a server may take to answer a few letters.
+const LETTERS_LIMIT: Duration = Duration::from_secs(1);
 
 /// How often another port is tried after somebody else took the first.
 const PORT_ATTEMPTS: usize = 5;
@@ -52,6 +56,8 @@ pub(crate) enum Probe {
     Client(OnPort),
     /// It takes connections.
     Connects,
+    /// It answers these letters with a text that has this in it.
+    Says(&'static str, &'static str),
 }
 
 /// Why a server does not run.
@@ -148,6 +154,11 @@ impl Probe {
                 let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
                 connected.map(drop).map_err(|error| error.to_string())
             }
+            Self::Says(letters, sign) => match ask_letters(port, letters).await {
+                Ok(said) if said.contains(sign) => Ok(()),
+                Ok(said) => Err(said.trim().to_owned()),
+                Err(error) => Err(error.to_string()),
+            },
             Self::Client(client) => {
                 let mut client = client(port);
                 match client.output().await {
@@ -167,6 +178,19 @@ impl fmt::Debug for Launch {
             .field("log", &self.log)
             .finish_non_exhaustive()
     }
+}
+
+/// What the server on `port` answers to a few letters, as ZooKeeper does. One that is starting may never answer, and one
+/// that is stopped does not.
+pub(crate) async fn ask_letters(port: u16, letters: &str) -> std::io::Result<String> {
+    let answer = async {
+        let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        connection.write_all(letters.as_bytes()).await?;
+        let mut said = String::new();
+        connection.read_to_string(&mut said).await?;
+        Ok(said)
+    };
+    timeout(LETTERS_LIMIT, answer).await?
 }
 
 /// Runs a program that prepares a server's files, to its end.
@@ -189,7 +213,7 @@ pub(crate) async fn prepare(mut command: Command) -> anyhow::Result<()> {
 }
 
 /// A port of the loopback that nobody listens on at this moment.
-fn free_port() -> anyhow::Result<u16> {
+pub(crate) fn free_port() -> anyhow::Result<u16> {
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     std::iter::repeat_with(|| fastrand::u16(PORTS))
         .take(PORTS.len())

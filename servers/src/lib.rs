@@ -15,6 +15,7 @@ pub mod process;
 mod programs;
 mod redis;
 mod server;
+mod zookeeper;
 
 use std::env;
 use std::fs::{self, File};
@@ -26,6 +27,7 @@ use anyhow::Context as _;
 use tempfile::TempDir;
 
 pub use self::server::Server;
+pub use self::zookeeper::Ensemble;
 
 /// The kinds of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub enum Kind {
     MySql,
     /// Redis.
     Redis,
+    /// ZooKeeper.
+    ZooKeeper,
 }
 
 /// The purpose of the servers.
@@ -54,7 +58,8 @@ impl Purpose {
     /// The servers that are started.
     pub fn kinds(self) -> &'static [Kind] {
         match self {
-            Self::Tests | Self::Benches => &[Kind::Postgres, Kind::MySql, Kind::Redis],
+            Self::Tests => &[Kind::Postgres, Kind::MySql, Kind::Redis, Kind::ZooKeeper],
+            Self::Benches => &[Kind::Postgres, Kind::MySql, Kind::Redis],
             Self::Torture => &[],
         }
     }
@@ -82,6 +87,7 @@ impl Kind {
             Self::Postgres => "DBLOCK_TEST_POSTGRES_URL",
             Self::MySql => "DBLOCK_TEST_MYSQL_URL",
             Self::Redis => "DBLOCK_TEST_REDIS_URL",
+            Self::ZooKeeper => "DBLOCK_TEST_ZOOKEEPER_URL",
         }
     }
 
@@ -91,7 +97,13 @@ impl Kind {
             Self::Postgres => "postgresql",
             Self::MySql => "mariadb-server",
             Self::Redis => "redis-server",
+            Self::ZooKeeper => "zookeeper",
         }
+    }
+
+    /// Its programs need a Java, which not every machine can have. So its tests can be left out, but not in CI.
+    fn can_be_left_out(self) -> bool {
+        self == Self::ZooKeeper && env::var_os("CI").is_none()
     }
 }
 
@@ -99,6 +111,7 @@ impl Kind {
 #[derive(Debug)]
 pub struct Servers {
     running: Vec<(Kind, Server)>,
+    left_out: Vec<Kind>,
 }
 
 /// The programs of the servers that are wanted, and whether the other programs are there that tests need.
@@ -114,6 +127,7 @@ struct Programs {
     promtool: bool,
     chromium: bool,
     redis: Option<redis::Programs>,
+    zookeeper: Option<zookeeper::Programs>,
 }
 
 impl Programs {
@@ -133,6 +147,10 @@ impl Programs {
             redis: wanted
                 .contains(&Kind::Redis)
                 .then(redis::Programs::find)
+                .flatten(),
+            zookeeper: wanted
+                .contains(&Kind::ZooKeeper)
+                .then(zookeeper::Programs::find)
                 .flatten(),
         }
     }
@@ -158,10 +176,11 @@ impl Programs {
     /// A server whose programs were found. Its files are in a temporary folder of its own.
     async fn start(&self, kind: Kind, purpose: Purpose, password: &str) -> anyhow::Result<Option<Server>> {
         let top = temporary_folder()?;
-        let server = match (kind, &self.postgres, &self.mysql, &self.redis) {
+        let server = match (kind, &self.postgres, &self.mysql, &self.redis, &self.zookeeper) {
             (Kind::Postgres, Some(programs), ..) => programs.start(top, password, purpose).await?,
-            (Kind::MySql, _, Some(programs), _) => programs.start(top, password, purpose).await?,
-            (Kind::Redis, .., Some(programs)) => programs.start(top, password, purpose).await?,
+            (Kind::MySql, _, Some(programs), ..) => programs.start(top, password, purpose).await?,
+            (Kind::Redis, _, _, Some(programs), _) => programs.start(top, password, purpose).await?,
+            (Kind::ZooKeeper, .., Some(programs)) => programs.start(top, purpose).await?,
             _ => return Ok(None),
         };
         Ok(Some(server))
@@ -174,6 +193,7 @@ impl Programs {
             Kind::Postgres => self.postgres.is_some(),
             Kind::MySql => self.mysql.is_some(),
             Kind::Redis => self.redis.is_some(),
+            Kind::ZooKeeper => self.zookeeper.is_some(),
         };
         wanted
             .iter()
@@ -192,18 +212,24 @@ impl Servers {
     /// # Errors
     /// Something is missing that is not ours to install, or a server does not start.
     pub async fn start(wanted: &[Kind], purpose: Purpose) -> anyhow::Result<Self> {
-        let programs = Programs::find_or_install(wanted, purpose).await?;
+        let (wanted, left_out) = available(wanted).await;
+        let programs = Programs::find_or_install(&wanted, purpose).await?;
         let password = random_password()?;
         let start = async |kind| {
             let server = Box::pin(programs.start(kind, purpose, &password)).await?;
             anyhow::Ok((kind, server))
         };
-        let (postgres, mysql, redis) =
-            tokio::try_join!(start(Kind::Postgres), start(Kind::MySql), start(Kind::Redis))?;
-        let started = [postgres, mysql, redis].into_iter();
+        let (postgres, mysql, redis, zookeeper) = tokio::try_join!(
+            start(Kind::Postgres),
+            start(Kind::MySql),
+            start(Kind::Redis),
+            start(Kind::ZooKeeper)
+        )?;
+        let started = [postgres, mysql, redis, zookeeper].into_iter();
         let running = started.filter_map(|(kind, server)| Some((kind, server?)));
         Ok(Self {
             running: running.collect(),
+            left_out,
         })
     }
 
@@ -220,6 +246,11 @@ impl Servers {
         Self::start(&wanted, purpose).await
     }
 
+    /// The servers that were wanted and that this machine cannot have.
+    pub fn left_out(&self) -> &[Kind] {
+        &self.left_out
+    }
+
     /// The servers that we run, for people.
     pub fn names(&self) -> Vec<&str> {
         self.running.iter().map(|(_, server)| server.name()).collect()
@@ -231,6 +262,25 @@ impl Servers {
             .iter()
             .map(|(kind, server)| (kind.variable(), server.url()))
     }
+}
+
+/// The servers that are there or can be had, and those that are left out. Says why.
+async fn available(wanted: &[Kind]) -> (Vec<Kind>, Vec<Kind>) {
+    let (mut there, mut left_out) = (Vec::new(), Vec::new());
+    for kind in wanted {
+        let installed = if kind.can_be_left_out() {
+            install(*kind).await
+        } else {
+            Ok(())
+        };
+        if let Err(error) = installed {
+            eprintln!("LEFT OUT: all that needs {kind:?}: {error:#}");
+            left_out.push(*kind);
+        } else {
+            there.push(*kind);
+        }
+    }
+    (there, left_out)
 }
 
 /// Installs what is missing of a server's programs, where we may, for somebody who starts it himself.
@@ -316,6 +366,7 @@ mod tests {
                 "postgresql",
                 "mariadb-server",
                 "redis-server",
+                "zookeeper",
                 "pgbouncer",
                 "prometheus",
                 "chromium"

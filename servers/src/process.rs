@@ -91,6 +91,15 @@ impl Process {
         self.stop.signal = signal;
     }
 
+    /// Sends `signal` to the process alone.
+    ///
+    /// # Errors
+    /// Of the system's.
+    pub fn send(&self, signal: Signal) -> anyhow::Result<()> {
+        kill_process(self.pid, signal)
+            .with_context(|| format!("cannot send {signal:?} to process {}", self.pid))
+    }
+
     fn ends_within(&mut self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         while matches!(self.child.try_wait(), Ok(None)) {

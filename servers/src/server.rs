@@ -49,6 +49,29 @@ impl Server {
         })
     }
 
+    /// On a port that its settings name already.
+    pub(crate) async fn start_on(
+        launch: Launch,
+        at_once: Signal,
+        top: TempDir,
+        port: u16,
+        url: String,
+    ) -> anyhow::Result<Self> {
+        let process = launch.run_again(port).await?;
+        Ok(Self {
+            process: Some(process),
+            _top: top,
+            launch,
+            at_once,
+            port,
+            url,
+        })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Product and version.
     pub fn name(&self) -> &str {
         &self.launch.name
@@ -71,6 +94,28 @@ impl Server {
         if let Some(process) = self.process.take() {
             process.kill();
         }
+    }
+
+    /// Stops it in its tracks, as a machine that hangs. It goes on after [`wake`](Self::wake).
+    ///
+    /// # Errors
+    /// Of the system's.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        self.send(Signal::STOP)
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    ///
+    /// # Errors
+    /// Of the system's.
+    pub fn wake(&self) -> anyhow::Result<()> {
+        self.send(Signal::CONT)
+    }
+
+    fn send(&self, signal: Signal) -> anyhow::Result<()> {
+        self.process
+            .as_ref()
+            .map_or(Ok(()), |process| process.send(signal))
     }
 
     /// Tells it to stop without waiting for anybody: immediate mode on PostgreSQL, which leaves recovery to the next

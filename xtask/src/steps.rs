@@ -234,7 +234,12 @@ async fn test(way: Way, extra: &[String]) -> anyhow::Result<On> {
 
 fn on(servers: &Servers) -> On {
     let names = servers.names();
-    (!names.is_empty()).then(|| format!("on {}", names.join(" and ")))
+    let mut words = Vec::new();
+    if !names.is_empty() {
+        words.push(format!("on {}", names.join(" and ")));
+    }
+    words.extend(servers.left_out().iter().map(|kind| format!("WITHOUT {kind:?}")));
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 /// All packages, unless `extra` chooses some.
