@@ -1,7 +1,7 @@
 //! The library's messages tell programmers what to call. Who runs this program is told what to run.
 
 /// The library's words, and this program's. Those that contain others come first.
-const WORDS: [(&str, &str); 14] = [
+const WORDS: [(&str, &str); 15] = [
     (
         "build the manager with `auto_migrate(true)`, call `LockManager::migrate` on one from `LockManagerBuilder::start`, or \
          run",
@@ -40,6 +40,10 @@ const WORDS: [(&str, &str); 14] = [
     ("mariadb, sqlite or memory", "mariadb or sqlite"),
     (
         ": `LockManager::builder(dblock_redis::RedisStore::new(url)?)`",
+        ", which this program does not have; give the URL of another store",
+    ),
+    (
+        ": `LockManager::builder(dblock_zookeeper::ZookeeperStore::new(url)?)`",
         ", which this program does not have; give the URL of another store",
     ),
     ("mariadb://…, sqlite://… or memory:", "mariadb://… or sqlite://…"),

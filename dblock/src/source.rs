@@ -53,6 +53,10 @@ impl StoreSource {
                 "locks in Redis or Valkey are a crate of their own: \
                  `LockManager::builder(dblock_redis::RedisStore::new(url)?)`",
             )),
+            "zookeeper" => Err(LockError::invalid(
+                "locks in ZooKeeper are a crate of their own: \
+                 `LockManager::builder(dblock_zookeeper::ZookeeperStore::new(url)?)`",
+            )),
             other => Err(LockError::invalid(format!(
                 "no lock store for the URL scheme {other:?}; use postgres, mysql, mariadb, sqlite or memory"
             ))),

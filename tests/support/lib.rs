@@ -43,6 +43,14 @@ pub fn redis_url() -> Option<String> {
     server_url("Redis", "DBLOCK_TEST_REDIS_URL")
 }
 
+/// The ZooKeeper server for tests: `DBLOCK_TEST_ZOOKEEPER_URL`.
+///
+/// # Panics
+/// When it is not set although `DBLOCK_TEST_REQUIRE_SERVERS` is 1.
+pub fn zookeeper_url() -> Option<String> {
+    server_url("ZooKeeper", "DBLOCK_TEST_ZOOKEEPER_URL")
+}
+
 /// A missing server fails a test: `DBLOCK_TEST_REQUIRE_SERVERS=1`.
 fn servers_are_required() -> bool {
     std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").is_ok_and(|value| value == "1")

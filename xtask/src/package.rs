@@ -18,12 +18,13 @@ use crate::steps::{STORES, target_folder};
 const OURS: &str = "dblock";
 
 /// In the order in which they depend on each other.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "dblock-macros",
     "dblock",
     "dblock-axum",
     "dblock-conformance",
     "dblock-redis",
+    "dblock-zookeeper",
     "dblock-tokio-postgres",
     "dblock-sea-orm",
     "dblock-diesel-async",

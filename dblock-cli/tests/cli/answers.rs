@@ -184,6 +184,7 @@ async fn a_url_that_is_none_is_told_without_its_password() {
         ("memory:", 64, "sqlite://"),
         ("sqlite::memory:", 64, "sqlite://"),
         ("redis://u:sekret@h/0", 64, "are a crate of their own"),
+        ("zookeeper://u:sekret@h", 64, "are a crate of their own"),
         ("oracle://u:sekret@h/0", 64, "use postgres"),
         ("u:sekret@host", 64, "use postgres"),
         ("postgres://u:sekret@127.0.0.1:1/x", 69, "cannot be reached"),

@@ -292,6 +292,11 @@ async fn a_url_that_names_no_store_is_refused_without_its_password() {
     );
     let error = LockManager::connect("redis://localhost/").await.unwrap_err();
     assert!(error.to_string().contains("dblock_redis::RedisStore"), "{error}");
+    let error = LockManager::connect("zookeeper://localhost/").await.unwrap_err();
+    assert!(
+        error.to_string().contains("dblock_zookeeper::ZookeeperStore"),
+        "{error}"
+    );
 }
 
 /// Beneath the manager: nothing listens there, and no such folder exists.

@@ -1,0 +1,32 @@
+//! The fence check for a transaction of the user's own in the same ZooKeeper.
+
+use dblock::Key;
+use dblock::store::{StoreError, StoreErrorKind};
+
+use crate::rows;
+use crate::session::Ensemble;
+
+/// The node of a lock's row, and its version at a time when the row had the owner's token. From
+/// [`ZookeeperStore::fence`](crate::ZookeeperStore::fence).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fence {
+    /// The whole path of the node.
+    pub path: String,
+    /// Its version. It changes when anybody gets the lock, and also when the lease is renewed.
+    pub version: i32,
+}
+
+/// `None` if the row does not have the token any more.
+pub(crate) async fn fence(ensemble: &Ensemble, key: &str, token: i64) -> Result<Option<Fence>, StoreError> {
+    let key =
+        Key::new(None, key).map_err(|error| StoreError::new(StoreErrorKind::Other, error.to_string()))?;
+    let client = ensemble.client().await?;
+    let found = rows::read(ensemble, &client, &[&key]).await;
+    let found = found.inspect_err(|error| ensemble.check(&client, error))?;
+    let found = found.into_iter().next().transpose()?;
+    let holds = |found: &rows::Found| found.row.is_held() && found.row.fence_token == token;
+    let version = found.filter(holds).and_then(|found| found.version);
+    let path = ensemble.place.row(&key);
+    Ok(version.map(|version| Fence { path, version }))
+}

@@ -1,0 +1,158 @@
+//! Locks of [`dblock`] in Apache ZooKeeper.
+#![doc = concat!("\n", include_str!("../README.md"))]
+
+mod apply;
+mod diagnose;
+mod error;
+mod fence;
+mod place;
+mod row;
+mod rows;
+mod session;
+mod table;
+#[cfg(test)]
+mod tests;
+mod url;
+mod wake_up;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dblock::store::{Capabilities, Outcome, Purged, Request, Store, StoreError, StoreFuture, WakeUp};
+use dblock::{Finding, InspectFilter, Key, LockRow, StoreSource};
+use uuid::Uuid;
+
+pub use self::fence::Fence;
+use self::session::Ensemble;
+
+/// Locks in ZooKeeper. Made from a URL, it opens nothing until it is used. A clone shares the session.
+///
+/// A manager takes it as its store:
+///
+/// ```no_run
+/// use dblock::{LockManager, LockOptions};
+/// use dblock_zookeeper::ZookeeperStore;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = ZookeeperStore::new("zookeeper://one:2181,two:2181,three:2181")?;
+/// let locks = LockManager::builder(store).build().await?;
+/// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct ZookeeperStore {
+    ensemble: Arc<Ensemble>,
+}
+
+impl ZookeeperStore {
+    /// A store in the ensemble of a URL: `zookeeper://one:2181,two:2181,three:2181`, with all of its servers. Everything is
+    /// kept below the node `/dblock`, or below that of `zookeeper://…/node`. With `zookeeper://user:password@…` the session
+    /// has that user (ZooKeeper's scheme `digest`), and the nodes are for this user alone.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Unsupported`](dblock::store::StoreErrorKind::Unsupported) for a URL that cannot be read. The message
+    /// does not repeat the URL.
+    pub fn new(url: &str) -> Result<Self, StoreError> {
+        let ensemble = Arc::new(Ensemble::new(url::read(url)?));
+        Ok(Self { ensemble })
+    }
+
+    /// For a transaction of yours in the same ZooKeeper: the node of a lock's row and the version to check there. `None` if
+    /// the row does not have the token any more: then somebody else has got the lock, or it is free. `key` and `token` are
+    /// those of the guard, after [`pin`](dblock::LockGuard::pin); the section "Checking the token in a transaction of yours"
+    /// above has an example.
+    ///
+    /// # Errors
+    /// ZooKeeper cannot be asked, or the key is no key.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed, so the future can be dropped at any time.
+    pub async fn fence(&self, key: &str, token: i64) -> Result<Option<Fence>, StoreError> {
+        fence::fence(&self.ensemble, key, token).await
+    }
+}
+
+impl From<ZookeeperStore> for StoreSource {
+    fn from(store: ZookeeperStore) -> Self {
+        Self::from(Arc::new(store) as Arc<dyn Store>)
+    }
+}
+
+impl Store for ZookeeperStore {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::new("zookeeper");
+        capabilities.concurrency = 3;
+        capabilities.wake_ups = true;
+        capabilities.purge = true;
+        capabilities
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        Box::pin(async move {
+            if requests.is_empty() {
+                return Vec::new();
+            }
+            let failed = |error: StoreError| requests.iter().map(|_| Err(error.clone())).collect();
+            apply::apply(&self.ensemble, requests)
+                .await
+                .unwrap_or_else(failed)
+        })
+    }
+
+    /// There are no tables. Our nodes are made with each session.
+    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(async { self.ensemble.client().await.map(drop) })
+    }
+
+    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        self.check_schema()
+    }
+
+    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
+        Box::pin(table::inspect(&self.ensemble, filter))
+    }
+
+    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(rows::operate(&self.ensemble, key, |row| {
+            row.revoked = true;
+            None
+        }))
+    }
+
+    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(rows::operate(&self.ensemble, key, |row| {
+            row.reentrant_count = 0;
+            row.lease_id = Uuid::now_v7();
+            row.next = None;
+            wake_up::released(row)
+        }))
+    }
+
+    fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
+        Box::pin(async move {
+            match wake_up::listen(&self.ensemble, tell).await {
+                Err(error) => error,
+                Ok(never) => match never {},
+            }
+        })
+    }
+
+    fn purge<'a>(
+        &'a self,
+        idle: Duration,
+        after: Option<&'a Key>,
+        limit: u32,
+    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
+        Box::pin(table::purge(&self.ensemble, idle, after, limit))
+    }
+
+    fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {
+        Box::pin(diagnose::diagnose(&self.ensemble))
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { self.ensemble.close() })
+    }
+}

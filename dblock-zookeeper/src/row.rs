@@ -1,0 +1,109 @@
+//! How a row is written: as JSON, so that people can read it with ZooKeeper's own tools.
+
+use dblock::store::{StoreError, StoreErrorKind, Successor};
+use dblock::{Key, LockRow};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// What this version writes, and all that it reads.
+const FORMAT: u32 = 1;
+
+/// The columns of a row, without its key and the clock. Times are in µs since the Unix epoch.
+#[derive(Serialize, Deserialize)]
+struct Columns {
+    format: u32,
+    holder: String,
+    reentrant_count: u32,
+    expire_at: i64,
+    fence_token: i64,
+    fence_ceiling: i64,
+    wanted_until: i64,
+    acquired_at: i64,
+    revoked: bool,
+    lease: Uuid,
+    owner: Uuid,
+    next: Option<Next>,
+}
+
+/// The successor.
+#[derive(Serialize, Deserialize)]
+struct Next {
+    holder: String,
+    since: i64,
+    until: i64,
+    ttl: i64,
+    spare_tokens: u32,
+    lease: Uuid,
+    owner: Uuid,
+}
+
+/// The row of `key`, by the clock `now`.
+pub(crate) fn read(data: &[u8], key: &Key, now: i64) -> Result<LockRow, StoreError> {
+    let columns: Columns = serde_json::from_slice(data).map_err(|error| no_row(key).with_source(error))?;
+    if columns.format != FORMAT {
+        return Err(no_row(key));
+    }
+    let mut row = LockRow::new(key.clone(), now);
+    row.owner = columns.owner;
+    row.reentrant_count = columns.reentrant_count;
+    row.expire_at = columns.expire_at;
+    row.lease_id = columns.lease;
+    row.fence_token = columns.fence_token;
+    row.fence_ceiling = columns.fence_ceiling;
+    row.wanted_until = columns.wanted_until;
+    row.acquired_at = columns.acquired_at;
+    row.holder = columns.holder;
+    row.revoked = columns.revoked;
+    row.next = columns.next.map(|next| {
+        let (ttl, spare) = (next.ttl, next.spare_tokens);
+        Successor::new(
+            next.lease,
+            next.owner,
+            next.holder,
+            ttl,
+            spare,
+            next.since,
+            next.until,
+        )
+    });
+    Ok(row)
+}
+
+/// The content of the row's node.
+pub(crate) fn written(row: &LockRow) -> Result<Vec<u8>, StoreError> {
+    let columns = Columns {
+        format: FORMAT,
+        holder: row.holder.clone(),
+        reentrant_count: row.reentrant_count,
+        expire_at: row.expire_at,
+        fence_token: row.fence_token,
+        fence_ceiling: row.fence_ceiling,
+        wanted_until: row.wanted_until,
+        acquired_at: row.acquired_at,
+        revoked: row.revoked,
+        lease: row.lease_id,
+        owner: row.owner,
+        next: row.next.as_ref().map(|next| Next {
+            holder: next.holder.clone(),
+            since: next.since,
+            until: next.until,
+            ttl: next.ttl,
+            spare_tokens: next.spare_tokens,
+            lease: next.lease_id,
+            owner: next.owner,
+        }),
+    };
+    serde_json::to_vec(&columns).map_err(|error| {
+        let message = format!("the row of {:?} cannot be written as JSON", row.key);
+        StoreError::new(StoreErrorKind::Other, message).with_source(error)
+    })
+}
+
+/// Something is there that this version has not written.
+fn no_row(key: &Key) -> StoreError {
+    let message = format!(
+        "what ZooKeeper keeps in the place of the lock {key:?} is no lock of this version: upgrade dblock-zookeeper if a \
+         later one has written it; else name another node in the URL, or delete it by hand"
+    );
+    StoreError::new(StoreErrorKind::Schema, message)
+}

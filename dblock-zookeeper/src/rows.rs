@@ -1,0 +1,159 @@
+//! Rows with the version of their nodes: reading them, then the clock, and writing one if nobody else has written it since.
+//!
+//! The version is what a lock of the row is in a SQL database: who has read it is either the next to write, or does not
+//! write. The clock is read after the row, as it would be after locking it. If it were read before, a release could pass the
+//! row on with a lease that began before its successor asked for it, and ended before the successor expects that.
+//!
+//! ZooKeeper tells the time of a write only, so a node of ours is written to read the clock. ZooKeeper carries out the
+//! requests of a session in order, and one message has all of these:
+//!
+//! 1. a `sync`, because the server that we are connected to may lag behind;
+//! 2. the reads;
+//! 3. the write of the clock. No server that has lost its majority can carry it out, so it also shows that the `sync` has
+//!    asked the leader of its time.
+
+use dblock::store::{StoreError, StoreErrorKind};
+use dblock::{Key, LockRow};
+use futures_util::future::join_all;
+use zookeeper_client::{Client, CreateMode, Error, MultiWriteError};
+
+use crate::session::Ensemble;
+use crate::{error, row, wake_up};
+
+/// A row and the version of its node; `None` where there is no node.
+pub(crate) struct Found {
+    pub(crate) row: LockRow,
+    pub(crate) version: Option<i32>,
+}
+
+/// Whether a row was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Put {
+    Written,
+    /// Somebody else has written the row since it was read. Nothing was written.
+    Outrun,
+}
+
+/// Reads the rows of `keys`, as they are after this was called. One that cannot be read fails alone.
+pub(crate) async fn read(
+    ensemble: &Ensemble,
+    client: &Client,
+    keys: &[&Key],
+) -> Result<Vec<Result<Found, StoreError>>, StoreError> {
+    // Each request is sent here, and not when its answer is awaited.
+    let clock = ensemble.place.clock();
+    let synced = client.sync(&clock);
+    let rows: Vec<_> = keys
+        .iter()
+        .map(|key| client.get_data(&ensemble.place.row(key)))
+        .collect();
+    let clock = client.set_data(&clock, &[], None);
+    let (synced, rows, clock) = futures_util::join!(synced, join_all(rows), clock);
+    synced.map_err(error::of_look)?;
+    let now = clock.map_err(error::of_look)?.mtime * 1_000;
+    let found = rows.into_iter().zip(keys).map(|(found, key)| {
+        Ok(match found {
+            Ok((data, stat)) => Found {
+                row: row::read(&data, key, now)?,
+                version: Some(stat.version),
+            },
+            Err(Error::NoNode) => Found {
+                row: LockRow::new((*key).clone(), now),
+                version: None,
+            },
+            Err(error) => return Err(error::of_look(error)),
+        })
+    });
+    Ok(found.collect())
+}
+
+/// Writes a row over the one that was read with it, and tells the `message` if there is one.
+pub(crate) async fn put(
+    ensemble: &Ensemble,
+    client: &Client,
+    found: &Found,
+    message: Option<String>,
+) -> Result<Put, StoreError> {
+    let data = row::written(&found.row)?;
+    let path = ensemble.place.row(&found.row.key);
+    let rows = ensemble.options(CreateMode::Persistent);
+    let commit = || {
+        let mut write = client.new_multi_writer();
+        match found.version {
+            None => write.add_create(&path, &data, &rows)?,
+            Some(version) if is_old(version) => {
+                write.add_delete(&path, Some(version))?;
+                write.add_create(&path, &data, &rows)?;
+            }
+            Some(version) => write.add_set_data(&path, &data, Some(version))?,
+        }
+        if let Some(message) = &message {
+            wake_up::tell(&mut write, &ensemble.place, message, &rows)?;
+        }
+        Ok::<_, Error>(write.commit())
+    };
+    let mut written = commit().map_err(error::of_look)?.await;
+    if found.version.is_none() && fails(&written, &Error::NoNode) {
+        // ZooKeeper deletes a folder some time after its last row.
+        let folder = ensemble.place.folder(&found.row.key);
+        let made = client
+            .mkdir(&folder, &ensemble.options(CreateMode::Container))
+            .await;
+        made.map_err(error::of_look)?;
+        written = commit().map_err(error::of_look)?.await;
+    }
+    let outrun = match found.version {
+        None => fails(&written, &Error::NodeExists),
+        Some(_) => fails(&written, &Error::BadVersion) || fails(&written, &Error::NoNode),
+    };
+    if outrun {
+        return Ok(Put::Outrun);
+    }
+    written
+        .map(|_| Put::Written)
+        .map_err(|error| error::of_write(error.into()))
+}
+
+/// The first operation of the transaction, which is the row's, failed so.
+fn fails<T>(written: &Result<T, MultiWriteError>, error: &Error) -> bool {
+    matches!(written, Err(MultiWriteError::OperationFailed { index: 0, source }) if source == error)
+}
+
+/// A version is a number of 32 bits that starts anew from the lowest one, and -1 stands for any version. So a node that
+/// was written very often is replaced by a new one, whose versions begin at 0.
+fn is_old(version: i32) -> bool {
+    const OLD: i32 = if cfg!(test) { 50 } else { 1 << 30 };
+    version >= OLD
+}
+
+/// Reads the row of `key`, and changes it if it is held. Whether it was.
+pub(crate) async fn operate(
+    ensemble: &Ensemble,
+    key: &Key,
+    change: impl Fn(&mut LockRow) -> Option<String>,
+) -> Result<bool, StoreError> {
+    /// The holder of a key writes its row a few times a second, and waiters do.
+    const TRIES: usize = 20;
+    let client = ensemble.client().await?;
+    let operated = async {
+        for _ in 0..TRIES {
+            let found = read(ensemble, &client, &[key])
+                .await?
+                .into_iter()
+                .next()
+                .transpose()?;
+            let Some(mut found) = found.filter(|found| found.row.is_held()) else {
+                return Ok(false);
+            };
+            let message = change(&mut found.row);
+            if put(ensemble, &client, &found, message).await? == Put::Written {
+                return Ok(true);
+            }
+        }
+        let message = format!(
+            "the row of {key:?} was changed by others {TRIES} times while it was about to be changed"
+        );
+        Err(StoreError::new(StoreErrorKind::Conflict, message))
+    };
+    operated.await.inspect_err(|error| ensemble.check(&client, error))
+}

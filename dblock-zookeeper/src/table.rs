@@ -1,0 +1,143 @@
+//! All rows, as operators and the purge see them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dblock::store::clock::micros;
+use dblock::store::{Purged, StoreError};
+use dblock::{InspectFilter, Key, LockRow};
+use futures_util::future::join_all;
+use zookeeper_client::{Client, Error};
+
+use crate::rows::Found;
+use crate::session::Ensemble;
+use crate::{error, place, rows};
+
+/// How many rows are read at once.
+const STEP: usize = 500;
+
+/// [`Store::inspect`](dblock::store::Store::inspect). It lists the names of all rows, unless one key alone is wanted.
+pub(crate) async fn inspect(ensemble: &Ensemble, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
+    let client = ensemble.client().await?;
+    let rows = select(ensemble, &client, filter).await;
+    rows.inspect_err(|error| ensemble.check(&client, error))
+}
+
+async fn select(
+    ensemble: &Ensemble,
+    client: &Client,
+    filter: &InspectFilter,
+) -> Result<Vec<LockRow>, StoreError> {
+    let by_key = !filter.is_urgent_first();
+    let after = filter
+        .begins_after()
+        .map(|position| &position.key)
+        .filter(|_| by_key);
+    let limit = usize::try_from(filter.max_rows()).unwrap_or(usize::MAX);
+    // A look at one key, which comes before the keys that begin with it.
+    if by_key
+        && after.is_none()
+        && limit == 1
+        && let Ok(key) = Key::new(None, filter.key_prefix())
+    {
+        let rows = filter.select(read(ensemble, client, &[&key]).await?);
+        if !rows.is_empty() {
+            return Ok(rows);
+        }
+    }
+    let keys = keys(ensemble, client).await?;
+    let wanted = |key: &&Key| key.as_str().starts_with(filter.key_prefix()) && Some(*key) > after;
+    let keys: Vec<&Key> = keys.iter().filter(wanted).collect();
+    let mut rows = Vec::new();
+    for keys in keys.chunks(STEP) {
+        rows.extend(filter.select(read(ensemble, client, keys).await?));
+        if by_key && rows.len() >= limit {
+            break;
+        }
+    }
+    Ok(filter.select(rows))
+}
+
+/// The rows of those keys that have one.
+async fn read(ensemble: &Ensemble, client: &Client, keys: &[&Key]) -> Result<Vec<LockRow>, StoreError> {
+    let found = rows::read(ensemble, client, keys).await?;
+    let found: Vec<Found> = found.into_iter().collect::<Result<_, _>>()?;
+    Ok(found
+        .into_iter()
+        .filter_map(|found| found.version.map(|_| found.row))
+        .collect())
+}
+
+/// The keys of all rows.
+async fn keys(ensemble: &Ensemble, client: &Client) -> Result<BTreeSet<Key>, StoreError> {
+    let locks = ensemble.place.locks();
+    // A server that lags behind would not know the newest rows.
+    let (synced, folders) = futures_util::join!(client.sync(&locks), children(client, &locks));
+    synced.map_err(error::of_look)?;
+    let folders: Vec<_> = folders?
+        .iter()
+        .map(|folder| format!("{locks}/{folder}"))
+        .collect();
+    let names = join_all(folders.iter().map(|folder| children(client, folder))).await;
+    let mut keys = BTreeSet::new();
+    for names in names {
+        // What is no key of ours cannot be a lock.
+        keys.extend(names?.iter().filter_map(|name| place::key(name)));
+    }
+    Ok(keys)
+}
+
+/// The names below a node; none where the node is gone.
+async fn children(client: &Client, path: &str) -> Result<Vec<String>, StoreError> {
+    match client.list_children(path).await {
+        Err(Error::NoNode) => Ok(Vec::new()),
+        names => names.map_err(error::of_look),
+    }
+}
+
+/// [`Store::purge`](dblock::store::Store::purge). Each step lists the names of all rows.
+pub(crate) async fn purge(
+    ensemble: &Ensemble,
+    idle: Duration,
+    after: Option<&Key>,
+    limit: u32,
+) -> Result<Purged, StoreError> {
+    let client = ensemble.client().await?;
+    let purged = purge_step(ensemble, &client, idle, after, limit).await;
+    purged.inspect_err(|error| ensemble.check(&client, error))
+}
+
+async fn purge_step(
+    ensemble: &Ensemble,
+    client: &Client,
+    idle: Duration,
+    after: Option<&Key>,
+    limit: u32,
+) -> Result<Purged, StoreError> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let keys = keys(ensemble, client).await?;
+    let keys: Vec<&Key> = keys.iter().filter(|key| Some(*key) > after).take(limit).collect();
+    let found = rows::read(ensemble, client, &keys).await?;
+    let deleted = found.into_iter().flatten().filter_map(|found| {
+        let row = &found.row;
+        let last_used = row.expire_at.max(row.wanted_until).max(row.fence_ceiling);
+        let is_idle = last_used <= row.now.saturating_sub(micros(idle));
+        let version = found.version.filter(|_| is_idle)?;
+        Some(client.delete(&ensemble.place.row(&row.key), Some(version)))
+    });
+    let deleted: Vec<_> = deleted.collect();
+    let mut rows = 0;
+    for deleted in join_all(deleted).await {
+        match deleted {
+            Ok(()) => rows += 1,
+            // It was used again, or somebody else has purged it.
+            Err(Error::BadVersion | Error::NoNode) => {}
+            Err(error) => return Err(error::of_write(error)),
+        }
+    }
+    let next = keys
+        .last()
+        .filter(|_| keys.len() == limit)
+        .map(|key| (*key).clone());
+    Ok(Purged::new(rows, next))
+}

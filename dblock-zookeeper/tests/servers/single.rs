@@ -1,0 +1,223 @@
+//! One server: what it refuses, restarts, and a transaction of the user's.
+
+use std::time::Duration;
+
+use dblock::store::{Outcome, Store as _, StoreErrorKind, WakeUp};
+use dblock::{Key, LockError, LockManager, LockOptions, Severity};
+use dblock_servers::{Kind, Purpose, Server};
+use dblock_tests::proxy::{Proxy, Traffic};
+use dblock_zookeeper::ZookeeperStore;
+use tokio::time::timeout;
+use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, MultiWriteError};
+
+use super::{acquire, installed, one, options, queue};
+
+const OPEN: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
+
+/// A server that the test may break.
+async fn fresh() -> Option<Server> {
+    if !installed() {
+        return None;
+    }
+    Some(Server::fresh(Kind::ZooKeeper, Purpose::Tests).await.unwrap())
+}
+
+fn store(server: &Server) -> ZookeeperStore {
+    ZookeeperStore::new(server.url()).unwrap()
+}
+
+/// A client of the test's own.
+async fn client(server: &Server) -> Client {
+    let (_, hosts) = server.url().split_once("://").unwrap();
+    Client::connect(hosts).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_restart_keeps_the_locks() {
+    let Some(mut server) = fresh().await else { return };
+    let locks = LockManager::builder(store(&server)).build().await.unwrap();
+    let guard = locks.acquire("k", options()).await.unwrap();
+    let token = guard.fence_token();
+    server.kill();
+    server.restart().await.unwrap();
+    let other = LockManager::builder(store(&server)).build().await.unwrap();
+    let busy = other.try_acquire("k", LockOptions::new()).await.unwrap();
+    assert!(busy.is_none());
+    assert_eq!(other.get("k").await.unwrap().unwrap().fence_token, token);
+    // The first manager finds the server again by itself.
+    guard.release().await.unwrap();
+    let next = other.acquire("k", options()).await.unwrap();
+    assert!(next.fence_token() > token);
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_unreachable_and_found_again() {
+    let Some(mut server) = fresh().await else { return };
+    let store = store(&server);
+    one(&store, acquire("before")).await.unwrap();
+    server.kill();
+    for _ in 0..2 {
+        let error = one(&store, acquire("k")).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+    }
+    server.restart().await.unwrap();
+    let outcome = one(&store, acquire("k")).await.unwrap();
+    assert!(matches!(outcome, Outcome::Granted { .. }), "{outcome:?}");
+}
+
+/// Beside a release that has read the clock already, the successor would expect more time than it gets.
+#[tokio::test]
+async fn a_place_that_is_not_written_anew_is_told_as_busy() {
+    let Some(server) = fresh().await else { return };
+    let store = store(&server);
+    one(&store, acquire("k")).await.unwrap();
+    let next = queue("k");
+    let queued = one(&store, next.clone()).await.unwrap();
+    assert!(matches!(queued, Outcome::Queued { .. }), "{queued:?}");
+    let again = one(&store, next).await.unwrap();
+    assert!(matches!(again, Outcome::Busy(_)), "{again:?}");
+}
+
+#[tokio::test]
+async fn who_listens_is_told_that_the_server_is_gone() {
+    let Some(mut server) = fresh().await else { return };
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let listening = tokio::spawn({
+        let store = store(&server);
+        async move { store.listen(&|wake_up| drop(tell.send(wake_up))).await }
+    });
+    assert_eq!(told.recv().await, Some(WakeUp::Listening));
+    server.kill();
+    let ended = timeout(Duration::from_secs(10), listening).await;
+    let error = ended.expect("it does not wait for ever").unwrap();
+    assert_eq!(error.kind(), StoreErrorKind::Interrupted, "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_that_broke_or_hung_is_not_used_again() {
+    let Some(server) = fresh().await else { return };
+    let (_, address) = server.url().split_once("://").unwrap();
+    let proxy = Proxy::start(address.parse().unwrap());
+    let store = ZookeeperStore::new(&format!("zookeeper://{}", proxy.address())).unwrap();
+    one(&store, acquire("before")).await.unwrap();
+
+    proxy.set(Traffic::Refused);
+    let broken = one(&store, acquire("a")).await.unwrap_err();
+    assert!(broken.is_retryable(), "{broken}");
+    proxy.set(Traffic::Flows);
+    one(&store, acquire("a")).await.unwrap();
+
+    // What is sent now is never answered, on this connection.
+    proxy.set(Traffic::BlackHole);
+    let hung = timeout(Duration::from_secs(10), one(&store, acquire("b"))).await;
+    let hung = hung.expect("a silent server is noticed").unwrap_err();
+    assert!(hung.is_retryable(), "{hung}");
+    proxy.set(Traffic::Flows);
+    let next = timeout(Duration::from_secs(10), one(&store, acquire("c"))).await;
+    next.expect("on a new connection").unwrap();
+}
+
+#[tokio::test]
+async fn what_is_no_row_is_left_alone_and_fails_its_own_key_only() {
+    let Some(server) = fresh().await else { return };
+    let store = store(&server);
+    one(&store, acquire("bad")).await.unwrap();
+    let client = client(&server).await;
+    let mut folders = client.list_children("/dblock/locks").await.unwrap();
+    let path = format!("/dblock/locks/{}/bad", folders.remove(0));
+    client.set_data(&path, b"not ours", None).await.unwrap();
+
+    let answers = store.apply(&["bad", "good"].map(acquire)).await;
+    let error = answers[0].as_ref().unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
+    assert!(matches!(answers[1], Ok(Outcome::Granted { .. })), "{answers:?}");
+    let key = Key::new(None, "bad").unwrap();
+    let error = store.force_release(&key).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
+    assert_eq!(client.get_data(&path).await.unwrap().0, b"not ours");
+}
+
+#[tokio::test]
+async fn nodes_of_a_user_are_for_that_user_alone() {
+    let Some(server) = fresh().await else { return };
+    let (_, host) = server.url().split_once("://").unwrap();
+    let open = |user: &str| ZookeeperStore::new(&format!("zookeeper://{user}{host}/owned")).unwrap();
+    one(&open("us:hush@"), acquire("k")).await.unwrap();
+    for user in ["us:wrong@", ""] {
+        let stranger = open(user);
+        let built = LockManager::builder(stranger.clone()).build().await;
+        let Err(LockError::Store { source, .. }) = built else {
+            panic!("{built:?}");
+        };
+        assert_eq!(source.kind(), StoreErrorKind::Refused, "{source}");
+        let shown = format!("{source} {source:?} {stranger:?}");
+        assert!(!shown.contains("hush") && !shown.contains("wrong"), "{shown}");
+    }
+    let outcome = one(&open("us:hush@"), acquire("k")).await.unwrap();
+    assert!(matches!(outcome, Outcome::Busy(_)), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn nodes_that_were_deleted_are_made_again() {
+    let Some(server) = fresh().await else { return };
+    let (store, client) = (store(&server), client(&server).await);
+    one(&store, acquire("k")).await.unwrap();
+    client.delete("/dblock/clock", None).await.unwrap();
+    let error = one(&store, acquire("a")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+    one(&store, acquire("a")).await.unwrap();
+}
+
+/// Writes to a node of the user's in a transaction that checks the lock.
+async fn write(client: &Client, fence: &dblock_zookeeper::Fence) -> Result<(), MultiWriteError> {
+    let mut write = client.new_multi_writer();
+    write.add_check_version(&fence.path, fence.version).unwrap();
+    write.add_set_data("/work", b"done", None).unwrap();
+    write.commit().await.map(drop)
+}
+
+#[tokio::test]
+async fn a_transaction_of_the_users_can_check_the_token() {
+    let Some(server) = fresh().await else { return };
+    let (store, client) = (store(&server), client(&server).await);
+    client.create("/work", b"", &OPEN).await.unwrap();
+    let locks = LockManager::builder(store.clone()).build().await.unwrap();
+    assert_eq!(
+        store.fence("k", 1).await.unwrap(),
+        None,
+        "nobody has ever held it"
+    );
+
+    let guard = locks.acquire("k", options()).await.unwrap();
+    let token = guard.fence_token();
+    guard.pin().await.unwrap();
+    let fence = store.fence(guard.key(), token).await.unwrap().unwrap();
+    write(&client, &fence).await.unwrap();
+    assert_eq!(store.fence("k", token - 1).await.unwrap(), None);
+
+    assert!(locks.force_release("k").await.unwrap());
+    write(&client, &fence).await.expect_err("the lock was freed");
+    assert_eq!(store.fence("k", token).await.unwrap(), None, "it is free");
+    let other = LockManager::builder(store.clone()).build().await.unwrap();
+    let next = other.acquire("k", options()).await.unwrap();
+    write(&client, &fence)
+        .await
+        .expect_err("another one has the lock");
+    assert_eq!(store.fence("k", token).await.unwrap(), None);
+    next.release().await.unwrap();
+    drop(guard);
+}
+
+#[tokio::test]
+async fn a_diagnosis_says_that_one_server_is_not_an_ensemble() {
+    let Some(server) = fresh().await else { return };
+    let findings = store(&server).diagnose().await.unwrap();
+    let servers = findings
+        .iter()
+        .find(|finding| finding.check == "servers")
+        .unwrap();
+    assert_eq!(servers.severity, Severity::Note, "{servers:?}");
+    let clock = findings.iter().find(|finding| finding.check == "clock").unwrap();
+    assert_eq!(clock.severity, Severity::Fine, "{clock:?}");
+}
