@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+pub mod around;
 pub mod backend;
 pub mod child;
 pub mod counting;

@@ -89,7 +89,7 @@ impl Store for Beginning {
 }
 
 async fn a_run_costs_a_read_and_the_two_commits_of_its_lock(backend: Backend) {
-    let store = Arc::new(Mortal::new(backend.store().await, i64::MAX, false));
+    let store = Mortal::around(backend.store().await, i64::MAX, false);
     let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
         .start()
         .unwrap();
@@ -106,7 +106,7 @@ async fn a_run_costs_a_read_and_the_two_commits_of_its_lock(backend: Backend) {
 }
 
 async fn after_many_new_keys_a_run_is_not_read_first(backend: Backend) {
-    let store = Arc::new(Mortal::new(backend.store().await, i64::MAX, false));
+    let store = Mortal::around(backend.store().await, i64::MAX, false);
     let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
         .start()
         .unwrap();
@@ -249,7 +249,7 @@ async fn a_crash_under_an_outer_lock_is_decided_about(backend: Backend) {
 
 /// Taking a beginning back writes the failure anew, which would begin its pause anew.
 async fn the_pause_after_a_failure_is_kept_by_a_beginning_of_its_own(backend: Backend) {
-    let store = Arc::new(Mortal::new(backend.store().await, i64::MAX, false));
+    let store = Mortal::around(backend.store().await, i64::MAX, false);
     let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
         .start()
         .unwrap();

@@ -96,7 +96,7 @@ impl Case {
             Death::AtCall { calls, carried_out } => (calls, carried_out, None),
             Death::InBody(point) => (i64::MAX, false, Some(point)),
         };
-        let store = Arc::new(Mortal::new(backend.store().await, calls, carried_out));
+        let store = Mortal::around(backend.store().await, calls, carried_out);
         let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn dblock::store::Store>)
             .start()
             .unwrap();

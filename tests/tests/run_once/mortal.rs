@@ -4,16 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use dblock::Key;
-use dblock::store::{
-    Capabilities, Outcome, Purged, Record, RecordFilter, RecordWrite, Records, Request, Store, StoreError,
-    StoreFuture,
-};
+use dblock::store::{Outcome, Record, RecordWrite, Records, Request, Store, StoreError, StoreFuture};
+use dblock_tests::around::{Around, Between};
 use tokio::sync::Notify;
 
-/// Around a store: from one of its calls on, nothing is answered any more.
+/// From one of the store's calls on, nothing is answered any more.
 #[derive(Debug)]
 pub(crate) struct Mortal {
-    inner: Arc<dyn Store>,
     /// How many calls are still answered.
     left: AtomicI64,
     /// The call at which it dies is still carried out.
@@ -22,13 +19,13 @@ pub(crate) struct Mortal {
 }
 
 impl Mortal {
-    pub(crate) fn new(inner: Arc<dyn Store>, calls: i64, carries_out: bool) -> Self {
-        Self {
-            inner,
+    pub(crate) fn around(inner: Arc<dyn Store>, calls: i64, carries_out: bool) -> Arc<Around<Self>> {
+        let mortal = Self {
             left: AtomicI64::new(calls),
             carries_out,
             dead: Notify::new(),
-        }
+        };
+        Around::new(inner, mortal)
     }
 
     /// How many calls were answered, of a store that lives.
@@ -58,48 +55,30 @@ impl Mortal {
         self.dead.notify_one();
         std::future::pending().await
     }
-
-    fn inner(&self) -> &dyn Records {
-        self.inner.records().unwrap()
-    }
 }
 
-impl Store for Mortal {
-    fn capabilities(&self) -> Capabilities {
-        let mut capabilities = self.inner.capabilities();
-        capabilities.immediate = false;
-        capabilities
-    }
-
-    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
-        Box::pin(self.live(self.inner.apply(requests)))
-    }
-
-    fn records(&self) -> Option<&dyn Records> {
-        Some(self)
-    }
-
-    dblock_conformance::forward_to_inner!(but records);
-}
-
-impl Records for Mortal {
-    fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(self.live(self.inner().read(key)))
-    }
-
-    fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.live(self.inner().write(write)))
-    }
-
-    fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
-        self.inner().list(filter)
-    }
-
-    fn purge<'a>(
+impl Between for Mortal {
+    fn apply<'a>(
         &'a self,
-        after: Option<&'a Key>,
-        limit: u32,
-    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        self.inner().purge(after, limit)
+        store: &'a dyn Store,
+        requests: &'a [Request],
+    ) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        Box::pin(self.live(store.apply(requests)))
+    }
+
+    fn read_all<'a>(
+        &'a self,
+        records: &'a dyn Records,
+        keys: &'a [Key],
+    ) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
+        Box::pin(self.live(records.read_all(keys)))
+    }
+
+    fn write<'a>(
+        &'a self,
+        records: &'a dyn Records,
+        write: &'a RecordWrite,
+    ) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(self.live(records.write(write)))
     }
 }

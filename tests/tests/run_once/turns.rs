@@ -1,15 +1,12 @@
 //! Many calls at once in one process: whose turn it is.
 
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dblock::store::{
-    Capabilities, Outcome, Purged, Record, RecordFilter, RecordWrite, Records, Request, Store, StoreError,
-    StoreFuture,
-};
+use dblock::store::{Record, RecordWrite, Records, Store, StoreError, StoreFuture};
 use dblock::{Key, LockManager, OnCrash, Once};
 use dblock_conformance::Fixture;
+use dblock_tests::around::{Around, Between};
 use dblock_tests::{Backend, on_every_store};
 use futures_util::future::{join_all, poll_immediate};
 use tokio::sync::{Notify, Semaphore};
@@ -21,69 +18,36 @@ on_every_store!(
     calls_look_at_their_records_together,
 );
 
-/// Around a store: each read of a record takes a permit.
+/// Each read of records takes a permit.
 #[derive(Debug)]
 struct SlowReads {
-    inner: Arc<dyn Store>,
     permits: Semaphore,
     reads: AtomicU32,
     /// How many there were when a record was written.
     before_write: AtomicU32,
 }
 
-impl SlowReads {
-    fn inner(&self) -> &dyn Records {
-        self.inner.records().unwrap()
-    }
-}
-
-impl Store for SlowReads {
-    fn capabilities(&self) -> Capabilities {
-        let mut capabilities = self.inner.capabilities();
-        capabilities.immediate = false;
-        capabilities
-    }
-
-    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
-        self.inner.apply(requests)
-    }
-
-    fn records(&self) -> Option<&dyn Records> {
-        Some(self)
-    }
-
-    dblock_conformance::forward_to_inner!(but records);
-}
-
-impl Records for SlowReads {
-    fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async move { self.read_all(slice::from_ref(key)).await.remove(0) })
-    }
-
-    fn read_all<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
+impl Between for SlowReads {
+    fn read_all<'a>(
+        &'a self,
+        records: &'a dyn Records,
+        keys: &'a [Key],
+    ) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
         Box::pin(async move {
             self.permits.acquire().await.unwrap().forget();
             self.reads.fetch_add(1, Ordering::SeqCst);
-            self.inner().read_all(keys).await
+            records.read_all(keys).await
         })
     }
 
-    fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
+    fn write<'a>(
+        &'a self,
+        records: &'a dyn Records,
+        write: &'a RecordWrite,
+    ) -> StoreFuture<'a, Result<bool, StoreError>> {
         let before = self.reads.load(Ordering::SeqCst);
         self.before_write.store(before, Ordering::SeqCst);
-        self.inner().write(write)
-    }
-
-    fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
-        self.inner().list(filter)
-    }
-
-    fn purge<'a>(
-        &'a self,
-        after: Option<&'a Key>,
-        limit: u32,
-    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        self.inner().purge(after, limit)
+        records.write(write)
     }
 }
 
@@ -147,13 +111,13 @@ async fn calls_look_at_their_records_together(backend: Backend) {
     assert!(reads < 50, "{reads} reads for 100 looks");
 }
 
-async fn slow_reads(backend: &Backend, permits: usize) -> (Arc<SlowReads>, LockManager) {
-    let store = Arc::new(SlowReads {
-        inner: backend.store().await,
+async fn slow_reads(backend: &Backend, permits: usize) -> (Arc<Around<SlowReads>>, LockManager) {
+    let slow = SlowReads {
         permits: Semaphore::new(permits),
         reads: AtomicU32::new(0),
         before_write: AtomicU32::new(0),
-    });
+    };
+    let store = Around::new(backend.store().await, slow);
     let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>).start();
     (store, locks.unwrap())
 }
