@@ -208,6 +208,16 @@ impl LockError {
         }
     }
 
+    /// A store error that concerns a key, and not an acquire of it.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(crate) fn store_of(key: &Key, source: StoreError) -> Self {
+        Self::Store {
+            key: Some(key.clone()),
+            waited: Duration::ZERO,
+            source,
+        }
+    }
+
     /// Someone else holds the lock: [`Busy`](Self::Busy) or [`Timeout`](Self::Timeout). A web service
     /// answers 409 or 423 to it.
     pub fn is_busy(&self) -> bool {

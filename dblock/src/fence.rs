@@ -29,24 +29,20 @@ use crate::store::{self, InspectFilter, LockRow, Store, StoreError, StoreErrorKi
 /// Time limit of the manager's own read of a row.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Calls a function of the store's own for checks of one engine, on the database that keeps the locks.
-macro_rules! on_its_database {
-    ($function:ident($connection:expr, $checks:expr)) => {{
-        let Some(first) = $checks.first() else {
-            return Ok(Vec::new());
-        };
-        expect($connection, first)?;
-        match first.source.database {
+/// Calls a function that each database has, in the store of this one.
+macro_rules! on {
+    ($database:expr, $function:ident($($argument:expr),*) $($then:tt)*) => {
+        match $database {
             #[cfg(feature = "postgres")]
-            Database::Postgres => store::postgres::$function($connection, $checks).await,
+            Database::Postgres => store::postgres::$function($($argument),*) $($then)*,
             #[cfg(feature = "mysql")]
-            Database::MySql => store::mysql::$function($connection, $checks).await,
+            Database::MySql => store::mysql::$function($($argument),*) $($then)*,
             #[cfg(feature = "sqlite")]
-            Database::Sqlite => store::sqlite::$function($connection, $checks).await,
+            Database::Sqlite => store::sqlite::$function($($argument),*) $($then)*,
             #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-            _ => unreachable!("a fence source comes from a store that is compiled in"),
+            _ => unreachable!("the database of a lock, and of its transaction, is compiled in"),
         }
-    }};
+    };
 }
 
 /// Runs the check for leases of one engine.
@@ -143,16 +139,10 @@ pub(crate) async fn complete(
 ) -> Result<(), LockError> {
     keep_leases(std::iter::once(lease), engine, transaction).await?;
     let source = check_of(lease, engine)?.source;
-    let written: Result<bool, StoreError> = match source.database {
-        #[cfg(feature = "postgres")]
-        Database::Postgres => store::postgres::complete_in(transaction, source, completion).await,
-        #[cfg(feature = "mysql")]
-        Database::MySql => store::mysql::complete_in(transaction, source, completion).await,
-        #[cfg(feature = "sqlite")]
-        Database::Sqlite => store::sqlite::complete_in(transaction, source, completion).await,
-        #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-        _ => unreachable!("a fence source comes from a store that is compiled in"),
-    };
+    let written = on!(
+        source.database,
+        complete_in(transaction, source, completion).await
+    );
     if written.map_err(|error| failed(lease, error))? {
         return Ok(());
     }
@@ -279,11 +269,7 @@ async fn is_written_by(
     transaction: &mut dyn FenceConnection,
 ) -> Result<bool, LockError> {
     let read = reads_release(transaction, check).await;
-    let failed = |source| LockError::Store {
-        key: Some(check.key.clone()),
-        waited: Duration::ZERO,
-        source,
-    };
+    let failed = |error| LockError::store_of(check.key, error);
     let read = read.map_err(failed)?;
     if !read || check.source.database == Database::Postgres {
         return Ok(read);
@@ -333,14 +319,22 @@ async fn verify_in(
     connection: &mut dyn FenceConnection,
     checks: &[FenceCheck<'_>],
 ) -> Result<Vec<Option<Duration>>, StoreError> {
-    on_its_database!(verify(connection, checks))
+    let Some(first) = checks.first() else {
+        return Ok(Vec::new());
+    };
+    let database = expect(connection, first)?;
+    on!(database, verify(connection, checks).await)
 }
 
 async fn release_in(
     connection: &mut dyn FenceConnection,
     checks: &[FenceCheck<'_>],
 ) -> Result<Vec<bool>, StoreError> {
-    on_its_database!(release_in(connection, checks))
+    let Some(first) = checks.first() else {
+        return Ok(Vec::new());
+    };
+    let database = expect(connection, first)?;
+    on!(database, release_in(connection, checks).await)
 }
 
 /// Whether the transaction reads the row as released by this lease.
@@ -348,17 +342,8 @@ async fn reads_release(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
 ) -> Result<bool, StoreError> {
-    expect(connection, check)?;
-    match check.source.database {
-        #[cfg(feature = "postgres")]
-        Database::Postgres => store::postgres::reads_release(connection, check).await,
-        #[cfg(feature = "mysql")]
-        Database::MySql => store::mysql::reads_release(connection, check).await,
-        #[cfg(feature = "sqlite")]
-        Database::Sqlite => store::sqlite::reads_release(connection, check).await,
-        #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-        _ => unreachable!("a fence source comes from a store that is compiled in"),
-    }
+    let database = expect(connection, check)?;
+    on!(database, reads_release(connection, check).await)
 }
 
 /// The error of a transaction that did not begin.
@@ -379,23 +364,14 @@ pub(crate) fn commit_failed(database: Database, error: sqlx::Error) -> StoreErro
 }
 
 fn statement_failed(database: Database, error: DriverError) -> StoreError {
-    match database {
-        #[cfg(feature = "postgres")]
-        Database::Postgres => store::postgres::of_fence_check(error),
-        #[cfg(feature = "mysql")]
-        Database::MySql => store::mysql::of_fence_check(error),
-        #[cfg(feature = "sqlite")]
-        Database::Sqlite => store::sqlite::of_fence_check(error),
-        #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-        _ => unreachable!("a transaction is on a database that is compiled in"),
-    }
+    on!(database, of_fence_check(error))
 }
 
-/// Refuses a transaction on another kind of database.
-fn expect(connection: &dyn FenceConnection, check: &FenceCheck<'_>) -> Result<(), StoreError> {
+/// The database of both. Refuses a transaction on another kind of database.
+fn expect(connection: &dyn FenceConnection, check: &FenceCheck<'_>) -> Result<Database, StoreError> {
     let (found, kept) = (connection.database(), check.source.database);
     if found == kept {
-        return Ok(());
+        return Ok(kept);
     }
     Err(StoreError::new(
         StoreErrorKind::Unsupported,
@@ -406,12 +382,8 @@ fn expect(connection: &dyn FenceConnection, check: &FenceCheck<'_>) -> Result<()
     ))
 }
 
-pub(crate) fn failed(lease: &Lease, source: StoreError) -> LockError {
-    LockError::Store {
-        key: Some(lease.key().clone()),
-        waited: Duration::ZERO,
-        source,
-    }
+pub(crate) fn failed(lease: &Lease, error: StoreError) -> LockError {
+    LockError::store_of(lease.key(), error)
 }
 
 /// Why the transaction does not see the lease.

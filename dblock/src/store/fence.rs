@@ -149,14 +149,27 @@ impl Completion<'_> {
     }
 }
 
-/// The one row of an answer, or none.
-pub(crate) fn one_row(rows: Vec<String>) -> Result<Option<String>, StoreError> {
-    let mut rows = rows.into_iter();
+/// Runs a statement, and returns the one row of its answer, or none. `failed` classifies the driver's error.
+pub(crate) async fn one_row(
+    connection: &mut dyn FenceConnection,
+    statement: &FenceStatement,
+    failed: fn(DriverError) -> StoreError,
+) -> Result<Option<String>, StoreError> {
+    let mut rows = connection.query(statement).await.map_err(failed)?.into_iter();
     let row = rows.next();
     match rows.next() {
         None => Ok(row),
         Some(_) => Err(unreadable("more than one row")),
     }
+}
+
+/// Runs a statement, and returns whether it wrote a row. `failed` classifies the driver's error.
+pub(crate) async fn writes(
+    connection: &mut dyn FenceConnection,
+    statement: &FenceStatement,
+    failed: fn(DriverError) -> StoreError,
+) -> Result<bool, StoreError> {
+    Ok(connection.execute(statement).await.map_err(failed)? > 0)
 }
 
 /// The time left of a lease, from an answer in µs.

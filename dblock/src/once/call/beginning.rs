@@ -184,14 +184,9 @@ impl OnceCall<'_> {
                 Err(error) => return Err(error),
             }
         }
-        Err(LockError::Store {
-            key: Some(self.key.clone()),
-            waited: Duration::ZERO,
-            source: StoreError::new(
-                StoreErrorKind::Conflict,
-                "the beginning of the run could not be written, because its record kept changing or the store kept failing",
-            ),
-        })
+        let message = "the beginning of the run could not be written, because its record kept changing or the store kept failing";
+        let source = StoreError::new(StoreErrorKind::Conflict, message);
+        Err(LockError::store_of(&self.key, source))
     }
 
     /// For how long the outcome is kept: at least until a tick is too old. Fails when it is too old already. It is asked

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{error, sql};
-use crate::store::fence::{FenceCheck, FenceConnection, one_row, time_left};
+use crate::store::fence::{FenceCheck, FenceConnection, one_row, time_left, writes};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Locks the rows of the keys for sharing and returns the time left of each lease, `None` when it is gone. From
@@ -40,8 +40,7 @@ async fn release(connection: &mut dyn FenceConnection, check: &FenceCheck<'_>) -
         return Ok(false);
     }
     let statement = check.statement(&sql::release_in(&check.source.table));
-    let freed = connection.execute(&statement).await;
-    Ok(freed.map_err(error::of_fence_check)? > 0)
+    writes(connection, &statement, error::of_fence_check).await
 }
 
 /// Whether the row is released by the lease, and no other transaction has it locked: then this one has written that, or
@@ -58,8 +57,8 @@ pub(crate) async fn reads_release(
     check: &FenceCheck<'_>,
 ) -> Result<bool, StoreError> {
     let statement = check.statement(&sql::reads_release(&check.source.table));
-    let rows = connection.query(&statement).await;
-    match one_row(rows.map_err(error::of_fence_check)?)?.as_deref() {
+    let row = one_row(connection, &statement, error::of_fence_check).await?;
+    match row.as_deref() {
         None => Ok(false),
         Some("0") => Ok(true),
         Some(_) => Err(StoreError::new(
@@ -91,8 +90,8 @@ async fn ask(
     how: &str,
 ) -> Result<Option<Duration>, StoreError> {
     let statement = check.statement(&sql::verify(&check.source.table, how));
-    let rows = connection.query(&statement).await;
-    match one_row(rows.map_err(error::of_fence_check)?)?.as_deref() {
+    let row = one_row(connection, &statement, error::of_fence_check).await?;
+    match row.as_deref() {
         None | Some(sql::GONE) => Ok(None),
         Some(sql::STALE_SNAPSHOT) => Err(StoreError::new(
             StoreErrorKind::Conflict,

@@ -9,7 +9,7 @@ use crate::key::Key;
 use crate::store::FenceSource;
 use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
-use crate::store::fence::{Completion, FenceConnection};
+use crate::store::fence::{Completion, FenceConnection, writes};
 use crate::store::record::{
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
     in_order,
@@ -304,6 +304,5 @@ pub(crate) async fn complete_in(
     completion: &Completion<'_>,
 ) -> Result<bool, StoreError> {
     let statement = completion.statement(source, &sql::complete_in(&source.record_table));
-    let written = connection.execute(&statement).await;
-    Ok(written.map_err(error::of_fence_check)? > 0)
+    writes(connection, &statement, error::of_fence_check).await
 }

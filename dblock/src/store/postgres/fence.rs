@@ -58,8 +58,8 @@ pub(crate) async fn reads_release(
     check: &FenceCheck<'_>,
 ) -> Result<bool, StoreError> {
     let statement = check.statement(&sql::reads_release(&check.source.table));
-    let rows = connection.query(&statement).await;
-    Ok(one_row(rows.map_err(error::of_fence_check)?)?.is_some())
+    let row = one_row(connection, &statement, error::of_fence_check).await?;
+    Ok(row.is_some())
 }
 
 /// The answers of a statement; `None` for a lease that it does not find.

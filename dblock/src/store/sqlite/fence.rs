@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::StoreError;
-use crate::store::fence::{FenceCheck, FenceConnection, one_row, time_left};
+use crate::store::fence::{FenceCheck, FenceConnection, one_row, time_left, writes};
 
 /// Returns the time left of each lease, or `None` when it is gone. A statement for each key costs no round trip here.
 ///
@@ -18,8 +18,7 @@ pub(crate) async fn verify(
     let mut left = Vec::with_capacity(checks.len());
     for check in checks {
         let statement = check.statement(&sql::verify(&check.source.table));
-        let rows = connection.query(&statement).await;
-        let answer = one_row(rows.map_err(error::of_fence_check)?)?;
+        let answer = one_row(connection, &statement, error::of_fence_check).await?;
         left.push(answer.as_deref().map(time_left).transpose()?);
     }
     Ok(left)
@@ -33,8 +32,7 @@ pub(crate) async fn release_in(
     let mut released = Vec::with_capacity(checks.len());
     for check in checks {
         let statement = check.statement(&sql::release_in(&check.source.table));
-        let freed = connection.execute(&statement).await;
-        released.push(freed.map_err(error::of_fence_check)? > 0);
+        released.push(writes(connection, &statement, error::of_fence_check).await?);
     }
     Ok(released)
 }
@@ -45,6 +43,6 @@ pub(crate) async fn reads_release(
     check: &FenceCheck<'_>,
 ) -> Result<bool, StoreError> {
     let statement = check.statement(&sql::reads_release(&check.source.table));
-    let rows = connection.query(&statement).await;
-    Ok(one_row(rows.map_err(error::of_fence_check)?)?.is_some())
+    let row = one_row(connection, &statement, error::of_fence_check).await?;
+    Ok(row.is_some())
 }
