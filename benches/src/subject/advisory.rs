@@ -1,14 +1,12 @@
 //! sqlx's `PgAdvisoryLock`: a session lock of PostgreSQL, which occupies a connection while it is held and
 //! while it is awaited.
 
-use std::time::Duration;
-
 use anyhow::Context as _;
 use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockGuard, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockGuard, PgPool};
 
-use super::{Client, Step, Subject, TIMEOUT, Use};
+use super::{Client, Step, Subject, Use, pool};
 
 pub(super) const SETTINGS: &str = "a connection for each task, taken from an sqlx pool once and kept; `acquire` and `release_now`; the statement prepared";
 
@@ -25,14 +23,7 @@ struct Task {
 }
 
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Advisory> {
-    let pool = PgPoolOptions::new()
-        .max_connections(u32::try_from(plan.tasks)?)
-        .acquire_timeout(TIMEOUT)
-        .idle_timeout(None::<Duration>)
-        .max_lifetime(None::<Duration>)
-        .test_before_acquire(false)
-        .connect(url)
-        .await?;
+    let pool = pool::of(u32::try_from(plan.tasks)?).connect(url).await?;
     Ok(Advisory { pool })
 }
 
@@ -47,10 +38,7 @@ impl Subject for Advisory {
     }
 
     fn close(&self) -> Step<'_> {
-        Box::pin(async {
-            self.pool.close().await;
-            Ok(())
-        })
+        pool::close(&self.pool, None)
     }
 }
 

@@ -1,7 +1,5 @@
 //! The raw floor: what the simplest lock table costs through sqlx, without any of a lock's guarantees.
 
-use std::time::Duration;
-
 use anyhow::ensure;
 use sqlx::mysql::{MySqlConnection, MySqlPoolOptions};
 use sqlx::pool::{PoolConnection, PoolOptions};
@@ -12,7 +10,7 @@ use sqlx::sqlite::{
 use sqlx::{Database, MySql, Pool, Postgres, Sqlite};
 use uuid::Uuid;
 
-use super::{Client, Step, Subject, TIMEOUT, Use};
+use super::{Client, Step, Subject, Use, pool};
 
 pub(super) const SETTINGS: &str =
     "INSERT, then DELETE of one row, each through an sqlx pool with `test_before_acquire(false)`; prepared";
@@ -117,12 +115,7 @@ struct Row<DB: Database> {
 /// More connections than that do not make two cores write faster.
 fn settings<DB: Database>(plan: Use) -> PoolOptions<DB> {
     let connections = u32::try_from(plan.tasks.clamp(4, 16)).unwrap_or(16);
-    PoolOptions::new()
-        .max_connections(connections)
-        .acquire_timeout(TIMEOUT)
-        .idle_timeout(None::<Duration>)
-        .max_lifetime(None::<Duration>)
-        .test_before_acquire(false)
+    pool::of(connections)
 }
 
 pub(super) async fn postgres(url: &str, write: Write, plan: Use) -> anyhow::Result<Rows<Postgres>> {
@@ -185,10 +178,7 @@ impl<DB: Floor> Subject for Rows<DB> {
     }
 
     fn close(&self) -> Step<'_> {
-        Box::pin(async {
-            self.pool.close().await;
-            Ok(())
-        })
+        pool::close(&self.pool, None)
     }
 }
 

@@ -9,6 +9,7 @@ mod distributed_postgres;
 mod floor;
 mod once;
 mod plan;
+mod pool;
 mod redlock;
 mod unit;
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ::dblock::{LockError, LockManager, LockOptions, OnCrash, RunOptions};
 use anyhow::ensure;
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::PgPool;
 use uuid::Uuid;
 
-use super::{Client, Step, Subject, TIMEOUT, TTL, dblock};
+use super::{Client, Step, Subject, TIMEOUT, TTL, dblock, pool};
 
 pub(super) const RUN_SETTINGS: &str =
     "`locks.run_once` with a body that does nothing; each call has a new key";
@@ -43,13 +43,7 @@ struct Task {
 
 pub(super) async fn open(url: &str, way: Way) -> anyhow::Result<Runs> {
     let locks = dblock::table_of(url, dblock::TABLE).await?;
-    let pool = PgPoolOptions::new()
-        .max_connections(CONNECTIONS)
-        .acquire_timeout(TIMEOUT)
-        .idle_timeout(None::<Duration>)
-        .max_lifetime(None::<Duration>)
-        .test_before_acquire(false)
-        .connect_lazy(url)?;
+    let pool = pool::of(CONNECTIONS).connect_lazy(url)?;
     Ok(Runs { locks, pool, way })
 }
 
@@ -65,11 +59,7 @@ impl Subject for Runs {
     }
 
     fn close(&self) -> Step<'_> {
-        Box::pin(async {
-            self.locks.shutdown(TIMEOUT).await;
-            self.pool.close().await;
-            Ok(())
-        })
+        pool::close(&self.pool, Some(&self.locks))
     }
 }
 

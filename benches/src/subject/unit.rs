@@ -1,14 +1,12 @@
 //! A unit of work: lock an order, update the order, unlock. Done with a lock of dblock, and with what PostgreSQL has.
 //! `lock` does all of it, so that its time is the unit's.
 
-use std::time::Duration;
-
 use ::dblock::{LockError, LockManager, LockOptions};
 use anyhow::ensure;
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::PgPool;
 use sqlx::{PgConnection, Postgres, Transaction};
 
-use super::{Client, Step, Subject, TIMEOUT, TTL, Use, dblock};
+use super::{Client, Step, Subject, TIMEOUT, TTL, Use, dblock, pool};
 
 pub(super) const TRANSACTION_SETTINGS: &str =
     "`locks.transaction` with the UPDATE as its body; the pool has the same size for all units of work";
@@ -41,14 +39,7 @@ struct Unit {
 }
 
 pub(super) async fn open(url: &str, way: Way, plan: Use) -> anyhow::Result<Units> {
-    let pool = PgPoolOptions::new()
-        .max_connections(u32::try_from(plan.pool)?)
-        .acquire_timeout(TIMEOUT)
-        .idle_timeout(None::<Duration>)
-        .max_lifetime(None::<Duration>)
-        .test_before_acquire(false)
-        .connect(url)
-        .await?;
+    let pool = pool::of(u32::try_from(plan.pool)?).connect(url).await?;
     sqlx::raw_sql(
         "CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, paid bigint NOT NULL) WITH (fillfactor = 50)",
     )
@@ -71,11 +62,7 @@ impl Subject for Units {
     }
 
     fn close(&self) -> Step<'_> {
-        Box::pin(async {
-            self.locks.shutdown(TIMEOUT).await;
-            self.pool.close().await;
-            Ok(())
-        })
+        pool::close(&self.pool, Some(&self.locks))
     }
 }
 
