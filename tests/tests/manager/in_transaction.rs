@@ -8,7 +8,9 @@ use std::time::Duration;
 use dblock::fence::FenceConnection;
 use dblock::store::StoreErrorKind;
 use dblock::{LockError, LockManager, LockOptions, begin, current, distributed_lock};
+use dblock_conformance::Fixture as _;
 use dblock_tests::backend::{Kind, Place};
+use dblock_tests::faulty_store::{FaultyStore, Kind as Asked};
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt as _;
 use sqlx::{AssertSqlSafe, Database, Executor, Pool, Transaction};
@@ -661,15 +663,19 @@ where
 
 /// And sees what it has done, although its own transaction was open before.
 async fn another_transaction_waits_for_the_first(backend: Backend) {
-    let locks = backend.manager().await;
+    let store = FaultyStore::over(backend.store().await);
+    let locks = store.manager();
     let work = Work::new(&backend).await;
     on_its_pool!(backend, pool => {
         let (mut one, mut two) = (begin(pool).await.unwrap(), begin(pool).await.unwrap());
         let first = add(&locks, "key", &mut one, &work).await.unwrap();
         let mut second = Box::pin(add(&locks, "key", &mut two, &work));
-        // It looks whether its own transaction keeps the lock, and then waits.
-        let early = tokio::time::timeout(Duration::from_millis(300), second.as_mut()).await;
-        assert!(early.is_err(), "{early:?}");
+        // It looks whether its own transaction keeps the lock, and then waits. Meanwhile the release is refused.
+        let refused = store.asked_to(Asked::Release).len() + 3;
+        tokio::select! {
+            early = second.as_mut() => panic!("{early:?}"),
+            () = store.until_asked(Asked::Release, refused) => {}
+        }
         one.commit().await.unwrap();
         assert!(second.await.unwrap() > first);
         two.commit().await.unwrap();

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use dblock::store::Outcome;
 use dblock::{LockError, LockManager, current, current_locks, distributed_lock};
 use dblock_conformance::Fixture as _;
-use dblock_tests::backend::Kind;
+use dblock_tests::backend::{Kind, eventually};
 use dblock_tests::counting::Counting;
 use dblock_tests::faulty_store::{FaultyStore, Kind as Asked};
 use dblock_tests::transaction::Transaction;
@@ -190,17 +191,20 @@ async fn the_loss_of_one_ends_the_guard(backend: Backend) {
 }
 
 async fn a_key_that_is_lost_while_another_is_waited_for_is_taken_anew(backend: Backend) {
-    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let store = FaultyStore::over(backend.store().await);
+    let (locks, other) = (store.manager(), backend.manager().await);
     let busy = other.acquire("b", long()).await.unwrap();
-    let waits = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.acquire_all(["a", "b"], short().wait(LONG)).await }
-    });
+    let waits = tokio::spawn(async move { locks.acquire_all(["a", "b"], short().wait(LONG)).await });
     until_wanted(&backend, "b").await;
     other.force_release("a").await.unwrap();
     let taken = other.acquire("a", long()).await.unwrap();
-    // Its lease is at most so long, and is not renewed any more.
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    eventually("the next renewal finds the lease lost", || {
+        let renewals = store.asked_to(Asked::Extend);
+        renewals
+            .iter()
+            .any(|asked| matches!(asked.answer, Some(Ok(Outcome::Lost))))
+    })
+    .await;
     busy.release().await.unwrap();
     until_wanted(&backend, "a").await;
     backend.until_free("b").await;
