@@ -80,9 +80,6 @@ pub(crate) fn borrowed(value: &Expr) -> TokenStream {
 }
 
 /// Wraps a body in the locks of one attribute.
-///
-/// Everything that the attribute computes before the body is in statements of its own, so that no temporary
-/// lives across the await.
 pub(crate) fn under_lock(
     lock: &Args,
     key: &TokenStream,
@@ -92,51 +89,46 @@ pub(crate) fn under_lock(
 ) -> TokenStream {
     let krate = &lock.krate;
     let private = quote!(#krate::__private);
-    let locals = Locals::new();
-    let Locals {
-        key: key_name,
-        manager: manager_name,
-        options: options_name,
-        ..
-    } = &locals;
     let options = options(lock, &private, function);
-    let (manager, given) = manager(lock, &private, manager_name);
-    let block = in_braces_of(&function.body, body.clone());
-    let future = quote_spanned!(function.body.span()=> async move);
     let run = match lock.keys {
         Some(Keys::All(_)) => quote!(run_all),
         Some(Keys::One(_)) | None => quote!(run),
     };
-    let result = match &lock.tx {
-        None => quote!(#private::#run(#given, #key_name, #options_name, #future #block).await),
-        Some(tx) => {
+    wrapped(
+        lock,
+        key,
+        &options,
+        function,
+        output,
+        body,
+        |locals, given, future| {
             let Locals {
-                hold, output: value, ..
-            } = &locals;
+                key,
+                options,
+                hold,
+                output: value,
+                ..
+            } = locals;
+            let Some(tx) = &lock.tx else {
+                return quote!(#private::#run(#given, #key, #options, #future).await);
+            };
             // Where the argument is named, the compiler says that it is no transaction.
             let borrow = quote_spanned!(tx.span()=> &mut *#tx);
             // The body takes a borrow, so that the transaction is there after it.
             quote! {{
-                match #private::enter_in(#given, #key_name, #options_name, #borrow).await {
+                match #private::enter_in(#given, #key, #options, #borrow).await {
                     #private::Ok(#hold) => {
                         let #value = {
                             let #tx = #borrow;
-                            #private::run_in(&#hold, #future #block).await
+                            #private::run_in(&#hold, #future).await
                         };
                         #private::end_in(#hold, #value, #borrow).await
                     }
                     #private::Err(#value) => #private::Err(#value),
                 }
             }}
-        }
-    };
-    let result = returned(lock, &private, output, &locals, &result);
-    quote! {
-        let #key_name = #key;
-        #manager
-        let #options_name = #options;
-        #result
-    }
+        },
+    )
 }
 
 /// Wraps a body in one run, whose result is remembered.
@@ -149,20 +141,43 @@ pub(crate) fn under_run(
     body: &TokenStream,
 ) -> TokenStream {
     let krate = &lock.krate;
+    let run = output.run_once(&quote!(#krate::__private));
+    wrapped(
+        lock,
+        key,
+        options,
+        function,
+        output,
+        body,
+        |locals, given, future| {
+            let Locals { key, options, .. } = locals;
+            quote!(#run(#given, #key, #options, #future).await)
+        },
+    )
+}
+
+/// Wraps a body in a call of the runtime, which `call` writes from the names of the locals, the manager and the body's future.
+///
+/// Everything that the attribute computes before the body is in statements of its own, so that no temporary
+/// lives across the await.
+fn wrapped(
+    lock: &Args,
+    key: &TokenStream,
+    options: &TokenStream,
+    function: &Function,
+    output: &Output,
+    body: &TokenStream,
+    call: impl FnOnce(&Locals, &TokenStream, &TokenStream) -> TokenStream,
+) -> TokenStream {
+    let krate = &lock.krate;
     let private = quote!(#krate::__private);
     let locals = Locals::new();
-    let Locals {
-        key: key_name,
-        manager: manager_name,
-        options: options_name,
-        ..
-    } = &locals;
-    let (manager, given) = manager(lock, &private, manager_name);
+    let (manager, given) = manager(lock, &private, &locals.manager);
     let block = in_braces_of(&function.body, body.clone());
     let future = quote_spanned!(function.body.span()=> async move);
-    let run = output.run_once(&private);
-    let result = quote!(#run(#given, #key_name, #options_name, #future #block).await);
+    let result = call(&locals, &given, &quote!(#future #block));
     let result = returned(lock, &private, output, &locals, &result);
+    let (key_name, options_name) = (&locals.key, &locals.options);
     quote! {
         let #key_name = #key;
         #manager
