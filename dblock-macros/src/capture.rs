@@ -1,4 +1,4 @@
-//! Which arguments the body moves into the future under the lock, and in which order.
+//! The arguments that the body moves into the future under the lock, and their order.
 //!
 //! An async block captures the names that it uses, in the order of their first use; from a struct it captures
 //! only the used fields. It drops its captures in that order. A function drops its arguments whole, from the

@@ -3,7 +3,7 @@
 
 use syn::Attribute;
 
-/// Which attribute.
+/// The attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Lock,

@@ -47,7 +47,7 @@ impl Layer {
         }
     }
 
-    /// Why a function without a return type does not do.
+    /// The reason why a function without a return type does not do.
     pub(crate) fn no_return_type(&self) -> Option<&'static str> {
         match self {
             Self::Lock(lock) => lock.on_error.is_none().then_some(check::LOCK_NEEDS_RESULT),

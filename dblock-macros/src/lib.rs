@@ -297,7 +297,7 @@ pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// # What the body must keep
 ///
-/// The body runs again from its start. What it did before a conflict must be undone with its transaction, or do no harm when it is
+/// The body runs again from its start. Its work from before a conflict must be undone with its transaction, or do no harm when it is
 /// done twice. So begin one transaction in the body, and let the error leave the body, which drops and thereby rolls back the
 /// transaction. A transaction that comes as an argument is refused, because the conflict has ended it.
 ///

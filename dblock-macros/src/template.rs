@@ -24,7 +24,7 @@ pub(crate) struct Template {
     pub(crate) values: Vec<Expr>,
 }
 
-/// Why a template was refused.
+/// The reason why a template was refused.
 pub(crate) struct Refused {
     pub(crate) error: syn::Error,
     /// `format_args!` finds the same mistake first. It can point into the string, which a macro cannot do in

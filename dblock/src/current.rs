@@ -85,7 +85,7 @@ pub fn current_locks() -> Vec<CurrentLock> {
 #[derive(Clone)]
 pub struct CurrentLock {
     link: Link,
-    /// Which of the leases that were taken together.
+    /// Its place among the leases that were taken together.
     at: usize,
 }
 

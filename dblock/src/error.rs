@@ -11,7 +11,7 @@ pub use self::run::RunError;
 use crate::key::{InvalidKey, Key};
 use crate::store::{Holder, StoreError};
 
-/// Why an acquire, a body under a lock, or a call on a guard failed.
+/// The reason why an acquire, a body under a lock, or a call on a guard failed.
 ///
 /// A variant that is about a lock names its key and, where it matters, how long the caller waited or held it.
 /// Use the `is_…` predicates where only the class matters.

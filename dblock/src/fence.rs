@@ -386,7 +386,7 @@ pub(crate) fn failed(lease: &Lease, error: StoreError) -> LockError {
     LockError::store_of(lease.key(), error)
 }
 
-/// Why the transaction does not see the lease.
+/// The reason why the transaction does not see the lease.
 async fn refused(lease: &Lease, engine: &EngineHandle) -> LockError {
     if is_held_elsewhere(lease, engine).await {
         let error = StoreError::new(

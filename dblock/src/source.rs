@@ -1,4 +1,4 @@
-//! Where a manager keeps its locks: a URL, a pool, a function that gives connect options, or a store.
+//! The place where a manager keeps its locks: a URL, a pool, a function that gives connect options, or a store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::store::connect_options::OptionsSource;
 use crate::store::memory::MemoryStore;
 use crate::store::table::TableName;
 
-/// Where a manager keeps its locks: made from a `PgPool`, `MySqlPool` or `SqlitePool` of sqlx, a
+/// The place where a manager keeps its locks: made from a `PgPool`, `MySqlPool` or `SqlitePool` of sqlx, a
 /// [`MemoryStore`], or an `Arc<dyn Store>`.
 pub struct StoreSource {
     kind: Kind,

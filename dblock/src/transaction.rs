@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 /// Dropping the future leaves nothing behind.
 ///
 /// # Panics
-/// Where sqlx panics: on tokio, outside of a runtime.
+/// The case in which sqlx panics: on tokio, outside of a runtime.
 ///
 /// ```no_run
 /// # async fn pay(pool: &sqlx::SqlitePool) -> Result<(), sqlx::Error> {

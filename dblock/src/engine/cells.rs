@@ -48,7 +48,7 @@ pub(super) struct State {
     pub(super) machine: Machine<Ticket>,
     /// The cell is no longer in its map. An acquire must look the key up again.
     pub(super) retired: bool,
-    /// Which counters include the key: pending releases, needs a grace, busy.
+    /// The counters that include the key: pending releases, needs a grace, busy.
     pub(super) counted: [bool; 3],
 }
 

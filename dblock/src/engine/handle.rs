@@ -99,11 +99,11 @@ pub(crate) struct AcquireCall {
     pub(crate) deadline: Option<Time>,
     /// The caller wants `Busy` as an answer instead of waiting.
     pub(crate) non_blocking: bool,
-    /// What the acquire writes beside the lock.
+    /// The change that the acquire makes beside the lock.
     pub(crate) begin: Option<Begin>,
 }
 
-/// Where the answer to a caller goes. The caller drops the `Resuming` as soon as it runs again.
+/// The channel for the answer to a caller. The caller drops the `Resuming` as soon as it runs again.
 #[derive(Debug)]
 pub(crate) enum Ticket {
     Acquire(oneshot::Sender<(Result<Hold, LockError>, Option<Resuming>)>),

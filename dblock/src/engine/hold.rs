@@ -23,7 +23,7 @@ use crate::key::Key;
 use crate::options::OnLost;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Why the row does not record what a caller did.
+/// The reason why the row does not record what a caller did.
 #[derive(Debug)]
 pub(crate) enum Unconfirmed {
     /// The lease had already ended.
@@ -74,7 +74,7 @@ impl Lease {
         self.shared.clock.now()
     }
 
-    /// Why the lease has ended for this owner, if it has. The first reason stays.
+    /// The reason why the lease has ended for this owner, if it has. The first reason stays.
     pub(crate) fn lost_reason(&self) -> Option<LostReason> {
         let now = self.now();
         let (reason, first) = self.ownership.look(now);
@@ -380,7 +380,7 @@ impl Hold {
     }
 }
 
-/// Ends a hold. What that needs from the schedule is still to be put there.
+/// Ends a hold. The caller puts the answer into the schedule.
 fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Option<Planned> {
     let ownership = Arc::clone(&lease.ownership);
     let event = Event::Leave {
@@ -395,7 +395,7 @@ fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Opt
     planned
 }
 
-/// Ends a hold by an event. What that needs from the schedule is still to be put there.
+/// Ends a hold by an event. The caller puts the answer into the schedule.
 fn end(lease: &Lease, event: Event<Ticket>) -> Option<Planned> {
     let stepped = lease.shared.step_unplanned(&lease.cell, event);
     if let Some(held) = stepped.left {

@@ -1,4 +1,4 @@
-//! Which keys have something to send, and when the driver looks at a key again.
+//! The keys that have something to send, and the times at which the driver looks at a key again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
-//! Why a run was not carried out, or why its outcome is not known.
+//! The reasons why a run was not carried out, or why its outcome is not known.
 
 use std::time::Duration;
 
 use super::rounded;
 use crate::store::StoreError;
 
-/// Why a call of `run_once` has no result of its body, nor an earlier one. In [`LockError::Run`](crate::LockError::Run).
+/// The reason why a call of `run_once` has no result of its body, nor an earlier one. In [`LockError::Run`](crate::LockError::Run).
 ///
 /// No message repeats a result or an error of a body: they may contain secrets.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum RunError {
     )]
     #[non_exhaustive]
     InDoubt {
-        /// Which attempt crashed, from 1.
+        /// The number of the attempt that crashed, from 1.
         attempt: u32,
         /// Its host, process and function.
         holder: String,
@@ -67,14 +67,14 @@ pub enum RunError {
     )]
     #[non_exhaustive]
     Undecodable {
-        /// Where reading failed, and as which type.
+        /// The place where reading failed, and the type that was wanted.
         what: String,
     },
     /// It succeeded, and its result could not be kept at that time. Nothing ran: the work is done.
     #[error("succeeded, but its result was not stored: {why}")]
     #[non_exhaustive]
     NotStored {
-        /// Why the result could not be kept.
+        /// The reason why the result could not be kept.
         why: String,
     },
     /// The value for `complete_in` cannot be kept. Nothing was written: roll the transaction back, or complete it with
@@ -82,7 +82,7 @@ pub enum RunError {
     #[error("cannot be completed with this result: {why}")]
     #[non_exhaustive]
     NotStorable {
-        /// Why it cannot be kept.
+        /// The reason why it cannot be kept.
         why: String,
     },
     /// The body called `complete_in` and returned `Ok`, but its transaction was not committed. The next call runs again.

@@ -81,7 +81,7 @@ fn fingerprint(value: &(impl Serialize + ?Sized)) -> Result<Uuid, String> {
     Ok(Uuid::new_v5(&Uuid::NAMESPACE_OID, json.to_string().as_bytes()))
 }
 
-/// Why a stored result cannot be read as a `T`: where, but not what.
+/// The reason why a stored result cannot be read as a `T`. It says where, and nothing of the result.
 pub(super) fn undecodable<T>(error: &serde_json::Error) -> String {
     format!(
         "{:?} error at line {} column {}, read as `{}`",

@@ -60,7 +60,7 @@ impl Run {
         self.0.lease.key().as_str()
     }
 
-    /// Which attempt this is, from 1. Attempts that crashed count.
+    /// The number of this attempt, from 1. Attempts that crashed count.
     pub fn attempt(&self) -> u32 {
         self.0.begun.attempts
     }

@@ -1,4 +1,4 @@
-//! Which errors are conflicts: the work did not happen, and may succeed when it starts over.
+//! The errors that are conflicts: the work did not happen, and may succeed when it starts over.
 
 use std::fmt::Display;
 

@@ -21,7 +21,7 @@ use super::Conflict;
 pub struct StaleVersion {
     /// The kind of the row, such as the table's name.
     pub what: String,
-    /// Which row.
+    /// The id of the row.
     pub id: String,
     /// The version that the write expected.
     pub version: String,

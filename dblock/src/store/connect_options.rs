@@ -1,4 +1,4 @@
-//! Where the options of a new connection come from. Passwords may change while a program runs, so the options are
+//! The source of the options for a new connection. Passwords may change while a program runs, so the options are
 //! fetched each time a connection is opened.
 
 use std::error::Error;

@@ -1,10 +1,10 @@
-//! Which rows an operator sees, and in which order.
+//! The choice of the rows that an operator sees, and their order.
 
 use crate::key::Key;
 
 use super::row::LockRow;
 
-/// Which rows [`LockManager::inspect`](crate::LockManager::inspect) returns. The default is every held
+/// A choice of the rows that [`LockManager::inspect`](crate::LockManager::inspect) returns. The default is every held
 /// row, ordered by key, at most 1,000.
 ///
 /// ```
@@ -23,7 +23,7 @@ pub struct InspectFilter {
     limit: u32,
 }
 
-/// Where a row stands in a list, to go on after it: from [`LockRow::position`]. Positions are ordered as the rows of
+/// The place of a row in a list, to go on after it: from [`LockRow::position`]. Positions are ordered as the rows of
 /// [`InspectFilter::urgent_first`] are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RowPosition {
@@ -36,7 +36,7 @@ pub struct RowPosition {
 }
 
 impl LockRow {
-    /// Where this row stands in a list.
+    /// The place of this row in a list.
     pub fn position(&self) -> RowPosition {
         let rank = match (self.is_held(), self.is_wanted()) {
             (_, true) => 0,

@@ -16,7 +16,7 @@ use super::clock::micros;
 use super::{Purged, StoreError, StoreErrorKind, StoreFuture};
 use crate::key::Key;
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RecordState {
@@ -67,7 +67,7 @@ impl RecordState {
 pub struct Record {
     /// The key, with its namespace.
     pub key: Key,
-    /// Where the run stands.
+    /// The state of the run.
     pub state: RecordState,
     /// How many attempts have begun.
     pub attempts: u32,
@@ -231,7 +231,7 @@ impl RecordChange {
         }
     }
 
-    /// What the record becomes; `None` if it is deleted.
+    /// The record that is there afterwards; `None` if it is deleted.
     pub fn entry(&self) -> Option<&RecordEntry> {
         match self {
             Self::Insert(entry) | Self::Replace(_, entry) => Some(entry),
@@ -329,7 +329,7 @@ pub(crate) fn in_order(
     }
 }
 
-/// Which records an operator wants to see. By default all of them, at most 1,000.
+/// The records that an operator wants to see. By default all of them, at most 1,000.
 ///
 /// ```
 /// use dblock::store::{RecordFilter, RecordState};

@@ -18,7 +18,7 @@ pub struct Request {
     pub lease_id: Uuid,
     /// The action.
     pub action: Action,
-    /// What is changed in the record of the key, in the same transaction. An `Acquire` changes it if it is `Granted`, a
+    /// The change of the key's record, in the same transaction. An `Acquire` changes it if it is `Granted`, a
     /// `Release` if the row names the lease as that of its holder, live or expired. A fence token of
     /// [`RecordEntry::OF_THE_LEASE`](super::RecordEntry::OF_THE_LEASE) stands for the token of that lease. Extends have
     /// none, and neither has a request to a store that keeps no [`records`](super::Store::records).

@@ -147,7 +147,7 @@ impl LockRow {
         self.is_held() && (self.wanted_until > self.now || self.live_successor().is_some())
     }
 
-    /// Who gets the lock when its owner releases it, if somebody is next.
+    /// The owner that gets the lock when the present one releases it, if somebody is next.
     pub fn live_successor(&self) -> Option<&Successor> {
         self.next
             .as_ref()

@@ -1,4 +1,4 @@
-//! Which requests go together in a batch, and when it is sent.
+//! The choice of the requests that go together in a batch, and of the time when it is sent.
 //!
 //! Group commit: while a batch is on its way, the next one collects. A store that takes three calls at once gets a
 //! lane for each kind of request, so that a renewal never waits behind acquires. A store that takes fewer gets

@@ -74,7 +74,7 @@ pub(crate) enum Reply<C> {
     Unconfirmed(C, Option<StoreError>),
 }
 
-/// Why a caller does not acquire the lock.
+/// The reason why a caller does not acquire the lock.
 #[derive(Debug, Clone)]
 pub(crate) enum Refusal {
     /// Another owner holds it.

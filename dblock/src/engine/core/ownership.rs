@@ -30,7 +30,7 @@ pub(crate) struct Call {
     pub(crate) nested: bool,
     /// The caller's function, for the metrics. The core only keeps it.
     pub(crate) site: Site,
-    /// What the acquire writes beside the lock.
+    /// The change that the acquire makes beside the lock.
     pub(crate) begin: Option<Begin>,
 }
 
@@ -102,7 +102,7 @@ impl Ownership {
         }
     }
 
-    /// Why it has ended, if it has; the first reason stays. `true` for the first look after the deadline:
+    /// The reason why it has ended, if it has; the first one stays. `true` for the first look after the deadline:
     /// that caller must then call [`tell`](Self::tell).
     pub(crate) fn look(&self, now: Time) -> (Option<LostReason>, bool) {
         let reason = match self.max_hold_until {
@@ -136,7 +136,7 @@ impl Ownership {
         }
     }
 
-    /// Why it has ended, if that has been noticed.
+    /// The reason why it has ended, if that has been noticed.
     pub(super) fn ended(&self) -> Option<LostReason> {
         match self.end.read() {
             Ends::Ended(reason, _) => Some(reason),

@@ -83,7 +83,7 @@ struct Background {
     /// One permit for each step: admin tasks run one at a time, because the other connections are for locks.
     turn: Arc<Semaphore>,
     idle: Duration,
-    /// Where the pass is. After a failure it continues from there.
+    /// The place that the pass has reached. After a failure it continues from there.
     part: Part,
     /// The last key of the part so far.
     after: Option<Key>,

@@ -223,7 +223,7 @@ impl OnceCall<'_> {
         }))
     }
 
-    /// What the attempt writes as its beginning.
+    /// The record that the attempt writes as its beginning.
     fn entry(&self, attempt: u32, fence_token: i64) -> RecordEntry {
         RecordEntry {
             state: RecordState::Processing,

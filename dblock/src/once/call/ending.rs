@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The longest error text that is kept, in bytes.
 const LONGEST_ERROR: usize = 1_000;
 
-/// What is done about the record when the body is over.
+/// The step to take for the record when the body is over.
 enum Outcome {
     Write(RecordEntry),
     /// The body's transaction has written it, or nobody has. Or it is in doubt, and stays as it is.

@@ -30,7 +30,7 @@ struct Batch {
     tries: u32,
 }
 
-/// Why the unanswered requests of a batch have no answer yet.
+/// The reason why the unanswered requests of a batch have no answer yet.
 struct Failure {
     error: StoreError,
     number: Option<u16>,

@@ -88,7 +88,7 @@ impl MySqlStore {
     /// For tests: a store from a URL.
     ///
     /// # Errors
-    /// Why the URL or the table's name cannot be read.
+    /// The reason why the URL or the table's name cannot be read.
     #[doc(hidden)]
     pub fn open(url: &str, table: &str) -> Result<Self, String> {
         let options = MySqlConnectOptions::from_str(url)

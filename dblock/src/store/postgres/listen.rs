@@ -73,7 +73,7 @@ async fn until_lost(
 /// How long a notification to itself takes, on connections of the store.
 ///
 /// # Errors
-/// Why none arrives.
+/// The reason why none arrives.
 pub(super) async fn heard_after(store: &PostgresStore) -> Result<Duration, StoreError> {
     refuse_a_pooler(store).await?;
     let _room = store.connections.room().await?;

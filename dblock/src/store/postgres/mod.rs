@@ -93,7 +93,7 @@ impl PostgresStore {
     /// A store without a manager, for the tests of this crate. Programs use `LockManager`.
     ///
     /// # Errors
-    /// Why the URL or the table's name cannot be read.
+    /// The reason why the URL or the table's name cannot be read.
     #[doc(hidden)]
     pub fn open(url: &str, table: &str) -> Result<Self, String> {
         // sqlx's error may quote a part of the URL, which may contain a password.

@@ -247,7 +247,7 @@ impl SqliteStore {
     }
 }
 
-/// Why no request of a batch was carried out, and whether a single one may be the cause.
+/// The reason why no request of a batch was carried out, and whether a single one may be the cause.
 struct Undone {
     error: StoreError,
     of_one: bool,

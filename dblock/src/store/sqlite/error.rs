@@ -58,7 +58,7 @@ pub(super) fn of_connect(error: sqlx::Error, path: &Path) -> StoreError {
     }
 }
 
-/// Why the file at `path` cannot be opened, as far as can be seen. SQLite gives the same error in all cases.
+/// The reason why the file at `path` cannot be opened, as far as can be seen. SQLite gives the same error in all cases.
 fn obstacle(path: &Path) -> &'static str {
     // The parent of a bare file name is the empty path.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

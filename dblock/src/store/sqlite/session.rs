@@ -1,4 +1,4 @@
-//! Which files can keep locks, and how the store opens its connection.
+//! The files that can keep locks, and the connection to them.
 
 use std::time::Duration;
 

@@ -93,7 +93,7 @@ pub(super) struct Held<C> {
     /// Nothing is sent before this.
     retry_at: Option<Time>,
     pause: Duration,
-    /// Why the last request failed, and the kind of the last request whose failure was logged.
+    /// The error of the last request if it failed, and the kind of the last request whose failure was logged.
     failure: Option<(Kind, StoreError)>,
     /// The last request found the row locked.
     row_locked: bool,
@@ -388,7 +388,7 @@ fn unconfirmed<C>(ticket: C, failure: Option<&(Kind, StoreError)>) -> Reply<C> {
     Reply::Unconfirmed(ticket, failure.map(|(_, error)| error.clone()))
 }
 
-/// Why the ownership has ended. If it has not, it is no longer the current one.
+/// The reason why the ownership has ended. If it has not, it is no longer the current one.
 fn ended_reason(ownership: &Ownership) -> LostReason {
     ownership.ended().unwrap_or(LostReason::Released)
 }

@@ -106,7 +106,7 @@ pub(super) fn acquire(table: &str) -> Parts {
     }
 }
 
-/// What an acquire answers.
+/// The answer to an acquire.
 fn answers(table: &str) -> String {
     let ahead = micros(QUEUE_AHEAD);
     format!(

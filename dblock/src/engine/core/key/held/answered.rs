@@ -1,4 +1,4 @@
-//! What an answer of the store means for the lease.
+//! The consequences of an answer of the store for the lease.
 
 use std::sync::Arc;
 use std::time::Duration;

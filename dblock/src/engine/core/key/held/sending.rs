@@ -1,4 +1,4 @@
-//! What is sent for the lease, and when.
+//! The requests for the lease, and when each is sent.
 
 use std::sync::Arc;
 use std::time::Duration;
