@@ -311,12 +311,16 @@ pub(crate) fn kept_by(store: &dyn Store) -> Result<&dyn Records, StoreError> {
     })
 }
 
+/// A record, as far as it can be read, with its key.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) type Keyed = (Key, Result<Record, StoreError>);
+
 /// The answers of [`Records::read_all`], from records in any order. A failed query is everybody's answer; a record that
 /// cannot be read is that of its own key only.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn in_order(
     keys: &[Key],
-    found: Result<Vec<(Key, Result<Record, StoreError>)>, StoreError>,
+    found: Result<Vec<Keyed>, StoreError>,
 ) -> Vec<Result<Option<Record>, StoreError>> {
     match found {
         Ok(found) => {
