@@ -14,6 +14,8 @@ mod postgres;
 pub mod process;
 mod programs;
 mod redis;
+mod redis_cluster;
+mod redis_sentinel;
 mod server;
 mod zookeeper;
 
@@ -26,6 +28,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use tempfile::TempDir;
 
+pub use self::redis_sentinel::RedisSentinel;
 pub use self::server::Server;
 pub use self::zookeeper::Ensemble;
 
@@ -40,6 +43,8 @@ pub enum Kind {
     Redis,
     /// ZooKeeper.
     ZooKeeper,
+    /// A Redis Cluster of three servers.
+    RedisCluster,
 }
 
 /// The purpose of the servers.
@@ -58,7 +63,13 @@ impl Purpose {
     /// The servers that are started.
     pub fn kinds(self) -> &'static [Kind] {
         match self {
-            Self::Tests => &[Kind::Postgres, Kind::MySql, Kind::Redis, Kind::ZooKeeper],
+            Self::Tests => &[
+                Kind::Postgres,
+                Kind::MySql,
+                Kind::Redis,
+                Kind::RedisCluster,
+                Kind::ZooKeeper,
+            ],
             Self::Benches => &[Kind::Postgres, Kind::MySql, Kind::Redis],
             Self::Torture => &[],
         }
@@ -88,6 +99,7 @@ impl Kind {
             Self::MySql => "DBLOCK_TEST_MYSQL_URL",
             Self::Redis => "DBLOCK_TEST_REDIS_URL",
             Self::ZooKeeper => "DBLOCK_TEST_ZOOKEEPER_URL",
+            Self::RedisCluster => "DBLOCK_TEST_REDIS_CLUSTER_URL",
         }
     }
 
@@ -96,7 +108,7 @@ impl Kind {
         match self {
             Self::Postgres => "postgresql",
             Self::MySql => "mariadb-server",
-            Self::Redis => "redis-server",
+            Self::Redis | Self::RedisCluster => "redis-server",
             Self::ZooKeeper => "zookeeper",
         }
     }
@@ -145,7 +157,8 @@ impl Programs {
             promtool: promtool().is_some(),
             chromium: chromium().is_some(),
             redis: wanted
-                .contains(&Kind::Redis)
+                .iter()
+                .any(|kind| matches!(kind, Kind::Redis | Kind::RedisCluster))
                 .then(redis::Programs::find)
                 .flatten(),
             zookeeper: wanted
@@ -181,6 +194,9 @@ impl Programs {
             (Kind::MySql, _, Some(programs), ..) => programs.start(top, password, purpose).await?,
             (Kind::Redis, _, _, Some(programs), _) => programs.start(top, password, purpose).await?,
             (Kind::ZooKeeper, .., Some(programs)) => programs.start(top, purpose).await?,
+            (Kind::RedisCluster, _, _, Some(programs), _) => {
+                programs.start_cluster(password, purpose).await?
+            }
             _ => return Ok(None),
         };
         Ok(Some(server))
@@ -192,17 +208,19 @@ impl Programs {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),
             Kind::MySql => self.mysql.is_some(),
-            Kind::Redis => self.redis.is_some(),
+            Kind::Redis | Kind::RedisCluster => self.redis.is_some(),
             Kind::ZooKeeper => self.zookeeper.is_some(),
         };
-        wanted
+        let mut packages: Vec<_> = wanted
             .iter()
             .filter(|kind| !found(kind))
             .map(|kind| kind.package())
             .chain((purpose == Purpose::Tests && !self.pooler).then_some(pgbouncer::NAME))
             .chain((purpose == Purpose::Tests && !self.promtool).then_some("prometheus"))
             .chain((purpose == Purpose::Tests && !self.chromium).then_some("chromium"))
-            .collect()
+            .collect();
+        packages.dedup();
+        packages
     }
 }
 
@@ -216,16 +234,21 @@ impl Servers {
         let programs = Programs::find_or_install(&wanted, purpose).await?;
         let password = random_password()?;
         let start = async |kind| {
+            // Two kinds have the same programs.
+            if !wanted.contains(&kind) {
+                return anyhow::Ok((kind, None));
+            }
             let server = Box::pin(programs.start(kind, purpose, &password)).await?;
-            anyhow::Ok((kind, server))
+            Ok((kind, server))
         };
-        let (postgres, mysql, redis, zookeeper) = tokio::try_join!(
+        let (postgres, mysql, redis, cluster, zookeeper) = tokio::try_join!(
             start(Kind::Postgres),
             start(Kind::MySql),
             start(Kind::Redis),
+            start(Kind::RedisCluster),
             start(Kind::ZooKeeper)
         )?;
-        let started = [postgres, mysql, redis, zookeeper].into_iter();
+        let started = [postgres, mysql, redis, cluster, zookeeper].into_iter();
         let running = started.filter_map(|(kind, server)| Some((kind, server?)));
         Ok(Self {
             running: running.collect(),

@@ -1,14 +1,21 @@
 //! A throw-away Redis.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::process::Command;
+use tokio::time::sleep;
 
 use crate::account::Account;
-use crate::launch::{Launch, Probe};
+use crate::launch::{Launch, Probe, prepare};
 use crate::programs::{self, Version};
 use crate::{Purpose, Server};
+
+/// How often servers that get to know each other are asked whether they do, and how many times.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+const ASKED: u32 = 300;
 
 /// The server's and the client's program.
 #[derive(Debug)]
@@ -37,12 +44,23 @@ impl Programs {
         password: &str,
         purpose: Purpose,
     ) -> anyhow::Result<Server> {
+        let written = format!("requirepass {password}\n{}", persistence(purpose));
+        self.start_with(top, password, &written, &[]).await
+    }
+
+    /// Starts a server with settings of its own, and with words behind those that every server gets.
+    pub(crate) async fn start_with(
+        &self,
+        top: TempDir,
+        password: &str,
+        written: &str,
+        words: &'static [&'static str],
+    ) -> anyhow::Result<Server> {
         let account = Account::for_server("redis")?;
         let folder = account.folder(top.path(), "redis")?;
         let settings = folder.join("settings");
         // In a file, because the arguments of a process are for everyone to read.
-        let written = format!("requirepass {password}\n{}", persistence(purpose));
-        account.write(&settings, &written)?;
+        account.write(&settings, written)?;
         let server = self.server.clone();
         let (client, client_folder, secret) = (self.client.clone(), folder.clone(), password.to_owned());
         let launch = Launch {
@@ -54,7 +72,7 @@ impl Programs {
                 command
                     .arg(&settings)
                     .args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
-                command.arg("--dir").arg(&folder);
+                command.arg("--dir").arg(&folder).args(words);
                 command
             }),
             probe: Probe::Client(Box::new(move |port| {
@@ -73,12 +91,55 @@ impl Programs {
 }
 
 /// What it does for a crash. Its default are snapshots now and then.
-fn persistence(purpose: Purpose) -> &'static str {
+pub(crate) fn persistence(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Tests => "save \"\"\n",
         Purpose::Benches => "",
         // The torture uses its connections up.
         Purpose::Torture => "appendonly yes\nappendfsync always\nmaxclients 100\n",
+    }
+}
+
+impl Programs {
+    /// Runs the client to its end.
+    pub(crate) async fn client(&self, password: &str, words: &[String]) -> anyhow::Result<()> {
+        prepare(self.command(password, words)).await
+    }
+
+    /// Asks the server at an address until it answers with this text.
+    pub(crate) async fn until(
+        &self,
+        password: &str,
+        address: &str,
+        asked: &[&str],
+        wanted: &str,
+    ) -> anyhow::Result<()> {
+        let (host, port) = address.split_once(':').unwrap_or((address, "6379"));
+        let mut words: Vec<_> = ["-h", host, "-p", port].map(str::to_owned).to_vec();
+        words.extend(asked.iter().map(|word| (*word).to_owned()));
+        let mut said = String::new();
+        for _ in 0..ASKED {
+            let output = self.command(password, &words).output().await?;
+            said = String::from_utf8_lossy(&output.stdout).into_owned();
+            if said.contains(wanted) {
+                return Ok(());
+            }
+            sleep(ASK_EVERY).await;
+        }
+        anyhow::bail!("{address} does not come to say {wanted:?}; it says {said:?}")
+    }
+
+    fn command(&self, password: &str, words: &[String]) -> Command {
+        let mut command = Command::new(&self.client);
+        command
+            .args(words)
+            .env("REDISCLI_AUTH", password)
+            .kill_on_drop(true);
+        command
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        self.version
     }
 }
 

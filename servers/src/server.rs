@@ -19,6 +19,8 @@ pub struct Server {
     at_once: Signal,
     port: u16,
     url: String,
+    /// The rest of a cluster.
+    _others: Vec<Server>,
 }
 
 impl Server {
@@ -46,6 +48,7 @@ impl Server {
             at_once,
             port,
             url: url(port),
+            _others: Vec::new(),
         })
     }
 
@@ -65,11 +68,25 @@ impl Server {
             at_once,
             port,
             url,
+            _others: Vec::new(),
         })
     }
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The first server of a cluster, in whose name it speaks.
+    pub(crate) fn with(mut self, others: Vec<Self>, name: String, url: String) -> Self {
+        self.launch.name = name;
+        self.url = url;
+        self._others = others;
+        self
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     /// Product and version.
