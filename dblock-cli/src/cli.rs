@@ -38,7 +38,7 @@ Exit codes:
 /// Which store, and how to answer.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreArguments {
-    /// The database: postgres://…, mysql://…, mariadb://… or sqlite://…
+    /// The database: postgres://…, mysql://…, mariadb://…, sqlite://…, redis://… or valkey://…
     ///
     /// Other users of this host can see arguments: give a URL with a password in the variable.
     #[arg(
@@ -49,7 +49,7 @@ pub(crate) struct StoreArguments {
         value_name = "URL"
     )]
     pub(crate) url: Option<String>,
-    /// The lock table: `table` or `schema.table`
+    /// The lock table: `table` or `schema.table`. In Redis there is none: there `?prefix=NAME` in the URL chooses the locks
     #[arg(long, global = true, default_value = "distributed_lock", value_name = "NAME")]
     pub(crate) table: String,
     /// Puts `NAME:` before every key

@@ -62,7 +62,11 @@ pub(crate) fn builder(arguments: &StoreArguments, missing: Missing) -> Result<Lo
         Missing::IsAnError if scheme.eq_ignore_ascii_case("sqlite") => existing_file(url),
         _ => url.to_owned(),
     };
-    let mut builder = LockManager::builder_for_url(&url)?.table(&arguments.table);
+    let mut builder = match redis_builder(scheme, &url) {
+        Some(builder) => builder?,
+        None => LockManager::builder_for_url(&url)?,
+    };
+    builder = builder.table(&arguments.table);
     // A command is over long before a purge in the background would be of use.
     builder = builder.purge_after(None);
     if let Some(namespace) = &arguments.namespace {
@@ -71,12 +75,35 @@ pub(crate) fn builder(arguments: &StoreArguments, missing: Missing) -> Result<Lo
     Ok(builder)
 }
 
+/// A manager of locks in Redis, if that is what the URL leads to. There the option `prefix` of the URL is what the table is
+/// elsewhere.
+#[cfg(feature = "redis")]
+fn redis_builder(scheme: &str, url: &str) -> Option<Result<LockManagerBuilder, Failure>> {
+    is_redis(scheme).then(|| match dblock_redis::RedisStore::new(url) {
+        Ok(store) => Ok(LockManager::builder(store)),
+        Err(error) => Err(Failure::new(Code::Config, error.to_string())),
+    })
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis_builder(_: &str, _: &str) -> Option<Result<LockManagerBuilder, Failure>> {
+    None
+}
+
+/// Whether the scheme is `redis`, `rediss` or `valkey`, or one of them with `+sentinel`, `+cluster` or `+unix`.
+fn is_redis(scheme: &str) -> bool {
+    let scheme = scheme.to_ascii_lowercase();
+    let protocol = scheme.split(['+', '-']).next();
+    matches!(protocol, Some("redis" | "rediss" | "valkey" | "valkeys"))
+}
+
 /// The library's message is about `Cargo.toml`, which who runs this program does not have.
 fn check_compiled_in(scheme: &str) -> Result<(), Failure> {
     let (store, has_it) = match &*scheme.to_ascii_lowercase() {
         "postgres" | "postgresql" => ("postgres", cfg!(feature = "postgres")),
         "mysql" | "mariadb" => ("mysql", cfg!(feature = "mysql")),
         "sqlite" => ("sqlite", cfg!(feature = "sqlite")),
+        other if is_redis(other) => ("redis", cfg!(feature = "redis")),
         // The library says which schemes there are.
         _ => return Ok(()),
     };

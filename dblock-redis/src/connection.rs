@@ -10,9 +10,12 @@ use std::time::Duration;
 
 use dblock::store::{StoreError, StoreErrorKind};
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Client, RedisResult, Script, ScriptInvocation, Value};
+use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
 use tokio::time::{Instant, timeout};
 
+use crate::acknowledge::Acknowledgement;
+use crate::call::Call;
+use crate::sentinel::Sentinels;
 use crate::{error, server};
 
 /// Time limit for opening a connection. It is shorter than the engine waits for an acquire, so that a server that drops
@@ -27,8 +30,23 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
 /// The way to the server, and the open connection if there is one.
 pub(crate) struct Server {
-    client: Client,
+    way: Way,
+    /// It is one of a cluster, and no other server will do.
+    in_cluster: bool,
+    acknowledgement: Option<Acknowledgement>,
     open: Mutex<Open>,
+}
+
+/// How the server is found.
+pub(crate) enum Way {
+    Client(Client),
+    Sentinels(Sentinels),
+}
+
+/// What a call answered, and why its writes do not count where too few have them.
+pub(crate) struct Answer {
+    pub(crate) value: Value,
+    pub(crate) open: Option<StoreError>,
 }
 
 #[derive(Default)]
@@ -40,28 +58,40 @@ struct Open {
 }
 
 impl Server {
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(way: Way, in_cluster: bool) -> Self {
         Self {
-            client,
+            way,
+            in_cluster,
+            acknowledgement: None,
             open: Mutex::default(),
         }
     }
 
-    pub(crate) fn database(&self) -> i64 {
-        self.client.get_connection_info().redis_settings().db()
+    /// Who must have its writes from now on.
+    pub(crate) fn acknowledged_by(mut self, acknowledgement: Option<Acknowledgement>) -> Self {
+        self.acknowledgement = acknowledgement;
+        self
     }
 
-    /// Carries out a script once. One that the server does not know is loaded first; then nothing was carried out.
-    pub(crate) async fn run(
-        &self,
-        script: &Script,
-        fill: impl FnOnce(&mut ScriptInvocation<'_>),
-    ) -> Result<Value, StoreError> {
-        let mut invocation = script.prepare_invoke();
-        fill(&mut invocation);
+    pub(crate) fn database(&self) -> i64 {
+        match &self.way {
+            Way::Client(client) => client.get_connection_info().redis_settings().db(),
+            Way::Sentinels(sentinels) => sentinels.database(),
+        }
+    }
+
+    /// Carries out a call once, and waits for who must have its writes.
+    pub(crate) async fn run(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
         let mut lent = self.take().await?;
-        let answer = invocation.invoke_async(&mut lent.connection).await;
-        lent.finish(answer)
+        let answer = call.send(&mut lent.connection).await;
+        lent.acknowledge(answer, call).await
+    }
+
+    /// The same on a server of a cluster to which a slot is being moved.
+    pub(crate) async fn run_asking(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
+        let mut lent = self.take().await?;
+        let answer = call.send_asking(&mut lent.connection).await;
+        lent.acknowledge(answer, call).await
     }
 
     /// Sends one command.
@@ -73,7 +103,11 @@ impl Server {
 
     /// A connection for listening alone.
     pub(crate) async fn listener(&self) -> Result<PubSub, StoreError> {
-        in_time(self.client.get_async_pubsub()).await
+        in_time(async {
+            let client = self.way.client().await?;
+            client.get_async_pubsub().await.map_err(error::of_connect)
+        })
+        .await
     }
 
     /// Takes no more work and closes the connection when those who use it are done.
@@ -98,6 +132,7 @@ impl Server {
         // One that is not alive is forgotten when it is dropped.
         if let Some((mut lent, idle)) = found
             && (idle < IDLE || lent.is_alive().await)
+            && self.way.confirm().await
         {
             return Ok(lent);
         }
@@ -118,15 +153,23 @@ impl Server {
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let opened = in_time(async {
-            let mut connection = self
-                .client
+            let client = self.way.client().await?;
+            let mut connection = client
                 .get_multiplexed_async_connection_with_config(&config)
-                .await?;
-            let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
+                .await
+                .map_err(error::of_connect)?;
+            let info: String = redis::cmd("INFO")
+                .query_async(&mut connection)
+                .await
+                .map_err(error::of_connect)?;
             Ok((connection, info))
         });
         let (connection, info) = opened.await?;
-        server::check(&server::Info::read(&info))?;
+        let info = server::Info::read(&info);
+        server::check(&info, self.in_cluster)?;
+        if let Some(acknowledgement) = &self.acknowledgement {
+            acknowledgement.check(&info)?;
+        }
         Ok(connection)
     }
 
@@ -144,22 +187,41 @@ impl Server {
     }
 }
 
-async fn in_time<T>(opening: impl Future<Output = RedisResult<T>>) -> Result<T, StoreError> {
-    match timeout(CONNECT_TIMEOUT, opening).await {
-        Ok(opened) => opened.map_err(error::of_connect),
-        Err(_) => Err(StoreError::new(
+async fn in_time<T>(opening: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    timeout(CONNECT_TIMEOUT, opening).await.unwrap_or_else(|_| {
+        Err(StoreError::new(
             StoreErrorKind::Unreachable,
             format!("the Redis server did not accept a connection within {CONNECT_TIMEOUT:?}"),
-        )),
+        ))
+    })
+}
+
+impl Way {
+    /// The way to the server that takes writes at this moment.
+    async fn client(&self) -> Result<Client, StoreError> {
+        match self {
+            Self::Client(client) => Ok(client.clone()),
+            Self::Sentinels(sentinels) => sentinels.primary().await,
+        }
+    }
+
+    /// Whether an open connection still leads to it, as far as can be told from outside.
+    async fn confirm(&self) -> bool {
+        match self {
+            Self::Client(_) => true,
+            Self::Sentinels(sentinels) => sentinels.confirm().await,
+        }
     }
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = self.client.get_connection_info().addr();
-        f.debug_struct("Server")
-            .field("address", &address.to_string())
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("Server");
+        match &self.way {
+            Way::Client(client) => shown.field("address", &client.get_connection_info().addr().to_string()),
+            Way::Sentinels(sentinels) => shown.field("sentinels", sentinels),
+        };
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -177,6 +239,21 @@ impl Lent<'_> {
         let ping = redis::cmd("PING");
         let answer = timeout(SIGN_OF_LIFE, ping.exec_async(&mut self.connection)).await;
         matches!(answer, Ok(Ok(())))
+    }
+
+    async fn acknowledge(
+        mut self,
+        answer: RedisResult<Value>,
+        call: &Call<'_>,
+    ) -> Result<Answer, StoreError> {
+        let open = match &self.home.acknowledgement {
+            Some(acknowledgement) if answer.is_ok() && call.is_acknowledged() => {
+                acknowledgement.wait(&mut self.connection).await.err()
+            }
+            _ => None,
+        };
+        let value = self.finish(answer)?;
+        Ok(Answer { value, open })
     }
 
     fn finish<T>(mut self, answer: RedisResult<T>) -> Result<T, StoreError> {

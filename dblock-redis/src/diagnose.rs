@@ -4,10 +4,25 @@ use dblock::Finding;
 use dblock::store::StoreError;
 
 use crate::connection::Server;
+use crate::deployment::Deployment;
 use crate::server::Info;
 
+/// Looks at each server of a cluster, and else at the one.
+pub(crate) async fn diagnose(deployment: &Deployment) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = Vec::new();
+    for (address, server) in deployment.servers().await? {
+        for mut finding in diagnose_server(&server).await? {
+            if !address.is_empty() {
+                finding.found = format!("{address}: {}", finding.found);
+            }
+            findings.push(finding);
+        }
+    }
+    Ok(findings)
+}
+
 /// A server that cannot keep locks is refused when the connection is opened, so what is looked at here works.
-pub(crate) async fn diagnose(server: &Server) -> Result<Vec<Finding>, StoreError> {
+async fn diagnose_server(server: &Server) -> Result<Vec<Finding>, StoreError> {
     let text: String = server.ask(&redis::cmd("INFO")).await?;
     let info = Info::read(&text);
     // A managed server may hide its configuration.

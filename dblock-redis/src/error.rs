@@ -52,16 +52,26 @@ fn of_answer(error: RedisError) -> StoreError {
         )
     } else if says("NOPERM") || says("NOAUTH") || says("WRONGPASS") {
         return refused(error);
-    } else if says("MOVED") || says("CROSSSLOT") || says("CLUSTERDOWN") {
+    } else if says("CLUSTERDOWN") {
+        (
+            StoreErrorKind::Unreachable,
+            "the Redis Cluster has no primary for this key at present",
+        )
+    } else if says("TRYAGAIN") || code == "ASK" {
+        (
+            StoreErrorKind::Conflict,
+            "the slot of this key is being moved to another server of the Redis Cluster",
+        )
+    } else if says("MOVED") || says("CROSSSLOT") {
         (
             StoreErrorKind::Unsupported,
-            "the server is one of a Redis Cluster, which this store does not support",
+            "the server is one of a Redis Cluster: give the cluster's URL, as redis+cluster://…",
         )
     } else {
         match error.kind() {
-            ErrorKind::Server(
-                ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::TryAgain,
-            ) => (StoreErrorKind::Unreachable, "the server is starting"),
+            ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown) => {
+                (StoreErrorKind::Unreachable, "the server is starting")
+            }
             // Somebody empties the server's memory of scripts again and again.
             ErrorKind::Server(ServerErrorKind::NoScript) => (
                 StoreErrorKind::Conflict,
@@ -72,6 +82,31 @@ fn of_answer(error: RedisError) -> StoreError {
         }
     };
     StoreError::new(kind, format!("{remedy} ({text})")).with_source(error)
+}
+
+/// What a server of a cluster said instead of carrying a request out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Redirect {
+    /// Another server has the slot.
+    Moved,
+    /// This address is getting the slot, and has these keys.
+    Ask(String),
+    /// The keys are on both sides of a move: ask for one at a time.
+    Split,
+}
+
+/// Nothing was carried out where there is one.
+pub(crate) fn redirect(error: &StoreError) -> Option<Redirect> {
+    let error = std::error::Error::source(error)?.downcast_ref::<RedisError>()?;
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::Moved) => Some(Redirect::Moved),
+        ErrorKind::Server(ServerErrorKind::Ask) => {
+            let (address, _) = error.redirect_node()?;
+            Some(Redirect::Ask(address.to_owned()))
+        }
+        ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Redirect::Split),
+        _ => None,
+    }
 }
 
 fn refused(error: RedisError) -> StoreError {

@@ -1,14 +1,23 @@
 //! Locks of [`dblock`] in Redis or Valkey.
 #![doc = concat!("\n", include_str!("../README.md"))]
 
+mod acknowledge;
 mod answer;
+mod apply;
+mod call;
+mod cluster;
 mod connection;
+mod deployment;
 mod diagnose;
 mod error;
 mod listen;
+mod login;
 mod rows;
 mod script;
+mod sentinel;
 mod server;
+mod shards;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod url;
@@ -19,11 +28,12 @@ use std::time::Duration;
 use dblock::store::clock::micros;
 use dblock::store::{Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp};
 use dblock::{Finding, InspectFilter, Key, LockRow, StoreSource};
-use redis::{ScriptInvocation, Value};
+use redis::Value;
 use uuid::Uuid;
 
-use self::answer::Columns;
-use self::connection::Server;
+use self::acknowledge::Acknowledgement;
+use self::call::Call;
+use self::deployment::Deployment;
 use self::script::Scripts;
 
 /// A fence check for a script of yours, as a function in Lua: `dblock_holds(row_key, token)`. Put it before your script,
@@ -38,7 +48,8 @@ const DEFAULT_IDLE: Duration = Duration::from_hours(7 * 24);
 /// set back by less.
 const SHORTEST_IDLE: Duration = Duration::from_hours(24);
 
-/// Locks on one Redis or Valkey server. Made from a URL, it opens nothing until it is used.
+/// Locks in Redis or Valkey: on one server, on the primary that Sentinels name, or in a cluster. Made from a URL, it opens
+/// nothing until it is used.
 ///
 /// A manager takes it as its store:
 ///
@@ -55,26 +66,68 @@ const SHORTEST_IDLE: Duration = Duration::from_hours(24);
 /// ```
 #[derive(Debug)]
 pub struct RedisStore {
-    server: Server,
+    deployment: Deployment,
     scripts: Scripts,
     prefix: String,
     idle: Duration,
+    /// A lease passes on to its successor within the release.
+    passes_on: bool,
 }
 
 impl RedisStore {
     /// A store on the server of a URL: `redis://user:password@host:port/database`, or `valkey://…`, which means the same.
     /// `rediss://…` is with TLS, which needs the feature `tls-rustls`. Unix: `redis+unix:///path/of/the.sock`.
     ///
+    /// `redis+sentinel://user:password@sentinel:26379,sentinel:26379/NAME/database` is the primary that these Sentinels watch
+    /// by that name; `?sentinel_username=…&sentinel_password=…` is for the Sentinels themselves.
+    ///
+    /// `redis+cluster://user:password@node:6379,node:6379?shards=16` is a Redis Cluster, of which any of its servers are named.
+    /// All managers that share locks must have the same number of shards, from 1 to 256. Default: 16.
+    ///
+    /// `?prefix=…` is the same as [`prefix`](Self::prefix), in a URL of each kind.
+    ///
     /// # Errors
-    /// [`StoreErrorKind::Unsupported`] for a URL that cannot be read, and for one of a Redis Cluster or of Sentinel. The
-    /// message does not repeat the URL.
+    /// [`StoreErrorKind::Unsupported`] for a URL that cannot be read. The message does not repeat the URL.
     pub fn new(url: &str) -> Result<Self, StoreError> {
+        let (place, prefix) = url::read(url)?;
         Ok(Self {
-            server: Server::new(url::client(url)?),
+            deployment: Deployment::new(place),
             scripts: Scripts::new(),
-            prefix: "dblock".to_owned(),
+            prefix: prefix.unwrap_or_else(|| "dblock".to_owned()),
             idle: DEFAULT_IDLE,
+            passes_on: true,
         })
+    }
+
+    /// Counts an acquire, a renewal or a release only once `replicas` replicas have it in their memory (`WAIT`). Where they do
+    /// not have it `within` that time, from 1 ms to 1 s, the outcome is unknown: an acquire is not granted, and its lease is
+    /// released. It makes it unlikely that a fail-over loses a lock, not impossible. By default no replica is waited for.
+    ///
+    /// A lock then never passes from one process to the next within the release, because that grant would not be waited for:
+    /// the next process asks for it.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Unsupported`] for 0 replicas, and for another time.
+    pub fn acknowledged_by(self, replicas: u32, within: Duration) -> Result<Self, StoreError> {
+        Acknowledgement::new(replicas, within, false)
+            .map(|acknowledgement| self.acknowledged(acknowledgement))
+    }
+
+    /// The same on disks (`WAITAOF`): on that of the primary and on those of `replicas` replicas, which may be 0. It needs Redis
+    /// 7.2 or later, or Valkey, and `appendonly yes`.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Unsupported`] for a time that is not from 1 ms to 1 s.
+    pub fn synced_by(self, replicas: u32, within: Duration) -> Result<Self, StoreError> {
+        Acknowledgement::new(replicas, within, true).map(|acknowledgement| self.acknowledged(acknowledgement))
+    }
+
+    fn acknowledged(self, acknowledgement: Acknowledgement) -> Self {
+        Self {
+            deployment: self.deployment.acknowledged_by(acknowledgement),
+            passes_on: false,
+            ..self
+        }
     }
 
     /// What the names of all keys and of the channel begin with. Default: `dblock`, so the lock `order:42` is the key
@@ -102,42 +155,28 @@ impl RedisStore {
         Ok(self)
     }
 
-    /// What the names of rows begin with.
-    fn row_prefix(&self) -> String {
-        format!("{}:lock:", self.prefix)
+    /// What the names of the rows of a shard begin with. Without shards there is no tag.
+    fn row_prefix(&self, shard: Option<u16>) -> String {
+        match shard {
+            None => format!("{}:lock:", self.prefix),
+            Some(shard) => format!("{}:lock:", shards::tag(&self.prefix, shard)),
+        }
     }
 
     fn row_key(&self, key: &Key) -> String {
-        format!("{}{key}", self.row_prefix())
+        format!("{}{key}", self.row_prefix(self.deployment.shard(key)))
     }
 
     /// Channels are shared by the databases of a server, and rows are not.
     fn channel(&self) -> String {
-        format!("{}:wake-ups:{}", self.prefix, self.server.database())
+        format!("{}:wake-ups:{}", self.prefix, self.deployment.database())
     }
 
     /// The arguments that come first in each script that writes.
-    fn add_place(&self, script: &mut ScriptInvocation<'_>) {
-        script
-            .arg(self.channel())
-            .arg(self.row_prefix().len())
+    fn add_place(&self, call: &mut Call<'_>, shard: Option<u16>) {
+        call.arg(self.channel())
+            .arg(self.row_prefix(shard).len())
             .arg(micros(self.idle));
-    }
-
-    /// Sends the requests in one script. The answers are those of the requests that it knows.
-    async fn send(&self, requests: &[Request]) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
-        let apply = self.server.run(&self.scripts.apply, |apply| {
-            self.add_place(apply);
-            for request in requests {
-                apply.key(self.row_key(&request.key));
-                script::add(apply, request);
-            }
-        });
-        let answers = Columns::of(apply.await?)?.answers();
-        let answered = requests.iter().zip(answers);
-        Ok(answered
-            .map(|(request, answer)| answer::outcome(answer, &request.key))
-            .collect())
     }
 }
 
@@ -156,24 +195,24 @@ impl Store for RedisStore {
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
-        Box::pin(async move {
-            if requests.is_empty() {
-                return Vec::new();
-            }
-            let failed = |error: StoreError| requests.iter().map(|_| Err(error.clone())).collect();
-            if let Some(error) = requests
-                .iter()
-                .find_map(|request| script::check(&request.action).err())
-            {
-                return failed(error);
-            }
-            self.send(requests).await.unwrap_or_else(failed)
-        })
+        Box::pin(apply::apply(self, requests))
     }
 
     /// There are no tables. Whether the server can keep locks is checked with each connection.
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
-        Box::pin(async { self.server.ask::<Value>(&redis::cmd("PING")).await.map(drop) })
+        Box::pin(async {
+            self.deployment.agree(&self.prefix).await?;
+            let (mut reached, mut failed) = (false, None);
+            for (_, server) in self.deployment.servers().await? {
+                match server.ask::<Value>(&redis::cmd("PING")).await {
+                    Ok(_) => reached = true,
+                    // The others of a cluster have keys too.
+                    Err(error) if error.is_retryable() => failed = Some(error),
+                    Err(error) => return Err(error),
+                }
+            }
+            failed.filter(|_| !reached).map_or(Ok(()), Err)
+        })
     }
 
     fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
@@ -197,7 +236,11 @@ impl Store for RedisStore {
 
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         Box::pin(async move {
-            match listen::listen(&self.server, &self.channel(), tell).await {
+            let subscription = match self.deployment.listener().await {
+                Ok(subscription) => subscription,
+                Err(error) => return error,
+            };
+            match listen::listen(subscription, &self.channel(), tell).await {
                 Err(error) => error,
                 Ok(never) => match never {},
             }
@@ -205,10 +248,10 @@ impl Store for RedisStore {
     }
 
     fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {
-        Box::pin(diagnose::diagnose(&self.server))
+        Box::pin(diagnose::diagnose(&self.deployment))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async { self.server.close() })
+        Box::pin(async { self.deployment.close() })
     }
 }

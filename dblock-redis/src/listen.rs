@@ -10,10 +10,10 @@ use dblock::Key;
 use dblock::store::{StoreError, StoreErrorKind, WakeUp};
 use futures_util::StreamExt as _;
 use redis::RedisResult;
+use redis::aio::PubSub;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::connection::Server;
 use crate::error;
 
 /// After this long without a message, a ping checks whether the server is still there.
@@ -27,11 +27,10 @@ const TOKEN: usize = 19;
 
 /// Reports what is published on `channel` until the connection is lost, and why it was.
 pub(crate) async fn listen(
-    server: &Server,
+    mut subscription: PubSub,
     channel: &str,
     tell: &(dyn Fn(WakeUp) + Send + Sync),
 ) -> Result<Infallible, StoreError> {
-    let mut subscription = server.listener().await?;
     in_time(subscription.subscribe(channel)).await?;
     let (mut asks, mut messages) = subscription.split();
     tell(WakeUp::Listening);

@@ -1,13 +1,17 @@
 //! Rows, as operators see and change them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dblock::store::{StoreError, StoreErrorKind};
 use dblock::{InspectFilter, Key, LockRow};
+use futures_util::future::try_join_all;
 use redis::Value;
 
-use crate::RedisStore;
 use crate::answer::{self, Columns};
+use crate::call::Call;
+use crate::connection::Server;
+use crate::deployment::Deployment;
+use crate::{RedisStore, error};
 
 /// How many keys the server looks at in a step of a scan, and how many rows a script reads. It serves nobody else
 /// meanwhile.
@@ -47,21 +51,39 @@ pub(crate) async fn inspect(store: &RedisStore, filter: &InspectFilter) -> Resul
 
 /// The keys that begin with `prefix` and are there during the whole scan, and perhaps others. Each once, in order.
 async fn scan(store: &RedisStore, prefix: &str) -> Result<BTreeSet<Key>, StoreError> {
-    let ours = store.row_prefix();
-    let pattern = format!("{}*", escaped(&format!("{ours}{prefix}")));
+    let mut keys = BTreeSet::new();
+    for (_, server) in store.deployment.servers().await? {
+        keys.extend(scan_server(store, &server, prefix).await?);
+    }
+    Ok(keys)
+}
+
+async fn scan_server(store: &RedisStore, server: &Server, prefix: &str) -> Result<BTreeSet<Key>, StoreError> {
+    let pattern = match store.deployment {
+        Deployment::Server(_) => escaped(&store.row_prefix(None)),
+        Deployment::Cluster { .. } => format!("{{{}:*}}:lock:", escaped(&store.prefix)),
+    };
+    let pattern = format!("{pattern}{}*", escaped(prefix));
     let (mut keys, mut cursor) = (BTreeSet::new(), 0_u64);
     loop {
         let mut step = redis::cmd("SCAN");
         step.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
         let found: Vec<Vec<u8>>;
-        (cursor, found) = store.server.ask(&step).await?;
+        (cursor, found) = server.ask(&step).await?;
         // What is no key of ours cannot be a lock.
         let found = found.into_iter().filter_map(|name| String::from_utf8(name).ok());
-        keys.extend(found.filter_map(|name| Key::new(None, name.strip_prefix(&ours)?).ok()));
+        keys.extend(found.filter_map(|name| key_of(store, &name)));
         if cursor == 0 {
             return Ok(keys);
         }
     }
+}
+
+/// The lock whose row has this name, if it is where that lock's row is looked for.
+fn key_of(store: &RedisStore, name: &str) -> Option<Key> {
+    let (_, key) = name.get(store.prefix.len()..)?.split_once(":lock:")?;
+    let key = Key::new(None, key).ok()?;
+    (store.row_key(&key) == name).then_some(key)
 }
 
 /// Takes the meaning from the characters that a pattern has one for.
@@ -76,30 +98,49 @@ fn escaped(text: &str) -> String {
     pattern
 }
 
-/// The rows of keys that have one, all at one reading of the clock.
+/// The rows of keys that have one. Those of one shard are read at one reading of the clock.
 async fn read(store: &RedisStore, keys: &[Key]) -> Result<Vec<LockRow>, StoreError> {
-    let look = store.server.run(&store.scripts.look, |look| {
-        for key in keys {
-            look.key(store.row_key(key));
+    let mut shards: BTreeMap<Option<u16>, Vec<&Key>> = BTreeMap::new();
+    for key in keys {
+        shards.entry(store.deployment.shard(key)).or_default().push(key);
+    }
+    let read = shards.values().map(|keys| read_shard(store, keys));
+    Ok(try_join_all(read).await?.concat())
+}
+
+async fn read_shard(store: &RedisStore, keys: &[&Key]) -> Result<Vec<LockRow>, StoreError> {
+    match look(store, keys).await {
+        // While a slot is being moved its keys are read one at a time.
+        Err(failed) if keys.len() > 1 && error::redirect(&failed).is_some() => {
+            let each = keys.iter().map(|key| look(store, std::slice::from_ref(key)));
+            Ok(try_join_all(each).await?.concat())
         }
-    });
-    let mut answer = Columns::of(look.await?)?;
+        read => read,
+    }
+}
+
+async fn look(store: &RedisStore, keys: &[&Key]) -> Result<Vec<LockRow>, StoreError> {
+    let mut look = Call::of(&store.scripts.look);
+    for key in keys {
+        look.key(store.row_key(key));
+    }
+    let mut answer = Columns::of(store.deployment.run(&look).await?.value)?;
     let now = answer.number()?;
     let rows = keys.iter().zip(answer.answers());
-    let rows = rows.map(|(key, row)| answer::row(row, key.clone(), now));
+    let rows = rows.map(|(key, row)| answer::row(row, (*key).clone(), now));
     rows.filter_map(Result::transpose).collect()
 }
 
 /// Changes the row of `key` if it is held, and says whether it was.
 pub(crate) async fn operate(store: &RedisStore, key: &Key, words: &[&[u8]]) -> Result<bool, StoreError> {
-    let operated = store.server.run(&store.scripts.operate, |operate| {
-        operate.key(store.row_key(key));
-        store.add_place(operate);
-        for word in words {
-            operate.arg(*word);
-        }
-    });
-    match operated.await? {
+    store.deployment.agree(&store.prefix).await?;
+    let mut operate = Call::of(&store.scripts.operate);
+    operate.key(store.row_key(key));
+    store.add_place(&mut operate, store.deployment.shard(key));
+    for word in words {
+        operate.arg(*word);
+    }
+    match store.deployment.run(&operate).await?.value {
         Value::Int(held) => Ok(held == 1),
         Value::BulkString(_) => Err(answer::no_row(key)),
         other => Err(StoreError::new(

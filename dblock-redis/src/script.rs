@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use dblock::store::clock::micros;
 use dblock::store::{Action, NEXT_TTL, QUEUE_AHEAD, Request, StoreError, StoreErrorKind};
-use redis::{Script, ScriptInvocation};
+use redis::Script;
+
+use crate::call::Call;
 
 /// What every script begins with.
 pub(crate) const ROW: &str = include_str!("lua/row.lua");
@@ -30,34 +32,34 @@ impl Scripts {
     }
 }
 
-/// Adds the words of one request, which [`check`] has let pass.
-pub(crate) fn add(invocation: &mut ScriptInvocation<'_>, request: &Request) {
-    let word = |letter: &str, invocation: &mut ScriptInvocation<'_>| {
-        invocation.arg(letter).arg(request.lease_id.as_bytes());
+/// Adds the words of one request, which [`check`] has let pass. Without `passes_on` no lease becomes a successor: the waiter is
+/// told that the key is busy, and asks again once it is released.
+pub(crate) fn add(call: &mut Call<'_>, request: &Request, passes_on: bool) {
+    let word = |letter: &str, call: &mut Call<'_>| {
+        call.arg(letter).arg(request.lease_id.as_bytes());
     };
     match &request.action {
         Action::Acquire(ask) => {
-            word("A", invocation);
-            invocation
-                .arg(ask.owner.as_bytes())
+            word("A", call);
+            call.arg(ask.owner.as_bytes())
                 .arg(&*ask.holder)
                 .arg(micros(ask.ttl))
                 .arg(optional(ask.wanted_for))
-                .arg(optional(ask.queue))
+                .arg(optional(ask.queue.filter(|_| passes_on)))
                 .arg(ask.spare_tokens);
         }
         Action::Extend(ask) => {
-            word("E", invocation);
-            invocation.arg(ask.count).arg(micros(ask.ttl));
+            word("E", call);
+            call.arg(ask.count).arg(micros(ask.ttl));
             match &ask.handed_over {
-                Some(to) => invocation
+                Some(to) => call
                     .arg(to.owner.as_bytes())
                     .arg(&*to.holder)
                     .arg(token(to.fence_token)),
-                None => invocation.arg("").arg("").arg(""),
+                None => call.arg("").arg("").arg(""),
             };
         }
-        _ => word("R", invocation),
+        _ => word("R", call),
     }
 }
 

@@ -35,25 +35,24 @@ impl<'a> Info<'a> {
     }
 }
 
-/// Refuses a server that would lose locks, or that cannot keep them.
-pub(crate) fn check(info: &Info<'_>) -> Result<(), StoreError> {
+/// Refuses a server that would lose locks, or that cannot keep them. `in_cluster`: it must be one of a cluster.
+pub(crate) fn check(info: &Info<'_>, in_cluster: bool) -> Result<(), StoreError> {
     let unsupported = |message: String| Err(StoreError::new(StoreErrorKind::Unsupported, message));
-    match info.get("redis_mode") {
-        "cluster" => {
-            return unsupported(
-                "the server is one of a Redis Cluster, which this store does not support: use a server, or a primary with \
-                 replicas, that is not in a cluster"
-                    .to_owned(),
-            );
-        }
-        "sentinel" => {
-            return unsupported(
-                "the server is a Sentinel, which this store does not support: give the address of the primary, or a name \
-                 that follows it"
-                    .to_owned(),
-            );
-        }
-        _ => {}
+    let refused = match (info.get("redis_mode"), in_cluster) {
+        ("cluster", false) => Some(
+            "the server is one of a Redis Cluster: give the cluster's URL, as redis+cluster://…, so that the keys get the \
+             tag that they need there",
+        ),
+        ("cluster", true) => None,
+        ("sentinel", _) => Some(
+            "the server is a Sentinel: give the URL of Sentinels and of the primary's name, as \
+             redis+sentinel://sentinel:26379/NAME",
+        ),
+        (_, true) => Some("the server is not one of a Redis Cluster: give its URL as redis://…"),
+        _ => None,
+    };
+    if let Some(message) = refused {
+        return unsupported(message.to_owned());
     }
     let version = info.version();
     if version < OLDEST {
@@ -89,19 +88,25 @@ mod tests {
 
     #[test]
     fn a_server_that_would_lose_locks_is_refused() {
-        assert!(check(&Info::read(GOOD)).is_ok());
+        assert!(check(&Info::read(GOOD), false).is_ok());
         let refused = [
             ("redis_version:7.0.15", "redis_version:6.0.16", "6.2 or later"),
-            ("standalone", "cluster", "Redis Cluster"),
-            ("standalone", "sentinel", "Sentinel"),
+            ("standalone", "cluster", "redis+cluster://"),
+            ("standalone", "sentinel", "redis+sentinel://"),
             ("noeviction", "allkeys-lru", "noeviction"),
             ("maxmemory_policy:noeviction", "x:y", "noeviction"),
             ("role:master", "role:slave", "primary"),
         ];
         for (good, bad, says) in refused {
             let info = GOOD.replace(good, bad);
-            let error = check(&Info::read(&info)).unwrap_err();
+            let error = check(&Info::read(&info), false).unwrap_err();
             assert!(error.to_string().contains(says), "{bad}: {error}");
         }
+        let error = check(&Info::read(GOOD), true).unwrap_err();
+        assert!(
+            error.to_string().contains("not one of a Redis Cluster"),
+            "{error}"
+        );
+        assert!(check(&Info::read(&GOOD.replace("standalone", "cluster")), true).is_ok());
     }
 }

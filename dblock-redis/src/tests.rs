@@ -10,18 +10,19 @@ use redis::Script;
 use uuid::Uuid;
 
 use super::RedisStore;
+use super::call::Call;
 use super::script::{ROW, token};
 
-/// Keys of their own on the server of `DBLOCK_TEST_REDIS_URL`.
+/// Keys of their own on the servers of `DBLOCK_TEST_REDIS_URL` and `DBLOCK_TEST_REDIS_CLUSTER_URL`.
 struct Place {
     url: String,
     prefix: String,
 }
 
 impl Place {
-    fn new() -> Option<Self> {
+    fn new(url: Option<String>) -> Option<Self> {
         let prefix = format!("suite_{}", Uuid::now_v7().simple());
-        dblock_tests::redis_url().map(|url| Self { url, prefix })
+        url.map(|url| Self { url, prefix })
     }
 
     fn open(&self) -> RedisStore {
@@ -40,37 +41,46 @@ impl Fixture for Place {
         }
         let store = self.open();
         let script = Script::new(&format!("{ROW}{}", include_str!("lua/place.lua")));
-        let placed = store.server.run(&script, |place| {
-            place.arg(micros(store.idle));
-            for row in rows {
-                place.key(store.row_key(&row.key));
-                place
-                    .arg(row.lease_id.as_bytes())
-                    .arg(row.owner.as_bytes())
-                    .arg(row.reentrant_count)
-                    .arg(row.expire_at)
-                    .arg(token(row.fence_token))
-                    .arg(token(row.fence_ceiling))
-                    .arg(row.wanted_until)
-                    .arg(row.acquired_at)
-                    .arg(u8::from(row.revoked))
-                    .arg(&row.holder);
-                match &row.next {
-                    Some(next) => place
-                        .arg(next.lease_id.as_bytes())
-                        .arg(next.owner.as_bytes())
-                        .arg(&next.holder)
-                        .arg(next.ttl)
-                        .arg(next.spare_tokens)
-                        .arg(next.since)
-                        .arg(next.until),
-                    None => place.arg(&[""; 7]),
-                };
-            }
-        });
-        placed.await.unwrap();
+        for row in rows {
+            let mut place = Call::of(&script);
+            place
+                .key(store.row_key(&row.key))
+                .arg(micros(store.idle))
+                .arg(row.lease_id.as_bytes())
+                .arg(row.owner.as_bytes())
+                .arg(row.reentrant_count)
+                .arg(row.expire_at)
+                .arg(token(row.fence_token))
+                .arg(token(row.fence_ceiling))
+                .arg(row.wanted_until)
+                .arg(row.acquired_at)
+                .arg(u8::from(row.revoked))
+                .arg(&row.holder);
+            match &row.next {
+                Some(next) => place
+                    .arg(next.lease_id.as_bytes())
+                    .arg(next.owner.as_bytes())
+                    .arg(&next.holder)
+                    .arg(next.ttl)
+                    .arg(next.spare_tokens)
+                    .arg(next.since)
+                    .arg(next.until),
+                None => place.arg(&[""; 7]),
+            };
+            store.deployment.run(&place).await.unwrap();
+        }
         true
     }
 }
 
-dblock_conformance::store_conformance!(Place::new());
+mod one_server {
+    use super::Place;
+
+    dblock_conformance::store_conformance!(Place::new(dblock_tests::redis_url()));
+}
+
+mod cluster {
+    use super::Place;
+
+    dblock_conformance::store_conformance!(Place::new(dblock_tests::redis_cluster_url()));
+}

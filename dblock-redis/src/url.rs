@@ -3,39 +3,188 @@
 use dblock::store::{StoreError, StoreErrorKind};
 use redis::Client;
 
-pub(crate) fn client(url: &str) -> Result<Client, StoreError> {
-    let refuse = |message: &str| Err(StoreError::new(StoreErrorKind::Unsupported, message));
+use crate::login::{Login, opened, with_port};
+use crate::sentinel::Sentinels;
+
+/// How many shards a cluster's locks have where the URL does not say it.
+const SHARDS: u16 = 16;
+
+/// The most shards: more would only make batches smaller.
+const MOST_SHARDS: u16 = 256;
+
+/// What a URL leads to.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Server(Client),
+    Sentinels(Sentinels),
+    Cluster {
+        login: Login,
+        seeds: Vec<String>,
+        shards: u16,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Server,
+    Sentinel,
+    Cluster,
+}
+
+/// The place, and the prefix if the URL has one.
+pub(crate) fn read(url: &str) -> Result<(Place, Option<String>), StoreError> {
+    let (url, prefix) = without_prefix(url)?;
+    Ok((place(&url)?, prefix))
+}
+
+/// Takes the option `prefix` out of a URL, which is the same for all kinds of server.
+fn without_prefix(url: &str) -> Result<(String, Option<String>), StoreError> {
+    let Some((address, query)) = url.rsplit_once('?') else {
+        return Ok((url.to_owned(), None));
+    };
+    let (ours, others): (Vec<_>, Vec<_>) = query.split('&').partition(|option| option.starts_with("prefix="));
+    let [option] = &*ours else {
+        return match &*ours {
+            [] => Ok((url.to_owned(), None)),
+            _ => Err(refuse("the URL has the option `prefix` more than once")),
+        };
+    };
+    let prefix = option.trim_start_matches("prefix=");
+    if prefix.is_empty() || prefix.contains('%') {
+        return Err(refuse(
+            "the URL's option `prefix` must be a name without characters that a URL has to encode",
+        ));
+    }
+    let joint = if others.is_empty() { "" } else { "?" };
+    let url = format!("{address}{joint}{}", others.join("&"));
+    Ok((url, Some(prefix.to_owned())))
+}
+
+fn place(url: &str) -> Result<Place, StoreError> {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
-    match scheme.to_ascii_lowercase().as_str() {
-        "redis" | "valkey" | "redis+unix" | "valkey+unix" => {}
-        "rediss" | "valkeys" => secure()?,
-        "" => return refuse("the URL has no scheme; write redis://…, rediss://… or valkey://…"),
-        other if other.contains("cluster") => {
-            return refuse(
-                "a Redis Cluster is not supported: give the URL of one server that is not in a cluster, as redis://…",
-            );
-        }
-        other if other.contains("sentinel") => {
-            return refuse(
-                "Sentinel is not supported: give the URL of the primary, or of a name that follows it, as redis://…",
-            );
-        }
+    let (protocol, form) = scheme_of(scheme)?;
+    if protocol == "rediss" {
+        secure()?;
+    }
+    let (user, address) = rest.rsplit_once('@').unwrap_or(("", rest));
+    let (address, query) = address.split_once('?').unwrap_or((address, ""));
+    let (hosts, path) = address.split_once('/').unwrap_or((address, ""));
+    match form {
+        Form::Server if hosts.contains(',') => Err(refuse(
+            "the URL names several servers: write redis+sentinel://… for Sentinels, or redis+cluster://… for a cluster",
+        )),
+        Form::Server => opened(url).map(Place::Server),
+        Form::Sentinel => sentinels(protocol, user, hosts, path, query),
+        Form::Cluster => cluster(protocol, user, hosts, path, query),
+    }
+}
+
+/// The protocol without what comes after it, and what the URL leads to.
+fn scheme_of(scheme: &str) -> Result<(&'static str, Form), StoreError> {
+    let scheme = scheme.to_ascii_lowercase();
+    if scheme.is_empty() {
+        return Err(refuse(
+            "the URL has no scheme; write redis://…, rediss://… or valkey://…",
+        ));
+    }
+    let (protocol, form) = scheme.split_once(['+', '-']).unwrap_or((&scheme, ""));
+    let protocol = match protocol {
+        "redis" | "valkey" => Some("redis"),
+        "rediss" | "valkeys" => Some("rediss"),
+        _ => None,
+    };
+    match (protocol, form) {
+        (Some(protocol), "") => Ok((protocol, Form::Server)),
+        (Some("redis"), "unix") => Ok(("redis", Form::Server)),
+        (Some(protocol), "sentinel") => Ok((protocol, Form::Sentinel)),
+        (Some(protocol), "cluster") => Ok((protocol, Form::Cluster)),
         // The text before the first colon may be a password where somebody has forgotten the scheme.
-        _ => return refuse("the URL's scheme is none of redis, rediss, valkey, redis+unix"),
+        _ => Err(refuse(
+            "the URL's scheme is none of redis, rediss, valkey, redis+unix, redis+sentinel, redis+cluster",
+        )),
     }
-    let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
-    if address
-        .split(['/', '?'])
-        .next()
-        .is_some_and(|hosts| hosts.contains(','))
-    {
-        return refuse("the URL names several servers, as of a cluster; one is supported");
+}
+
+/// `redis+sentinel://user:password@sentinel:26379,…/name/database?sentinel_username=…&sentinel_password=…`
+fn sentinels(protocol: &str, user: &str, hosts: &str, path: &str, query: &str) -> Result<Place, StoreError> {
+    let (name, database) = path.split_once('/').unwrap_or((path, ""));
+    if name.is_empty() {
+        return Err(refuse(
+            "the URL does not say which primary the Sentinels watch: redis+sentinel://sentinel:26379/NAME, where NAME is \
+             that of `sentinel monitor` in their settings, often mymaster",
+        ));
     }
-    // The error says what is wrong, and has nothing of the URL.
-    Client::open(url).map_err(|error| {
-        let message = format!("the Redis URL cannot be read: {}", error.category());
-        StoreError::new(StoreErrorKind::Unsupported, message)
-    })
+    let (mut sentinel_user, mut password) = ("", "");
+    for (option, value) in options(query)? {
+        match option {
+            "sentinel_username" => sentinel_user = value,
+            "sentinel_password" => password = value,
+            _ => return Err(unknown_option("sentinel_username and sentinel_password")),
+        }
+    }
+    let primary = Login::new(protocol, user, database);
+    let user = match (sentinel_user, password) {
+        ("", "") => String::new(),
+        (user, password) => format!("{user}:{password}"),
+    };
+    let sentinel = Login::new(protocol, &user, "");
+    let addresses = addresses(hosts, 26_379, &sentinel)?;
+    Sentinels::new(name, sentinel, addresses, primary).map(Place::Sentinels)
+}
+
+/// `redis+cluster://user:password@node:6379,…?shards=16`
+fn cluster(protocol: &str, user: &str, hosts: &str, path: &str, query: &str) -> Result<Place, StoreError> {
+    if !matches!(path, "" | "0") {
+        return Err(refuse(
+            "a cluster has database 0 only: leave out what is behind the last address",
+        ));
+    }
+    let mut shards = SHARDS;
+    for (option, value) in options(query)? {
+        shards = match (option, value.parse()) {
+            ("shards", Ok(number @ 1..=MOST_SHARDS)) => number,
+            ("shards", _) => {
+                return Err(refuse(&format!(
+                    "the URL's option `shards` must be a number from 1 to {MOST_SHARDS}"
+                )));
+            }
+            _ => return Err(unknown_option("shards")),
+        };
+    }
+    let login = Login::new(protocol, user, "");
+    let seeds = addresses(hosts, 6_379, &login)?;
+    Ok(Place::Cluster { login, seeds, shards })
+}
+
+/// The addresses that are separated by commas. Each is one that a client can be made for.
+fn addresses(hosts: &str, port: u16, login: &Login) -> Result<Vec<String>, StoreError> {
+    let addresses: Vec<_> = hosts.split(',').map(|host| with_port(host, port)).collect();
+    for address in &addresses {
+        login.client(address)?;
+    }
+    Ok(addresses)
+}
+
+fn options(query: &str) -> Result<Vec<(&str, &str)>, StoreError> {
+    query
+        .split('&')
+        .filter(|option| !option.is_empty())
+        .map(|option| {
+            option
+                .split_once('=')
+                .ok_or_else(|| refuse("an option of the URL has no value"))
+        })
+        .collect()
+}
+
+fn unknown_option(known: &str) -> StoreError {
+    refuse(&format!(
+        "the URL has an option that this kind of server does not know; it knows {known}"
+    ))
+}
+
+fn refuse(message: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Unsupported, message)
 }
 
 /// rustls needs somebody to choose who encrypts: the program, or else we.
@@ -49,8 +198,7 @@ fn secure() -> Result<(), StoreError> {
 
 #[cfg(not(feature = "tls-rustls"))]
 fn secure() -> Result<(), StoreError> {
-    Err(StoreError::new(
-        StoreErrorKind::Unsupported,
+    Err(refuse(
         "TLS is not compiled in; write `dblock-redis = { version = \"…\", features = [\"tls-rustls\"] }` in Cargo.toml",
     ))
 }
@@ -60,16 +208,69 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redis_and_valkey_are_read() {
+    fn redis_and_valkey_are_place() {
         for url in [
             "redis://localhost",
             "valkey://user:word@localhost:6380/3",
             "REDIS://[::1]:6379",
             "redis+unix:///run/redis.sock?db=2",
         ] {
-            assert!(client(url).is_ok(), "{url}");
+            assert!(matches!(place(url), Ok(Place::Server(_))), "{url}");
         }
-        assert_eq!(client("rediss://localhost").is_ok(), cfg!(feature = "tls-rustls"));
+        assert_eq!(place("rediss://localhost").is_ok(), cfg!(feature = "tls-rustls"));
+    }
+
+    #[test]
+    fn a_url_of_sentinels_names_the_primary() {
+        let url = "redis+sentinel://u:hush@a,b:1,[::1]:2/main/3?sentinel_username=s&sentinel_password=h%40sh";
+        let Ok(Place::Sentinels(found)) = place(url) else {
+            panic!("{:?}", place(url));
+        };
+        let shown = format!("{found:?}");
+        assert!(shown.contains(r#""a:26379", "b:1", "[::1]:2""#), "{shown}");
+        assert!(shown.contains("main") && !shown.contains("sh\""), "{shown}");
+        assert!(matches!(
+            place("valkey-sentinel://a/main"),
+            Ok(Place::Sentinels(_))
+        ));
+    }
+
+    #[test]
+    fn a_url_of_a_cluster_says_how_many_shards() {
+        for (url, expected) in [
+            ("redis+cluster://a,b:1", SHARDS),
+            ("valkey+cluster://:hush@a:1/0?shards=3", 3),
+        ] {
+            let Ok(Place::Cluster { shards, seeds, .. }) = place(url) else {
+                panic!("{:?}", place(url));
+            };
+            assert_eq!(shards, expected);
+            assert!(!seeds.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_taken_out() {
+        for (given, left, expected) in [
+            ("redis://a?prefix=x", "redis://a", Some("x")),
+            (
+                "redis://a/1?protocol=resp3&prefix=x",
+                "redis://a/1?protocol=resp3",
+                Some("x"),
+            ),
+            ("redis://a?protocol=resp3", "redis://a?protocol=resp3", None),
+            ("redis://a", "redis://a", None),
+        ] {
+            let (url, prefix) = without_prefix(given).unwrap();
+            assert_eq!((&*url, prefix.as_deref()), (left, expected), "{given}");
+        }
+        for bad in [
+            "redis://a?prefix=",
+            "redis://a?prefix=a%20b",
+            "redis://a?prefix=a&prefix=b",
+        ] {
+            assert!(without_prefix(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]
@@ -78,15 +279,24 @@ mod tests {
             ("user:hush@localhost", "no scheme"),
             ("hush", "no scheme"),
             ("hush://localhost", "scheme"),
-            ("redis+cluster://:hush@a:1", "Cluster is not supported"),
-            ("redis-sentinel://:hush@a:1/0", "Sentinel is not supported"),
+            ("redis+hush://localhost", "scheme"),
             ("redis://:hush@a:1,b:2", "several servers"),
             ("redis://:hush@localhost:hush", "cannot be read"),
             ("redis://:hush@localhost/hush", "cannot be read"),
             ("redis://:hush@/0", "cannot be read"),
+            ("redis-sentinel://:hush@a:1", "which primary"),
+            ("redis+sentinel://:hush@a:1,:2/main", "cannot be read"),
+            ("redis+sentinel://:hush@a/main/hush", "cannot be read"),
+            ("redis+sentinel://:hush@a/main?hush=1", "option"),
+            ("redis+sentinel://a/main?sentinel_password", "no value"),
+            ("redis+cluster://:hush@a:hush", "cannot be read"),
+            ("redis+cluster://:hush@a/1", "database 0"),
+            ("redis+cluster://:hush@a?shards=0", "from 1 to 256"),
+            ("redis+cluster://:hush@a?shards=hush", "from 1 to 256"),
+            ("redis+cluster://:hush@a?hush=1", "option"),
         ];
         for (url, says) in refused {
-            let error = client(url).unwrap_err();
+            let error = place(url).unwrap_err();
             let shown = format!("{error} {error:?}");
             assert!(shown.contains(says), "{url}: {shown}");
             assert!(!shown.contains("hush"), "{url}: {shown}");

@@ -49,7 +49,7 @@ impl StoreSource {
             scheme if !is_scheme(scheme) => Err(LockError::invalid(
                 "the database URL has no scheme; write postgres://…, mysql://…, mariadb://…, sqlite://… or memory:",
             )),
-            "redis" | "rediss" | "valkey" => Err(LockError::invalid(
+            other if other.starts_with("redis") || other.starts_with("valkey") => Err(LockError::invalid(
                 "locks in Redis or Valkey are a crate of their own: \
                  `LockManager::builder(dblock_redis::RedisStore::new(url)?)`",
             )),

@@ -11,6 +11,8 @@ mod once;
 mod operators;
 mod program;
 mod records;
+#[cfg(feature = "redis")]
+mod redis;
 mod run;
 mod serve;
 mod signals;

@@ -1,0 +1,83 @@
+//! One call of a script: its keys and its arguments.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, RedisResult, Script, ServerErrorKind, ToRedisArgs, Value};
+
+/// The words of a call, which can be sent more than once.
+pub(crate) struct Call<'a> {
+    script: &'a Script,
+    keys: Vec<Vec<u8>>,
+    arguments: Vec<Vec<u8>>,
+    acknowledged: bool,
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn of(script: &'a Script) -> Self {
+        Self {
+            script,
+            keys: Vec::new(),
+            arguments: Vec::new(),
+            acknowledged: false,
+        }
+    }
+
+    /// Its answer counts only once those have its writes who must, where the store was told so.
+    pub(crate) fn acknowledged(mut self) -> Self {
+        self.acknowledged = true;
+        self
+    }
+
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.acknowledged
+    }
+
+    /// The first of its keys, which all lie in one slot of a cluster.
+    pub(crate) fn first_key(&self) -> &[u8] {
+        self.keys.first().map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn has_one_key(&self) -> bool {
+        self.keys.len() == 1
+    }
+
+    pub(crate) fn key(&mut self, key: impl ToRedisArgs) -> &mut Self {
+        key.write_redis_args(&mut self.keys);
+        self
+    }
+
+    pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+        argument.write_redis_args(&mut self.arguments);
+        self
+    }
+
+    /// Carries it out once. A script that the server does not know is loaded first; then nothing was carried out.
+    pub(crate) async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+        match self.command().query_async(connection).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.script.load_async(connection).await?;
+                self.command().query_async(connection).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// The same on a server of a cluster to which a slot is being moved.
+    pub(crate) async fn send_asking(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+        // It must come directly after ASKING.
+        self.script.load_async(connection).await?;
+        let mut both = redis::pipe();
+        both.cmd("ASKING").ignore().add_command(self.command());
+        let (answer,) = both.query_async(connection).await?;
+        Ok(answer)
+    }
+
+    fn command(&self) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command
+            .arg(self.script.get_hash())
+            .arg(self.keys.len())
+            .arg(&self.keys)
+            .arg(&self.arguments);
+        command
+    }
+}

@@ -1,0 +1,234 @@
+//! The servers of a Redis Cluster, and which of them has which slot.
+//!
+//! A server that does not have a slot says so before it carries anything out. Only then is a request sent again: an answer
+//! that is lost is lost here too.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dblock::store::{StoreError, StoreErrorKind};
+use redis::Value;
+use redis::aio::PubSub;
+use tracing::info;
+
+use crate::acknowledge::Acknowledgement;
+use crate::call::Call;
+use crate::connection::{Answer, Server, Way};
+use crate::error::{self, Redirect};
+use crate::login::Login;
+use crate::slots::{self, Range, slot};
+
+/// How often a request is sent on to the server that is named instead. Two are enough unless slots are being moved.
+const REDIRECTS: usize = 4;
+
+pub(crate) struct Cluster {
+    login: Login,
+    seeds: Vec<String>,
+    acknowledgement: Option<Acknowledgement>,
+    map: Mutex<Map>,
+}
+
+#[derive(Default)]
+struct Map {
+    servers: HashMap<String, Arc<Server>>,
+    /// In the order of their ends. Empty while it is not known.
+    ranges: Vec<Range>,
+    closed: bool,
+}
+
+impl Cluster {
+    pub(crate) fn new(login: Login, seeds: Vec<String>) -> Self {
+        Self {
+            login,
+            seeds,
+            acknowledgement: None,
+            map: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
+        self.acknowledgement = Some(acknowledgement);
+        self
+    }
+
+    /// Carries out a call once, on the server that has the slot of its keys.
+    pub(crate) async fn run(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
+        let slot = slot(call.first_key());
+        for _ in 0..REDIRECTS {
+            let failed = match self.server_of(slot).await?.run(call).await {
+                Err(failed) => failed,
+                answer => return answer,
+            };
+            match error::redirect(&failed) {
+                Some(Redirect::Moved) => self.forget(),
+                Some(Redirect::Ask(address)) if call.has_one_key() => {
+                    return self.server(&address)?.run_asking(call).await;
+                }
+                Some(Redirect::Ask(_) | Redirect::Split) => return Err(failed),
+                None => return Err(self.explain(failed)),
+            }
+        }
+        Err(StoreError::new(
+            StoreErrorKind::Unreachable,
+            format!("the servers of the Redis Cluster do not agree on who has slot {slot}"),
+        ))
+    }
+
+    /// The server that has the slot of a key.
+    pub(crate) async fn server_for(&self, key: &str) -> Result<Arc<Server>, StoreError> {
+        self.server_of(slot(key.as_bytes())).await
+    }
+
+    /// All servers that have slots.
+    pub(crate) async fn primaries(&self) -> Result<Vec<(String, Arc<Server>)>, StoreError> {
+        let ranges = self.ranges().await?;
+        let mut addresses: Vec<_> = ranges.into_iter().map(|range| range.address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+            .into_iter()
+            .map(|address| {
+                let server = self.server(&address)?;
+                Ok((address, server))
+            })
+            .collect()
+    }
+
+    /// Asks anew who has which slot, if the error may mean that another server is the primary now.
+    pub(crate) fn explain(&self, failed: StoreError) -> StoreError {
+        if error::redirect(&failed).is_some() {
+            self.forget();
+            let message = format!("a slot of the Redis Cluster has moved: {failed}");
+            return StoreError::new(StoreErrorKind::Unreachable, message).with_source(failed);
+        }
+        if failed.is_retryable() {
+            self.forget();
+        }
+        failed
+    }
+
+    /// A connection that hears what is published anywhere in the cluster.
+    pub(crate) async fn listener(&self) -> Result<PubSub, StoreError> {
+        let mut failed = nobody(&self.seeds);
+        for (_, server) in self.primaries().await? {
+            match server.listener().await {
+                Err(error) => failed = error,
+                opened => return opened,
+            }
+        }
+        self.forget();
+        Err(failed)
+    }
+
+    pub(crate) fn close(&self) {
+        let mut map = self.map();
+        map.closed = true;
+        map.servers.drain().for_each(|(_, server)| server.close());
+    }
+
+    /// Asks anew who has which slot, before the next request.
+    fn forget(&self) {
+        self.map().ranges.clear();
+    }
+
+    async fn server_of(&self, slot: u16) -> Result<Arc<Server>, StoreError> {
+        let ranges = self.ranges().await?;
+        let Some(address) = slots::find(&ranges, slot) else {
+            self.forget();
+            return Err(StoreError::new(
+                StoreErrorKind::Unreachable,
+                format!(
+                    "no server of the Redis Cluster has slot {slot}: `redis-cli --cluster check` says why"
+                ),
+            ));
+        };
+        self.server(address)
+    }
+
+    async fn ranges(&self) -> Result<Vec<Range>, StoreError> {
+        let known = self.map().ranges.clone();
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        let mut addresses: Vec<_> = self.map().servers.keys().cloned().collect();
+        addresses.extend(self.seeds.iter().cloned());
+        let mut question = redis::cmd("CLUSTER");
+        question.arg("SLOTS");
+        let mut failed = nobody(&self.seeds);
+        for asked in addresses {
+            let answer: Result<Value, _> = self.login.ask(&asked, &question).await;
+            match answer.and_then(|answer| slots::read(answer, &asked)) {
+                Ok(ranges) if ranges.is_empty() => {
+                    failed = StoreError::new(
+                        StoreErrorKind::Unreachable,
+                        format!(
+                            "{asked} knows of no server with slots: `redis-cli --cluster check` says why"
+                        ),
+                    );
+                }
+                Ok(ranges) => {
+                    self.learn(&ranges);
+                    return Ok(ranges);
+                }
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Keeps the map, and closes connections to servers that have no slots any more.
+    fn learn(&self, ranges: &[Range]) {
+        let mut map = self.map();
+        map.ranges = ranges.to_vec();
+        let is_used = |address: &String| ranges.iter().any(|range| range.address == *address);
+        let mut left = Vec::new();
+        map.servers.retain(|address, server| {
+            let used = is_used(address);
+            if !used {
+                server.close();
+                left.push(address.clone());
+            }
+            used
+        });
+        drop(map);
+        for address in left {
+            info!("the server {address} of the Redis Cluster has no slots of ours any more");
+        }
+    }
+
+    fn server(&self, address: &str) -> Result<Arc<Server>, StoreError> {
+        let mut map = self.map();
+        if map.closed {
+            return Err(StoreError::new(StoreErrorKind::Other, "the lock store is closed"));
+        }
+        if let Some(server) = map.servers.get(address) {
+            return Ok(Arc::clone(server));
+        }
+        let way = Way::Client(self.login.client(address)?);
+        let server = Arc::new(Server::new(way, true).acknowledged_by(self.acknowledgement));
+        map.servers.insert(address.to_owned(), Arc::clone(&server));
+        Ok(server)
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn nobody(seeds: &[String]) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unreachable,
+        format!(
+            "no server of the Redis Cluster can be reached; {} are known by the URL",
+            seeds.len()
+        ),
+    )
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster")
+            .field("seeds", &self.seeds)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,103 @@
+//! One server, the primary that Sentinels name, or a cluster: where a call goes.
+
+use std::sync::Arc;
+
+use dblock::Key;
+use dblock::store::StoreError;
+use redis::aio::PubSub;
+
+use crate::acknowledge::Acknowledgement;
+use crate::call::Call;
+use crate::cluster::Cluster;
+use crate::connection::{Answer, Server, Way};
+use crate::shards::Shards;
+use crate::url::Place;
+
+#[derive(Debug)]
+pub(crate) enum Deployment {
+    Server(Arc<Server>),
+    Cluster { cluster: Cluster, shards: Shards },
+}
+
+impl Deployment {
+    pub(crate) fn new(place: Place) -> Self {
+        let server = |way| Self::Server(Arc::new(Server::new(way, false)));
+        match place {
+            Place::Server(client) => server(Way::Client(client)),
+            Place::Sentinels(sentinels) => server(Way::Sentinels(sentinels)),
+            Place::Cluster { login, seeds, shards } => Self::Cluster {
+                cluster: Cluster::new(login, seeds),
+                shards: Shards::new(shards),
+            },
+        }
+    }
+
+    /// Who must have the writes, before any is sent.
+    pub(crate) fn acknowledged_by(self, acknowledgement: Acknowledgement) -> Self {
+        match self {
+            Self::Server(server) => {
+                let server = Arc::into_inner(server).expect("nobody has it before the store is used");
+                Self::Server(Arc::new(server.acknowledged_by(Some(acknowledgement))))
+            }
+            Self::Cluster { cluster, shards } => Self::Cluster {
+                cluster: cluster.acknowledged_by(acknowledgement),
+                shards,
+            },
+        }
+    }
+
+    /// The shard of a key, where there are shards.
+    pub(crate) fn shard(&self, key: &Key) -> Option<u16> {
+        match self {
+            Self::Server(_) => None,
+            Self::Cluster { shards, .. } => Some(shards.of(key)),
+        }
+    }
+
+    /// Makes sure that the keys lie where those of all others do.
+    pub(crate) async fn agree(&self, prefix: &str) -> Result<(), StoreError> {
+        match self {
+            Self::Server(_) => Ok(()),
+            Self::Cluster { cluster, shards } => shards.agree(cluster, prefix).await,
+        }
+    }
+
+    /// Rows are apart in each database of a server, and channels are not.
+    pub(crate) fn database(&self) -> i64 {
+        match self {
+            Self::Server(server) => server.database(),
+            Self::Cluster { .. } => 0,
+        }
+    }
+
+    /// Carries out a call once.
+    pub(crate) async fn run(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
+        match self {
+            Self::Server(server) => server.run(call).await,
+            Self::Cluster { cluster, .. } => cluster.run(call).await,
+        }
+    }
+
+    /// All servers that have keys, with their addresses where there are several.
+    pub(crate) async fn servers(&self) -> Result<Vec<(String, Arc<Server>)>, StoreError> {
+        match self {
+            Self::Server(server) => Ok(vec![(String::new(), Arc::clone(server))]),
+            Self::Cluster { cluster, .. } => cluster.primaries().await,
+        }
+    }
+
+    /// A connection for listening alone.
+    pub(crate) async fn listener(&self) -> Result<PubSub, StoreError> {
+        match self {
+            Self::Server(server) => server.listener().await,
+            Self::Cluster { cluster, .. } => cluster.listener().await,
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Server(server) => server.close(),
+            Self::Cluster { cluster, .. } => cluster.close(),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! How the servers of one deployment are logged in to, whatever their address.
+
+use std::fmt;
+use std::time::Duration;
+
+use dblock::store::{StoreError, StoreErrorKind};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue};
+use tokio::time::timeout;
+
+use crate::error;
+
+/// Time limit for a question to a server that is asked where another one is. It leaves time to ask the next.
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A URL without its address.
+#[derive(Clone)]
+pub(crate) struct Login {
+    before: String,
+    after: String,
+}
+
+impl Login {
+    /// `user` is `user:password` as in a URL, or nothing.
+    pub(crate) fn new(protocol: &str, user: &str, database: &str) -> Self {
+        let at = if user.is_empty() { "" } else { "@" };
+        Self {
+            before: format!("{protocol}://{user}{at}"),
+            after: format!("/{database}"),
+        }
+    }
+
+    /// Opens nothing yet.
+    pub(crate) fn client(&self, address: &str) -> Result<Client, StoreError> {
+        opened(&format!("{}{address}{}", self.before, self.after))
+    }
+
+    /// Asks one server one thing, on a connection of its own. Nothing that matters is sent in this way.
+    pub(crate) async fn ask<T: FromRedisValue>(
+        &self,
+        address: &str,
+        question: &Cmd,
+    ) -> Result<T, StoreError> {
+        let client = self.client(address)?;
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None);
+        let asked = async {
+            let mut connection = client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await?;
+            question.query_async(&mut connection).await
+        };
+        match timeout(TIMEOUT, asked).await {
+            Ok(answer) => answer.map_err(error::of_connect),
+            Err(_) => Err(StoreError::new(
+                StoreErrorKind::Unreachable,
+                format!("{address} did not answer within {TIMEOUT:?}"),
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").finish_non_exhaustive()
+    }
+}
+
+/// The error says what is wrong, and has nothing of the URL.
+pub(crate) fn opened(url: &str) -> Result<Client, StoreError> {
+    Client::open(url).map_err(|error| {
+        let message = format!("the Redis URL cannot be read: {}", error.category());
+        StoreError::new(StoreErrorKind::Unsupported, message)
+    })
+}
+
+/// An address with its port: an IPv6 address is in brackets.
+pub(crate) fn with_port(host: &str, port: u16) -> String {
+    let named = host.rsplit_once(']').map_or(host, |(_, port)| port);
+    if named.contains(':') {
+        host.to_owned()
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+/// The address of a server as others tell it, where an IPv6 address has no brackets.
+pub(crate) fn address(host: &str, port: u16) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}

@@ -1,0 +1,178 @@
+//! A Redis Cluster: what is refused, slots that move, a server that dies.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind};
+use dblock::{InspectFilter, Key, LockManager, LockOptions};
+use dblock_redis::RedisStore;
+use dblock_servers::{Kind, Purpose, Server, is_installed};
+use redis::aio::MultiplexedConnection;
+use uuid::Uuid;
+
+async fn fresh() -> Option<Server> {
+    if !is_installed(Kind::RedisCluster) {
+        dblock_tests::left_out("Redis servers of its own", "install redis-server");
+        return None;
+    }
+    let cluster = Server::fresh(Kind::RedisCluster, Purpose::Tests).await;
+    Some(cluster.unwrap())
+}
+
+fn acquire(key: &str, lease: Uuid) -> Request {
+    let ask = Acquire::new(Uuid::now_v7(), Duration::from_secs(30), "test");
+    Request::new(Key::new(None, key).unwrap(), lease, Action::Acquire(ask))
+}
+
+async fn one(store: &RedisStore, key: &str) -> Result<Outcome, StoreError> {
+    store.apply(&[acquire(key, Uuid::now_v7())]).await.remove(0)
+}
+
+/// The servers, each by the address that the cluster's URL has for it.
+async fn connect(cluster: &Server) -> Vec<(String, MultiplexedConnection)> {
+    let (user, addresses) = cluster
+        .url()
+        .trim_start_matches("redis+cluster://")
+        .split_once('@')
+        .unwrap();
+    let mut servers = Vec::new();
+    for address in addresses.split(',') {
+        let client = redis::Client::open(format!("redis://{user}@{address}")).unwrap();
+        servers.push((
+            address.to_owned(),
+            client.get_multiplexed_async_connection().await.unwrap(),
+        ));
+    }
+    servers
+}
+
+async fn said<T: redis::FromRedisValue>(server: &mut MultiplexedConnection, words: &str) -> T {
+    let mut words = words.split(' ');
+    let mut command = redis::cmd(words.next().unwrap());
+    command.arg(words.collect::<Vec<_>>());
+    command.query_async(server).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_does_not_fit_a_cluster_is_refused() {
+    let Some(cluster) = fresh().await else { return };
+    let (address, _) = connect(&cluster).await.remove(0);
+    let (user, _) = cluster.url().split_once('@').unwrap();
+    let alone = format!("{user}@{address}").replace("redis+cluster", "redis");
+    let shards = |number| format!("{}?shards={number}", cluster.url());
+    one(&RedisStore::new(&shards(3)).unwrap(), "k").await.unwrap();
+    let refused = [
+        (RedisStore::new(&alone).unwrap(), "redis+cluster://"),
+        (RedisStore::new(&shards(4)).unwrap(), "into 3 shards"),
+        (
+            RedisStore::new(&shards(3)).unwrap().prefix("a{b"),
+            "without braces",
+        ),
+    ];
+    for (store, says) in refused {
+        for error in [
+            store.check_schema().await.unwrap_err(),
+            one(&store, "k").await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+    let other = RedisStore::new(&shards(4)).unwrap().prefix("other");
+    one(&other, "k").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_slot_keeps_its_locks_while_it_is_moved_and_afterwards() {
+    let Some(cluster) = fresh().await else { return };
+    let mut servers = connect(&cluster).await;
+    // All keys have one slot.
+    let store = RedisStore::new(&format!("{}?shards=1", cluster.url())).unwrap();
+    let held = ["a", "b"].map(|key| acquire(key, Uuid::now_v7()));
+    for granted in store.apply(&held).await {
+        assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
+    }
+
+    let slot: u16 = said(&mut servers[0].1, "CLUSTER KEYSLOT {dblock:0}").await;
+    let mut ids = Vec::new();
+    let mut source = None;
+    for (place, (_, server)) in servers.iter_mut().enumerate() {
+        ids.push(said::<String>(server, "CLUSTER MYID").await);
+        let keys: usize = said(server, &format!("CLUSTER COUNTKEYSINSLOT {slot}")).await;
+        source = source.or((keys > 0).then_some(place));
+    }
+    let source = source.unwrap();
+    let target = (source + 1) % servers.len();
+    let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[source]);
+    said::<String>(&mut servers[target].1, &importing).await;
+    let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[target]);
+    said::<String>(&mut servers[source].1, &migrating).await;
+    // Half of the keys are on each side.
+    let password = cluster
+        .url()
+        .split_once('@')
+        .unwrap()
+        .0
+        .rsplit_once(':')
+        .unwrap()
+        .1;
+    let (host, port) = servers[target].0.split_once(':').unwrap();
+    let moved = format!("MIGRATE {host} {port} {{dblock:0}}:lock:b 0 5000 AUTH {password}");
+    said::<String>(&mut servers[source].1, &moved).await;
+
+    let asked = ["a", "b", "new"].map(|key| acquire(key, Uuid::now_v7()));
+    let answers = store.apply(&asked).await;
+    assert!(matches!(answers[0], Ok(Outcome::Busy(_))), "{answers:?}");
+    assert!(matches!(answers[1], Ok(Outcome::Busy(_))), "{answers:?}");
+    assert!(matches!(answers[2], Ok(Outcome::Granted { .. })), "{answers:?}");
+
+    for key in ["{dblock:0}:lock:a", "{dblock:0}:shards"] {
+        let (host, port) = servers[target].0.split_once(':').unwrap();
+        let moved = format!("MIGRATE {host} {port} {key} 0 5000 AUTH {password}");
+        said::<String>(&mut servers[source].1, &moved).await;
+    }
+    for place in [target, source] {
+        let done = format!("CLUSTER SETSLOT {slot} NODE {}", ids[target]);
+        said::<String>(&mut servers[place].1, &done).await;
+    }
+    for request in held {
+        let busy = one(&store, &request.key.to_string()).await.unwrap();
+        assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+        let release = Request::new(request.key, request.lease_id, Action::Release);
+        let freed = store.apply(&[release]).await.remove(0).unwrap();
+        assert!(
+            matches!(freed, Outcome::Released { freed: true, .. }),
+            "{freed:?}"
+        );
+    }
+    let rows = store.inspect(&InspectFilter::new().include_free()).await.unwrap();
+    assert_eq!(rows.len(), 3, "each row is seen once: {rows:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_dies_takes_its_own_keys_with_it_only() {
+    let Some(mut cluster) = fresh().await else { return };
+    let locks = LockManager::builder(RedisStore::new(cluster.url()).unwrap())
+        .build()
+        .await
+        .unwrap();
+    cluster.kill();
+    let (mut granted, mut failed) = (0, 0);
+    for number in 0..32 {
+        let wait = LockOptions::new().wait(Duration::from_millis(200));
+        match locks.acquire(&format!("k{number}"), wait).await {
+            Ok(_) => granted += 1,
+            Err(_) => failed += 1,
+        }
+    }
+    assert!(granted > 0 && failed > 0, "{granted} granted, {failed} failed");
+    cluster.restart().await.unwrap();
+    let options = LockOptions::new().wait(Duration::from_secs(30));
+    for number in 0..32 {
+        locks
+            .acquire(&format!("k{number}"), options.clone())
+            .await
+            .unwrap();
+    }
+}

@@ -1,0 +1,206 @@
+//! A primary that Sentinels watch: fail-over, what it may lose, and what waiting for replicas is good for.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind};
+use dblock::{Key, LockError, LockManager, LockOptions};
+use dblock_redis::RedisStore;
+use dblock_servers::{Kind, Purpose, RedisSentinel, Server, is_installed};
+use tokio::time::timeout;
+use tracing::field::{Field, Visit};
+use uuid::Uuid;
+
+async fn fresh(replicas: usize) -> Option<RedisSentinel> {
+    if !is_installed(Kind::Redis) {
+        dblock_tests::left_out("Redis servers of its own", "install redis-server");
+        return None;
+    }
+    Some(RedisSentinel::fresh(replicas, Purpose::Tests).await.unwrap())
+}
+
+fn store(servers: &RedisSentinel) -> RedisStore {
+    RedisStore::new(servers.url()).unwrap()
+}
+
+fn options() -> LockOptions {
+    LockOptions::new()
+        .ttl(Duration::from_secs(2))
+        .wait(Duration::from_secs(30))
+}
+
+async fn one(store: &RedisStore, key: &str) -> Result<Outcome, StoreError> {
+    let ask = Acquire::new(Uuid::now_v7(), Duration::from_secs(30), "test");
+    let request = Request::new(Key::new(None, key).unwrap(), Uuid::now_v7(), Action::Acquire(ask));
+    store.apply(&[request]).await.remove(0)
+}
+
+async fn command<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T {
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut command = redis::cmd(words[0]);
+    command
+        .arg(&words[1..])
+        .query_async(&mut connection)
+        .await
+        .unwrap()
+}
+
+/// All that is logged about the primary.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("dblock_redis")
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+impl Visit for Log {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_killed_primary_is_followed_and_replicated_tokens_grow() {
+    let Some(mut servers) = fresh(2).await else {
+        return;
+    };
+    let log = Log::default();
+    let store = store(&servers)
+        .acknowledged_by(1, Duration::from_secs(1))
+        .unwrap();
+    {
+        // The engine has threads of its own, so the store is asked directly.
+        let _here = tracing::subscriber::set_default(log.clone());
+        one(&store, "first").await.unwrap();
+    }
+    let locks = LockManager::builder(
+        self::store(&servers)
+            .acknowledged_by(1, Duration::from_secs(1))
+            .unwrap(),
+    )
+    .build()
+    .await
+    .unwrap();
+    let mut tokens = Vec::new();
+    for round in 0..20 {
+        if round == 5 {
+            servers.servers[0].kill();
+        }
+        let guard = locks.acquire("k", options()).await.unwrap();
+        tokens.push(guard.fence_token());
+        // Its end may have been lost with the primary.
+        let _ = guard.release().await;
+    }
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    {
+        let _here = tracing::subscriber::set_default(log.clone());
+        let taken = one(&store, "first").await.unwrap();
+        assert!(
+            matches!(taken, Outcome::Busy(_)),
+            "the grant was replicated: {taken:?}"
+        );
+    }
+    let lines = log.0.lock().unwrap();
+    assert_eq!(lines.len(), 2, "one line for each change: {lines:?}");
+    assert!(lines[1].contains("no longer"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_primary_that_has_been_demoted_is_left() {
+    let Some(servers) = fresh(1).await else {
+        return;
+    };
+    let store = store(&servers);
+    one(&store, "before").await.unwrap();
+    // The Sentinels still name it: a fail-over that is under way, from the side of a client.
+    let _: String = command(&servers.servers[0], &["REPLICAOF", "127.0.0.1", "1"]).await;
+    let refused = one(&store, "k").await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Unreachable, "{refused}");
+    assert!(
+        refused.to_string().contains("the server is a replica"),
+        "{refused}"
+    );
+    // The Sentinels mend it, or name the other; whichever it is, callers that wait get their lock.
+    let locks = LockManager::builder(self::store(&servers)).start().unwrap();
+    let granted = timeout(
+        Duration::from_secs(60),
+        locks.acquire("k", options().wait(Duration::from_secs(50))),
+    );
+    granted.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_watches_and_a_wrong_password_are_refused() {
+    let Some(servers) = fresh(0).await else {
+        return;
+    };
+    let unknown = servers.url().replace("/main?", "/other?");
+    let error = RedisStore::new(&unknown)
+        .unwrap()
+        .check_schema()
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("\"other\""), "{error}");
+
+    let (url, _) = servers.url().split_once('?').unwrap();
+    let wrong = format!("{url}?sentinel_password=hush");
+    for url in [url, &wrong] {
+        let error = RedisStore::new(url).unwrap().check_schema().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+        assert!(!format!("{error} {error:?}").contains("hush"), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_too_few_replicas_have_is_not_granted() {
+    let Some(servers) = fresh(1).await else {
+        return;
+    };
+    let within = Duration::from_millis(200);
+    let waiting = store(&servers).acknowledged_by(1, within).unwrap();
+    assert!(matches!(one(&waiting, "k").await, Ok(Outcome::Granted { .. })));
+
+    // It stays connected, and takes nothing more.
+    servers.servers[1].pause();
+    let open = one(&waiting, "next").await.unwrap_err();
+    assert!(open.is_outcome_unknown(), "{open}");
+    assert!(open.to_string().contains("0 of 1 replicas"), "{open}");
+    let busy = one(&waiting, "k").await.unwrap();
+    assert!(matches!(busy, Outcome::Busy(_)), "nothing was written: {busy:?}");
+
+    let locks = LockManager::builder(waiting).start().unwrap();
+    let wait = LockOptions::new().wait(Duration::from_millis(600));
+    let refused = locks.acquire("other", wait).await.unwrap_err();
+    assert!(
+        matches!(refused, LockError::Store { .. } | LockError::Timeout { .. }),
+        "{refused:?}"
+    );
+
+    servers.servers[1].resume();
+    let guard = locks.acquire("other", options()).await.unwrap();
+    guard.release().await.unwrap();
+}
