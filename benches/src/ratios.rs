@@ -140,8 +140,8 @@ const STATEMENTS: Figure = |figures| figures.statements;
 pub(crate) const ALL: &[Ratio] = {
     use Kind::{
         Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockMemory, DblockMemoryRecorded, DblockMillion, DblockMysql,
-        DblockPostgres, DblockRecorded, DblockSqlite, DblockTwo, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres, FloorSqlite,
-        OnceLock, OnceRead, OnceReplay, OnceRun, Rslock, UnitForUpdate, UnitTransaction,
+        DblockPostgres, DblockRecorded, DblockRedis, DblockSqlite, DblockTwo, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres,
+        FloorSqlite, OnceLock, OnceRead, OnceReplay, OnceRun, Rslock, UnitForUpdate, UnitTransaction,
     };
     use Scenario::{
         Alone, AloneMysql, AloneSqlite, Attribute, Bloat, Handover, Held, Hot4proc, Hot64, Keys16, Keys256,
@@ -183,6 +183,9 @@ pub(crate) const ALL: &[Ratio] = {
         ratio("tx_hot64_vs_for_update", at_least(0.5, 1.0), Over(TxHot64, PER_S, UnitTransaction, UnitForUpdate)),
         ratio("once_vs_lock", at_most(1.5, 1.3), Over(OnceAlone, P50, OnceRun, OnceLock)),
         ratio("replays64_vs_read", at_least(0.8, 1.0), Over(OnceReplays64, PER_S, OnceReplay, OnceRead)),
+        ratio("redis_alone_vs_rslock", at_most(1.5, 1.5), Over(Alone, P50, DblockRedis, Rslock)),
+        ratio("redis_keys256_vs_rslock", at_least(1.2, 2.0), Over(Keys256, PER_S, DblockRedis, Rslock)),
+        ratio("redis_hot64_vs_rslock", at_least(20.0, 20.0), Over(Hot64, PER_S, DblockRedis, Rslock)),
         ratio("connections", at_most(4.0, 4.0), Connections),
     ]
 };

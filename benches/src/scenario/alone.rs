@@ -17,6 +17,7 @@ pub(super) const POSTGRES: &[Kind] = &[
     Kind::Advisory,
     Kind::Dlpg,
     Kind::DlpgTry,
+    Kind::DblockRedis,
     Kind::Rslock,
     Kind::AsyncRedisLock,
 ];

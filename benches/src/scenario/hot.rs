@@ -11,6 +11,7 @@ pub(super) const SUBJECTS: &[Kind] = &[
     Kind::DblockPostgres,
     Kind::Advisory,
     Kind::Dlpg,
+    Kind::DblockRedis,
     Kind::Rslock,
     Kind::AsyncRedisLock,
 ];

@@ -11,6 +11,7 @@ pub(super) const SUBJECTS: &[Kind] = &[
     Kind::DblockPostgres,
     Kind::Dlpg,
     Kind::DlpgTry,
+    Kind::DblockRedis,
     Kind::Rslock,
     Kind::AsyncRedisLock,
     Kind::FloorPostgres,

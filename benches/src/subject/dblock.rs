@@ -8,6 +8,7 @@ use ::dblock::store::{
 use ::dblock::{LockGuard, LockManager, LockOptions, MultiLockGuard};
 use anyhow::Context as _;
 use dblock_conformance::forward_to_inner;
+use dblock_redis::RedisStore;
 
 use super::{Client, Step, Subject, TIMEOUT, TTL};
 
@@ -83,8 +84,12 @@ pub(crate) async fn manager(url: &str) -> anyhow::Result<LockManager> {
 
 /// A manager on a table of its own.
 pub(crate) async fn table_of(url: &str, table: &str) -> anyhow::Result<LockManager> {
-    let builder = LockManager::builder_for_url(url)?.table(table).auto_migrate(true);
-    Ok(builder.build().await?)
+    let builder = if url.starts_with("redis:") {
+        LockManager::builder(RedisStore::new(url)?)
+    } else {
+        LockManager::builder_for_url(url)?
+    };
+    Ok(builder.table(table).auto_migrate(true).build().await?)
 }
 
 impl Subject for Dblock {

@@ -52,6 +52,7 @@ pub(crate) enum Kind {
     DblockPostgres,
     DblockMysql,
     DblockSqlite,
+    DblockRedis,
     /// On a lock table without other rows.
     DblockEmpty,
     /// On one with a million idle rows.
@@ -113,6 +114,7 @@ impl Kind {
             Self::DblockPostgres => "dblock-postgres",
             Self::DblockMysql => "dblock-mysql",
             Self::DblockSqlite => "dblock-sqlite",
+            Self::DblockRedis => "dblock-redis",
             Self::DblockEmpty => "dblock-empty-table",
             Self::DblockMillion => "dblock-million-rows",
             Self::DblockMemory => "dblock-memory",
@@ -185,7 +187,7 @@ impl Kind {
                 Place::MySql
             }
             Self::DblockSqlite | Self::FloorSqlite | Self::BareSqlite | Self::UpsertSqlite => Place::Sqlite,
-            Self::Rslock | Self::AsyncRedisLock => Place::Redis,
+            Self::DblockRedis | Self::Rslock | Self::AsyncRedisLock => Place::Redis,
             Self::DblockMemory | Self::DblockMemoryRecorded => Place::Memory,
         }
     }
@@ -196,6 +198,7 @@ impl Kind {
             Self::DblockPostgres
             | Self::DblockMysql
             | Self::DblockSqlite
+            | Self::DblockRedis
             | Self::DblockEmpty
             | Self::DblockMillion
             | Self::DblockMemory => dblock::SETTINGS,
@@ -238,6 +241,7 @@ impl Kind {
             Self::DblockPostgres
             | Self::DblockMysql
             | Self::DblockSqlite
+            | Self::DblockRedis
             | Self::DblockMemory
             | Self::DblockRecorded
             | Self::DblockMemoryRecorded => {
