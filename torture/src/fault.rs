@@ -49,6 +49,8 @@ pub(crate) enum Fault {
     Revoke { key: usize },
     /// The wall clock of a process jumps to so many seconds from the true time.
     ClockJump { seat: usize, to_s: i32 },
+    /// The primary is killed, or stopped, for so long that another one takes its place, and comes back.
+    FailOver { stop: bool, ms: u32 },
     /// A transaction of somebody else keeps the SQLite file.
     LockFile { ms: u32 },
 }
@@ -101,6 +103,8 @@ impl Fault {
             Self::ForceRelease { .. } => "key freed by force",
             Self::Revoke { .. } => "lease revoked",
             Self::ClockJump { .. } => "client's wall clock jumped",
+            Self::FailOver { stop: false, .. } => "primary killed (SIGKILL), and back as a replica",
+            Self::FailOver { stop: true, .. } => "primary stopped (SIGSTOP), and woken",
             Self::LockFile { .. } => "file kept by another transaction",
         }
     }

@@ -43,6 +43,10 @@ pub(crate) const SLOWEST_COMMIT: u32 = 2_000;
 /// those that found their row locked get through.
 pub(crate) fn slow_commits(seed: u64, store: StoreKind, length: Duration) -> Vec<Planned> {
     const PAUSE: Duration = Duration::from_millis(500);
+    if store == StoreKind::RedisSentinel {
+        // Which server is the primary is for the Sentinels to say.
+        return Vec::new();
+    }
     let mut rng = Rng::with_seed(seed);
     let mut at = Duration::ZERO;
     let mut plan = Vec::new();
@@ -61,6 +65,12 @@ pub(crate) fn slow_commits(seed: u64, store: StoreKind, length: Duration) -> Vec
 
 /// Draws one fault.
 type Draw = fn(&mut Rng, &Stage) -> Fault;
+
+const CLOCK_JUMP: Draw = |rng, stage| Fault::ClockJump {
+    seat: seat(rng, stage),
+    // Up to a day, both ways.
+    to_s: rng.i32(-86_400..86_400),
+};
 
 /// How often each fault comes, in relation to the others.
 fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
@@ -102,6 +112,17 @@ fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
                 rng.u32(50..1_000)
             },
         }));
+        return weights;
+    }
+    if stage.store == StoreKind::RedisSentinel {
+        weights.push((8, |rng, _| Fault::FailOver {
+            stop: rng.bool(),
+            // From what is too short for a fail-over to what is long enough.
+            ms: rng.u32(500..8_000),
+        }));
+        if stage.clocks {
+            weights.push((4, CLOCK_JUMP));
+        }
         return weights;
     }
     let network: [(u32, Draw); 11] = [
@@ -147,11 +168,7 @@ fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
         ms: rng.u32(300..2_500),
     }));
     if stage.clocks {
-        weights.push((6, |rng, stage| Fault::ClockJump {
-            seat: seat(rng, stage),
-            // Up to a day, both ways.
-            to_s: rng.i32(-86_400..86_400),
-        }));
+        weights.push((6, CLOCK_JUMP));
     }
     weights
 }
@@ -228,6 +245,7 @@ mod tests {
             (StoreKind::Mysql, 23),
             (StoreKind::Sqlite, 10),
             (StoreKind::Redis, 18),
+            (StoreKind::RedisSentinel, 7),
         ] {
             let plan = plan(1, &stage(store), MINUTES);
             assert!(plan.len() > 1_500, "{store:?}: {}", plan.len());
@@ -238,6 +256,7 @@ mod tests {
 
     #[test]
     fn slow_commits_follow_one_another_and_end_in_time() {
+        assert!(slow_commits(1, StoreKind::RedisSentinel, Duration::from_secs(12)).is_empty());
         for store in StoreKind::ALL {
             let plan = slow_commits(1, store, Duration::from_secs(12));
             let ends = plan.iter().map(|planned| match planned.fault {

@@ -7,12 +7,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use dblock::StoreSource;
 use dblock_redis::RedisStore;
-use dblock_servers::{Kind, Purpose, Server};
+use dblock_servers::{Kind, Purpose, RedisSentinel, Server};
 use dblock_tests::proxy::Proxy;
 use tokio::sync::Mutex;
 
 use crate::bank::Bank;
 use crate::settings::Settings;
+
+/// With one of two replicas down there is still one to fail over to.
+const REPLICAS: usize = 2;
 
 /// The stores that can be tortured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -27,6 +30,8 @@ pub(crate) enum StoreKind {
     /// Redis, with each write on the disk before it is answered.
     #[value(alias = "valkey")]
     Redis,
+    /// Redis with two replicas and three Sentinels, whose fail-overs may lose grants.
+    RedisSentinel,
 }
 
 impl StoreKind {
@@ -39,12 +44,13 @@ impl StoreKind {
             Self::Mysql => "mysql",
             Self::Sqlite => "sqlite",
             Self::Redis => "redis",
+            Self::RedisSentinel => "redis-sentinel",
         }
     }
 
     /// It keeps more than locks: accounts, and what is to be done once.
     pub(crate) fn has_bank(self) -> bool {
-        self != Self::Redis
+        !matches!(self, Self::Redis | Self::RedisSentinel)
     }
 }
 
@@ -55,7 +61,9 @@ pub(crate) struct Target {
     url: String,
     /// `None` for a file.
     pub(crate) server: Option<Mutex<Server>>,
-    /// One for each seat; none for a file.
+    /// In the place of `server`, where there are several.
+    pub(crate) sentinel: Option<Mutex<RedisSentinel>>,
+    /// One for each seat; none for a file, and none where the servers say themselves where they are.
     pub(crate) proxies: Vec<Proxy>,
 }
 
@@ -70,6 +78,17 @@ impl Target {
                     store,
                     url: format!("sqlite://{}", folder.join("torture.db").display()),
                     server: None,
+                    sentinel: None,
+                    proxies: Vec::new(),
+                });
+            }
+            StoreKind::RedisSentinel => {
+                let servers = RedisSentinel::fresh(REPLICAS, Purpose::Torture).await?;
+                return Ok(Self {
+                    store,
+                    url: servers.url().to_owned(),
+                    server: None,
+                    sentinel: Some(Mutex::new(servers)),
                     proxies: Vec::new(),
                 });
             }
@@ -91,6 +110,7 @@ impl Target {
             store,
             url,
             server: Some(Mutex::new(server)),
+            sentinel: None,
             proxies,
         })
     }
@@ -112,7 +132,7 @@ impl Target {
 
 /// What managers are built from at a URL, and the bank in the same database; none where it keeps nothing but locks.
 pub(crate) fn source(url: &str, timeout: Duration) -> anyhow::Result<(StoreSource, Option<Bank>)> {
-    if url.starts_with("redis:") {
+    if url.starts_with("redis") {
         return Ok((RedisStore::new(url)?.into(), None));
     }
     let bank = Bank::at(url, timeout)?;

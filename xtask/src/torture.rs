@@ -50,9 +50,11 @@ enum Store {
     Mysql,
     Sqlite,
     Redis,
+    RedisSentinel,
 }
 
 impl Store {
+    /// Those of `cargo xtask test`. A fail-over takes longer than that has time for.
     const ALL: [Self; 4] = [Self::Postgres, Self::Mysql, Self::Sqlite, Self::Redis];
 
     fn name(self) -> &'static str {
@@ -61,6 +63,7 @@ impl Store {
             Self::Mysql => "mysql",
             Self::Sqlite => "sqlite",
             Self::Redis => "redis",
+            Self::RedisSentinel => "redis-sentinel",
         }
     }
 
@@ -69,7 +72,7 @@ impl Store {
         match self {
             Self::Postgres => Some(Kind::Postgres),
             Self::Mysql => Some(Kind::MySql),
-            Self::Redis => Some(Kind::Redis),
+            Self::Redis | Self::RedisSentinel => Some(Kind::Redis),
             Self::Sqlite => None,
         }
     }

@@ -20,6 +20,8 @@ pub(crate) enum Cause {
     Paused,
     /// An operator freed the key by force.
     Forced,
+    /// A fail-over lost the grant of the former owner.
+    FailOver,
     /// The body of the former owner did not reach an await.
     Blocked,
     /// The machine did not let the body of the former owner run for longer than its margin.
@@ -33,6 +35,7 @@ impl Cause {
         match self {
             Self::Paused => "process stood still (SIGSTOP)",
             Self::Forced => "key freed by force",
+            Self::FailOver => "grant lost by a fail-over",
             Self::Blocked => "body did not reach an await",
             Self::Starved => "body was not polled for longer than its margin",
             Self::Unexplained => "UNEXPLAINED",
@@ -57,6 +60,11 @@ pub(super) fn cause(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> Caus
         // The holder hears of it at its next renewal, or its lease ends for it.
         let to = order.to.saturating_add(FORCED_ENDS + GRACE);
         excused.push((Span { to, ..*order }, Cause::Forced));
+    }
+    for fail_over in facts.fail_overs() {
+        // A lease that was lost goes on for its holder in the same way.
+        let to = fail_over.to.saturating_add(FORCED_ENDS + GRACE);
+        excused.push((Span { to, ..*fail_over }, Cause::FailOver));
     }
     for &(from, to) in &stay.blocks {
         excused.push((Span { from, to: to + GRACE }, Cause::Blocked));

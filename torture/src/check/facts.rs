@@ -47,6 +47,8 @@ pub(crate) struct Facts {
     releases_later: bool,
     /// When the server was killed.
     crashes: Vec<i64>,
+    /// From when a primary went away until it was a replica.
+    fail_overs: Vec<Span>,
     /// When a process was killed, or had surely ended.
     ends: HashMap<Life, i64>,
     pub(crate) calm: Option<i64>,
@@ -125,6 +127,20 @@ impl Facts {
                     fault: Fault::KillServer | Fault::StopServer,
                 } => facts.crashes.push(*at),
                 Event::Fault {
+                    fault: Fault::FailOver { .. },
+                } => facts.fail_overs.push(Span {
+                    from: *at,
+                    to: i64::MAX,
+                }),
+                // They come one after the other; one that could not be is over at once.
+                Event::Done {
+                    fault: Fault::FailOver { .. },
+                    injected,
+                } => match facts.fail_overs.last_mut() {
+                    Some(last) if *injected => last.to = *at,
+                    _ => drop(facts.fail_overs.pop()),
+                },
+                Event::Fault {
                     fault: Fault::Revoke { key },
                 } => {
                     let key = key_names().swap_remove(*key);
@@ -158,7 +174,14 @@ impl Facts {
     /// Whether the server may have forgotten a release that was confirmed in a stretch of time.
     pub(super) fn may_have_forgotten(&self, released: Span) -> bool {
         let lost = released.from..=released.to.saturating_add(NOT_FLUSHED);
+        let forgotten = |fail_over: &Span| {
+            fail_over.within(Span {
+                to: *lost.end(),
+                ..released
+            }) > 0
+        };
         self.releases_later && self.crashes.iter().any(|crash| lost.contains(crash))
+            || self.fail_overs.iter().any(forgotten)
     }
 
     /// Whether a process may have heard of the store in a stretch of time later than it was told.
@@ -168,15 +191,23 @@ impl Facts {
         late.any(|late| late.within(span) > 0)
     }
 
+    /// When grants may have been lost, because the servers changed their parts.
+    pub(crate) fn fail_overs(&self) -> &[Span] {
+        &self.fail_overs
+    }
+
     /// When an operator freed a key.
     pub(crate) fn forced(&self, key: &str) -> &[Span] {
         self.forced.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether an operator may have taken a key from its holder in a stretch of time.
+    /// Whether an operator or a fail-over may have taken a key from its holder in a stretch of time.
     pub(crate) fn taken_away(&self, key: &str, span: Span) -> bool {
         let revoked = self.revoked.get(key).map_or(&[][..], Vec::as_slice);
-        self.forced(key).iter().any(|order| order.within(span) > 0)
+        self.forced(key)
+            .iter()
+            .chain(&self.fail_overs)
+            .any(|order| order.within(span) > 0)
             || revoked
                 .iter()
                 .any(|at| *at < span.to && *at + LATE_ORDER > span.from)

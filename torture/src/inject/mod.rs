@@ -1,6 +1,7 @@
 //! Carrying out faults. Each answers whether it came to pass: a process that is being killed cannot be
 //! stopped, and a server that is down loses no replies.
 
+mod fail_over;
 mod network;
 mod operator;
 mod redis;
@@ -74,6 +75,7 @@ impl Injector<'_> {
             | Fault::ExhaustServer { .. } => {
                 return self.on_server(fault).await;
             }
+            Fault::FailOver { stop, ms } => return self.fail_over(stop, millis(ms)).await,
             Fault::LockFile { ms } => return self.lock_file(millis(ms)).await,
             _ => return Ok(self.on_network(fault).await),
         }

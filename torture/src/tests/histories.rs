@@ -49,6 +49,30 @@ fn a_pause_explains_what_it_covers() {
 }
 
 #[test]
+fn a_fail_over_explains_what_it_may_have_lost() {
+    let fault = || Fault::FailOver {
+        stop: false,
+        ms: 1_000,
+    };
+    let fail_over = |until, injected| {
+        let done = Event::Done {
+            fault: fault(),
+            injected,
+        };
+        Sketch::default()
+            .section(A, 1, 10, 0, until)
+            .section(B, 1, 20, 1_500, 9_000)
+            .runner(1_000, Event::Fault { fault: fault() })
+            .runner(2_000, done)
+    };
+    assert_eq!(overlap(fail_over(2_000 + LONGEST_TTL, true)), Cause::FailOver);
+    // It had ended for too long.
+    assert_eq!(overlap(fail_over(2_100 + LONGEST_TTL, true)), Cause::Unexplained);
+    // There was none.
+    assert_eq!(overlap(fail_over(3_000, false)), Cause::Unexplained);
+}
+
+#[test]
 fn force_explains_one_lease() {
     let sketch = |until| {
         Sketch::default()

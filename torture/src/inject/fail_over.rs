@@ -1,0 +1,71 @@
+//! The primary goes away, and its Sentinels choose another.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use dblock_servers::Server;
+use redis::{Client, RedisResult, Value};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Injector;
+
+/// How long a server may take to say what it is: one that is stopped says nothing.
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+/// How long a server that is back may take until it is a replica. Sentinels wait for 10 seconds and more.
+const DEMOTED: Duration = Duration::from_secs(40);
+
+impl Injector<'_> {
+    /// Returns when the former primary is a replica: until then it may take writes that will be lost.
+    pub(super) async fn fail_over(&self, stop: bool, length: Duration) -> anyhow::Result<bool> {
+        let sentinel = self.target.sentinel.as_ref().context("there are Sentinels")?;
+        // One at a time.
+        let Ok(mut servers) = sentinel.try_lock() else {
+            return Ok(false);
+        };
+        let Some(former) = primary(&servers.servers).await else {
+            return Ok(false);
+        };
+        if stop {
+            servers.servers[former].pause();
+            sleep(length).await;
+            servers.servers[former].resume();
+        } else {
+            servers.servers[former].kill();
+            sleep(length).await;
+            servers.servers[former].restart().await?;
+        }
+        let since = Instant::now();
+        while since.elapsed() < DEMOTED {
+            if role(&servers.servers[former]).await.as_deref() == Some("slave") {
+                return Ok(true);
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        // It was away for too short a time, and stayed the primary.
+        Ok(role(&servers.servers[former]).await.as_deref() == Some("master"))
+    }
+}
+
+/// The first that takes itself for the primary.
+async fn primary(servers: &[Server]) -> Option<usize> {
+    for (place, server) in servers.iter().enumerate() {
+        if role(server).await.as_deref() == Some("master") {
+            return Some(place);
+        }
+    }
+    None
+}
+
+async fn role(server: &Server) -> Option<String> {
+    let asked = async {
+        let client = Client::open(server.url())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let answer: RedisResult<Vec<Value>> = redis::cmd("ROLE").query_async(&mut connection).await;
+        answer
+    };
+    match timeout(TIMEOUT, asked).await.ok()?.ok()?.first()? {
+        Value::BulkString(name) => String::from_utf8(name.clone()).ok(),
+        _ => None,
+    }
+}
