@@ -5,7 +5,7 @@
 //! nor retrying is left to that crate: nothing may send an acquire twice.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dblock::store::{StoreError, StoreErrorKind};
@@ -51,11 +51,20 @@ pub(crate) struct Answer {
 
 #[derive(Default)]
 struct Open {
-    connection: Option<(MultiplexedConnection, Instant)>,
+    connection: Option<Kept>,
     /// Counts the connections, to tell the open one from those before it.
     number: u64,
     closed: bool,
 }
+
+struct Kept {
+    connection: MultiplexedConnection,
+    used: Instant,
+    leads_to: LeadsTo,
+}
+
+/// The address of the primary that Sentinels have named, where they have.
+type LeadsTo = Option<Arc<str>>;
 
 impl Server {
     pub(crate) fn new(way: Way, in_cluster: bool) -> Self {
@@ -104,7 +113,7 @@ impl Server {
     /// A connection for listening alone.
     pub(crate) async fn listener(&self) -> Result<PubSub, StoreError> {
         in_time(async {
-            let client = self.way.client().await?;
+            let (client, _) = self.way.client().await?;
             client.get_async_pubsub().await.map_err(error::of_connect)
         })
         .await
@@ -124,36 +133,41 @@ impl Server {
                 return Err(StoreError::new(StoreErrorKind::Other, "the lock store is closed"));
             }
             let number = open.number;
-            open.connection.as_mut().map(|(connection, used)| {
-                let idle = std::mem::replace(used, Instant::now()).elapsed();
-                (self.lend(connection.clone(), number), idle)
+            open.connection.as_mut().map(|kept| {
+                let idle = std::mem::replace(&mut kept.used, Instant::now()).elapsed();
+                let lent = self.lend(kept.connection.clone(), number);
+                (lent, idle, kept.leads_to.clone())
             })
         };
         // One that is not alive is forgotten when it is dropped.
-        if let Some((mut lent, idle)) = found
+        if let Some((mut lent, idle, leads_to)) = found
             && (idle < IDLE || lent.is_alive().await)
-            && self.way.confirm().await
+            && self.way.confirm(&leads_to).await
         {
             return Ok(lent);
         }
-        let connection = self.connect().await?;
+        let (connection, leads_to) = self.connect().await?;
         let mut open = self.open();
         open.number += 1;
         if !open.closed {
-            open.connection = Some((connection.clone(), Instant::now()));
+            open.connection = Some(Kept {
+                connection: connection.clone(),
+                used: Instant::now(),
+                leads_to,
+            });
         }
         Ok(self.lend(connection, open.number))
     }
 
     /// A new connection to a server that can keep locks. Several callers may open one each at the same time: the last is
     /// kept, so that nobody waits for another one's attempt.
-    async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+    async fn connect(&self) -> Result<(MultiplexedConnection, LeadsTo), StoreError> {
         // The engine has time limits of its own.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let opened = in_time(async {
-            let client = self.way.client().await?;
+            let (client, leads_to) = self.way.client().await?;
             let mut connection = client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
@@ -162,15 +176,15 @@ impl Server {
                 .query_async(&mut connection)
                 .await
                 .map_err(error::of_connect)?;
-            Ok((connection, info))
+            Ok((connection, leads_to, info))
         });
-        let (connection, info) = opened.await?;
+        let (connection, leads_to, info) = opened.await?;
         let info = server::Info::read(&info);
         server::check(&info, self.in_cluster)?;
         if let Some(acknowledgement) = &self.acknowledgement {
             acknowledgement.check(&info)?;
         }
-        Ok(connection)
+        Ok((connection, leads_to))
     }
 
     fn lend(&self, connection: MultiplexedConnection, number: u64) -> Lent<'_> {
@@ -198,18 +212,21 @@ async fn in_time<T>(opening: impl Future<Output = Result<T, StoreError>>) -> Res
 
 impl Way {
     /// The way to the server that takes writes at this moment.
-    async fn client(&self) -> Result<Client, StoreError> {
+    async fn client(&self) -> Result<(Client, LeadsTo), StoreError> {
         match self {
-            Self::Client(client) => Ok(client.clone()),
-            Self::Sentinels(sentinels) => sentinels.primary().await,
+            Self::Client(client) => Ok((client.clone(), None)),
+            Self::Sentinels(sentinels) => {
+                let (client, address) = sentinels.primary().await?;
+                Ok((client, Some(address.into())))
+            }
         }
     }
 
     /// Whether an open connection still leads to it, as far as can be told from outside.
-    async fn confirm(&self) -> bool {
-        match self {
-            Self::Client(_) => true,
-            Self::Sentinels(sentinels) => sentinels.confirm().await,
+    async fn confirm(&self, leads_to: &LeadsTo) -> bool {
+        match (self, leads_to) {
+            (Self::Sentinels(sentinels), Some(address)) => sentinels.confirm(address).await,
+            _ => true,
         }
     }
 }

@@ -191,6 +191,7 @@ impl Store for RedisStore {
         let mut capabilities = Capabilities::new("redis");
         capabilities.concurrency = 3;
         capabilities.wake_ups = true;
+        capabilities.queues = self.passes_on;
         capabilities
     }
 

@@ -55,31 +55,30 @@ impl Sentinels {
         })
     }
 
-    /// The way to the primary of this moment.
-    pub(crate) async fn primary(&self) -> Result<Client, StoreError> {
+    /// The way to the primary of this moment, and its address.
+    pub(crate) async fn primary(&self) -> Result<(Client, String), StoreError> {
         let address = self.ask().await?;
-        self.primary.client(&address)
+        Ok((self.primary.client(&address)?, address))
     }
 
     pub(crate) fn database(&self) -> i64 {
         self.database
     }
 
-    /// Whether the primary that was found last still is it. Without an answer it is taken for it, because the server
-    /// itself refuses writes once it knows better.
-    pub(crate) async fn confirm(&self) -> bool {
-        let before = {
+    /// Whether a connection that leads to this address still leads to the primary. Without an answer it does, because the
+    /// server itself refuses writes once it knows better.
+    pub(crate) async fn confirm(&self, address: &str) -> bool {
+        {
             let mut seen = self.seen();
+            if seen.primary.as_deref() != Some(address) {
+                return false;
+            }
             if seen.asked.is_some_and(|asked| asked.elapsed() < FRESH) {
                 return true;
             }
             seen.asked = Some(Instant::now());
-            seen.primary.clone()
-        };
-        match self.ask().await {
-            Ok(address) => before.is_none_or(|before| before == address),
-            Err(_) => true,
         }
+        self.ask().await.map_or(true, |found| found == address)
     }
 
     /// Asks one after the other until one knows the primary.

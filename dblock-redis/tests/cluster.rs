@@ -137,7 +137,7 @@ async fn a_slot_keeps_its_locks_while_it_is_moved_and_afterwards() {
         said::<String>(&mut servers[place].1, &done).await;
     }
     for request in held {
-        let busy = one(&store, &request.key.to_string()).await.unwrap();
+        let busy = one(&store, request.key.as_ref()).await.unwrap();
         assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
         let release = Request::new(request.key, request.lease_id, Action::Release);
         let freed = store.apply(&[release]).await.remove(0).unwrap();
@@ -170,9 +170,10 @@ async fn a_server_that_dies_takes_its_own_keys_with_it_only() {
     cluster.restart().await.unwrap();
     let options = LockOptions::new().wait(Duration::from_secs(30));
     for number in 0..32 {
-        locks
+        let guard = locks
             .acquire(&format!("k{number}"), options.clone())
             .await
             .unwrap();
+        guard.release().await.unwrap();
     }
 }

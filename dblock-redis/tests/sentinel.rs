@@ -146,7 +146,7 @@ async fn a_primary_that_has_been_demoted_is_left() {
     // The Sentinels mend it, or name the other; whichever it is, callers that wait get their lock.
     let locks = LockManager::builder(self::store(&servers)).start().unwrap();
     let granted = timeout(
-        Duration::from_secs(60),
+        Duration::from_mins(1),
         locks.acquire("k", options().wait(Duration::from_secs(50))),
     );
     granted.await.unwrap().unwrap().release().await.unwrap();

@@ -77,11 +77,13 @@ impl Server {
     }
 
     /// The first server of a cluster, in whose name it speaks.
-    pub(crate) fn with(mut self, others: Vec<Self>, name: String, url: String) -> Self {
-        self.launch.name = name;
-        self.url = url;
-        self._others = others;
-        self
+    pub(crate) fn with(self, others: Vec<Self>, name: String, url: String) -> Self {
+        Self {
+            launch: Launch { name, ..self.launch },
+            url,
+            _others: others,
+            ..self
+        }
     }
 
     /// Where it listens.
