@@ -185,7 +185,7 @@ async fn what_too_few_replicas_have_is_not_granted() {
     assert!(matches!(one(&waiting, "k").await, Ok(Outcome::Granted { .. })));
 
     // It stays connected, and takes nothing more.
-    servers.servers[1].pause();
+    servers.servers[1].pause().unwrap();
     let open = one(&waiting, "next").await.unwrap_err();
     assert!(open.is_outcome_unknown(), "{open}");
     assert!(open.to_string().contains("0 of 1 replicas"), "{open}");
@@ -200,7 +200,7 @@ async fn what_too_few_replicas_have_is_not_granted() {
         "{refused:?}"
     );
 
-    servers.servers[1].resume();
+    servers.servers[1].wake().unwrap();
     let guard = locks.acquire("other", options()).await.unwrap();
     guard.release().await.unwrap();
 }

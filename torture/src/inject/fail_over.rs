@@ -27,9 +27,9 @@ impl Injector<'_> {
             return Ok(false);
         };
         if stop {
-            servers.servers[former].pause();
+            servers.servers[former].pause()?;
             sleep(length).await;
-            servers.servers[former].resume();
+            servers.servers[former].wake()?;
         } else {
             servers.servers[former].kill();
             sleep(length).await;
