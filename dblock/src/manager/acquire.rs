@@ -33,7 +33,7 @@ impl LockManager {
         &self,
         key: &str,
         options: &LockOptions,
-        begin: Option<Begin>,
+        begin: Option<Box<Begin>>,
     ) -> Result<Hold, LockError> {
         self.check(options)?;
         let key = self.key(key)?;
@@ -66,14 +66,19 @@ impl LockManager {
             "error.type" = Empty, "otel.status_code" = Empty)
     }
 
-    async fn enter(&self, key: &Key, options: &LockOptions, begin: Option<Begin>) -> Result<Hold, LockError> {
+    async fn enter(
+        &self,
+        key: &Key,
+        options: &LockOptions,
+        begin: Option<Box<Begin>>,
+    ) -> Result<Hold, LockError> {
         let caller = Caller::new(self, options);
         if let Some(lease) = caller.held(key) {
             return caller.reenter(lease).await;
         }
         caller.check_wait(key)?;
         let mut call = caller.call(key, options.wait == Wait::No);
-        call.begin = begin;
+        call.begin = begin.map(|begin| *begin);
         caller.engine.acquire(call).await
     }
 

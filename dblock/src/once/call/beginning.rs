@@ -66,7 +66,7 @@ impl OnceCall<'_> {
         let pauses = former.is_some() && !self.options.backoff.is_zero();
         let begin = first
             .filter(|_| !pauses)
-            .map(|first| self.with_the_lock(first, former));
+            .map(|first| Box::new(self.with_the_lock(first, former)));
         let acquired = self
             .locks
             .hold_and_begin(&self.name, &self.options.lock, begin)
