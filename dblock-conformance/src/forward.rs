@@ -86,8 +86,12 @@ macro_rules! forward_to_inner {
             self.inner.close()
         }
 
-        fn fence_source(&self) -> Option<$crate::dblock::store::FenceSource> {
-            self.inner.fence_source()
+        fn part_of(&self, key: &$crate::dblock::Key) -> usize {
+            self.inner.part_of(key)
+        }
+
+        fn fence_source(&self, part: usize) -> Option<$crate::dblock::store::FenceSource> {
+            self.inner.fence_source(part)
         }
     };
 }

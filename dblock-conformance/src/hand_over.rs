@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::Fixture;
 use super::context::{
-    Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, assert_left, changed, changes_nothing, existing,
+    Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, assert_left, batch, changed, changes_nothing, existing,
     force_release, former_holder, granted, one, revoke, until_not_held,
 };
 
@@ -223,4 +223,42 @@ pub async fn local_hand_over_of_a_revoked_lease_is_written(fixture: &impl Fixtur
     let row = existing(&*store, &first.key).await;
     assert_eq!((row.owner, row.fence_token), (next.owner, next.fence_token));
     assert_eq!((row.expire_at, row.revoked), (before.expire_at, true));
+}
+
+/// A token above those that were kept free: as many are free above it, alone and in a batch, and no later grant has them. A
+/// store that does not raise tokens promises nothing of it.
+pub async fn local_hand_over_above_the_ceiling_moves_it(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    if !store.capabilities().raises_tokens {
+        return;
+    }
+    let (alone, beside) = (Asker::new("above"), Asker::new("above-beside"));
+    granted(&*store, beside.acquire(LONG)).await;
+    let mut token = granted(&*store, alone.acquire_with_spare(LONG, SPARE))
+        .await
+        .fence_token;
+    let spare = i64::from(SPARE);
+    // The last of those that are free, the first above them, and far above.
+    for step in [spare, 1, 1_000_000_000_000] {
+        let before = existing(&*store, &alone.key).await;
+        token += step;
+        let next = handed_over_to(token);
+        let mut requests = vec![alone.hand_over(1, LONG, &next)];
+        if step > 1 {
+            requests.push(beside.extend(1, LONG));
+        }
+        batch(&*store, &requests).await;
+        let row = existing(&*store, &alone.key).await;
+        let kept = before.fence_ceiling - before.fence_token;
+        let raised = if token > before.fence_ceiling {
+            token + kept
+        } else {
+            before.fence_ceiling
+        };
+        assert_eq!((row.fence_token, row.fence_ceiling), (token, raised), "by {step}");
+    }
+    let ceiling = existing(&*store, &alone.key).await.fence_ceiling;
+    one(&*store, alone.release()).await;
+    let next = granted(&*store, Asker::new("above").acquire(LONG)).await;
+    assert_eq!(next.fence_token, ceiling + 1);
 }

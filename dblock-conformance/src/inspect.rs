@@ -185,5 +185,11 @@ pub async fn capabilities_are_constant(fixture: &impl Fixture) {
     assert_eq!(capabilities, other.capabilities());
     assert!(!capabilities.name.is_empty());
     assert!(capabilities.concurrency >= 1);
-    assert_eq!(capabilities.verify_in, store.fence_source().is_some());
+    let parts = 0..capabilities.parts;
+    assert!(!parts.is_empty());
+    let verifies = |part| store.fence_source(part).is_some();
+    assert_eq!(capabilities.verify_in, parts.clone().all(verifies));
+    for name in ["a", "b", "c", "d"] {
+        assert!(parts.contains(&store.part_of(&Asker::new(name).key)));
+    }
 }

@@ -192,6 +192,7 @@ impl Store for RedisStore {
         capabilities.concurrency = 3;
         capabilities.wake_ups = true;
         capabilities.queues = self.passes_on;
+        capabilities.raises_tokens = true;
         capabilities
     }
 

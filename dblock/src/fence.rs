@@ -92,9 +92,9 @@ fn no_hold_min() -> LockError {
 
 /// Whether the release is written into the transaction before the body runs. A transaction of SQLite keeps every other
 /// writer out from there on, so there it is written last.
-pub(crate) fn is_kept_at_once(engine: &EngineHandle) -> bool {
-    engine
-        .fence_source()
+pub(crate) fn is_kept_at_once(hold: &Hold) -> bool {
+    hold.engine()
+        .fence_source(hold.lease().key())
         .is_none_or(|source| source.database != Database::Sqlite)
 }
 
@@ -243,7 +243,7 @@ pub(crate) async fn is_kept_by(
     (lease_id, fence_token): (Uuid, i64),
     transaction: &mut dyn FenceConnection,
 ) -> Result<bool, LockError> {
-    let Some(source) = engine.fence_source() else {
+    let Some(source) = engine.fence_source(key) else {
         return Ok(false);
     };
     let check = FenceCheck {
@@ -294,16 +294,30 @@ async fn prepare<'a>(
         let check = check_of(lease, engine)?;
         // A transaction of SQLite keeps every other writer out, so there the statement itself writes the token.
         lease.pin(check.source.database != Database::Sqlite).await?;
-        Ok(check)
+        Ok::<_, LockError>(check)
     };
-    try_join_all(leases.iter().map(|lease| prepare(lease))).await
+    let checks = try_join_all(leases.iter().map(|lease| prepare(lease))).await?;
+    if let [first, others @ ..] = &checks[..]
+        && others
+            .iter()
+            .any(|other| !std::ptr::eq(other.source, first.source))
+    {
+        let message = "these locks are on several shards, and a transaction is on one: check or release in it only locks \
+                       of its own shard";
+        return Err(failed(
+            leases[0],
+            StoreError::new(StoreErrorKind::Unsupported, message),
+        ));
+    }
+    Ok(checks)
 }
 
 fn check_of<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<FenceCheck<'a>, LockError> {
-    let source = engine.fence_source().ok_or_else(|| {
+    let source = engine.fence_source(lease.key()).ok_or_else(|| {
         let error = StoreError::new(
             StoreErrorKind::Unsupported,
-            "this store has no transactions to check a fence token in",
+            "this store has no transactions to check a fence token in; of a `ShardedStore` that is moving, that is so for \
+             keys that move",
         );
         failed(lease, error)
     })?;

@@ -51,7 +51,7 @@ pub mod sqlite {
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
         let source = store
-            .fence_source()
+            .fence_source(0)
             .expect("the SQLite store checks fence tokens");
         let check = FenceCheck {
             source: &source,

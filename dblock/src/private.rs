@@ -204,7 +204,7 @@ pub async fn end_in<T>(
     tx: &mut dyn FenceConnection,
 ) -> Result<T, LockError> {
     let value = result?;
-    if !fence::is_kept_at_once(hold.0.engine()) {
+    if !fence::is_kept_at_once(&hold.0) {
         fence::keep(std::slice::from_ref(&hold.0), tx).await?;
     }
     Ok(value)

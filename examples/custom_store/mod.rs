@@ -80,6 +80,8 @@ impl Store for FileStore {
         let mut capabilities = Capabilities::new("file");
         // Rows of unused keys stay in the file until somebody calls `purge`.
         capabilities.purge = true;
+        // The rules raise them.
+        capabilities.raises_tokens = true;
         capabilities
     }
 

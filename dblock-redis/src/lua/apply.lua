@@ -115,6 +115,9 @@ local function extend(row, lease, ask)
     return { 'L' }, false
   end
   if ask.token ~= '' and ask.token >= row.token then
+    if ask.token > row.ceiling then
+      row.ceiling = above(ask.token, distance(row.token, row.ceiling))
+    end
     row.owner, row.holder, row.token = ask.owner, ask.holder, ask.token
   end
   if row.revoked == 0 then

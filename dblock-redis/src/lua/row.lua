@@ -31,6 +31,12 @@ local function above(token, count)
   return sum > LARGEST and LARGEST or sum
 end
 
+-- How far the second token is above the first: below 2^32.
+local function distance(token, ceiling)
+  local high = tonumber(ceiling:sub(1, 10)) - tonumber(token:sub(1, 10))
+  return high * 1e9 + tonumber(ceiling:sub(11)) - tonumber(token:sub(11))
+end
+
 -- The row of a key. Without one it is free, and `absent`. What is there and is no row of ours is not touched: then the
 -- second result is the answer.
 local function read(key)

@@ -132,8 +132,9 @@ impl EngineHandle {
 
     /// The data for a fence check in a user's transaction.
     #[cfg(feature = "sql")]
-    pub(crate) fn fence_source(&self) -> Option<&FenceSource> {
-        self.shared.fence_source.as_ref()
+    pub(crate) fn fence_source(&self, key: &Key) -> Option<&FenceSource> {
+        let part = self.shared.store.part_of(key);
+        self.shared.fence_sources.get(part)?.as_ref()
     }
 
     /// When the timeout of a caller that comes now passes.

@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_later_look_does_not_take_the_place_of_a_sooner_one() {
         let cell = Cells::new().find_or_make(&Key::new(None, "key").unwrap());
-        let mut schedule = Schedule::new(Dispatch::new(1));
+        let mut schedule = Schedule::new(Dispatch::new(1, 1));
         let at = |ms| Time::from_nanos(0) + Duration::from_millis(ms);
         assert!(schedule.look(&cell, at(100)));
         assert!(!schedule.look(&cell, at(10_000)));

@@ -37,11 +37,12 @@ pub(crate) struct Shared {
     pub(super) id: u64,
     pub(super) clock: Clock,
     pub(super) store: Arc<dyn Store>,
+    /// By part of the store.
     #[cfg_attr(
         not(feature = "sql"),
         allow(dead_code, reason = "a fence check needs a database")
     )]
-    pub(super) fence_source: Option<FenceSource>,
+    pub(super) fence_sources: Vec<Option<FenceSource>>,
     pub(super) health: Arc<HealthBoard>,
     pub(super) meter: Meter,
     /// Alive while there is a handle.
@@ -91,7 +92,8 @@ pub(super) struct Stepped {
 /// requests go together.
 pub(super) struct Planned {
     cell: Arc<Cell>,
-    ready: Option<Kind>,
+    /// What there is to send, and the part of the store that it is for.
+    ready: Option<(usize, Kind)>,
     look_at: Option<Time>,
 }
 
@@ -116,7 +118,7 @@ impl Shared {
         Self {
             id,
             clock: Clock::start(can.callers_runtime),
-            fence_source: store.fence_source(),
+            fence_sources: (0..can.parts).map(|part| store.fence_source(part)).collect(),
             health,
             meter: Meter::new(can.name),
             alive,
@@ -132,7 +134,7 @@ impl Shared {
             wake_ups: can.wake_ups,
             immediate: can.immediate,
             cells: Cells::new(),
-            schedule: Mutex::new(Schedule::new(Dispatch::new(can.concurrency))),
+            schedule: Mutex::new(Schedule::new(Dispatch::new(can.parts, can.concurrency))),
             store,
         }
     }
@@ -326,7 +328,7 @@ impl Shared {
             .filter(|at| registered == 0 || at.as_nanos() < registered);
         (out.ready.is_some() || sooner.is_some()).then(|| Planned {
             cell: Arc::clone(cell),
-            ready: out.ready,
+            ready: out.ready.map(|kind| (self.store.part_of(cell.key()), kind)),
             look_at: sooner,
         })
     }
@@ -343,9 +345,9 @@ impl Shared {
             if let Some(at) = look_at {
                 wake |= schedule.look(&cell, at);
             }
-            if let Some(kind) = ready {
+            if let Some((part, kind)) = ready {
                 let most_together = cell.most_together.load(Ordering::Relaxed);
-                schedule.dispatch.ready(cell, kind, most_together);
+                schedule.dispatch.ready(cell, part, kind, most_together);
                 wake = true;
             }
         }

@@ -97,7 +97,7 @@ impl LockManager {
         let mut tx = begin(pool)
             .await
             .map_err(|error| failed(fence::begin_failed(error)))?;
-        let at_once = fence::is_kept_at_once(hold.engine());
+        let at_once = fence::is_kept_at_once(&hold);
         if at_once {
             fence::keep(from_ref(&hold), &mut tx).await?;
             fence::mark(&hold, &mut tx).await?;
@@ -152,7 +152,7 @@ impl LockManager {
             Some(hold) => hold,
             None => self.hold(key, options).await?,
         };
-        if fence::is_kept_at_once(hold.engine()) {
+        if fence::is_kept_at_once(&hold) {
             fence::keep(from_ref(&hold), tx).await?;
         }
         Ok(hold)

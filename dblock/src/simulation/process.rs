@@ -132,7 +132,7 @@ impl Process {
             can_listen: plan.wake_ups && tape.below(5) != 4,
             subscribed: false,
             listening: false,
-            dispatch: Dispatch::new(plan.concurrency),
+            dispatch: Dispatch::new(1, plan.concurrency),
             drive_at: None,
             cells: keys.iter().map(|key| Cell::new(key, 0)).collect(),
         }
@@ -143,7 +143,7 @@ impl Process {
         self.incarnation += 1;
         self.alive = true;
         self.stopping = false;
-        self.dispatch = Dispatch::new(plan.concurrency);
+        self.dispatch = Dispatch::new(1, plan.concurrency);
         self.drive_at = None;
         for (cell, key) in self.cells.iter_mut().zip(keys) {
             *cell = Cell::new(key, cell.generation + 1);
@@ -211,7 +211,7 @@ impl World {
             if let Some(kind) = out.ready {
                 process
                     .dispatch
-                    .ready((key, cell.generation), kind, cell.most_together);
+                    .ready((key, cell.generation), 0, kind, cell.most_together);
                 self.wake_driver(at);
             }
             let cell = &mut self.processes[at].cells[key];

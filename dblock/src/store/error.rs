@@ -53,6 +53,12 @@ impl StoreError {
         self
     }
 
+    /// The same failure, with the name of the shard before its message.
+    pub(crate) fn of_shard(mut self, name: &str) -> Self {
+        self.message = format!("the shard {name:?}: {}", self.message);
+        self
+    }
+
     /// Its consequence.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind

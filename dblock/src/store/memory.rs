@@ -87,6 +87,7 @@ impl Store for MemoryStore {
         Capabilities {
             callers_runtime: true,
             concurrency: 3,
+            raises_tokens: true,
             immediate: true,
             purge: true,
             ..Capabilities::new("memory")

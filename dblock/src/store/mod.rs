@@ -110,7 +110,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | held by another `lease_id` | `wanted_until = max(wanted_until, now + wanted_for)` if given; with `queue` see below: `Queued` if the request's lease is the live successor then, else `Busy` |
     /// | | expired, another `lease_id` | becomes held: `Granted` with `taken_over` |
     /// | | expired, the request's `lease_id` | nothing: `Lost` |
-    /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token those of `handed_over` if it is given and its token is not below the row's; unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
+    /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token those of `handed_over` if it is given and its token is not below the row's (a token above the ceiling moves the ceiling as far, where the store [raises tokens](Capabilities::raises_tokens)); unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
     /// | | anything else | nothing: `Lost` |
     /// | `Release` | held by the request's `lease_id`, a live successor | becomes held by the successor: `Released` with `freed` and `passed_on` |
     /// | | held by the request's `lease_id` otherwise | count becomes 0, the successor is cleared: `Released` with `freed` |
@@ -201,8 +201,16 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Closes the store's own connections.
     fn close(&self) -> StoreFuture<'_, ()>;
 
-    /// For the fence check in a user's transaction: the kind of database and the table.
-    fn fence_source(&self) -> Option<FenceSource> {
+    /// Which of the store's [parts](Capabilities::parts) keeps the row of `key`. The engine sends the requests of each
+    /// part in batches of their own, side by side, so that a part that hangs delays no other.
+    fn part_of(&self, key: &Key) -> usize {
+        let _ = key;
+        0
+    }
+
+    /// For the fence check in a user's transaction: the kind of database and the table of a part.
+    fn fence_source(&self, part: usize) -> Option<FenceSource> {
+        let _ = part;
         None
     }
 
@@ -224,10 +232,15 @@ pub struct Capabilities {
     pub name: &'static str,
     /// The store must run on the runtime that builds the manager rather than on the engine's own thread.
     pub callers_runtime: bool,
-    /// A user's transaction in the same database can check a fence token.
+    /// A user's transaction in the same database can check a fence token, for every key.
     pub verify_in: bool,
-    /// How many calls of [`Store::apply`] may run at once.
+    /// How many calls of [`Store::apply`] may run at once, for each part.
     pub concurrency: usize,
+    /// How many parts [`Store::part_of`] tells apart: at least 1, which is the default.
+    pub parts: usize,
+    /// An `Extend` with a token above the row's ceiling moves the ceiling as far as the token, so that later grants are
+    /// above it, too. [`ShardedStore::moving_to`](crate::ShardedStore::moving_to) needs it.
+    pub raises_tokens: bool,
     /// [`Store::listen`] reports releases by other processes. Without it waiters poll.
     pub wake_ups: bool,
     /// [`Store::apply`] never waits: its future is ready at the first poll. The engine then carries out requests in
@@ -254,14 +267,16 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Capabilities of a store called `name`: own thread, no fence check, one call at a time, no wake-ups, no purge. Any ttl,
-    /// a clock, rows that outlive their leases, and successors.
+    /// Capabilities of a store called `name`: own thread, no fence check, one part, one call at a time, tokens not
+    /// raised, no wake-ups, no purge. Any ttl, a clock, rows that outlive their leases, and successors.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
             callers_runtime: false,
             verify_in: false,
             concurrency: 1,
+            parts: 1,
+            raises_tokens: false,
             wake_ups: false,
             immediate: false,
             purge: false,

@@ -147,7 +147,8 @@ pub struct HandedOver {
     pub owner: Uuid,
     /// As in [`Acquire`].
     pub holder: Arc<str>,
-    /// Its token: one of those that the acquire kept free.
+    /// Its token: one of those that the acquire kept free, or one above all of them. As many tokens as before are then
+    /// free above it, in a store that [raises tokens](super::Capabilities::raises_tokens).
     pub fence_token: i64,
 }
 

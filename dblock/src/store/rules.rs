@@ -91,6 +91,10 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
     {
         row.owner = to.owner;
         to.holder.as_ref().clone_into(&mut row.holder);
+        if to.fence_token > row.fence_ceiling {
+            let spare = row.fence_ceiling.saturating_sub(row.fence_token);
+            row.fence_ceiling = to.fence_token.saturating_add(spare);
+        }
         row.fence_token = to.fence_token;
     }
     if !row.revoked {

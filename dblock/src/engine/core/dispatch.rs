@@ -2,7 +2,8 @@
 //!
 //! Group commit: while a batch is on its way, the next one collects. A store that takes three calls at once gets a
 //! lane for each kind of request, so that a renewal never waits behind acquires. A store that takes fewer gets
-//! mixed batches on one lane.
+//! mixed batches on one lane. A store of several parts has these lanes for each part, so that a part that hangs delays no
+//! other.
 //!
 //! Batches are coalesced: a batch costs one commit, however few requests are in it, and callers that were answered
 //! together tend to ask again together. So a batch of acquires waits a moment for a batch of releases that is on its
@@ -54,6 +55,8 @@ pub(crate) struct Dispatch<K> {
 
 #[derive(Debug)]
 struct Lane<K> {
+    /// The part of the store that the keys are in.
+    part: usize,
     kinds: &'static [Kind],
     /// Keys with something to send, each with the largest batch that it may be part of.
     ready: VecDeque<(K, usize)>,
@@ -64,28 +67,31 @@ struct Lane<K> {
 }
 
 impl<K> Dispatch<K> {
-    /// `concurrency`: how many calls the store takes at once.
-    pub(crate) fn new(concurrency: usize) -> Self {
+    /// `concurrency`: how many calls each of the `parts` of the store takes at once.
+    pub(crate) fn new(parts: usize, concurrency: usize) -> Self {
         let kinds: &[&[Kind]] = if concurrency >= APART.len() {
             &APART
         } else {
             &MIXED
         };
-        let lane = |kinds: &&'static [Kind]| Lane {
+        let lane = |part, kinds| Lane {
+            part,
             kinds,
             ready: VecDeque::new(),
             on_its_way: None,
             coalesces_since: None,
         };
+        let lanes_of = |part| kinds.iter().map(move |kinds| lane(part, *kinds));
         Self {
-            lanes: kinds.iter().map(lane).collect(),
+            lanes: (0..parts.max(1)).flat_map(lanes_of).collect(),
             coalesces_until: None,
         }
     }
 
-    /// Lists a key with a request of this kind. Its batch may have at most `most_together` requests.
-    pub(crate) fn ready(&mut self, key: K, kind: Kind, most_together: usize) {
-        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.kinds.contains(&kind)) {
+    /// Lists a key of a part with a request of this kind. Its batch may have at most `most_together` requests.
+    pub(crate) fn ready(&mut self, key: K, part: usize, kind: Kind, most_together: usize) {
+        let is_its = |lane: &&mut Lane<K>| lane.part == part && lane.kinds.contains(&kind);
+        if let Some(lane) = self.lanes.iter_mut().find(is_its) {
             lane.ready.push_back((key, most_together));
         }
     }
@@ -123,7 +129,9 @@ impl<K> Dispatch<K> {
             let since = *self.lanes[at].coalesces_since.get_or_insert(now);
             return Some(since + COALESCE);
         }
-        let other = self.lanes.iter().find(|lane| lane.kinds == [counterpart])?;
+        let part = self.lanes[at].part;
+        let is_other = |lane: &&Lane<K>| lane.part == part && lane.kinds == [counterpart];
+        let other = self.lanes.iter().find(is_other)?;
         let (count, sent_at) = other.on_its_way?;
         let lane = &mut self.lanes[at];
         let since = *lane.coalesces_since.get_or_insert(sent_at);
@@ -165,12 +173,12 @@ mod tests {
     const NOW: Time = Time::MAX;
 
     fn ready(dispatch: &mut Dispatch<u32>, kind: Kind, count: u32) {
-        (0..count).for_each(|key| dispatch.ready(key, kind, MAX_BATCH));
+        (0..count).for_each(|key| dispatch.ready(key, 0, kind, MAX_BATCH));
     }
 
     #[test]
     fn each_kind_has_a_lane_where_the_store_takes_three_calls() {
-        let mut apart = Dispatch::new(3);
+        let mut apart = Dispatch::new(1, 3);
         ready(&mut apart, Kind::Acquire, 2);
         ready(&mut apart, Kind::Extend, 1);
         let lane = apart.next_lane(NOW, false).unwrap();
@@ -179,7 +187,7 @@ mod tests {
         assert_eq!(apart.take(lane, NOW), (vec![0, 1], &[Kind::Acquire][..]));
         assert_eq!(apart.next_lane(NOW, false), None);
 
-        let mut mixed = Dispatch::new(1);
+        let mut mixed = Dispatch::new(1, 1);
         ready(&mut mixed, Kind::Acquire, 1);
         ready(&mut mixed, Kind::Release, 1);
         let lane = mixed.next_lane(NOW, false).unwrap();
@@ -189,7 +197,7 @@ mod tests {
     #[test]
     fn a_batch_waits_for_a_larger_one_but_not_for_long() {
         let now = Time::from_nanos(1);
-        let mut dispatch = Dispatch::new(3);
+        let mut dispatch = Dispatch::new(1, 3);
         ready(&mut dispatch, Kind::Release, 4);
         let releases = dispatch.next_lane(now, false).unwrap();
         dispatch.take(releases, now);
@@ -204,7 +212,7 @@ mod tests {
     #[test]
     fn a_batch_waits_for_callers_that_do_not_run_yet_but_a_renewal_does_not() {
         let now = Time::from_nanos(1);
-        let mut dispatch = Dispatch::new(3);
+        let mut dispatch = Dispatch::new(1, 3);
         ready(&mut dispatch, Kind::Release, 1);
         assert_eq!(dispatch.next_lane(now, true), None);
         assert_eq!(dispatch.coalesces_until(), Some(now + COALESCE));
@@ -221,7 +229,7 @@ mod tests {
     #[test]
     fn a_large_batch_does_not_wait() {
         let now = Time::from_nanos(1);
-        let mut dispatch = Dispatch::new(3);
+        let mut dispatch = Dispatch::new(1, 3);
         ready(&mut dispatch, Kind::Acquire, 63);
         assert_eq!(dispatch.next_lane(now, true), None);
         ready(&mut dispatch, Kind::Acquire, 1);
@@ -230,10 +238,25 @@ mod tests {
 
     #[test]
     fn a_key_goes_in_a_batch_as_small_as_it_must() {
-        let mut dispatch = Dispatch::new(1);
+        let mut dispatch = Dispatch::new(1, 1);
         ready(&mut dispatch, Kind::Acquire, 3);
-        dispatch.ready(9, Kind::Acquire, 1);
+        dispatch.ready(9, 0, Kind::Acquire, 1);
         assert_eq!(dispatch.take(0, NOW).0, [0, 1, 2]);
         assert_eq!(dispatch.take(0, NOW).0, [9]);
+    }
+
+    #[test]
+    fn a_part_that_hangs_delays_no_other() {
+        let mut dispatch = Dispatch::new(2, 1);
+        dispatch.ready(1, 0, Kind::Acquire, MAX_BATCH);
+        let hangs = dispatch.next_lane(NOW, false).unwrap();
+        assert_eq!(dispatch.take(hangs, NOW).0, [1]);
+        dispatch.ready(2, 0, Kind::Acquire, MAX_BATCH);
+        dispatch.ready(3, 1, Kind::Acquire, MAX_BATCH);
+        let other = dispatch.next_lane(NOW, false).unwrap();
+        assert_eq!(dispatch.take(other, NOW).0, [3]);
+        assert_eq!(dispatch.next_lane(NOW, false), None);
+        dispatch.answered(hangs);
+        assert_eq!(dispatch.next_lane(NOW, false), Some(hangs));
     }
 }

@@ -109,7 +109,7 @@ impl MySqlStore {
         lease_id: Uuid,
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        let source = self.fence_source().expect("this store checks fence tokens");
+        let source = self.fence_source(0).expect("this store checks fence tokens");
         let check = FenceCheck {
             source: &source,
             key,
@@ -156,6 +156,7 @@ impl Store for MySqlStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             verify_in: true,
+            raises_tokens: true,
             concurrency: CONCURRENT_BATCHES,
             purge: true,
             ..Capabilities::new("mysql")
@@ -203,7 +204,7 @@ impl Store for MySqlStore {
         Box::pin(async move { self.connections.close() })
     }
 
-    fn fence_source(&self) -> Option<FenceSource> {
+    fn fence_source(&self, _: usize) -> Option<FenceSource> {
         Some(FenceSource {
             database: Database::MySql,
             table: Arc::from(self.qualified_table()),

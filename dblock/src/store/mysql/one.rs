@@ -80,7 +80,9 @@ impl Statements {
             look: look.into(),
             want: want.into(),
             hand_over: extend(
-                "lock_owner = IF(? >= fence_token, ?, lock_owner), holder = IF(? >= fence_token, ?, holder), \
+                // In this order: each assignment reads what those before it have written.
+                "fence_ceiling = IF(? > fence_ceiling, ? + LEAST(fence_ceiling - fence_token, 9223372036854775807 - ?), \
+                 fence_ceiling), lock_owner = IF(? >= fence_token, ?, lock_owner), holder = IF(? >= fence_token, ?, holder), \
                  fence_token = GREATEST(?, fence_token), ",
             )
             .into(),
@@ -188,6 +190,9 @@ impl Single<'_> {
         let extend = match &ask.handed_over {
             None => query(&self.statements.extend),
             Some(to) => query(&self.statements.hand_over)
+                .bind(to.fence_token)
+                .bind(to.fence_token)
+                .bind(to.fence_token)
                 .bind(to.fence_token)
                 .bind(to.owner)
                 .bind(to.fence_token)

@@ -125,7 +125,7 @@ impl PostgresStore {
         lease_id: Uuid,
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        let source = self.fence_source().expect("this store checks fence tokens");
+        let source = self.fence_source(0).expect("this store checks fence tokens");
         let check = FenceCheck {
             source: &source,
             key,
@@ -150,6 +150,7 @@ impl Store for PostgresStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             verify_in: true,
+            raises_tokens: true,
             concurrency: 3,
             wake_ups: true,
             purge: true,
@@ -203,7 +204,7 @@ impl Store for PostgresStore {
         Box::pin(std::future::ready(()))
     }
 
-    fn fence_source(&self) -> Option<FenceSource> {
+    fn fence_source(&self, _: usize) -> Option<FenceSource> {
         Some(FenceSource {
             database: Database::Postgres,
             table: self.table.quoted('"').into(),

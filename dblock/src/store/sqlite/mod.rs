@@ -87,6 +87,7 @@ impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             verify_in: true,
+            raises_tokens: true,
             purge: true,
             ..Capabilities::new("sqlite")
         }
@@ -133,7 +134,7 @@ impl Store for SqliteStore {
         Box::pin(async { self.connections.close() })
     }
 
-    fn fence_source(&self) -> Option<FenceSource> {
+    fn fence_source(&self, _: usize) -> Option<FenceSource> {
         Some(FenceSource {
             database: Database::Sqlite,
             table: self.table.quoted('"').into(),

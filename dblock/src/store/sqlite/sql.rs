@@ -105,6 +105,8 @@ fn extend(table: &str) -> String {
         "UPDATE {table} SET reentrant_count = $3, lock_owner = iif($7 >= fence_token, $5, lock_owner), \
              holder = iif($7 >= fence_token, $6, holder), \
              fence_token = max(coalesce($7, fence_token), fence_token), \
+             fence_ceiling = iif($7 > fence_ceiling, \
+                 $7 + min(fence_ceiling - fence_token, 9223372036854775807 - $7), fence_ceiling), \
              expire_at = iif(revoked, expire_at, max(expire_at, {NOW} + $4)) \
          WHERE lock_key = $1 AND lease_id = $2 AND {held} \
          RETURNING expire_at - {NOW}, revoked, wanted_until > {NOW}",

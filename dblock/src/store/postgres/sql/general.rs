@@ -164,10 +164,12 @@ pub(super) fn extend(table: &str) -> String {
         ("new_token", "bigint"),
     ];
     let judged = judged(table, &columns);
+    let ceiling = ceiling("j.new_token", "t.fence_ceiling - t.fence_token");
     format!(
         "WITH {judged}, written AS (
     UPDATE {table} t SET
         reentrant_count = j.count,
+        fence_ceiling = CASE WHEN j.new_token > t.fence_ceiling THEN {ceiling} ELSE t.fence_ceiling END,
         lock_owner = CASE WHEN j.new_token >= t.fence_token THEN j.new_owner ELSE t.lock_owner END,
         holder = CASE WHEN j.new_token >= t.fence_token THEN j.new_holder ELSE t.holder END,
         fence_token = greatest(j.new_token, t.fence_token),

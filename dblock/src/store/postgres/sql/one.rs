@@ -55,10 +55,12 @@ fn is_held(table: &str, also: &str) -> String {
 /// hand-over or NULL. Answers as the extend of [`super::general`].
 pub(super) fn extend(table: &str) -> String {
     let is_held = is_held(table, "");
+    let ceiling = ceiling("$7", "t.fence_ceiling - t.fence_token");
     format!(
         "
 UPDATE {table} t SET
     reentrant_count = $3,
+    fence_ceiling = CASE WHEN $7 > t.fence_ceiling THEN {ceiling} ELSE t.fence_ceiling END,
     lock_owner = CASE WHEN $7 >= t.fence_token THEN $5 ELSE t.lock_owner END,
     holder = CASE WHEN $7 >= t.fence_token THEN $6 ELSE t.holder END,
     fence_token = greatest($7, t.fence_token),
