@@ -6,7 +6,7 @@ use crate::engine::{Settings, purge};
 use crate::error::LockError;
 use crate::key;
 use crate::manager::LockManager;
-use crate::source::StoreSource;
+use crate::source::{IDLE_LIMIT, StoreSource};
 use crate::store::table::{DEFAULT_TABLE, TableName};
 
 /// Settings of a [`LockManager`]. From [`LockManager::builder`] or [`LockManager::builder_for_url`].
@@ -38,9 +38,6 @@ pub struct LockManagerBuilder {
     any_server: bool,
     engine: Settings,
 }
-
-/// Longer than a transaction should idle between two statements.
-const IDLE_LIMIT: Duration = Duration::from_mins(1);
 
 impl LockManagerBuilder {
     pub(crate) fn new(source: StoreSource) -> Self {

@@ -88,6 +88,7 @@ pub mod optimistic;
 mod options;
 #[cfg(feature = "serde")]
 mod settings;
+mod sharded;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
@@ -115,6 +116,7 @@ pub use once::{Fingerprint, OnCrash, Once, Remembered, Resolution, Run, RunOptio
 pub use options::{LockOptions, OnLost};
 #[cfg(feature = "serde")]
 pub use settings::ManagerSettings;
+pub use sharded::ShardedStore;
 pub use source::StoreSource;
 pub use store::diagnosis::{Finding, Severity};
 pub use store::filter::{InspectFilter, RowPosition};

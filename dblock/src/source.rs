@@ -11,6 +11,10 @@ use crate::store::connect_options::OptionsSource;
 use crate::store::memory::MemoryStore;
 use crate::store::table::TableName;
 
+/// The default of [`LockManagerBuilder::transaction_idle_limit`](crate::LockManagerBuilder::transaction_idle_limit): longer
+/// than a transaction should idle between two statements.
+pub(crate) const IDLE_LIMIT: Duration = Duration::from_mins(1);
+
 /// The place where a manager keeps its locks: made from a `PgPool`, `MySqlPool` or `SqlitePool` of sqlx, a
 /// [`MemoryStore`], or an `Arc<dyn Store>`.
 pub struct StoreSource {
@@ -61,6 +65,24 @@ impl StoreSource {
                 "no lock store for the URL scheme {other:?}; use postgres, mysql, mariadb, sqlite or memory"
             ))),
         }
+    }
+
+    /// The store by itself, with the default settings of [`LockManagerBuilder`](crate::LockManagerBuilder) but for the name
+    /// of its `table`, to be a shard of a [`ShardedStore`](crate::ShardedStore). Opens no connection yet.
+    ///
+    /// ```no_run
+    /// use dblock::StoreSource;
+    /// # #[cfg(feature = "postgres")]
+    /// # fn open(pool: &sqlx::PgPool) -> Result<(), dblock::LockError> {
+    /// let store = StoreSource::from(pool).into_store("distributed_lock")?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for a table name that is not allowed, and for a SQLite database in memory.
+    pub fn into_store(self, table: &str) -> Result<Arc<dyn Store>, LockError> {
+        let table = TableName::parse(table).map_err(LockError::invalid)?;
+        self.open(table, Some(IDLE_LIMIT), false)
     }
 
     fn memory_url(url: &str) -> Result<Self, LockError> {

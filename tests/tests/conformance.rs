@@ -2,6 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::Arc;
+
+use dblock::ShardedStore;
+use dblock::store::Store;
+use dblock_conformance::Fixture;
+
 /// One line a store.
 macro_rules! conformance_of {
     ($store:ident, $kind:ident) => {
@@ -89,6 +95,58 @@ mod postgres_through_pgbouncer {
     }
 
     dblock_conformance::store_conformance!(pooled().await);
+}
+
+/// A store over stores: two shards, and one that moves all keys from one shard to another.
+macro_rules! conformance_of_shards {
+    ($store:ident, $kind:ident, $moves:literal) => {
+        mod $store {
+            dblock_conformance::store_conformance!(
+                super::Shards::new(dblock_tests::Kind::$kind, $moves).await
+            );
+        }
+    };
+}
+
+conformance_of_shards!(sharded_memory, Memory, false);
+conformance_of_shards!(sharded_postgres, Postgres, false);
+conformance_of_shards!(moving_memory, Memory, true);
+
+struct Shards {
+    shards: [dblock_tests::Backend; 2],
+    moves: bool,
+}
+
+impl Shards {
+    async fn new(kind: dblock_tests::Kind, moves: bool) -> Option<Self> {
+        let backend = || dblock_tests::Backend::new(kind);
+        let shards = [backend().await?, backend().await?];
+        Some(Self { shards, moves })
+    }
+
+    fn over(&self, [a, b]: [Arc<dyn Store>; 2]) -> Arc<dyn Store> {
+        if !self.moves {
+            return Arc::new(ShardedStore::new([("a", a), ("b", b)]).unwrap());
+        }
+        let (old, new) = (ShardedStore::new([("a", a)]), ShardedStore::new([("b", b)]));
+        Arc::new(old.unwrap().moving_to(new.unwrap()).unwrap())
+    }
+}
+
+impl Fixture for Shards {
+    async fn store(&self) -> Arc<dyn Store> {
+        let [a, b] = &self.shards;
+        self.over([a.store().await, b.store().await])
+    }
+
+    async fn bare(&self) -> Option<Arc<dyn Store>> {
+        let [a, b] = &self.shards;
+        Some(self.over([a.bare().await?, b.bare().await?]))
+    }
+
+    fn one_row(&self) -> bool {
+        !self.moves
+    }
 }
 
 /// A check that is not in the list of `store_conformance!` would never run.

@@ -1,0 +1,269 @@
+//! A store over stores: each key is kept by one of them, chosen by its name.
+//!
+//! It has no rows of its own and decides nothing about a lock. [`store`] is the contract, [`place`] says which shard keeps a key, [`moved`] carries out
+//! requests for keys that two shards keep while they move.
+
+mod listen;
+mod moved;
+mod place;
+mod rows;
+mod store;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+
+use self::moved::Moved;
+use self::place::{Place, Places};
+use crate::error::LockError;
+use crate::key::Key;
+use crate::source::StoreSource;
+use crate::store::{Outcome, Request, Store, StoreError, StoreFuture};
+
+type Answer = Result<Outcome, StoreError>;
+
+/// Locks spread over several stores, the *shards*, for services that outgrow one server.
+///
+/// Each key is kept by one shard. Which one depends on the key and on the **names** of the shards, and on nothing else: not
+/// on their order, their addresses, the machine or the version of dblock (rendezvous hashing). So a shard can move to another
+/// server under its name, and a new shard takes over its share of the keys from all others and moves no other key.
+/// **All processes must use the same names for the same stores.**
+///
+/// A shard that is down stops its own keys; others do not notice. Exclusion, fence tokens and everything else are per key, so
+/// they are what the key's shard promises. What not all shards can do, the whole cannot do ([`Capabilities`]). A fence
+/// check goes to the key's own shard: open the transaction on the database of [`shard_of`](Self::shard_of).
+/// [`records`](Store::records) are not kept: a key's records would stay behind when it moves to another shard, and finished
+/// work would run again. Use a manager over one database for `run_once`.
+///
+/// ```
+/// use std::sync::Arc;
+/// use dblock::ShardedStore;
+/// use dblock::store::{MemoryStore, Store};
+/// use dblock::{LockManager, LockOptions};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// // In a service: `StoreSource::from(&pool).into_store("distributed_lock")?`, a database for each shard.
+/// let (a, b): (Arc<dyn Store>, Arc<dyn Store>) = (Arc::new(MemoryStore::new()), Arc::new(MemoryStore::new()));
+/// let shards = ShardedStore::new([("a", a), ("b", b)])?;
+/// let locks = LockManager::builder(shards).build().await?;
+/// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+/// # guard.release().await?;
+/// # Ok::<_, dblock::LockError>(()) }).unwrap();
+/// ```
+///
+/// # Adding or removing a shard
+/// While processes are replaced, old ones would look for a key in one shard and new ones in another, and both could hold it.
+/// So there are two rolling changes instead of one: first to [`moving_to`](Self::moving_to), and when every process has that,
+/// to the new shards.
+pub struct ShardedStore {
+    shards: Vec<Shard>,
+    places: Places,
+}
+
+struct Shard {
+    name: Arc<str>,
+    store: Arc<dyn Store>,
+}
+
+impl ShardedStore {
+    /// A store over the given shards, each with its name.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for no shards, a name that is empty, contains NUL or is there twice, and a shard that is a
+    /// `ShardedStore` itself.
+    pub fn new<N: Into<String>>(
+        shards: impl IntoIterator<Item = (N, Arc<dyn Store>)>,
+    ) -> Result<Self, LockError> {
+        let shards = shards.into_iter().map(|(name, store)| Shard {
+            name: name.into().into(),
+            store,
+        });
+        let shards: Vec<Shard> = shards.collect();
+        let names: Vec<_> = shards.iter().map(|shard| Arc::clone(&shard.name)).collect();
+        for (at, name) in names.iter().enumerate() {
+            if name.is_empty() || name.contains('\0') || names[..at].contains(name) {
+                return Err(LockError::invalid(format!(
+                    "a shard is named {name:?}: give each shard a name of its own, not empty and without NUL"
+                )));
+            }
+        }
+        if shards.is_empty() {
+            return Err(LockError::invalid("a ShardedStore needs at least one shard"));
+        }
+        if let Some(nested) = shards.iter().find(|shard| shard.store.capabilities().parts > 1) {
+            return Err(LockError::invalid(format!(
+                "the shard {:?} has shards itself: list those instead",
+                nested.name
+            )));
+        }
+        Ok(Self {
+            places: Places::new(names),
+            shards,
+        })
+    }
+
+    /// The store for the time in which processes with the shards of `self` are replaced by processes with those of `new`. A
+    /// key that moves is held on both of its shards, the old one first. So it excludes processes with the shards of `self`,
+    /// and also those with the shards of `new`. A shard that has the same name in both is the same shard.
+    ///
+    /// 1. Replace all processes, with `self`, by processes with `self.moving_to(new)`.
+    /// 2. Wait until none is left with `self`, and then for [`time_left`](Self::time_left): what only the old shards know, such
+    ///    as a lease of a process that was cut off, must be over.
+    /// 3. Replace all processes by processes with `new`.
+    ///
+    /// Meanwhile a lock on a key that moves costs two or three round trips instead of one, a fence check of such a key is
+    /// refused as unsupported, nothing is purged, and a look at the rows reads all of them. Fence tokens grow over the whole
+    /// change.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] when `self` or `new` is moving already, and for a shard that cannot raise tokens
+    /// ([`Capabilities::raises_tokens`]): then stop all processes, wait for the longest ttl, and start them with `new`.
+    pub fn moving_to(self, new: Self) -> Result<Self, LockError> {
+        let all = || self.shards.iter().chain(&new.shards);
+        if let Some(shard) = all().find(|shard| !shard.store.capabilities().raises_tokens) {
+            return Err(LockError::invalid(format!(
+                "the shard {:?} ({}) cannot raise fence tokens, so keys cannot move while they are used: stop all \
+                 processes, wait for the longest ttl, and start them with the new shards",
+                shard.name,
+                shard.store.capabilities().name
+            )));
+        }
+        let places = self.places.moving_to(&new.places).ok_or_else(|| {
+            LockError::invalid(
+                "a ShardedStore that is moving cannot be moved again: finish the first change on all processes",
+            )
+        })?;
+        let mut shards = new.shards;
+        let is_old = |shard: &Shard| shards.iter().all(|kept| kept.name != shard.name);
+        let old: Vec<Shard> = self.shards.into_iter().filter(is_old).collect();
+        shards.extend(old);
+        Ok(Self { shards, places })
+    }
+
+    /// The name of the shard that keeps `key`, which includes the manager's namespace; while the key moves, of the new one.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use dblock::ShardedStore;
+    /// # use dblock::store::{MemoryStore, Store};
+    /// # fn store() -> Arc<dyn Store> { Arc::new(MemoryStore::new()) }
+    /// # let runtime = tokio::runtime::Runtime::new().unwrap();
+    /// # let _inside = runtime.enter();
+    /// let shards = ShardedStore::new([("a", store()), ("b", store())])?;
+    /// let key = dblock::Key::new(Some("billing"), "order:42")?;
+    /// assert_eq!(shards.shard_of(&key), "b");
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shard_of(&self, key: &Key) -> &str {
+        match self.places.of(key) {
+            Place::One(at) | Place::Moved { new: at, .. } => &self.shards[at].name,
+        }
+    }
+
+    /// How long the old shards know something about keys that move that the new ones do not: a lease, or a fence token that is
+    /// ahead of the clock. Zero when nothing keeps the processes from going on to the new shards; always zero for a store
+    /// that is not moving. Call it when no process with the old shards is left, wait for so long, and in addition for as long as
+    /// the clocks of the shards may differ.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use dblock::ShardedStore;
+    /// # use dblock::store::{MemoryStore, Store};
+    /// # fn store() -> Arc<dyn Store> { Arc::new(MemoryStore::new()) }
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let (a, b) = (store(), store());
+    /// let (old, new) = (ShardedStore::new([("a", a.clone())])?, ShardedStore::new([("a", a), ("b", b)])?);
+    /// let moving = old.moving_to(new)?;
+    /// tokio::time::sleep(moving.time_left().await.expect("the shards answer")).await;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// A shard cannot be read. It is named, and nothing is known then.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn time_left(&self) -> Result<Duration, StoreError> {
+        rows::time_left(self).await
+    }
+
+    fn moved(&self, old: usize, new: usize) -> Moved<'_> {
+        Moved {
+            old: &self.shards[old],
+            new: &self.shards[new],
+        }
+    }
+
+    /// Asks the key's shard, or both while it moves. Whether one of them says yes.
+    async fn operate<'a>(
+        &'a self,
+        key: &'a Key,
+        ask: impl Fn(&'a dyn Store) -> StoreFuture<'a, Result<bool, StoreError>>,
+    ) -> Result<bool, StoreError> {
+        let shards = match self.places.of(key) {
+            Place::One(at) => vec![at],
+            Place::Moved { old, new } => vec![old, new],
+        };
+        let answers = shards.into_iter().map(|at| {
+            let shard = &self.shards[at];
+            let answer = ask(&*shard.store);
+            async move { answer.await.map_err(|error| shard.named(error)) }
+        });
+        Ok(try_join_all(answers).await?.contains(&true))
+    }
+
+    /// Asks every shard.
+    async fn each<'a, T>(
+        &'a self,
+        ask: impl Fn(&'a dyn Store) -> StoreFuture<'a, Result<T, StoreError>>,
+    ) -> Result<Vec<T>, StoreError> {
+        let answers = self.shards.iter().map(|shard| {
+            let answer = ask(&*shard.store);
+            async move { answer.await.map_err(|error| shard.named(error)) }
+        });
+        try_join_all(answers).await
+    }
+
+    async fn at_place(&self, place: Place, requests: &[Request]) -> Vec<Answer> {
+        match place {
+            Place::One(at) => self.shards[at].apply(requests).await,
+            Place::Moved { old, new } => self.moved(old, new).apply(requests).await,
+        }
+    }
+}
+
+impl Shard {
+    async fn apply(&self, requests: &[Request]) -> Vec<Answer> {
+        let answers = self.store.apply(requests).await;
+        let named = |answer: Answer| answer.map_err(|error| self.named(error));
+        answers.into_iter().map(named).collect()
+    }
+
+    /// The error, with the name of the shard.
+    fn named(&self, error: StoreError) -> StoreError {
+        error.of_shard(&self.name)
+    }
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.store.capabilities().name)
+    }
+}
+
+impl fmt::Debug for ShardedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardedStore")
+            .field("shards", &self.shards)
+            .field("moving", &self.places.are_moving())
+            .finish()
+    }
+}
+
+impl From<ShardedStore> for StoreSource {
+    fn from(store: ShardedStore) -> Self {
+        Self::from(Arc::new(store) as Arc<dyn Store>)
+    }
+}

@@ -1,0 +1,106 @@
+//! One answer from those of two rows.
+
+use super::unknown;
+use crate::sharded::Answer;
+use crate::store::{Action, Outcome};
+
+/// The token to which rows with these tokens are raised: above the tokens that either keeps free, unless it is its own. `None`
+/// when the tokens are used up.
+pub(super) fn common_token((old, new): (i64, i64), spare: u32) -> Option<i64> {
+    let (low, high) = (old.min(new), old.max(new));
+    let spare = i64::from(spare);
+    if low == high || high > low.checked_add(spare)? {
+        high.checked_add(spare).map(|_| high)
+    } else {
+        // Only a token above its ceiling raises a row.
+        let above = high.checked_add(spare)?.checked_add(1)?;
+        above.checked_add(spare).map(|_| above)
+    }
+}
+
+/// The answer to an acquire that both rows grant, and the tokens of both.
+pub(super) fn granted(old: Outcome, new: Outcome) -> (Outcome, (i64, i64)) {
+    match (old, new) {
+        (
+            Outcome::Granted {
+                fence_token,
+                remaining,
+                taken_over,
+                wanted,
+                ..
+            },
+            Outcome::Granted {
+                fence_token: new_token,
+                remaining: new_remaining,
+                taken_over: new_taken_over,
+                wanted: new_wanted,
+                ..
+            },
+        ) => {
+            let answer = Outcome::granted(
+                fence_token,
+                remaining.min(new_remaining),
+                taken_over.or(new_taken_over),
+                wanted || new_wanted,
+            );
+            (answer, (fence_token, new_token))
+        }
+        (old, _) => (old, (0, 0)),
+    }
+}
+
+pub(super) fn with_token(mut answer: Outcome, token: i64) -> Outcome {
+    if let Outcome::Granted { fence_token, .. } = &mut answer {
+        *fence_token = token;
+    }
+    answer
+}
+
+/// The answer to an extend or a release, from those of both rows.
+pub(super) fn both(action: &Action, old: Answer, new: Answer) -> Answer {
+    use Outcome::{Extended, Lost, Released, Skipped, Withdrawn};
+    let extends = matches!(action, Action::Extend(_));
+    match (old, new) {
+        // What half of is lost is lost.
+        (Ok(Lost), _) | (_, Ok(Lost)) if extends => Ok(Lost),
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) if error.is_retryable() => {
+            // The other row has carried it out.
+            Err(unknown("only one of the two shards of a key that moves has answered").with_source(error))
+        }
+        (Err(error), Err(other)) if other.is_outcome_unknown() || !error.is_retryable() => {
+            Err(if error.is_retryable() { other } else { error })
+        }
+        (Err(error), _) | (_, Err(error)) => Err(error),
+        (Ok(Skipped), _) | (_, Ok(Skipped)) => Ok(Skipped),
+        (
+            Ok(Extended {
+                remaining,
+                revoked,
+                wanted,
+            }),
+            Ok(Extended {
+                remaining: new_remaining,
+                revoked: new_revoked,
+                wanted: new_wanted,
+            }),
+        ) => Ok(Outcome::extended(
+            remaining.min(new_remaining),
+            revoked || new_revoked,
+            wanted || new_wanted,
+        )),
+        // It was next on one row, and held the other or did not get to it.
+        (Ok(Withdrawn), _) | (_, Ok(Withdrawn)) => Ok(Withdrawn),
+        (
+            Ok(Released { freed, passed_on }),
+            Ok(Released {
+                freed: new_freed,
+                passed_on: new_passed_on,
+            }),
+        ) => Ok(Outcome::released(freed || new_freed, passed_on || new_passed_on)),
+        // An acquire of unknown outcome may still arrive at the row that does not know the lease.
+        _ => Ok(Lost),
+    }
+}
+
+#[cfg(test)]
+mod tests;
