@@ -14,6 +14,7 @@ mod programs;
 mod serve;
 mod signals;
 mod simulate;
+mod sizing;
 mod steps;
 mod test;
 mod torture;
@@ -47,6 +48,8 @@ enum Task {
     Bench(bench::Args),
     /// Check the documents, and make the book of them.
     Book(book::Args),
+    /// Compute how much a server carries, from the measured figures, and write the tables of docs/sizing.md.
+    Sizing,
     /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
     Servers,
 }
@@ -86,6 +89,7 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
             outcome = book::run(&args) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
+        Task::Sizing => sizing::run(),
         Task::Servers => tokio::select! {
             outcome = serve::run() => outcome,
             // For this task a signal is the ordinary end.
