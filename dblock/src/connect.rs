@@ -16,6 +16,12 @@ impl LockManager {
     /// are in the folder `migrations/` of this crate's source. They use the default table name: for another one,
     /// change the names as [`table`](LockManagerBuilder::table) describes.
     ///
+    /// A URL may name several servers of one database that replace each other:
+    /// `postgres://app@db1,db2:5433/app`, `mysql://app@db1,db2/app`. The one that takes writes is used. When a connection to it
+    /// fails or it refuses to write, all are asked again, and each move to another server is one line of the log. A fail-over
+    /// looks to callers like a server that is away: the `wait` of an acquire goes on, and leases survive it if their ttl is
+    /// longer. Transactions of your own, with their fence checks, use your own connections, which only you can move.
+    ///
     /// Each manager of `memory:` has its own rows. To share rows between two managers, give a clone of one
     /// [`MemoryStore`](crate::store::MemoryStore) to each [`builder`](Self::builder).
     ///

@@ -81,7 +81,7 @@ pub mod postgres {
     /// [`LockError::Invalid`] for a table name that is not allowed.
     pub fn open(options: sqlx::postgres::PgConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
         Ok(Arc::new(PostgresStore::new(
-            OptionsSource::fixed(options),
+            vec![OptionsSource::fixed(options)],
             TableName::parse(table).map_err(LockError::invalid)?,
         )))
     }
@@ -104,7 +104,7 @@ pub mod mysql {
     /// [`LockError::Invalid`] for a table name that is not allowed.
     pub fn open(options: sqlx::mysql::MySqlConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
         Ok(Arc::new(MySqlStore::new(
-            OptionsSource::fixed(options),
+            vec![OptionsSource::fixed(options)],
             TableName::parse(table).map_err(LockError::invalid)?,
             false,
         )))

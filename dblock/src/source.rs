@@ -29,9 +29,9 @@ pub struct StoreSource {
 )]
 enum Kind {
     #[cfg(feature = "postgres")]
-    Postgres(OptionsSource<sqlx::postgres::PgConnectOptions>),
+    Postgres(Vec<OptionsSource<sqlx::postgres::PgConnectOptions>>),
     #[cfg(feature = "mysql")]
-    MySql(OptionsSource<sqlx::mysql::MySqlConnectOptions>),
+    MySql(Vec<OptionsSource<sqlx::mysql::MySqlConnectOptions>>),
     #[cfg(feature = "sqlite")]
     Sqlite(sqlx::sqlite::SqliteConnectOptions),
     Ready(Arc<dyn Store>),
@@ -98,7 +98,7 @@ impl StoreSource {
 
     #[cfg(feature = "postgres")]
     fn postgres_url(url: &str) -> Result<Self, LockError> {
-        Ok(Kind::Postgres(OptionsSource::fixed(parsed("postgres", url)?)).into())
+        Ok(Kind::Postgres(servers("postgres", url)?).into())
     }
 
     #[cfg(not(feature = "postgres"))]
@@ -109,7 +109,7 @@ impl StoreSource {
     #[cfg(feature = "mysql")]
     fn mysql_url(url: &str) -> Result<Self, LockError> {
         let rest = url.split_once(':').map_or("", |(_, rest)| rest);
-        Ok(Kind::MySql(OptionsSource::fixed(parsed("mysql", &format!("mysql:{rest}"))?)).into())
+        Ok(Kind::MySql(servers("mysql", &format!("mysql:{rest}"))?).into())
     }
 
     #[cfg(not(feature = "mysql"))]
@@ -150,12 +150,12 @@ impl StoreSource {
         let _ = any_server;
         Ok(match self.kind {
             #[cfg(feature = "postgres")]
-            Kind::Postgres(options) => Arc::new(
-                crate::store::postgres::PostgresStore::new(options, table).transaction_idle_limit(idle_limit),
+            Kind::Postgres(servers) => Arc::new(
+                crate::store::postgres::PostgresStore::new(servers, table).transaction_idle_limit(idle_limit),
             ),
             #[cfg(feature = "mysql")]
-            Kind::MySql(options) => {
-                Arc::new(crate::store::mysql::MySqlStore::new(options, table, any_server))
+            Kind::MySql(servers) => {
+                Arc::new(crate::store::mysql::MySqlStore::new(servers, table, any_server))
             }
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(options) => {
@@ -183,6 +183,39 @@ fn is_scheme(text: &str) -> bool {
 fn parsed<O: std::str::FromStr<Err = sqlx::Error>>(store: &str, url: &str) -> Result<O, LockError> {
     url.parse()
         .map_err(|error| LockError::invalid(format!("the {store} URL cannot be read: {error}")))
+}
+
+/// The servers of a URL: one, or several with commas between their addresses, which differ in nothing else.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn servers<O>(store: &str, url: &str) -> Result<Vec<OptionsSource<O>>, LockError>
+where
+    O: std::str::FromStr<Err = sqlx::Error> + Clone + Send + Sync + 'static,
+{
+    let (before, addresses, after) = around_addresses(url);
+    if !addresses.contains(',') {
+        return Ok(vec![OptionsSource::fixed(parsed(store, url)?)]);
+    }
+    let server = |address: &str| {
+        if address.is_empty() {
+            let message =
+                format!("an address is missing in the {store} URL, at one of the commas between servers");
+            return Err(LockError::invalid(message));
+        }
+        let options = parsed(store, &format!("{before}{address}{after}"))?;
+        Ok(OptionsSource::fixed(options).of_server(address))
+    };
+    addresses.split(',').map(server).collect()
+}
+
+/// Splits a URL around the addresses of its servers: what is before them may contain a user and a password.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn around_addresses(url: &str) -> (&str, &str, &str) {
+    let scheme = url.find("://").map_or(url.len(), |colon| colon + 3);
+    let end = url[scheme..]
+        .find(['/', '?', '#'])
+        .map_or(url.len(), |end| scheme + end);
+    let begin = url[scheme..end].rfind('@').map_or(scheme, |at| scheme + at + 1);
+    (&url[..begin], &url[begin..end], &url[end..])
 }
 
 #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
@@ -249,11 +282,15 @@ macro_rules! from_pool {
 // A server's pool may be given other options later, such as a new password.
 from_pool!("postgres", sqlx::PgPool, |pool| {
     let pool = pool.clone();
-    Kind::Postgres(OptionsSource::of(move || pool.connect_options().as_ref().clone()))
+    Kind::Postgres(vec![OptionsSource::of(move || {
+        pool.connect_options().as_ref().clone()
+    })])
 });
 from_pool!("mysql", sqlx::MySqlPool, |pool| {
     let pool = pool.clone();
-    Kind::MySql(OptionsSource::of(move || pool.connect_options().as_ref().clone()))
+    Kind::MySql(vec![OptionsSource::of(move || {
+        pool.connect_options().as_ref().clone()
+    })])
 });
 from_pool!("sqlite", sqlx::SqlitePool, |pool| {
     Kind::Sqlite(pool.connect_options().as_ref().clone())
@@ -274,7 +311,7 @@ macro_rules! from_options {
                 F: Future<Output = Result<$options, E>> + Send + 'static,
                 E: Into<Box<dyn std::error::Error + Send + Sync>>,
             {
-                Kind::$kind(OptionsSource::asked(options)).into()
+                Kind::$kind(vec![OptionsSource::asked(options)]).into()
             }
         }
     };
@@ -308,6 +345,36 @@ let builder = LockManager::builder(source);"
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn a_url_may_name_several_servers() {
+        let names = |url: &str| match StoreSource::from_url(url).map(|source| source.kind) {
+            Ok(Kind::Postgres(servers)) => servers.iter().map(|one| one.server().to_string()).collect(),
+            Ok(_) => panic!("{url}"),
+            Err(error) => vec![error.to_string()],
+        };
+        assert_eq!(
+            names("postgres://u:a,b%40@one,two:7,[::1]:8/db?sslmode=disable"),
+            ["one", "two:7", "[::1]:8"]
+        );
+        assert_eq!(names("postgres://one,two"), ["one", "two"]);
+        // Without a second server there is nothing to name.
+        for url in ["postgres://u:a,b@one/d,b", "postgres:///db?host=/run/a,b"] {
+            assert_eq!(names(url), [""], "{url}");
+        }
+        for url in [
+            "postgres://u:secret@one,/db",
+            "postgres://u:secret@,one",
+            "postgres://u:secret@one:x,two",
+        ] {
+            let said = names(url).concat();
+            assert!(
+                said.contains("postgres URL") && !said.contains("secret"),
+                "{url}: {said}"
+            );
+        }
+    }
 
     #[test]
     fn a_memory_url_has_no_name() {

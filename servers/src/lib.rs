@@ -9,6 +9,7 @@ mod account;
 mod launch;
 mod mariadb;
 pub mod packages;
+mod pair;
 pub mod pgbouncer;
 mod postgres;
 pub mod process;
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use tempfile::TempDir;
 
+pub use self::pair::Pair;
 pub use self::redis_sentinel::RedisSentinel;
 pub use self::server::Server;
 pub use self::zookeeper::Ensemble;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::process::Command;
 
 use crate::account::Account;
 use crate::launch::{Launch, Probe, prepare};
@@ -56,16 +57,20 @@ impl Programs {
         password: &str,
         purpose: Purpose,
     ) -> anyhow::Result<Server> {
-        let account = Account::for_server("postgres")?;
-        let folder = account.folder(top.path(), "postgres")?;
-        let data = folder.join("data");
+        let place = Place::new(&top)?;
+        self.initialize(&place, password).await?;
+        self.serve(&place, top, password, purpose).await
+    }
 
+    /// Makes the files of a new cluster.
+    pub(crate) async fn initialize(&self, place: &Place, password: &str) -> anyhow::Result<()> {
+        let Place { account, folder } = place;
         let password_file = folder.join("password");
         account.write(&password_file, password)?;
-        let mut initdb = account.command(&self.folder.join("initdb"), &folder);
+        let mut initdb = account.command(&self.folder.join("initdb"), folder);
         initdb
             .arg("--pgdata")
-            .arg(&data)
+            .arg(place.data())
             .arg("--pwfile")
             .arg(&password_file)
             .args([
@@ -81,22 +86,64 @@ impl Programs {
             .arg("--no-sync");
         prepare(initdb).await?;
         fs::remove_file(&password_file)?;
+        Ok(())
+    }
 
+    /// Makes the files of a standby: a copy of the server on a port. What was there before goes.
+    pub(crate) async fn copy(&self, place: &Place, password: &str, port: u16) -> anyhow::Result<()> {
+        let data = place.data();
+        if data.exists() {
+            fs::remove_dir_all(&data)?;
+        }
+        let mut copy = place
+            .account
+            .command(&self.folder.join("pg_basebackup"), &place.folder);
+        copy.args(["-h", "127.0.0.1", "-U", USER, "-w", "-p", &port.to_string()]);
+        copy.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "-D"]);
+        copy.arg(data).env("PGPASSWORD", password);
+        prepare(copy).await
+    }
+
+    /// Carries out statements as the superuser, on a port.
+    pub(crate) async fn sql(
+        &self,
+        place: &Place,
+        password: &str,
+        port: u16,
+        statements: &[&str],
+    ) -> anyhow::Result<()> {
+        let mut psql = client(&self.folder, place, port);
+        psql.args(["-v", "ON_ERROR_STOP=1"]).env("PGPASSWORD", password);
+        for statement in statements {
+            psql.args(["-c", statement]);
+        }
+        prepare(psql).await
+    }
+
+    /// Starts a server on the files that are there.
+    pub(crate) async fn serve(
+        &self,
+        place: &Place,
+        top: TempDir,
+        password: &str,
+        purpose: Purpose,
+    ) -> anyhow::Result<Server> {
         let (programs, counts) = (
             self.folder.clone(),
             purpose == Purpose::Benches && self.can_count(),
         );
-        let (client, client_folder, secret) = (self.folder.join("psql"), folder.clone(), password.to_owned());
+        let (at, probed, probe) = (place.clone(), place.clone(), self.folder.clone());
+        let secret = password.to_owned();
         let launch = Launch {
             name: format!("PostgreSQL {}", self.version),
-            log: folder.join("log"),
+            log: place.folder.join("log"),
             // Fast shutdown: SIGTERM would wait for clients to leave.
             stop: Signal::INT,
             server: Box::new(move |port| {
-                let mut command = account.server(&programs.join("postgres"), &folder, "INT");
+                let mut command = at.account.server(&programs.join("postgres"), &at.folder, "INT");
                 command
                     .arg("-D")
-                    .arg(&data)
+                    .arg(at.data())
                     .args(["-c", "listen_addresses=127.0.0.1"]);
                 // No Unix socket: the path of the folder may be too long for one.
                 command.args(["-c", "unix_socket_directories=", "-c", &format!("port={port}")]);
@@ -114,10 +161,8 @@ impl Programs {
                 command
             }),
             probe: Probe::Client(Box::new(move |port| {
-                let mut command = account.command(&client, &client_folder);
-                command.args(["-X", "-w", "-h", "127.0.0.1", "-U", USER, "-d", "postgres"]);
-                command.args(["-p", &port.to_string(), "-c", "SELECT 1"]);
-                command.env("PGPASSWORD", &secret).env("PGCONNECT_TIMEOUT", "5");
+                let mut command = client(&probe, &probed, port);
+                command.args(["-c", "SELECT 1"]).env("PGPASSWORD", &secret);
                 command
             })),
         };
@@ -126,4 +171,33 @@ impl Programs {
         })
         .await
     }
+}
+
+/// The folder of a server, and the account that it belongs to.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    account: Account,
+    folder: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn new(top: &TempDir) -> anyhow::Result<Self> {
+        let account = Account::for_server("postgres")?;
+        let folder = account.folder(top.path(), "postgres")?;
+        Ok(Self { account, folder })
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+}
+
+/// `psql` on a port. The password is still to be given.
+fn client(programs: &Path, place: &Place, port: u16) -> Command {
+    let mut command = place.account.command(&programs.join("psql"), &place.folder);
+    command.args(["-X", "-w", "-h", "127.0.0.1", "-U", USER, "-d", "postgres"]);
+    command
+        .args(["-p", &port.to_string()])
+        .env("PGCONNECT_TIMEOUT", "5");
+    command
 }

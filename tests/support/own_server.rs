@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use dblock_servers::pgbouncer::{self, Setup};
-use dblock_servers::{Kind, Purpose, Server, is_installed};
+use dblock_servers::{Kind, Pair, Purpose, Server, is_installed};
 
 use crate::line::Database;
 
@@ -19,6 +19,16 @@ pub async fn start(database: Database) -> Option<Server> {
     };
     is_there(is_installed(kind), &format!("{database:?}"))?;
     let started = Server::fresh(kind, Purpose::Tests).await;
+    Some(started.unwrap_or_else(|error| panic!("{error:#}")))
+}
+
+/// A `PostgreSQL` primary with a synchronous standby. `None`, said loudly, when the programs are not installed.
+///
+/// # Panics
+/// When they do not start.
+pub async fn pair() -> Option<Pair> {
+    is_there(is_installed(Kind::Postgres), "PostgreSQL")?;
+    let started = Pair::start(Purpose::Tests).await;
     Some(started.unwrap_or_else(|error| panic!("{error:#}")))
 }
 

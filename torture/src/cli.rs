@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{check, history, report, run, worker};
+use crate::{check, failover, history, report, run, worker};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -21,6 +21,8 @@ struct Cli {
 enum Command {
     /// Run, check and report.
     Run(run::Arguments),
+    /// Make servers fail over while callers hold and wait, and measure.
+    Failover(failover::Arguments),
     /// Check the history of an earlier run again.
     Check {
         /// The folder of the history.
@@ -35,6 +37,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Run(arguments) => run::main(&arguments),
+        Command::Failover(arguments) => run::until_signal(failover::run(&arguments)),
         Command::Check { folder } => check_again(&folder),
         Command::Worker(arguments) => worker::main(&arguments),
     };

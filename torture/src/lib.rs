@@ -7,12 +7,13 @@
 //! - `resource` checks fence tokens; `bank` is where an update could be lost, `once` where work could be done twice.
 //! - `history` is what everyone writes down; `check` judges it; `report` tells people.
 //!
-//! `cargo xtask torture` builds and starts it.
+//! `cargo xtask torture` builds and starts it. `failover` is another run, of several servers, for `cargo xtask failover`.
 
 mod bank;
 mod check;
 mod cli;
 mod crew;
+mod failover;
 mod fault;
 mod history;
 mod inject;

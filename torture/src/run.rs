@@ -78,8 +78,12 @@ impl Arguments {
     }
 }
 
-/// Runs on this thread, so that the processes, which are tied to it, live as long as the run.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    until_signal(run(arguments))
+}
+
+/// Runs on this thread, so that the processes, which are tied to it, live as long as the run.
+pub(crate) fn until_signal(run: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -91,7 +95,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         );
         // Dropping the run drops the guards of every process and folder that it made.
         tokio::select! {
-            ended = run(arguments) => ended,
+            ended = run => ended,
             _ = hangup.recv() => Ok(ExitCode::from(129)),
             _ = interrupt.recv() => Ok(ExitCode::from(130)),
             _ = terminate.recv() => Ok(ExitCode::from(143)),

@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask test`, `torture`, `simulate`, `bench`, `book` and `servers`. Unix only.
+//! The project's tasks: `cargo xtask test`, `torture`, `failover`, `simulate`, `bench`, `book` and `servers`. Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
 //! guards of every process and folder that it made; the same happens on an error and on a panic.
@@ -9,6 +9,7 @@ mod book;
 mod circles;
 mod command;
 mod environment;
+mod failover;
 mod package;
 mod programs;
 mod serve;
@@ -42,6 +43,8 @@ enum Task {
     Test(test::Args),
     /// Fight for locks while processes, connections and servers fail, and check what happened.
     Torture(torture::Args),
+    /// Make servers fail over under load, and measure.
+    Failover(failover::Args),
     /// Run the engine's core in simulation: schedules of callers and faults, each of which its seed repeats.
     Simulate(simulate::Args),
     /// Measure dblock beside other locks, on throw-away servers.
@@ -75,6 +78,10 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
         },
         Task::Torture(args) => tokio::select! {
             outcome = torture::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Failover(args) => tokio::select! {
+            outcome = failover::run(&args) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Simulate(args) => tokio::select! {

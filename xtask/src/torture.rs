@@ -80,7 +80,11 @@ impl Store {
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     install(args.store).await?;
-    let mut command = command(&build().await?, args);
+    carry_out(command(&build().await?, args)).await
+}
+
+/// Runs the program to its end.
+pub(crate) async fn carry_out(mut command: Command) -> anyhow::Result<ExitCode> {
     eprintln!("$ {}", shown(&command));
     let status = Process::start(&mut command, STOP)?.wait().await?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
@@ -136,7 +140,7 @@ async fn install(store: Store) -> anyhow::Result<()> {
 }
 
 /// Builds the program, from what the tests have built as far as possible: so with the same features.
-async fn build() -> anyhow::Result<PathBuf> {
+pub(crate) async fn build() -> anyhow::Result<PathBuf> {
     let mut build = cargo(["build", "--workspace", "--features", FEATURES]);
     run_to_end(build.args(["--bin", "dblock-torture"])).await?;
     Ok(target_folder().await?.join("debug/dblock-torture"))

@@ -13,6 +13,8 @@ type Asking<O> = Pin<Box<dyn Future<Output = Result<O, Box<dyn Error + Send + Sy
 
 /// A source of options of type `O` for each new connection. Clones share the source.
 pub(crate) struct OptionsSource<O> {
+    /// Host and port, as the user wrote them; empty where there is one server only, which needs no name.
+    server: Arc<str>,
     ask: Arc<dyn Fn() -> Asking<O> + Send + Sync>,
     latest: Arc<Mutex<Option<O>>>,
 }
@@ -24,6 +26,16 @@ impl<O: Clone + Send + Sync + 'static> OptionsSource<O> {
             latest: Arc::new(Mutex::new(Some(options.clone()))),
             ..Self::of(move || options.clone())
         }
+    }
+
+    /// The name of the server, for messages.
+    pub(crate) fn of_server(mut self, name: &str) -> Self {
+        self.server = name.into();
+        self
+    }
+
+    pub(crate) fn server(&self) -> Arc<str> {
+        Arc::clone(&self.server)
     }
 
     /// Options that can be read at any time, such as a pool's.
@@ -38,6 +50,7 @@ impl<O: Clone + Send + Sync + 'static> OptionsSource<O> {
         E: Into<Box<dyn Error + Send + Sync>>,
     {
         Self {
+            server: Arc::default(),
             ask: Arc::new(move || {
                 let answer = ask();
                 Box::pin(async move { answer.await.map_err(Into::into) })
@@ -66,6 +79,7 @@ impl<O: Clone + Send + Sync + 'static> OptionsSource<O> {
 impl<O> Clone for OptionsSource<O> {
     fn clone(&self) -> Self {
         Self {
+            server: Arc::clone(&self.server),
             ask: Arc::clone(&self.ask),
             latest: Arc::clone(&self.latest),
         }

@@ -11,22 +11,18 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
-use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 use super::error::{StoreError, StoreErrorKind};
+use super::servers::{Alive, CONNECT_TIMEOUT, Opening, Servers};
 
 /// Most connections that a store opens, for all purposes together.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) const MAX_CONNECTIONS: usize = 4;
-
-/// Time limit for opening a connection. It is shorter than the engine waits for an acquire, so that a server
-/// that drops packets is known to be unreachable, with nothing sent.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection that was unused for this long is pinged first. Firewalls wait for longer.
 const IDLE: Duration = Duration::from_secs(10);
@@ -34,38 +30,38 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Time limit of the ping: an extend must have time left for a new connection, even with the shortest ttl.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// A connection that can be pinged.
-pub(crate) trait Alive: Send {
-    fn is_alive(&mut self) -> impl Future<Output = bool> + Send;
+/// A connection that nobody uses.
+struct Idle<C> {
+    since: Instant,
+    server: usize,
+    connection: C,
 }
-
-impl<C: sqlx::Connection> Alive for C {
-    async fn is_alive(&mut self) -> bool {
-        self.ping().await.is_ok()
-    }
-}
-
-type Opening<C> = Pin<Box<dyn Future<Output = Result<C, StoreError>> + Send>>;
 
 /// A store's connections, opened when needed. Each use takes a permit.
 pub(crate) struct Connections<C> {
-    open: Box<dyn Fn() -> Opening<C> + Send + Sync>,
-    /// Each connection with the time of its last use.
-    idle: Mutex<Vec<(Instant, C)>>,
+    open: Box<dyn Fn(usize) -> Opening<C> + Send + Sync>,
+    servers: Servers,
+    idle: Mutex<Vec<Idle<C>>>,
     shared: Semaphore,
     /// Permits for extends only.
     reserved: Semaphore,
 }
 
 impl<C> Connections<C> {
-    /// `open` opens one connection and makes its session settings. At most `shared` connections are for any use,
-    /// and `reserved` more are for [`take_reserved`](Self::take_reserved).
-    pub(crate) fn new<F>(shared: usize, reserved: usize, open: impl Fn() -> F + Send + Sync + 'static) -> Self
+    /// `open` opens one connection, to a server by its place in `names`, and makes its session settings. At most `shared`
+    /// connections are for any use, and `reserved` more are for [`take_reserved`](Self::take_reserved).
+    pub(crate) fn new<F>(
+        shared: usize,
+        reserved: usize,
+        names: Vec<Arc<str>>,
+        open: impl Fn(usize) -> F + Send + Sync + 'static,
+    ) -> Self
     where
         F: Future<Output = Result<C, StoreError>> + Send + 'static,
     {
         Self {
-            open: Box::new(move || Box::pin(open())),
+            open: Box::new(move |server| Box::pin(open(server))),
+            servers: Servers::new(names),
             idle: Mutex::new(Vec::new()),
             shared: Semaphore::new(shared),
             reserved: Semaphore::new(reserved),
@@ -93,14 +89,13 @@ impl<C> Connections<C> {
     where
         C: Alive,
     {
-        let idle = self.idle().pop();
-        if let Some((since, mut connection)) = idle {
-            let alive = since.elapsed() < IDLE
-                || timeout(SIGN_OF_LIFE, connection.is_alive())
+        if let Some(mut idle) = self.pop() {
+            let alive = idle.since.elapsed() < IDLE
+                || timeout(SIGN_OF_LIFE, idle.connection.is_alive())
                     .await
                     .unwrap_or(false);
             if alive {
-                return Ok(self.lend(connection, permit));
+                return Ok(self.lend((idle.server, idle.connection), permit));
             }
             self.forget_idle();
         }
@@ -109,7 +104,10 @@ impl<C> Connections<C> {
 
     /// A new connection, for a statement that must not be tried again.
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
-    pub(crate) async fn take_new(&self) -> Result<Borrowed<'_, C>, StoreError> {
+    pub(crate) async fn take_new(&self) -> Result<Borrowed<'_, C>, StoreError>
+    where
+        C: Alive,
+    {
         let permit = permit(&self.shared).await?;
         // Closes an idle connection, so that there are never more than allowed.
         drop(self.idle().pop());
@@ -124,17 +122,49 @@ impl<C> Connections<C> {
         Ok(permit)
     }
 
-    async fn opened(&self) -> Result<C, StoreError> {
-        timeout(CONNECT_TIMEOUT, (self.open)()).await.unwrap_or_else(|_| {
-            Err(StoreError::new(
-                StoreErrorKind::Unreachable,
-                format!("the database did not accept a connection within {CONNECT_TIMEOUT:?}"),
-            ))
-        })
+    /// The server that is used, for a connection that the caller opens itself.
+    #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
+    pub(crate) async fn server(&self) -> Result<usize, StoreError>
+    where
+        C: Alive,
+    {
+        if !self.servers.is_trusted() {
+            self.take().await?.keep();
+        }
+        Ok(self.servers.chosen())
     }
 
-    fn lend<'a>(&'a self, connection: C, permit: SemaphorePermit<'a>) -> Borrowed<'a, C> {
+    /// Waits until another server than `server` is used.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) async fn moved_from(&self, server: usize) {
+        self.servers.moved_from(server).await;
+    }
+
+    /// An idle connection to the server that is used. Those to a former one are closed.
+    fn pop(&self) -> Option<Idle<C>> {
+        let mut idle = self.idle();
+        idle.retain(|idle| idle.server == self.servers.chosen());
+        idle.pop()
+    }
+
+    /// A new connection, and its server.
+    async fn opened(&self) -> Result<(usize, C), StoreError>
+    where
+        C: Alive,
+    {
+        timeout(CONNECT_TIMEOUT, self.servers.open(&self.open))
+            .await
+            .unwrap_or_else(|_| {
+                Err(StoreError::new(
+                    StoreErrorKind::Unreachable,
+                    format!("the database did not accept a connection within {CONNECT_TIMEOUT:?}"),
+                ))
+            })
+    }
+
+    fn lend<'a>(&'a self, (server, connection): (usize, C), permit: SemaphorePermit<'a>) -> Borrowed<'a, C> {
         Borrowed {
+            server,
             connection: Some(connection),
             answered: false,
             home: self,
@@ -142,8 +172,9 @@ impl<C> Connections<C> {
         }
     }
 
-    /// Closes the idle connections. When the server is gone, all of them are broken.
+    /// Closes the idle connections. When the server is gone, all of them are broken, and another one may take writes now.
     pub(crate) fn forget_idle(&self) {
+        self.servers.doubt();
         self.idle().clear();
     }
 
@@ -154,7 +185,7 @@ impl<C> Connections<C> {
         self.forget_idle();
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(Instant, C)>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle<C>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -175,6 +206,7 @@ impl<C> fmt::Debug for Connections<C> {
 /// A connection in use. Dropping it closes it, so that a statement that was interrupted, failed or left a
 /// transaction open cannot affect another one. [`keep`](Self::keep) makes it idle again.
 pub(crate) struct Borrowed<'a, C> {
+    server: usize,
     connection: Option<C>,
     /// The server has answered on it. If not, this connection and the idle ones may be dead.
     answered: bool,
@@ -185,10 +217,12 @@ pub(crate) struct Borrowed<'a, C> {
 impl<C> Borrowed<'_, C> {
     /// Makes the connection idle again. Its last statement must have been answered.
     pub(crate) fn keep(mut self) {
-        let connection = self.connection.take();
-        self.home
-            .idle()
-            .extend(connection.map(|connection| (Instant::now(), connection)));
+        let idle = self.connection.take().map(|connection| Idle {
+            since: Instant::now(),
+            server: self.server,
+            connection,
+        });
+        self.home.idle().extend(idle);
     }
 
     /// Keeps the connection when the answer shows that it works. Otherwise closes it, and the idle ones too

@@ -34,6 +34,8 @@ pub(crate) mod row;
 #[cfg(feature = "sql")]
 mod schema;
 #[cfg(feature = "sql")]
+mod servers;
+#[cfg(feature = "sql")]
 mod sql_error;
 #[cfg(feature = "sql")]
 mod sql_row;

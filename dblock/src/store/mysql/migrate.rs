@@ -47,8 +47,9 @@ pub(super) async fn version(
 /// The named lock belongs to a connection of its own, which is closed at the end, whatever happens: a lock
 /// left on a connection would block every later migration.
 pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
+    let server = store.connections.server().await?;
     let _room = store.connections.room().await?;
-    let mut connection = session::open(&store.options, store.any_server).await?;
+    let mut connection = session::open(&store.servers[server], store.any_server).await?;
     let done = run_on(store, &mut connection).await;
     connection.close().await;
     done

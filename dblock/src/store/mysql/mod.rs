@@ -52,7 +52,7 @@ const CONCURRENT_BATCHES: usize = 3;
 /// Locks in one table of MySQL or MariaDB.
 pub struct MySqlStore {
     connections: Connections<Session>,
-    options: OptionsSource<MySqlConnectOptions>,
+    servers: Vec<OptionsSource<MySqlConnectOptions>>,
     any_server: bool,
     table: TableName,
     /// The quoted lock table.
@@ -62,21 +62,22 @@ pub struct MySqlStore {
 }
 
 impl MySqlStore {
-    /// A store in `table` of the database that `options` name. It connects when it is first used. With
+    /// A store in `table` of the one of the `servers` that takes writes. It connects when it is first used. With
     /// `any_server` it also accepts a server that is known not to lock rows.
     pub(crate) fn new(
-        options: OptionsSource<MySqlConnectOptions>,
+        servers: Vec<OptionsSource<MySqlConnectOptions>>,
         table: TableName,
         any_server: bool,
     ) -> Self {
-        let for_opening = options.clone();
+        let names = servers.iter().map(OptionsSource::server).collect();
+        let for_opening = servers.clone();
         let table_sql = table.quoted('`');
         Self {
-            connections: Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, move || {
-                let options = for_opening.clone();
+            connections: Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, move |server| {
+                let options = for_opening[server].clone();
                 async move { session::open(&options, any_server).await }
             }),
-            options,
+            servers,
             any_server,
             statements: Statements::new(&table_sql),
             busy: BusyKeys::default(),
@@ -94,7 +95,7 @@ impl MySqlStore {
         let options = MySqlConnectOptions::from_str(url)
             .map_err(|error| format!("the database URL cannot be read: {error}"))?;
         Ok(Self::new(
-            OptionsSource::fixed(options),
+            vec![OptionsSource::fixed(options)],
             TableName::parse(table)?,
             false,
         ))
@@ -132,8 +133,8 @@ impl MySqlStore {
 
     /// A quoted table with its database.
     fn qualified(&self, quoted: &str) -> String {
-        // A lease exists, so there has been a connection.
-        let options = self.options.latest();
+        // A lease exists, so there has been a connection. All servers keep the same database.
+        let options = self.servers.iter().find_map(OptionsSource::latest);
         let database = options.as_ref().and_then(MySqlConnectOptions::get_database);
         match (self.table.schema(), database) {
             (None, Some(database)) => format!("`{}`.{quoted}", database.replace('`', "``")),

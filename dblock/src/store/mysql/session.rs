@@ -1,12 +1,13 @@
 //! Connections of the store.
 
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
+use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 
 use super::error;
 use crate::store::connect_options::OptionsSource;
-use crate::store::connections::Alive;
+use crate::store::servers::Alive;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The session settings that the statements rely on, whatever the server's defaults and its `init_connect` are.
@@ -50,6 +51,21 @@ const ABOUT: &str = "SELECT CONCAT(VERSION(), ' ', @@version_comment)";
 /// Servers that speak the protocol and accept `SKIP LOCKED`, but do not lock rows.
 const LOCK_NOTHING: [&str; 2] = ["TiDB", "Dolt"];
 
+/// What shows whether the server takes writes: its settings, and what it says of itself as a node of Galera. MariaDB without
+/// Galera is never ready, either.
+const TAKES_WRITES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only', 'wsrep_on');\
+    SHOW GLOBAL STATUS LIKE 'wsrep_ready'";
+
+/// Reads the answers to [`TAKES_WRITES`]. Of histories these servers tell nothing that could be compared.
+fn takes_writes(rows: &[MySqlRow]) -> Result<Option<i64>, sqlx::Error> {
+    let pair = |row: &MySqlRow| Ok((row.try_get(0)?, row.try_get(1)?));
+    let values: HashMap<String, String> = rows.iter().map(pair).collect::<Result<_, sqlx::Error>>()?;
+    let is_on = |name: &str| values.get(name).is_some_and(|value| value == "ON");
+    let left_out = is_on("wsrep_on") && !is_on("wsrep_ready");
+    let refuses = left_out || is_on("read_only") || is_on("innodb_read_only");
+    Ok((!refuses).then_some(0))
+}
+
 /// A connection with our settings.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -83,6 +99,11 @@ impl DerefMut for Session {
 impl Alive for Session {
     async fn is_alive(&mut self) -> bool {
         self.connection.ping().await.is_ok()
+    }
+
+    async fn history(&mut self) -> Result<Option<i64>, StoreError> {
+        let rows = sqlx::raw_sql(TAKES_WRITES).fetch_all(&mut self.connection).await;
+        takes_writes(&rows.map_err(error::of_connect)?).map_err(error::of_connect)
     }
 }
 

@@ -25,8 +25,8 @@ use super::sql::{PASSED_ON, RELEASED};
 use super::{PostgresStore, error};
 use crate::key::Key;
 use crate::store::WakeUp;
-use crate::store::connections::CONNECT_TIMEOUT;
 use crate::store::error::{StoreError, StoreErrorKind};
+use crate::store::servers::CONNECT_TIMEOUT;
 
 /// After this long without a notification, a statement checks whether the server is still there.
 const QUIET: Duration = Duration::from_secs(30);
@@ -35,19 +35,28 @@ const QUIET: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) async fn listen(store: &PostgresStore, tell: &(dyn Fn(WakeUp) + Send + Sync)) -> StoreError {
-    match until_lost(store, tell).await {
-        Err(error) => error,
-        Ok(never) => match never {},
+    let server = match store.connections.server().await {
+        Ok(server) => server,
+        Err(error) => return error,
+    };
+    tokio::select! {
+        biased;
+        () = store.connections.moved_from(server) => StoreError::new(
+            StoreErrorKind::Interrupted,
+            "the locks are used on another server, where nothing listens yet",
+        ),
+        Err(error) = until_lost(store, server, tell) => error,
     }
 }
 
 async fn until_lost(
     store: &PostgresStore,
+    server: usize,
     tell: &(dyn Fn(WakeUp) + Send + Sync),
 ) -> Result<Infallible, StoreError> {
     refuse_a_pooler(store).await?;
     let _room = store.connections.room().await?;
-    let mut listener = connect(store).await?;
+    let mut listener = connect(store, server).await?;
     let channel = channel(store, &mut listener).await?;
     prove(store, &mut listener).await?;
     in_time(store, listener.listen(&channel)).await?;
@@ -76,8 +85,9 @@ async fn until_lost(
 /// The reason why none arrives.
 pub(super) async fn heard_after(store: &PostgresStore) -> Result<Duration, StoreError> {
     refuse_a_pooler(store).await?;
+    let server = store.connections.server().await?;
     let _room = store.connections.room().await?;
-    let mut listener = connect(store).await?;
+    let mut listener = connect(store, server).await?;
     prove(store, &mut listener).await
 }
 
@@ -115,14 +125,14 @@ async fn refuse_a_pooler(store: &PostgresStore) -> Result<(), StoreError> {
 ///
 /// Dropping the listener sends an UNLISTEN in the background and then closes the connection. If the server is
 /// gone silently, the kernel gives up on it after some minutes.
-async fn connect(store: &PostgresStore) -> Result<PgListener, StoreError> {
+async fn connect(store: &PostgresStore, server: usize) -> Result<PgListener, StoreError> {
     let mark = Mark::new();
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(CONNECT_TIMEOUT)
         .idle_timeout(None)
         .max_lifetime(None)
-        .connect_lazy_with(mark.on(store.options().await?));
+        .connect_lazy_with(mark.on(store.options(server).await?));
     let mut listener = PgListener::connect_with(&pool).await.map_err(error::of_connect)?;
     // The engine handles a lost connection: it makes all waiters ask again.
     listener.eager_reconnect(false);

@@ -44,8 +44,9 @@ pub(super) async fn version(
 
 /// Creates or upgrades the tables. Where the schema is up to date, it does nothing and needs no right to create.
 pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
+    let server = store.connections.server().await?;
     let _room = store.connections.room().await?;
-    let options = store.options().await?;
+    let options = store.options(server).await?;
     let with_settings = options.clone().options(SESSION);
     let connected = match with_settings.connect().await {
         Err(error) if error::is_refused_startup(&error) => options.connect().await,

@@ -53,7 +53,7 @@ const RESERVED: usize = 1;
 pub struct PostgresStore {
     table: TableName,
     sql: sql::Sql,
-    options: OptionsSource<PgConnectOptions>,
+    servers: Vec<OptionsSource<PgConnectOptions>>,
     connections: Connections<Session>,
     /// Keys that were busy, or that others waited for, when they were last asked for.
     contended: BusyKeys,
@@ -63,18 +63,19 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// A store that connects at its first request.
-    pub(crate) fn new(options: OptionsSource<PgConnectOptions>, table: TableName) -> Self {
-        let opener = Opener::new(options.clone());
+    /// A store that connects at its first request, to the one of the `servers` that takes writes.
+    pub(crate) fn new(servers: Vec<OptionsSource<PgConnectOptions>>, table: TableName) -> Self {
+        let names = servers.iter().map(OptionsSource::server).collect();
+        let opener = Opener::new(servers.clone());
         let pooled = opener.pooled();
-        let connections = Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, move || {
+        let connections = Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, move |server| {
             let opener = opener.clone();
-            async move { opener.open().await }
+            async move { opener.open(server).await }
         });
         Self {
             sql: sql::Sql::new(&table),
             table,
-            options,
+            servers,
             connections,
             contended: BusyKeys::default(),
             idle_limit: None,
@@ -100,12 +101,15 @@ impl PostgresStore {
         let options = url
             .parse()
             .map_err(|_: sqlx::Error| "the database URL cannot be read")?;
-        Ok(Self::new(OptionsSource::fixed(options), TableName::parse(table)?))
+        Ok(Self::new(
+            vec![OptionsSource::fixed(options)],
+            TableName::parse(table)?,
+        ))
     }
 
-    /// The user's current options, for a connection of the store.
-    async fn options(&self) -> Result<PgConnectOptions, StoreError> {
-        session::options(&self.options).await
+    /// The user's current options, for a connection of the store to this server.
+    async fn options(&self, server: usize) -> Result<PgConnectOptions, StoreError> {
+        session::options(&self.servers[server]).await
     }
 
     /// Classifies an error of a statement on the lock table.

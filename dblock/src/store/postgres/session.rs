@@ -15,8 +15,8 @@ use uuid::Uuid;
 
 use super::error;
 use crate::store::connect_options::OptionsSource;
-use crate::store::connections::Alive;
 use crate::store::error::StoreError;
+use crate::store::servers::Alive;
 
 /// The isolation level that the statements are written for. Under a stricter one they fail and are tried again.
 const ISOLATION: &str = "read committed";
@@ -65,8 +65,13 @@ const STARTED: &str = "(SELECT pid, (date_part('epoch', backend_start) * 1000000
 const THIS_PROCESS: &str = "SELECT pid, (date_part('epoch', backend_start) * 1000000)::bigint
     FROM pg_stat_get_activity(pg_backend_pid())";
 
-/// A process of the server: its id, and when it began in µs.
-type Process = (i32, i64);
+/// What a server says of its history: the number of its timeline, which grows with each promotion. NULL where nothing can
+/// be written.
+const HISTORY: &str = "SELECT CASE WHEN pg_catalog.current_setting('transaction_read_only') = 'off' THEN
+    ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint END";
+
+/// A process of a server: the server's place in the list, the id, and when the process began in µs.
+type Process = (usize, i32, i64);
 
 /// A connection, and whether the session behind it is ours.
 #[derive(Debug)]
@@ -104,6 +109,11 @@ impl Drop for Session {
 impl Alive for Session {
     async fn is_alive(&mut self) -> bool {
         self.connection.ping().await.is_ok()
+    }
+
+    async fn history(&mut self) -> Result<Option<i64>, StoreError> {
+        let row = sqlx::raw_sql(HISTORY).fetch_one(&mut self.connection).await;
+        row.and_then(|row| row.try_get(0)).map_err(error::of_connect)
     }
 }
 
@@ -154,14 +164,14 @@ pub(super) async fn options(
 /// Opens sessions. Clones share the sessions' state.
 #[derive(Debug, Clone)]
 pub(super) struct Opener {
-    options: OptionsSource<PgConnectOptions>,
+    servers: Vec<OptionsSource<PgConnectOptions>>,
     shared: Arc<Shared>,
 }
 
 impl Opener {
-    pub(super) fn new(options: OptionsSource<PgConnectOptions>) -> Self {
+    pub(super) fn new(servers: Vec<OptionsSource<PgConnectOptions>>) -> Self {
         Self {
-            options,
+            servers,
             shared: Arc::default(),
         }
     }
@@ -172,10 +182,10 @@ impl Opener {
     }
 
     /// Opens a session with our settings, or without them where a pooler refuses or ignores them.
-    pub(super) async fn open(&self) -> Result<Session, StoreError> {
-        let options = options(&self.options).await?;
+    pub(super) async fn open(&self, server: usize) -> Result<Session, StoreError> {
+        let options = options(&self.servers[server]).await?;
         if !self.shared.pooled.load(Ordering::Relaxed) {
-            match self.open_ours(options.clone()).await {
+            match self.open_ours(server, options.clone()).await {
                 Ok(Some(session)) => return Ok(session),
                 Ok(None) => self.say_pooled(),
                 Err(error) if error::is_refused_startup(&error) => self.say_pooled(),
@@ -197,7 +207,11 @@ impl Opener {
 
     /// `None` when the session is not ours. The settings are sent while connecting: behind a pooler, a later
     /// `SET` would change other programs' sessions.
-    async fn open_ours(&self, options: PgConnectOptions) -> Result<Option<Session>, sqlx::Error> {
+    async fn open_ours(
+        &self,
+        server: usize,
+        options: PgConnectOptions,
+    ) -> Result<Option<Session>, sqlx::Error> {
         let mark = Mark::new();
         let options = options.options(SETTINGS);
         let options = options.options([("default_transaction_isolation", ISOLATION)]);
@@ -209,16 +223,17 @@ impl Opener {
         let trusted = AssertSqlSafe(trusted_names(Lasts::Session));
         sqlx::raw_sql(trusted).execute(&mut connection).await?;
         let row = sqlx::raw_sql(THIS_PROCESS).fetch_one(&mut connection).await?;
-        let process = (row.try_get(0)?, row.try_get(1)?);
-        self.end_abandoned(&mut connection).await?;
+        let process = (server, row.try_get(0)?, row.try_get(1)?);
+        self.end_abandoned(server, &mut connection).await?;
         Ok(Some(self.session(connection, Some(process))))
     }
 
-    /// Ends the sessions that were given up. They may have ended already, and their ids may belong to others, so the
-    /// start time is compared too.
-    async fn end_abandoned(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let abandoned = self.shared.abandoned().clone();
-        for (id, began) in &abandoned {
+    /// Ends the sessions of this server that were given up. They may have ended already, and their ids may belong to others,
+    /// so the start time is compared too.
+    async fn end_abandoned(&self, server: usize, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let mut abandoned = self.shared.abandoned().clone();
+        abandoned.retain(|process| process.0 == server);
+        for (_, id, began) in &abandoned {
             let end = format!(
                 "SELECT pg_terminate_backend(pid) FROM {STARTED} WHERE pid = {id} AND began = {began}"
             );

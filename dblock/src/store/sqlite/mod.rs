@@ -50,7 +50,7 @@ impl SqliteStore {
         let options = session::settings(options);
         let statements = Arc::new(Statements::new(&table));
         let (tables, texts) = (table.clone(), Arc::clone(&statements));
-        let connections = Connections::new(1, 0, move || {
+        let connections = Connections::new(1, 0, vec![Arc::default()], move |_| {
             let (options, table, statements) = (options.clone(), tables.clone(), Arc::clone(&texts));
             async move { session::open(options, &table, &statements).await }
         });

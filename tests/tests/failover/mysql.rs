@@ -1,0 +1,64 @@
+//! Two MariaDB servers that change places: the old primary becomes read-only, and its connections stay.
+
+use dblock::{LockManager, LockOptions};
+use dblock_servers::Server;
+use dblock_tests::line::Database;
+use dblock_tests::own_server;
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
+
+use crate::{moves, patient, process};
+
+async fn run(server: &Server, statements: &str) {
+    let mut admin = MySqlConnection::connect(server.url()).await.unwrap();
+    let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
+    statements.execute(&mut admin).await.unwrap();
+}
+
+/// A server for a user whom `read_only` concerns, with the tables.
+async fn server() -> Option<(Server, String)> {
+    let server = own_server::start(Database::MySql).await?;
+    LockManager::builder_for_url(server.url())
+        .unwrap()
+        .start()
+        .unwrap()
+        .migrate()
+        .await
+        .unwrap();
+    let user = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'secret'; GRANT SELECT, INSERT, UPDATE, DELETE ON dblock.* TO app@'127.0.0.1'";
+    run(&server, user).await;
+    let url = server.url_of("app", "secret");
+    Some((server, url))
+}
+
+#[tokio::test]
+async fn a_server_that_becomes_read_only_is_left() {
+    moves::note();
+    let (Some((one, url_of_one)), Some((two, url_of_two))) = tokio::join!(server(), server()) else {
+        return;
+    };
+    run(&two, "SET GLOBAL read_only = 1").await;
+    let address = url_of_two.split(['@', '/']).nth(3).unwrap();
+    let several = url_of_one.replace("/dblock", &format!(",{address}/dblock"));
+    let locks = process(&several).await;
+    locks
+        .acquire("key", LockOptions::new())
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+
+    run(&one, "SET GLOBAL read_only = 1").await;
+    let refused = locks.acquire("key", LockOptions::new()).await.unwrap_err();
+    assert!(refused.is_store() && refused.is_retryable(), "{refused:?}");
+    assert_eq!(moves::to(&url_of_two), 0);
+    run(&two, "SET GLOBAL read_only = 0").await;
+    locks
+        .acquire("key", patient())
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    assert_eq!(moves::to(&url_of_two), 1);
+}
