@@ -6,6 +6,7 @@
 //! and a disk that stalls for seconds under one commit would fail a test that has nothing to do with it.
 
 mod account;
+pub mod etcd;
 mod launch;
 mod mariadb;
 pub mod packages;
@@ -47,6 +48,8 @@ pub enum Kind {
     ZooKeeper,
     /// A Redis Cluster of three servers.
     RedisCluster,
+    /// etcd, with one member.
+    Etcd,
 }
 
 /// The purpose of the servers.
@@ -71,6 +74,7 @@ impl Purpose {
                 Kind::Redis,
                 Kind::RedisCluster,
                 Kind::ZooKeeper,
+                Kind::Etcd,
             ],
             Self::Benches => &[Kind::Postgres, Kind::MySql, Kind::Redis],
             Self::Torture => &[],
@@ -102,6 +106,7 @@ impl Kind {
             Self::Redis => "DBLOCK_TEST_REDIS_URL",
             Self::ZooKeeper => "DBLOCK_TEST_ZOOKEEPER_URL",
             Self::RedisCluster => "DBLOCK_TEST_REDIS_CLUSTER_URL",
+            Self::Etcd => "DBLOCK_TEST_ETCD_URL",
         }
     }
 
@@ -112,12 +117,13 @@ impl Kind {
             Self::MySql => "mariadb-server",
             Self::Redis | Self::RedisCluster => "redis-server",
             Self::ZooKeeper => "zookeeper",
+            Self::Etcd => "etcd-server",
         }
     }
 
-    /// Its programs need a Java, which not every machine can have. So its tests can be left out, but not in CI.
+    /// Not every machine can have it: ZooKeeper needs a Java. So its tests can be left out, but not in CI.
     fn can_be_left_out(self) -> bool {
-        self == Self::ZooKeeper && env::var_os("CI").is_none()
+        matches!(self, Self::ZooKeeper | Self::Etcd) && env::var_os("CI").is_none()
     }
 }
 
@@ -142,6 +148,7 @@ struct Programs {
     chromium: bool,
     redis: Option<redis::Programs>,
     zookeeper: Option<zookeeper::Programs>,
+    etcd: Option<etcd::Programs>,
 }
 
 impl Programs {
@@ -167,6 +174,7 @@ impl Programs {
                 .contains(&Kind::ZooKeeper)
                 .then(zookeeper::Programs::find)
                 .flatten(),
+            etcd: wanted.contains(&Kind::Etcd).then(etcd::Programs::find).flatten(),
         }
     }
 
@@ -191,14 +199,16 @@ impl Programs {
     /// A server whose programs were found. Its files are in a temporary folder of its own.
     async fn start(&self, kind: Kind, purpose: Purpose, password: &str) -> anyhow::Result<Option<Server>> {
         let top = temporary_folder()?;
-        let server = match (kind, &self.postgres, &self.mysql, &self.redis, &self.zookeeper) {
+        let (redis, zookeeper, etcd) = (&self.redis, &self.zookeeper, &self.etcd);
+        let server = match (kind, &self.postgres, &self.mysql, redis, zookeeper, etcd) {
             (Kind::Postgres, Some(programs), ..) => programs.start(top, password, purpose).await?,
             (Kind::MySql, _, Some(programs), ..) => programs.start(top, password, purpose).await?,
-            (Kind::Redis, _, _, Some(programs), _) => programs.start(top, password, purpose).await?,
-            (Kind::ZooKeeper, .., Some(programs)) => programs.start(top, purpose).await?,
-            (Kind::RedisCluster, _, _, Some(programs), _) => {
+            (Kind::Redis, _, _, Some(programs), ..) => programs.start(top, password, purpose).await?,
+            (Kind::RedisCluster, _, _, Some(programs), ..) => {
                 programs.start_cluster(password, purpose).await?
             }
+            (Kind::ZooKeeper, .., Some(programs), _) => programs.start(top, purpose).await?,
+            (Kind::Etcd, .., Some(programs)) => programs.start(top).await?,
             _ => return Ok(None),
         };
         Ok(Some(server))
@@ -212,6 +222,7 @@ impl Programs {
             Kind::MySql => self.mysql.is_some(),
             Kind::Redis | Kind::RedisCluster => self.redis.is_some(),
             Kind::ZooKeeper => self.zookeeper.is_some(),
+            Kind::Etcd => self.etcd.is_some(),
         };
         let mut packages: Vec<_> = wanted
             .iter()
@@ -243,14 +254,15 @@ impl Servers {
             let server = Box::pin(programs.start(kind, purpose, &password)).await?;
             Ok((kind, server))
         };
-        let (postgres, mysql, redis, cluster, zookeeper) = tokio::try_join!(
+        let (postgres, mysql, redis, cluster, zookeeper, etcd) = tokio::try_join!(
             start(Kind::Postgres),
             start(Kind::MySql),
             start(Kind::Redis),
             start(Kind::RedisCluster),
-            start(Kind::ZooKeeper)
+            start(Kind::ZooKeeper),
+            start(Kind::Etcd)
         )?;
-        let started = [postgres, mysql, redis, cluster, zookeeper].into_iter();
+        let started = [postgres, mysql, redis, cluster, zookeeper, etcd].into_iter();
         let running = started.filter_map(|(kind, server)| Some((kind, server?)));
         Ok(Self {
             running: running.collect(),
@@ -392,6 +404,7 @@ mod tests {
                 "mariadb-server",
                 "redis-server",
                 "zookeeper",
+                "etcd-server",
                 "pgbouncer",
                 "prometheus",
                 "chromium"

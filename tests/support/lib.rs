@@ -36,6 +36,14 @@ pub fn mysql_url() -> Option<String> {
     server_url("MySQL", "DBLOCK_TEST_MYSQL_URL")
 }
 
+/// The etcd for tests: `DBLOCK_TEST_ETCD_URL`.
+///
+/// # Panics
+/// When it is not set although `DBLOCK_TEST_REQUIRE_SERVERS` is 1.
+pub fn etcd_url() -> Option<String> {
+    server_url("etcd", "DBLOCK_TEST_ETCD_URL")
+}
+
 /// The Redis or Valkey server for tests: `DBLOCK_TEST_REDIS_URL`.
 ///
 /// # Panics

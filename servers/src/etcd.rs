@@ -1,0 +1,144 @@
+//! A throw-away etcd: one member, or three that form a cluster.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::account::Account;
+use crate::launch::{Launch, Probe, free_port};
+use crate::programs::{self, Version};
+use crate::{Server, packages, temporary_folder};
+
+/// The server's program.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    server: PathBuf,
+    version: Version,
+}
+
+impl Programs {
+    pub(crate) fn find() -> Option<Self> {
+        let server = programs::in_path("etcd")?;
+        let version = version(&programs::version_text(&server)?)?;
+        Some(Self { server, version })
+    }
+
+    /// Starts a cluster of one with its files in `top`.
+    pub(crate) async fn start(&self, top: TempDir) -> anyhow::Result<Server> {
+        let peers = [("one", free_port()?)];
+        self.member(top, "one", &peers).await
+    }
+
+    /// Starts the member `name` of a cluster. It is ready when the cluster has a leader.
+    async fn member(&self, top: TempDir, name: &str, peers: &[(&str, u16)]) -> anyhow::Result<Server> {
+        let account = Account::for_server("etcd")?;
+        let folder = account.folder(top.path(), "etcd")?;
+        let address = |port: u16| format!("http://127.0.0.1:{port}");
+        let own = peers.iter().find(|(peer, _)| *peer == name);
+        let peer = address(own.context("a member is one of its cluster")?.1);
+        let cluster: Vec<_> = peers
+            .iter()
+            .map(|(name, port)| format!("{name}={}", address(*port)))
+            .collect();
+        let (cluster, name) = (cluster.join(","), name.to_owned());
+        let (server, log) = (self.server.clone(), folder.join("log"));
+        let launch = Launch {
+            name: format!("etcd {}", self.version),
+            log,
+            stop: Signal::TERM,
+            server: Box::new(move |port| {
+                let mut command = account.server(&server, &folder, "TERM");
+                let client = address(port);
+                command
+                    .args(["--name", &name])
+                    .args([
+                        "--listen-client-urls",
+                        &client,
+                        "--advertise-client-urls",
+                        &client,
+                    ])
+                    .args([
+                        "--listen-peer-urls",
+                        &peer,
+                        "--initial-advertise-peer-urls",
+                        &peer,
+                    ])
+                    .args(["--initial-cluster", &cluster, "--logger", "zap"])
+                    .args([
+                        "--auto-compaction-mode",
+                        "periodic",
+                        "--auto-compaction-retention",
+                        "1h",
+                    ]);
+                command.arg("--data-dir").arg(folder.join("data"));
+                command
+            }),
+            probe: Probe::Says("GET /health HTTP/1.0\r\n\r\n", "\"health\":\"true\""),
+        };
+        Server::start(launch, Signal::TERM, top, |port| {
+            format!("http://127.0.0.1:{port}")
+        })
+        .await
+    }
+
+    async fn three(&self) -> anyhow::Result<[Server; 3]> {
+        let peers = [
+            ("one", free_port()?),
+            ("two", free_port()?),
+            ("three", free_port()?),
+        ];
+        let member = |name| async move {
+            let top = temporary_folder()?;
+            self.member(top, name, &peers).await
+        };
+        let (one, two, three) = tokio::try_join!(member("one"), member("two"), member("three"))?;
+        Ok([one, two, three])
+    }
+}
+
+/// Installs the compiler that building etcd's client needs, where that is ours to do.
+///
+/// # Errors
+/// It is not, or it cannot be had.
+pub async fn install_compiler() -> anyhow::Result<()> {
+    let compiler = programs::in_path("protoc");
+    // The client's files import some that come with the compiler, which Debian has in a package of their own.
+    let imports = |protoc: &Path| {
+        let top = protoc.parent().and_then(Path::parent);
+        top.is_some_and(|top| top.join("include/google/protobuf/descriptor.proto").is_file())
+    };
+    let imports = (!compiler.as_deref().is_some_and(imports)).then_some("libprotobuf-dev");
+    let compiler = compiler.is_none().then_some("protobuf-compiler");
+    let missing: Vec<_> = compiler.into_iter().chain(imports).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    packages::install(&missing, "").await
+}
+
+/// A fresh cluster of three members, for somebody who may kill and stop them.
+///
+/// # Errors
+/// etcd is not installed, or does not start.
+pub async fn three_members() -> anyhow::Result<[Server; 3]> {
+    let programs = Programs::find().context("etcd is not installed")?;
+    programs.three().await
+}
+
+/// etcd prints `etcd Version: 3.4.23` in its first line.
+fn version(text: &str) -> Option<Version> {
+    Version::parse(text.lines().next()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_in_the_first_line() {
+        let text = "etcd Version: 3.4.23\nGit SHA: Not provided\nGo Version: go1.19.5";
+        assert_eq!(version(text), Some(Version { major: 3, minor: 4 }));
+    }
+}
