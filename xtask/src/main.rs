@@ -9,6 +9,7 @@ mod book;
 mod circles;
 mod command;
 mod environment;
+mod etcd;
 mod failover;
 mod package;
 mod programs;

@@ -10,7 +10,7 @@ use dblock_servers::{Purpose, Servers};
 use crate::command::{Way, cargo, output, top};
 use crate::environment::variables;
 use crate::programs::{self, Program};
-use crate::{api, book, circles, package, torture};
+use crate::{api, book, circles, etcd, package, torture};
 
 /// The features that are built together: all but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
@@ -106,7 +106,7 @@ impl Step {
             return torture::prepare_all().await.map(Ready::Torture);
         }
         let mut build = cargo(["test", "--no-run", "--message-format=json-render-diagnostics"]);
-        build.args(test_arguments(&[]));
+        build.args(test_arguments(&etcd::workspace().await?, &[]));
         // Packages may have to be installed first, which takes a while, too.
         let (messages, servers) =
             tokio::try_join!(output(&mut build), Servers::start_missing(Purpose::Tests))?;
@@ -122,7 +122,8 @@ impl Step {
             Self::Test => return test(way, extra).await,
             Self::Torture => return self.make_ready().await?.run().await,
             Self::Clippy => {
-                let mut command = cargo(["clippy", "--workspace", "--all-targets", "--features", FEATURES]);
+                let mut command = cargo(["clippy", "--all-targets", "--features", FEATURES]);
+                command.args(etcd::workspace().await?);
                 way.run(command.args(["--", "-D", "warnings"])).await?;
             }
             Self::Circles => {
@@ -131,22 +132,18 @@ impl Step {
                 }
             }
             Self::Messages => {
-                let mut command = cargo(["test", "--no-fail-fast", "--workspace", "--features", FEATURES]);
+                let mut command = cargo(["test", "--no-fail-fast", "--features", FEATURES]);
+                command.args(etcd::workspace().await?);
                 way.run(command.args(["--test", "ui", "--test", "behaviour", "--test", "lints"]))
                     .await?;
             }
             Self::Doctests => {
-                way.run(&mut cargo([
-                    "test",
-                    "--doc",
-                    "--workspace",
-                    "--features",
-                    FEATURES,
-                ]))
-                .await?;
+                let mut command = cargo(["test", "--doc", "--features", FEATURES]);
+                way.run(command.args(etcd::workspace().await?)).await?;
             }
             Self::Doc => {
-                let mut command = cargo(["doc", "--workspace", "--no-deps", "--features", FEATURES]);
+                let mut command = cargo(["doc", "--no-deps", "--features", FEATURES]);
+                command.args(etcd::workspace().await?);
                 way.run(command.env("RUSTDOCFLAGS", "-D warnings")).await?;
             }
             Self::Book => {
@@ -224,10 +221,13 @@ fn drivers(tree: &str) -> Vec<&'static str> {
 
 /// `cargo test` with the given words.
 async fn test(way: Way, extra: &[String]) -> anyhow::Result<On> {
+    let all = etcd::workspace().await?;
     let servers = Servers::start_missing(Purpose::Tests).await?;
     // A run takes minutes: it shows all that fails.
     let mut command = cargo(["test", "--no-fail-fast"]);
-    command.args(test_arguments(extra)).envs(variables(&servers));
+    command
+        .args(test_arguments(&all, extra))
+        .envs(variables(&servers));
     way.run(&mut command).await?;
     Ok(on(&servers))
 }
@@ -242,21 +242,18 @@ fn on(servers: &Servers) -> On {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// All packages, unless `extra` chooses some.
-fn test_arguments(extra: &[String]) -> Vec<&str> {
+/// All packages of `workspace`, unless `extra` chooses some.
+fn test_arguments<'a>(workspace: &[&'a str], extra: &'a [String]) -> Vec<&'a str> {
     let ours = extra.iter().map(String::as_str).take_while(|word| *word != "--");
     let chosen = ours
         .into_iter()
         .any(|word| word.starts_with("-p") || word.starts_with("--package"));
     let all = if chosen {
-        &[][..]
+        Vec::new()
     } else {
-        &["--workspace", "--features", FEATURES][..]
+        [workspace, &["--features", FEATURES]].concat()
     };
-    all.iter()
-        .copied()
-        .chain(extra.iter().map(String::as_str))
-        .collect()
+    all.into_iter().chain(extra.iter().map(String::as_str)).collect()
 }
 
 pub(crate) async fn target_folder() -> anyhow::Result<PathBuf> {
@@ -292,16 +289,19 @@ mod tests {
     fn extra_arguments_may_choose_a_package() {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(
-            test_arguments(&words("a_test")),
+            test_arguments(&["--workspace"], &words("a_test")),
             ["--workspace", "--features", FEATURES, "a_test"]
         );
         assert_eq!(
-            test_arguments(&words("-p xtask a_test")),
+            test_arguments(&["--workspace"], &words("-p xtask a_test")),
             ["-p", "xtask", "a_test"]
         );
-        assert_eq!(test_arguments(&words("--package=xtask")), ["--package=xtask"]);
         assert_eq!(
-            test_arguments(&words("-- -p")),
+            test_arguments(&["--workspace"], &words("--package=xtask")),
+            ["--package=xtask"]
+        );
+        assert_eq!(
+            test_arguments(&["--workspace"], &words("-- -p")),
             ["--workspace", "--features", FEATURES, "--", "-p"]
         );
     }

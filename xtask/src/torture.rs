@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use tokio::process::Command;
 
 use crate::command::{cargo, kept, run as run_to_end, show};
+use crate::etcd;
 use crate::steps::{FEATURES, target_folder};
 use dblock_servers::process::{Process, Stop, Target, shown};
 use dblock_servers::{self as servers, Kind};
@@ -141,7 +142,8 @@ async fn install(store: Store) -> anyhow::Result<()> {
 
 /// Builds the program, from what the tests have built as far as possible: so with the same features.
 pub(crate) async fn build() -> anyhow::Result<PathBuf> {
-    let mut build = cargo(["build", "--workspace", "--features", FEATURES]);
+    let mut build = cargo(["build", "--features", FEATURES]);
+    build.args(etcd::workspace().await?);
     run_to_end(build.args(["--bin", "dblock-torture"])).await?;
     Ok(target_folder().await?.join("debug/dblock-torture"))
 }

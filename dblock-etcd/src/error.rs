@@ -1,0 +1,72 @@
+//! What an error of etcd means.
+
+use dblock::store::{StoreError, StoreErrorKind};
+use etcd_client::Error;
+use tonic::Code;
+
+/// An error of a call that takes no lock: whether it was carried out does not matter, and it is worth asking again.
+pub(crate) fn of_harmless(error: Error) -> StoreError {
+    let error = of_call(error);
+    if error.kind() != StoreErrorKind::Interrupted {
+        return error;
+    }
+    StoreError::new(StoreErrorKind::Unreachable, error.to_string()).with_source(error)
+}
+
+/// An error of a call that may have changed a row.
+pub(crate) fn of_call(error: Error) -> StoreError {
+    let (code, text) = match &error {
+        Error::GRpcStatus(status) => (status.code(), status.message().to_owned()),
+        Error::InvalidArgs(text) => (Code::InvalidArgument, text.clone()),
+        Error::InvalidUri(_) | Error::EndpointError(_) => {
+            (Code::Internal, "an address is no address".to_owned())
+        }
+        Error::TransportError(error) => (Code::Unknown, error.to_string()),
+        other => (Code::Unknown, other.to_string()),
+    };
+    let (kind, remedy) = match code {
+        Code::PermissionDenied | Code::Unauthenticated => refused(),
+        Code::InvalidArgument if text.contains("authentication failed") => refused(),
+        Code::ResourceExhausted if text.contains("space exceeded") => (
+            StoreErrorKind::Conflict,
+            "etcd is full and takes no writes: compact and defragment it, disarm its alarm, and switch on --auto-compaction-retention",
+        ),
+        Code::ResourceExhausted => (StoreErrorKind::Conflict, "etcd has too much to do"),
+        // Nothing was sent.
+        Code::Unavailable if text.contains("tcp connect error") || text.contains("no leader") => (
+            StoreErrorKind::Unreachable,
+            "this member of etcd cannot be reached, or knows no leader",
+        ),
+        Code::InvalidArgument
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::FailedPrecondition
+        | Code::NotFound => (StoreErrorKind::Other, "etcd refuses the request"),
+        _ => (
+            StoreErrorKind::Interrupted,
+            "the connection to etcd broke, or it did not answer in time",
+        ),
+    };
+    StoreError::new(kind, format!("{remedy} ({text})")).with_source(error)
+}
+
+fn refused() -> (StoreErrorKind, &'static str) {
+    (
+        StoreErrorKind::Refused,
+        "etcd refuses this user: check the user and password, and see that its role may do what the README of dblock-etcd lists",
+    )
+}
+
+/// The lease is not there: it was revoked or has expired.
+pub(crate) fn is_no_lease(error: &Error) -> bool {
+    match error {
+        Error::GRpcStatus(status) => status.message().contains("requested lease not found"),
+        Error::LeaseKeepAliveError(_) => true,
+        _ => false,
+    }
+}
+
+/// The lease is there already.
+pub(crate) fn is_same_lease(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message().contains("lease already exists"))
+}

@@ -1,0 +1,279 @@
+//! Locks of [`dblock`] in etcd.
+#![doc = concat!("\n", include_str!("../README.md"))]
+
+mod acquire;
+mod connection;
+mod error;
+mod hold;
+mod keys;
+mod listen;
+mod look;
+mod operate;
+mod row;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dblock::store::{
+    Action, Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
+};
+use dblock::{Finding, InspectFilter, Key, LockRow, StoreSource};
+use etcd_client::{Client, Compare, CompareOp, GetOptions};
+use futures_util::future::join3;
+
+use self::connection::Members;
+use self::keys::Keys;
+
+/// The answer to a request.
+type Answer = Result<Outcome, StoreError>;
+
+/// The client that this store uses, of which a compare is part.
+pub use etcd_client;
+
+/// Locks in an etcd cluster. Made from addresses, it opens nothing until it is used. A clone is another handle on the same
+/// connection.
+///
+/// A manager takes it as its store:
+///
+/// ```no_run
+/// use dblock::{LockManager, LockOptions};
+/// use dblock_etcd::EtcdStore;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = EtcdStore::new(["http://etcd-1:2379", "http://etcd-2:2379", "http://etcd-3:2379"]);
+/// let locks = LockManager::builder(store).build().await?;
+/// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct EtcdStore {
+    members: Arc<Members>,
+    names: Arc<Keys>,
+}
+
+impl EtcdStore {
+    /// A store on the members with these addresses, such as `http://etcd-1:2379`. One connection is open at a time. When it
+    /// breaks, or its member has lost the leader, the next member is tried.
+    pub fn new(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let addresses = addresses.into_iter().map(Into::into).collect();
+        let prefix = "dblock".to_owned();
+        Self {
+            members: Arc::new(Members::new(addresses, None)),
+            names: Arc::new(Keys { prefix }),
+        }
+    }
+
+    /// The user that etcd knows us as. Default: none.
+    #[must_use]
+    pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
+        self.members = Arc::new(self.members.with_user(name.into(), password.into()));
+        self
+    }
+
+    /// What the names of all keys begin with. Default: `dblock`, so the lock `order:42` is the key `dblock/lock/order:42`.
+    /// All managers that share locks must have the same one.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        let prefix = prefix.into();
+        self.names = Arc::new(Keys { prefix });
+        self
+    }
+
+    /// A condition for a transaction of yours in the same cluster: the owner that was given `fence_token` still has the lock
+    /// `key`. `key` is that of the guard, with the namespace of the manager. Call
+    /// [`LockGuard::pin`](dblock::LockGuard::pin) first, as the section "A condition for your own transaction" above shows:
+    /// the condition cannot tell owners of one process apart that handed the lock over in memory.
+    pub fn holds(&self, key: &str, fence_token: i64) -> Compare {
+        let key = format!("{}{key}", self.names.rows());
+        Compare::create_revision(key, CompareOp::Equal, row::created_at(fence_token))
+    }
+
+    /// The current revision, and whether the first one can still be read.
+    async fn revisions(client: &mut Client) -> Result<(i64, bool), StoreError> {
+        let names = "dblock";
+        let now = client.get(names, None).await.map_err(error::of_harmless)?;
+        let revision = now.header().map_or(0, etcd_client::ResponseHeader::revision);
+        let first = client
+            .get(names, Some(GetOptions::new().with_revision(2.min(revision))))
+            .await;
+        match first {
+            Ok(_) => Ok((revision, true)),
+            Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("compacted") => {
+                Ok((revision, false))
+            }
+            Err(error) => Err(error::of_harmless(error)),
+        }
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        let mut lent = self.members.take().await?;
+        let checked = Self::revisions(&mut lent.client).await;
+        lent.finish(checked.as_ref().err());
+        let (revision, first_is_there) = checked?;
+        server::check_compaction(revision, first_is_there)
+    }
+
+    async fn look_around(&self) -> Result<Vec<Finding>, StoreError> {
+        let mut lent = self.members.take().await?;
+        let client = &mut lent.client;
+        let looked = async {
+            let status = client.status().await.map_err(error::of_harmless)?;
+            Ok((status, Self::revisions(client).await?))
+        }
+        .await;
+        lent.finish(looked.as_ref().err());
+        let (status, (revision, first_is_there)) = looked?;
+        Ok(vec![
+            server::version(&status),
+            server::compaction(revision, first_is_there),
+        ])
+    }
+}
+
+impl From<EtcdStore> for StoreSource {
+    fn from(store: EtcdStore) -> Self {
+        Self::from(Arc::new(store) as Arc<dyn Store>)
+    }
+}
+
+/// Requests of one kind, and their places in the batch.
+struct Part<T> {
+    places: Vec<usize>,
+    asks: Vec<T>,
+}
+
+impl<T> Part<T> {
+    fn of<'r>(requests: &'r [Request], pick: impl Fn(&'r Request) -> Option<T>) -> Self {
+        let picked = requests.iter().enumerate();
+        let (places, asks) = picked
+            .filter_map(|(place, request)| Some((place, pick(request)?)))
+            .unzip();
+        Self { places, asks }
+    }
+}
+
+impl EtcdStore {
+    async fn carry_out(&self, requests: &[Request]) -> Vec<Answer> {
+        let lent = match self.members.take().await {
+            Ok(lent) => lent,
+            Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let acquires = Part::of(requests, |request| match &request.action {
+            Action::Acquire(ask) => Some((request, ask)),
+            _ => None,
+        });
+        let extends = Part::of(requests, |request| match &request.action {
+            Action::Extend(ask) => Some((request, ask)),
+            _ => None,
+        });
+        let releases = Part::of(requests, |request| {
+            matches!(request.action, Action::Release).then_some(request)
+        });
+        let (acquired, extended, released) = join3(
+            acquire::acquire(&lent.client, &self.names, &acquires.asks),
+            hold::extend(&lent.client, &self.names, &extends.asks),
+            hold::release(&lent.client, &self.names, &releases.asks),
+        )
+        .await;
+        let mut answers: Vec<Answer> = requests.iter().map(|_| Err(unknown_action())).collect();
+        let places = [acquires.places, extends.places, releases.places];
+        for (places, part) in places.into_iter().zip([acquired, extended, released]) {
+            for (place, answer) in places.into_iter().zip(part) {
+                answers[place] = answer;
+            }
+        }
+        lent.finish(answers.iter().filter_map(|answer| answer.as_ref().err()));
+        answers
+    }
+}
+
+fn unknown_action() -> StoreError {
+    let message = "this version of dblock-etcd does not know the request: use the versions of dblock and dblock-etcd \
+                   that belong together";
+    StoreError::new(StoreErrorKind::Unsupported, message)
+}
+
+impl Store for EtcdStore {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::new("etcd");
+        capabilities.concurrency = 3;
+        capabilities.wake_ups = true;
+        capabilities.shortest_ttl = Duration::from_secs(2);
+        capabilities.clock = false;
+        capabilities.former_leases = false;
+        capabilities.queues = false;
+        capabilities
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Answer>> {
+        Box::pin(async move {
+            if requests.is_empty() {
+                return Vec::new();
+            }
+            self.carry_out(requests).await
+        })
+    }
+
+    /// There are no tables. Checks whether the cluster can keep locks.
+    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.check())
+    }
+
+    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        self.check_schema()
+    }
+
+    fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
+        Box::pin(async move {
+            let mut lent = self.members.take().await?;
+            let rows = operate::inspect(&mut lent.client, &self.names, filter).await;
+            lent.finish(rows.as_ref().err());
+            rows
+        })
+    }
+
+    fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let mut lent = self.members.take().await?;
+            let revoked = operate::mark_revoked(&mut lent.client, &self.names, key).await;
+            lent.finish(revoked.as_ref().err());
+            revoked
+        })
+    }
+
+    fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let mut lent = self.members.take().await?;
+            let freed = operate::free(&mut lent.client, &self.names, key).await;
+            lent.finish(freed.as_ref().err());
+            freed
+        })
+    }
+
+    fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
+        Box::pin(async move {
+            let mut lent = match self.members.take().await {
+                Ok(lent) => lent,
+                Err(error) => return error,
+            };
+            lent.may_be_dropped();
+            let mut client = lent.client.clone();
+            let error = listen::listen(&mut client, &self.names, tell).await;
+            lent.finish([&error]);
+            error
+        })
+    }
+
+    fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {
+        Box::pin(self.look_around())
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { self.members.close() })
+    }
+}

@@ -1,0 +1,131 @@
+//! What operators do.
+
+use std::collections::HashMap;
+
+use dblock::store::{StoreError, StoreErrorKind};
+use dblock::{InspectFilter, Key, LockRow};
+use etcd_client::{Client, GetOptions, KeyValue};
+use futures_util::future::join_all;
+
+use crate::error;
+use crate::keys::Keys;
+use crate::look::{Write, Written, left, look, revoke, wanted_until, write};
+use crate::row::Stored;
+
+/// How many keys are read at once.
+const PAGE: usize = 1_000;
+
+/// The held rows with the filter's prefix. There are no others.
+pub(crate) async fn inspect(
+    client: &mut Client,
+    names: &Keys,
+    filter: &InspectFilter,
+) -> Result<Vec<LockRow>, StoreError> {
+    let prefix = filter.key_prefix();
+    let wanted: HashMap<Vec<u8>, i64> = range(client, &names.all_wanted(), prefix)
+        .await?
+        .into_iter()
+        .map(|kv| (kv.key()[names.all_wanted().len()..].to_vec(), wanted_until(&kv)))
+        .collect();
+    let mut rows = Vec::new();
+    for page in range(client, &names.rows(), prefix).await?.chunks(PAGE) {
+        let mut clients: Vec<_> = page.iter().map(|_| client.clone()).collect();
+        let mut steps = Vec::new();
+        for (kv, client) in page.iter().zip(&mut clients) {
+            steps.push(left(client, kv.lease()));
+        }
+        for (kv, left) in page.iter().zip(join_all(steps).await) {
+            let (stored, name) = (Stored::read(kv)?, &kv.key()[names.rows().len()..]);
+            // Its lease may have ended since.
+            let Some(left) = left? else { continue };
+            rows.push(stored.lock_row(key(name)?, left, wanted.get(name).copied()));
+        }
+    }
+    Ok(filter.select(rows))
+}
+
+pub(crate) fn key(name: &[u8]) -> Result<Key, StoreError> {
+    let name = std::str::from_utf8(name).ok();
+    name.and_then(|name| Key::new(None, name).ok()).ok_or_else(|| {
+        let message = "a key in etcd is no key of a lock: give dblock a prefix that nothing else uses";
+        StoreError::new(StoreErrorKind::Schema, message)
+    })
+}
+
+async fn range(client: &mut Client, folder: &str, prefix: &str) -> Result<Vec<KeyValue>, StoreError> {
+    let mut found: Vec<KeyValue> = Vec::new();
+    let whole = format!("{folder}{prefix}");
+    let end = end_of(whole.as_bytes());
+    let mut start = whole.into_bytes();
+    loop {
+        let page = GetOptions::new()
+            .with_range(end.clone())
+            .with_limit(i64::try_from(PAGE).unwrap_or(i64::MAX));
+        let mut page = client.get(start, Some(page)).await.map_err(error::of_harmless)?;
+        let more = page.more();
+        found.extend(page.take_kvs());
+        match found.last() {
+            Some(last) if more => start = [last.key(), b"\0"].concat(),
+            _ => return Ok(found),
+        }
+    }
+}
+
+/// The first key behind all that begin with `prefix`.
+fn end_of(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // All keys.
+    vec![0]
+}
+
+/// The row of a key, if it is held.
+async fn held(client: &mut Client, names: &Keys, key: &Key) -> Result<Option<Stored>, StoreError> {
+    look(client, names, &[key]).await?.remove(0).row
+}
+
+/// Marks the lease as revoked. Whether the key was held.
+pub(crate) async fn mark_revoked(client: &mut Client, names: &Keys, key: &Key) -> Result<bool, StoreError> {
+    while let Some(mut stored) = held(client, names, key).await? {
+        if stored.row.revoked {
+            return Ok(true);
+        }
+        stored.row.revoked = true;
+        let one = Write {
+            key: names.row(key).into(),
+            row: stored.row,
+            mod_revision: stored.mod_revision,
+            lease: stored.lease,
+        };
+        if let Written::Done { .. } = write(client, &[one]).await?.remove(0)? {
+            return Ok(true);
+        }
+        // It has changed meanwhile.
+    }
+    Ok(false)
+}
+
+/// Ends the lease that holds the key. Whether the key was held.
+pub(crate) async fn free(client: &mut Client, names: &Keys, key: &Key) -> Result<bool, StoreError> {
+    match held(client, names, key).await? {
+        Some(stored) => revoke(client, stored.lease).await,
+        None => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_behind_all_that_begin_with_it() {
+        assert_eq!(end_of(b"ab"), b"ac");
+        assert_eq!(end_of(b"a\xff\xff"), b"b");
+        assert_eq!(end_of(b"\xff"), [0]);
+    }
+}
