@@ -87,13 +87,13 @@ pub(crate) async fn write(
     if writes.is_empty() {
         return Ok(Vec::new());
     }
-    match write_all(client, writes).await? {
+    match write_all(client, writes).await {
         Ok(written) => Ok(written),
         Err(error) if error::is_no_lease(&error) && writes.len() == 1 => Ok(vec![Ok(Written::NoLease)]),
         Err(error) if error::is_no_lease(&error) => {
             let mut written = Vec::new();
             for one in writes {
-                written.push(match write_all(client, std::slice::from_ref(one)).await? {
+                written.push(match write_all(client, std::slice::from_ref(one)).await {
                     Ok(mut one) => one.remove(0),
                     Err(error) if error::is_no_lease(&error) => Ok(Written::NoLease),
                     Err(error) => Err(error::of_call(error)),
@@ -105,24 +105,18 @@ pub(crate) async fn write(
     }
 }
 
-async fn write_all(
-    client: &mut Client,
-    writes: &[Write],
-) -> Result<Result<Vec<Result<Written, StoreError>>, Error>, StoreError> {
+async fn write_all(client: &mut Client, writes: &[Write]) -> Result<Vec<Result<Written, StoreError>>, Error> {
     let mut nested = Vec::new();
     for write in writes {
         let unchanged = Compare::mod_revision(&*write.key, CompareOp::Equal, write.mod_revision);
         let options = PutOptions::new().with_lease(write.lease);
-        let put = TxnOp::put(&*write.key, write.row.to_value()?, Some(options));
+        let put = TxnOp::put(&*write.key, write.row.to_value(), Some(options));
         let get = TxnOp::get(&*write.key, None);
         nested.push(TxnOp::txn(
             Txn::new().when([unchanged]).and_then([put]).or_else([get]),
         ));
     }
-    let answer = match client.txn(Txn::new().and_then(nested)).await {
-        Ok(answer) => answer,
-        Err(error) => return Ok(Err(error)),
-    };
+    let answer = client.txn(Txn::new().and_then(nested)).await?;
     let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
     let one = |answer: TxnOpResponse| match answer {
         TxnOpResponse::Txn(one) => Ok(written(&one, revision)),
@@ -130,7 +124,7 @@ async fn write_all(
             "an answer of another kind".to_owned(),
         ))),
     };
-    Ok(Ok(answer.op_responses().into_iter().map(one).collect()))
+    Ok(answer.op_responses().into_iter().map(one).collect())
 }
 
 fn written(answer: &TxnResponse, revision: i64) -> Written {
