@@ -113,13 +113,11 @@ impl Members {
             let status = client.status().await?;
             Ok((client, status))
         };
-        let (client, status) = match timeout(CONNECT_TIMEOUT, opened).await {
-            Ok(opened) => opened.map_err(error::of_harmless)?,
-            Err(_) => {
-                let message = format!("a member of etcd did not answer within {CONNECT_TIMEOUT:?}");
-                return Err(StoreError::new(StoreErrorKind::Unreachable, message));
-            }
+        let Ok(opened) = timeout(CONNECT_TIMEOUT, opened).await else {
+            let message = format!("a member of etcd did not answer within {CONNECT_TIMEOUT:?}");
+            return Err(StoreError::new(StoreErrorKind::Unreachable, message));
         };
+        let (client, status) = opened.map_err(error::of_harmless)?;
         server::check(&status)?;
         if let Some(fault) = server::fault(&status)
             && !self.warned.swap(true, Ordering::Relaxed)

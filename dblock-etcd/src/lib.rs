@@ -174,15 +174,15 @@ impl EtcdStore {
         let releases = Part::of(requests, |request| {
             matches!(request.action, Action::Release).then_some(request)
         });
-        let (acquired, extended, released) = join3(
-            acquire::acquire(&lent.client, &self.names, &acquires.asks),
-            hold::extend(&lent.client, &self.names, &extends.asks),
-            hold::release(&lent.client, &self.names, &releases.asks),
+        let (first, second, third) = join3(
+            Box::pin(acquire::acquire(&lent.client, &self.names, &acquires.asks)),
+            Box::pin(hold::extend(&lent.client, &self.names, &extends.asks)),
+            Box::pin(hold::release(&lent.client, &self.names, &releases.asks)),
         )
         .await;
         let mut answers: Vec<Answer> = requests.iter().map(|_| Err(unknown_action())).collect();
         let places = [acquires.places, extends.places, releases.places];
-        for (places, part) in places.into_iter().zip([acquired, extended, released]) {
+        for (places, part) in places.into_iter().zip([first, second, third]) {
             for (place, answer) in places.into_iter().zip(part) {
                 answers[place] = answer;
             }

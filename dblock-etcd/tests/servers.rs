@@ -23,17 +23,17 @@ fn is_there() -> bool {
 }
 
 async fn single() -> Option<Server> {
-    match is_there() {
-        true => Some(Server::fresh(Kind::Etcd, Purpose::Tests).await.unwrap()),
-        false => None,
+    if !is_there() {
+        return None;
     }
+    Some(Server::fresh(Kind::Etcd, Purpose::Tests).await.unwrap())
 }
 
 async fn cluster() -> Option<[Server; 3]> {
-    match is_there() {
-        true => Some(etcd::three_members().await.unwrap()),
-        false => None,
+    if !is_there() {
+        return None;
     }
+    Some(etcd::three_members().await.unwrap())
 }
 
 fn store(servers: &[Server]) -> EtcdStore {
@@ -122,7 +122,7 @@ async fn fence_tokens_grow_whatever_a_leader_that_was_stopped_and_woken_does() {
             Ok(()) => {}
             // What some versions do: the README says which. The holder was told.
             Err(LockError::Lost { .. }) => {
-                eprintln!("the leader that was woken has revoked a lease that was in use")
+                eprintln!("the leader that was woken has revoked a lease that was in use");
             }
             Err(other) => panic!("{other:?}"),
         }

@@ -61,7 +61,7 @@ enum Task {
 // One thread: Linux sends the parent-death signal of a child when the thread that started it ends.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run(Cli::parse().task).await {
+    match Box::pin(run(Cli::parse().task)).await {
         Ok(code) => code,
         Err(error) => {
             anstream::eprintln!("\x1b[1;31merror\x1b[0m: {error:#}");
