@@ -116,7 +116,7 @@ async fn fence_tokens_grow_whatever_a_leader_that_was_stopped_and_woken_does() {
         servers[leads].pause().unwrap();
         sleep(TTL).await;
         assert!(!guard.is_lost(), "the others have a leader, who renews it");
-        servers[leads].resume().unwrap();
+        servers[leads].wake().unwrap();
         sleep(TTL).await;
         match guard.release().await {
             Ok(()) => {}

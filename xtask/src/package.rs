@@ -19,7 +19,7 @@ use crate::steps::{STORES, target_folder};
 const OURS: &str = "dblock";
 
 /// In the order in which they depend on each other.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "dblock-macros",
     "dblock",
     "dblock-axum",

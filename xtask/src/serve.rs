@@ -6,7 +6,7 @@ use dblock_servers::{Purpose, Servers};
 
 /// The servers for the tests, until a signal ends this future.
 pub(crate) async fn run() -> anyhow::Result<ExitCode> {
-    let servers = Servers::start(&Purpose::Tests.wanted(), Purpose::Tests).await?;
+    let servers = Servers::start(Purpose::Tests.kinds(), Purpose::Tests).await?;
     eprintln!(
         "{} run until Ctrl-C. In another terminal:",
         servers.names().join(" and ")
