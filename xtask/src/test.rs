@@ -32,7 +32,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
     let chosen = |step: &Step| args.only.is_empty() || args.only.contains(step);
     let chosen: Vec<Step> = Step::ALL.into_iter().filter(chosen).collect();
-    let done = run_all(&chosen, &args.extra).await;
+    let done = Box::pin(run_all(&chosen, &args.extra)).await;
     eprintln!("{}", summary(&done, begin.elapsed()));
     let failed = done.iter().any(|done| done.outcome.is_err());
     Ok(if failed {
