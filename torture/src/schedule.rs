@@ -125,6 +125,8 @@ fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
         }
         return weights;
     }
+    // ZooKeeper has no order that ends a session, and counts connections by address.
+    let by_order = u32::from(stage.store != StoreKind::Zookeeper);
     let network: [(u32, Draw); 11] = [
         (8, |rng, stage| Fault::Cut {
             seat: seat(rng, stage),
@@ -154,7 +156,7 @@ fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
             delay: rng.u32(10..400),
             ms: rng.u32(500..4_000),
         }),
-        (6, |rng, _| Fault::Terminate {
+        (6 * by_order, |rng, _| Fault::Terminate {
             all: rng.u8(..4) == 0,
         }),
         (2, |_, _| Fault::KillServer),
@@ -164,7 +166,7 @@ fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
     weights.push((6, |rng, _| Fault::SlowCommits {
         ms: rng.u32(500..SLOWEST_COMMIT),
     }));
-    weights.push((2, |rng, _| Fault::ExhaustServer {
+    weights.push((2 * by_order, |rng, _| Fault::ExhaustServer {
         ms: rng.u32(300..2_500),
     }));
     if stage.clocks {
@@ -246,6 +248,7 @@ mod tests {
             (StoreKind::Sqlite, 10),
             (StoreKind::Redis, 18),
             (StoreKind::RedisSentinel, 7),
+            (StoreKind::Zookeeper, 16),
         ] {
             let plan = plan(1, &stage(store), MINUTES);
             assert!(plan.len() > 1_500, "{store:?}: {}", plan.len());

@@ -9,6 +9,7 @@ use dblock::StoreSource;
 use dblock_redis::RedisStore;
 use dblock_servers::{Kind, Purpose, RedisSentinel, Server};
 use dblock_tests::proxy::Proxy;
+use dblock_zookeeper::ZookeeperStore;
 use tokio::sync::Mutex;
 
 use crate::bank::Bank;
@@ -32,11 +33,19 @@ pub(crate) enum StoreKind {
     Redis,
     /// Redis with two replicas and three Sentinels, whose fail-overs may lose grants.
     RedisSentinel,
+    /// A ZooKeeper server.
+    Zookeeper,
 }
 
 impl StoreKind {
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 4] = [Self::Postgres, Self::Mysql, Self::Sqlite, Self::Redis];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Postgres,
+        Self::Mysql,
+        Self::Sqlite,
+        Self::Redis,
+        Self::Zookeeper,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -45,12 +54,13 @@ impl StoreKind {
             Self::Sqlite => "sqlite",
             Self::Redis => "redis",
             Self::RedisSentinel => "redis-sentinel",
+            Self::Zookeeper => "zookeeper",
         }
     }
 
     /// It keeps more than locks: accounts, and what is to be done once.
     pub(crate) fn has_bank(self) -> bool {
-        !matches!(self, Self::Redis | Self::RedisSentinel)
+        !matches!(self, Self::Redis | Self::RedisSentinel | Self::Zookeeper)
     }
 }
 
@@ -73,6 +83,7 @@ impl Target {
             StoreKind::Postgres => Kind::Postgres,
             StoreKind::Mysql => Kind::MySql,
             StoreKind::Redis => Kind::Redis,
+            StoreKind::Zookeeper => Kind::ZooKeeper,
             StoreKind::Sqlite => {
                 return Ok(Self {
                     store,
@@ -135,13 +146,17 @@ pub(crate) fn source(url: &str, timeout: Duration) -> anyhow::Result<(StoreSourc
     if url.starts_with("redis") {
         return Ok((RedisStore::new(url)?.into(), None));
     }
+    if url.starts_with("zookeeper:") {
+        return Ok((ZookeeperStore::new(url)?.into(), None));
+    }
     let bank = Bank::at(url, timeout)?;
     Ok((bank.source(), Some(bank)))
 }
 
 /// Host and port of a URL.
 fn address(url: &str) -> anyhow::Result<SocketAddr> {
-    let (_, rest) = url.split_once('@').context("the URL names a user")?;
-    let address = rest.split('/').next().unwrap_or_default();
+    let (_, rest) = url.split_once("://").context("the URL has a scheme")?;
+    let host = rest.split('/').next().unwrap_or_default();
+    let address = host.rsplit('@').next().unwrap_or_default();
     address.parse().context("the URL names an address")
 }

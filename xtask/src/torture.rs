@@ -52,10 +52,11 @@ enum Store {
     Sqlite,
     Redis,
     RedisSentinel,
+    Zookeeper,
 }
 
 impl Store {
-    /// Those of `cargo xtask test`. A fail-over takes longer than that has time for.
+    /// Those of `cargo xtask test`, whose time is limited. A fail-over takes longer than that has time for.
     const ALL: [Self; 4] = [Self::Postgres, Self::Mysql, Self::Sqlite, Self::Redis];
 
     fn name(self) -> &'static str {
@@ -65,6 +66,7 @@ impl Store {
             Self::Sqlite => "sqlite",
             Self::Redis => "redis",
             Self::RedisSentinel => "redis-sentinel",
+            Self::Zookeeper => "zookeeper",
         }
     }
 
@@ -74,6 +76,7 @@ impl Store {
             Self::Postgres => Some(Kind::Postgres),
             Self::Mysql => Some(Kind::MySql),
             Self::Redis | Self::RedisSentinel => Some(Kind::Redis),
+            Self::Zookeeper => Some(Kind::ZooKeeper),
             Self::Sqlite => None,
         }
     }
