@@ -9,6 +9,7 @@ on_every_store!(databases:
     revoke_and_force_release_say_whether_it_was_held,
     what_destroys_needs_a_yes,
     migrate_creates_the_tables,
+    a_table_of_somebody_else_is_left_alone,
 );
 
 async fn told(backend: &Backend, arguments: &[&str]) -> Said {
@@ -68,6 +69,41 @@ async fn migrate_creates_the_tables(backend: Backend) {
     let run = told(&other, &["run", "-k", "a", "true"]).await;
     assert_eq!(run.code, Some(0), "{run:?}");
     other.clean_up().await;
+}
+
+async fn a_table_of_somebody_else_is_left_alone(backend: Backend) {
+    let mut other = backend.clone();
+    other.table = format!("{}_new", backend.table);
+    // The second time, beside a version table that dblock could have made.
+    for (suffix, columns) in [
+        ("", "lock_key INTEGER"),
+        ("_version", "id INTEGER, version INTEGER, min_client INTEGER"),
+    ] {
+        other
+            .execute(&format!("CREATE TABLE {}{suffix} ({columns})", other.table))
+            .await;
+        for (arguments, code) in [
+            (&["migrate"][..], 78),
+            (&["ls"], 78),
+            (&["run", "-k", "a", "true"], 78),
+            (&["revoke", "a"], 78),
+            (&["doctor"], 1),
+        ] {
+            let told = told(&other, arguments).await;
+            assert_eq!(told.code, Some(code), "{arguments:?}: {told:?}");
+            let text = told.out + &told.err;
+            assert!(
+                text.contains("is not dblock's")
+                    && text.contains("another name by --table")
+                    && !text.contains("grants"),
+                "{arguments:?}: {text}"
+            );
+        }
+    }
+    other
+        .execute(&format!("DROP TABLE {}_version", other.table))
+        .await;
+    other.execute(&format!("DROP TABLE {}", other.table)).await;
 }
 
 #[tokio::test]

@@ -166,12 +166,13 @@ pub(crate) fn schema(checked: Result<(), StoreError>) -> Result<Finding, StoreEr
             "the tables are there, in a version that fits",
             "this version of dblock can work with them",
         )),
-        Err(error) if error.kind() == StoreErrorKind::Schema => Ok(Finding::fault(
-            "schema",
-            error.to_string(),
-            "no lock can be taken",
-            "create or upgrade the tables: `dblock migrate`, or `LockManager::migrate`",
-        )),
+        Err(error) if error.kind() == StoreErrorKind::Schema => {
+            let message = error.to_string();
+            let (found, remedy) = message
+                .split_once("; ")
+                .unwrap_or((&message, "create the tables anew"));
+            Ok(Finding::fault("schema", found, "no lock can be taken", remedy))
+        }
         Err(error) => Err(error),
     }
 }

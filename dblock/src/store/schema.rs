@@ -49,6 +49,17 @@ pub(crate) fn no_records(table: &TableName) -> StoreError {
     )
 }
 
+/// The error for a lock table, or a version table, without the columns of dblock's.
+pub(crate) fn foreign(table: &TableName) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Schema,
+        format!(
+            "a table {table} (or {table}_version) is there, and it is not dblock's; choose another name in the builder's \
+             `table`"
+        ),
+    )
+}
+
 /// As [`check`], for a client of schema version `client` that needs at least version `oldest`.
 fn check_for(
     client: i32,
@@ -68,8 +79,8 @@ fn check_for(
             found.version
         ),
         Some(found) if found.min_client > client => format!(
-            "the lock table {table} has schema version {}, which needs clients of version {} or later; this \
-             program has {client}: upgrade the dblock crate",
+            "the lock table {table} has schema version {}, which needs clients of version {} or later, and this \
+             program has {client}; upgrade the dblock crate",
             found.version, found.min_client
         ),
         Some(_) => return Ok(()),

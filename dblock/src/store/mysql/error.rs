@@ -21,6 +21,8 @@ pub(super) const RECORD_CHANGED: u16 = 1020;
 pub(super) const ROLLED_BACK_BY_THE_GROUP: u16 = 3101;
 /// The column exists already.
 pub(super) const DUPLICATE_COLUMN: u16 = 1060;
+/// The column does not exist.
+pub(super) const NO_SUCH_COLUMN: u16 = 1054;
 /// The table does not exist.
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 
@@ -79,7 +81,7 @@ fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static st
         // Other options refuse statements with the same number.
         1290 if !message.contains("read-only") && !message.contains("read_only") => (Refused, ""),
         // A column is missing or has another type.
-        1054 | 1136 => (
+        NO_SUCH_COLUMN | 1136 => (
             Schema,
             "the lock table is not the one that dblock creates; call `LockManager::migrate`",
         ),

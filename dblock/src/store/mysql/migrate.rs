@@ -27,15 +27,22 @@ pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
 }
 
 /// The content of the version table; `None` when it or the lock table does not exist.
+///
+/// # Errors
+/// Besides those of the server: a table of that name is not dblock's.
 pub(super) async fn version(
     store: &MySqlStore,
     connection: &mut MySqlConnection,
 ) -> Result<Option<SchemaVersion>, StoreError> {
     let (lock, version) = (&store.table_sql, store.table.quoted_version('`'));
-    let sql = format!("SELECT version, min_client FROM {version};SELECT lock_key FROM {lock} LIMIT 0");
-    // The whole answer is read, because an error of the second statement comes last.
+    let sql = format!(
+        "SELECT lock_key, fence_ceiling FROM {lock} LIMIT 0;SELECT version, min_client FROM {version}"
+    );
     let rows = match sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await {
         Err(error) if error::number(&error) == Some(error::NO_SUCH_TABLE) => return Ok(None),
+        Err(error) if error::number(&error) == Some(error::NO_SUCH_COLUMN) => {
+            return Err(schema::foreign(&store.table).with_source(error));
+        }
         answer => answer.map_err(|error| store.failed(error))?,
     };
     let found = rows.first().map(schema_version).transpose();

@@ -13,6 +13,7 @@ use crate::store::table::TableName;
 /// The server or the session is read-only.
 const READ_ONLY: &str = "25006";
 const MISSING_TABLE: &str = "42P01";
+const MISSING_COLUMN: &str = "42703";
 /// `in_failed_sql_transaction`
 const ABORTED: &str = "25P02";
 /// A schema does not exist, or the `search_path` leads to none.
@@ -75,6 +76,10 @@ pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
     has_code(error, MISSING_TABLE) || has_code(error, MISSING_SCHEMA)
 }
 
+pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
+    has_code(error, MISSING_COLUMN)
+}
+
 /// The server's queue of notifications is full, because a session that listens stays in a transaction. The statement
 /// was undone.
 pub(super) fn is_full_queue(error: &sqlx::Error) -> bool {
@@ -120,7 +125,7 @@ fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
         // A pooler's other client changed the session, or the table was altered: a new connection knows the new
         // state.
         "26000" | "42P05" | "0A000" => (Conflict, "the prepared statement is out of date"),
-        "42703" | "42804" => (
+        MISSING_COLUMN | "42804" => (
             Schema,
             "the table has other columns than this version of dblock knows: call `LockManager::migrate`, or \
              upgrade the dblock crate if a later version has migrated it",

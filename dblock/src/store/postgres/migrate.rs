@@ -24,22 +24,27 @@ const SCRIPT: &str = concat!(
 
 pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError> {
     let mut connection = store.connections.take_new().await?;
-    let found = version(store, &mut connection)
-        .await
-        .map_err(|error| store.failed(error));
+    let found = version(store, &mut connection).await;
     schema::check(connection.finish(found)?, &store.table)
 }
 
 /// The content of the version table; `None` where a table or its row is missing.
+///
+/// # Errors
+/// Besides those of the server: a table of that name is not dblock's.
 pub(super) async fn version(
     store: &PostgresStore,
     on: &mut PgConnection,
-) -> Result<Option<SchemaVersion>, sqlx::Error> {
+) -> Result<Option<SchemaVersion>, StoreError> {
     let rows = match Statement::new(&store.sql.version).fetch_in(on).await {
         Err(error) if error::is_missing_table(&error) => return Ok(None),
-        answer => answer?,
+        Err(error) if error::is_missing_column(&error) => {
+            return Err(schema::foreign(&store.table).with_source(error));
+        }
+        answer => answer.map_err(|error| store.failed(error))?,
     };
-    rows.first().map(schema_version).transpose()
+    let found = rows.first().map(schema_version).transpose();
+    found.map_err(|error| store.failed(error))
 }
 
 /// Creates or upgrades the tables. Where the schema is up to date, it does nothing and needs no right to create.
@@ -54,11 +59,10 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
     };
     // Closed at the end, whatever happens: nothing of it can come back into use.
     let mut connection = connected.map_err(error::of_connect)?;
-    let failed = |error| store.failed(error);
-    let mut found = version(store, &mut connection).await.map_err(failed)?;
+    let mut found = version(store, &mut connection).await?;
     if !schema::is_complete(found) {
         run_script(store, &mut connection).await?;
-        found = version(store, &mut connection).await.map_err(failed)?;
+        found = version(store, &mut connection).await?;
     }
     // The work is done, so errors while closing do not matter.
     drop(connection.close().await);

@@ -129,8 +129,7 @@ impl PostgresStore {
     async fn has_records(&self) -> Result<bool, StoreError> {
         let mut connection = self.connections.take().await?;
         let found = migrate::version(self, &mut connection).await;
-        let found = connection.finish(found.map_err(|error| self.failed(error)))?;
-        Ok(schema::has_records(found))
+        Ok(schema::has_records(connection.finish(found)?))
     }
 
     fn record(&self, row: &PgRow) -> Result<Record, StoreError> {

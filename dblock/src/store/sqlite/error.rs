@@ -21,14 +21,30 @@ const NO_DATABASE: &str = "the file is damaged or is not a SQLite database";
 const NO_PERMISSION: &str = "this process may not use the database";
 const NOT_WRITTEN: &str = "the database file could not be written or read; check the disk";
 
+/// SQLite's message, where its result code says nothing.
+const NO_TABLE: &str = "no such table";
+
+pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
+    says(error, NO_TABLE)
+}
+
+/// Whether SQLite's message begins with `text`.
+fn says(error: &sqlx::Error, text: &str) -> bool {
+    error
+        .as_database_error()
+        .is_some_and(|answer| answer.message().starts_with(text))
+}
+
 /// An error of a statement.
 pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError {
-    match &error {
-        sqlx::Error::Database(answer) if answer.message().starts_with("no such table") => {
-            let missing = schema::check(None, table).expect_err("no table is a schema error");
-            missing.with_source(error)
-        }
-        _ => sql_error::of_statement(error, meaning),
+    let schema = if is_missing_table(&error) {
+        schema::check(None, table).err()
+    } else {
+        says(&error, "no such column").then(|| schema::foreign(table))
+    };
+    match schema {
+        Some(schema) => schema.with_source(error),
+        None => sql_error::of_statement(error, meaning),
     }
 }
 
@@ -36,7 +52,7 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
     let missing = "this transaction does not find the lock table: begin it on the file that keeps the lock";
     error.classify(|code, message| {
-        let is_missing = message.starts_with("no such table");
+        let is_missing = message.starts_with(NO_TABLE);
         is_missing
             .then_some((StoreErrorKind::Schema, missing))
             .or_else(|| meaning_of(code.parse().ok()?))

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::row::unexpected;
 use super::sql::{BEGIN, COMMIT};
-use super::{SqliteStore, session, statement};
+use super::{SqliteStore, error, session, statement};
 use crate::store::schema::{self, SchemaVersion};
 use crate::store::sql_row::schema_version;
 use crate::store::{StoreError, StoreErrorKind};
@@ -74,13 +74,12 @@ impl SqliteStore {
         &self,
         connection: &mut SqliteConnection,
     ) -> Result<Option<SchemaVersion>, StoreError> {
-        match self.rows(connection, statement(&self.statements.version)).await {
-            Err(error) if error.kind() == StoreErrorKind::Schema => Ok(None),
-            Err(error) => Err(error),
-            Ok(rows) => rows
-                .first()
-                .map(|row| schema_version(row).map_err(unexpected))
-                .transpose(),
-        }
+        let version = statement(&self.statements.version).fetch_all(connection);
+        let rows = match version.await {
+            Err(error) if error::is_missing_table(&error) => return Ok(None),
+            answer => answer.map_err(|error| self.failed(error))?,
+        };
+        let found = rows.first().map(|row| schema_version(row).map_err(unexpected));
+        found.transpose()
     }
 }

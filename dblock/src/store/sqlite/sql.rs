@@ -64,10 +64,10 @@ impl Statements {
             purge: purge(table).into(),
             end: end(table).into(),
             records,
-            // The join fails if the lock table is missing.
+            // The first one fails if the lock table is missing, or is somebody else's.
             version: format!(
-                "SELECT v.version, v.min_client FROM {version} v \
-                 LEFT JOIN (SELECT 1 FROM {table} LIMIT 0) t ON true WHERE v.id = 1"
+                "SELECT lock_key, fence_ceiling FROM {table} LIMIT 0; \
+                 SELECT version, min_client FROM {version} WHERE id = 1"
             )
             .into(),
         }

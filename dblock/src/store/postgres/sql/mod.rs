@@ -234,10 +234,10 @@ impl Sql {
             purge: rest::purge(&table).into(),
             channel: format!("SELECT {}", channel(&table)).into(),
             records: record::Statements::new(&record_table, &table),
-            // The join fails if the lock table is missing.
+            // The first one fails if the lock table is missing, or is somebody else's.
             version: format!(
-                "SELECT v.version, v.min_client FROM {version_table} v \
-                 LEFT JOIN (SELECT FROM {table} LIMIT 0) t ON true"
+                "SELECT lock_key, fence_ceiling FROM {table} LIMIT 0; \
+                 SELECT version, min_client FROM {version_table}"
             )
             .into(),
         }
