@@ -15,7 +15,7 @@ impl Programs {
             // By default the second port is 10,000 above the first, where connections get theirs.
             let settings = format!(
                 "requirepass {password}\nmasterauth {password}\n{}cluster-enabled yes\ncluster-port {}\n\
-                 cluster-node-timeout 2000\ncluster-require-full-coverage no\n",
+                 cluster-node-timeout 15000\ncluster-require-full-coverage no\n",
                 persistence(purpose),
                 free_port()?
             );
@@ -27,6 +27,11 @@ impl Programs {
         words.extend(addresses.iter().cloned());
         words.push("--cluster-yes".to_owned());
         self.client(password, &words).await?;
+        // A server waits for a moment after its start before it takes part.
+        for address in &addresses {
+            self.until(password, address, &["CLUSTER", "INFO"], "cluster_state:ok")
+                .await?;
+        }
         let url = format!("redis+cluster://:{password}@{}", addresses.join(","));
         let first = servers.remove(0);
         Ok(first.with(servers, format!("Redis Cluster {}", self.version()), url))
