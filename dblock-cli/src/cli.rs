@@ -60,6 +60,16 @@ pub(crate) struct StoreArguments {
     pub(crate) json: bool,
 }
 
+impl StoreArguments {
+    /// The key as it is looked up.
+    pub(crate) fn whole(&self, key: &str) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}:{key}"),
+            None => key.to_owned(),
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Runs a command while this process holds a lock

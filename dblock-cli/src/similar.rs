@@ -4,6 +4,18 @@ use dblock::{InspectFilter, LockError, LockManager};
 
 use crate::cli::StoreArguments;
 
+/// What to write instead of a `key` that has the namespace already. Empty when it has not.
+pub(crate) fn without_namespace(store: &StoreArguments, key: &str) -> String {
+    let namespace = store.namespace.as_deref().unwrap_or_default();
+    let own = key
+        .strip_prefix(namespace)
+        .and_then(|rest| rest.strip_prefix(':'));
+    match own.filter(|_| !namespace.is_empty()) {
+        Some(own) => format!("; --namespace {namespace} puts \"{namespace}:\" before the key: write {own:?}"),
+        None => String::new(),
+    }
+}
+
 /// Rows that are looked at. Those that are held and wanted come first.
 const ROWS: u32 = 1_000;
 
@@ -13,6 +25,10 @@ pub(crate) async fn hint(
     store: &StoreArguments,
     key: &str,
 ) -> Result<String, LockError> {
+    let twice = without_namespace(store, key);
+    if !twice.is_empty() {
+        return Ok(twice);
+    }
     let filter = InspectFilter::new().include_free().urgent_first().limit(ROWS);
     let rows = locks.inspect(filter).await?;
     let namespace = store.namespace.as_ref().map(|namespace| format!("{namespace}:"));

@@ -26,7 +26,8 @@ pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) 
     let holder = locks.get(key).await?.filter(LockRow::is_held);
     if let Some(row) = &holder {
         let question = format!(
-            "{key:?} is held by {}, which goes on until its next renewal: then two hold the lock. Free it?",
+            "{:?} is held by {}, which goes on until its next renewal: then two hold the lock. Free it?",
+            store.whole(key),
             output::printable(&row.holder)
         );
         confirm(&question, yes)?;
@@ -43,16 +44,17 @@ async fn answer(
     key: &str,
     done: Option<&str>,
 ) -> Result<Code, Failure> {
+    let whole = store.whole(key);
     if store.json {
         output::json(&json!({"key": key, "was_held": done.is_some()}))?;
     } else if let Some(done) = done {
-        output::line(&format!("{key:?} {done}"))?;
+        output::line(&format!("{whole:?} {done}"))?;
     } else {
         let hint = match during("looking for the key", locks.get(key)).await? {
             Some(_) => String::new(),
             None => hint(locks, store, key).await?,
         };
-        output::line(&format!("{key:?} is not held{hint}"))?;
+        output::line(&format!("{whole:?} is not held{hint}"))?;
     }
     Ok(if done.is_some() { Code::Done } else { Code::No })
 }

@@ -15,6 +15,7 @@ use crate::failure::{Code, Failure};
 use crate::output::{self, block, printable, width};
 use crate::progress::during;
 use crate::row::time;
+use crate::similar::without_namespace;
 
 /// The JSON of a record. Its fields are a promise: docs/cli.md lists them.
 #[derive(Debug, Serialize)]
@@ -128,7 +129,7 @@ async fn show(store: &StoreArguments, locks: &LockManager, key: &str) -> Result<
     })
     .await?;
     let Some(found) = found else {
-        return Err(nothing(key));
+        return Err(nothing(store, key));
     };
     let whole = Whole {
         row: Row::from(&found.record),
@@ -183,16 +184,18 @@ fn text(whole: &Whole) -> String {
 
 async fn forget(store: &StoreArguments, locks: &LockManager, key: &str, yes: bool) -> Result<Code, Failure> {
     let Some(record) = locks.record::<Value>(key).await?.map(|found| found.record) else {
-        return Err(nothing(key));
+        return Err(nothing(store, key));
     };
     if record.state == RecordState::Processing {
         let message = format!(
-            "the run {key:?} is processing, or crashed: wait for its end, or decide about it by `dblock records resolve`"
+            "the run {:?} is processing, or crashed: wait for its end, or decide about it by `dblock records resolve`",
+            store.whole(key)
         );
         return Err(Failure::new(Code::No, message));
     }
     let question = format!(
-        "{key:?} {} (last attempt by {}). Forget that, so that the next call runs it again?",
+        "{:?} {} (last attempt by {}). Forget that, so that the next call runs it again?",
+        store.whole(key),
         record.state.as_str(),
         printable(&record.holder),
     );
@@ -227,7 +230,8 @@ async fn resolve(
         return answer(store, key, "resolved", false);
     };
     let question = format!(
-        "{key:?} is {} since {}, attempt {} by {}. {becomes}",
+        "{:?} is {} since {}, attempt {} by {}. {becomes}",
+        store.whole(key),
         record.state.as_str(),
         time(record.started_at),
         record.attempts,
@@ -239,17 +243,23 @@ async fn resolve(
 }
 
 fn answer(store: &StoreArguments, key: &str, what: &str, done: bool) -> Result<Code, Failure> {
+    let whole = store.whole(key);
+    if !done {
+        let hint = without_namespace(store, key);
+        let message = format!("{whole:?} has no record of a run that crashed or failed{hint}");
+        return Err(Failure::new(Code::No, message));
+    }
     if store.json {
         output::json(&json!({"key": key, what: done}))?;
-    } else if done {
-        output::line(&format!("{key:?} is {what}"))?;
     } else {
-        output::line(&format!("{key:?} has no record of a run that crashed or failed"))?;
+        output::line(&format!("{whole:?} is {what}"))?;
     }
-    Ok(if done { Code::Done } else { Code::No })
+    Ok(Code::Done)
 }
 
-fn nothing(key: &str) -> Failure {
-    let message = format!("nothing is remembered of {key:?}: it never ran, or its outcome is forgotten");
+fn nothing(store: &StoreArguments, key: &str) -> Failure {
+    let (whole, hint) = (store.whole(key), without_namespace(store, key));
+    let message =
+        format!("nothing is remembered of {whole:?}: it never ran, or its outcome is forgotten{hint}");
     Failure::new(Code::No, message)
 }

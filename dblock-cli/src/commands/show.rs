@@ -18,7 +18,10 @@ pub(crate) async fn show(store: &StoreArguments, key: &str) -> Result<Code, Fail
             return Ok(row);
         }
         let hint = hint(&locks, store, key).await?;
-        let message = format!("{key:?} has no row: it was never locked, or its row was purged{hint}");
+        let message = format!(
+            "{:?} has no row: it was never locked, or its row was purged{hint}",
+            store.whole(key)
+        );
         Err(Failure::new(Code::No, message))
     });
     let row = row.await?;

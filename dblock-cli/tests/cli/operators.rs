@@ -8,6 +8,7 @@ use crate::program::{Said, bare, dblock, said};
 on_every_store!(databases:
     revoke_and_force_release_say_whether_it_was_held,
     what_destroys_needs_a_yes,
+    a_key_with_its_namespace_is_told_apart,
     migrate_creates_the_tables,
     a_table_of_somebody_else_is_left_alone,
 );
@@ -40,6 +41,32 @@ async fn revoke_and_force_release_say_whether_it_was_held(backend: Backend) {
         assert_eq!((told.code, &*told.err), (Some(1), ""), "{arguments:?}: {told:?}");
         assert!(told.out.contains("is not held"), "{told:?}");
     }
+}
+
+async fn a_key_with_its_namespace_is_told_apart(backend: Backend) {
+    backend
+        .die_inside("billing:x", std::time::Duration::from_mins(10))
+        .await;
+    let billing = ["--namespace", "billing"];
+    for command in [
+        &["show"][..],
+        &["force-release"],
+        &["revoke"],
+        &["records", "show"],
+        &["records", "forget"],
+        &["records", "resolve", "--run-again"],
+    ] {
+        let twice = told(&backend, &[&billing, command, &["billing:x"]].concat()).await;
+        let text = twice.out + &twice.err;
+        assert_eq!(twice.code, Some(1), "{command:?}: {text}");
+        assert!(
+            text.contains("\"billing:billing:x\"") && text.contains("write \"x\""),
+            "{command:?}: {text}"
+        );
+    }
+    let revoked = told(&backend, &[&billing[..], &["revoke", "x"]].concat()).await;
+    assert_eq!(revoked.code, Some(0), "{revoked:?}");
+    assert!(revoked.out.contains("\"billing:x\" is revoked"), "{revoked:?}");
 }
 
 async fn what_destroys_needs_a_yes(backend: Backend) {

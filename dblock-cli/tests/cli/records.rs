@@ -106,7 +106,19 @@ async fn records_are_listed_shown_and_forgotten(backend: Backend) {
         (Some(0), json!({"key": "pay:1", "forgotten": true}))
     );
     assert!(locks.run_once("pay:1", stop(), paid).await.unwrap().has_run());
-    assert_eq!(records(&backend, &["forget", "pay:3", "-y"]).await.code, Some(1));
+    for arguments in [
+        &["show"][..],
+        &["forget", "-y"],
+        &["resolve", "-y", "--run-again"],
+    ] {
+        let told = records(&backend, &[arguments, &["pay:3", "--json"]].concat()).await;
+        let error = told.err_json();
+        assert_eq!(
+            (told.code, &*told.out, &error["error"], &error["exit_code"]),
+            (Some(1), "", &"no".into(), &1.into()),
+            "{arguments:?}: {error}"
+        );
+    }
 }
 
 async fn a_run_in_doubt_is_decided_by_hand(backend: Backend) {
