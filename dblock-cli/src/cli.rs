@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use std::time::Duration;
 
+use clap::builder::UnknownArgumentValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::duration::{self, Wait};
@@ -26,7 +27,9 @@ Exit codes:
   1    no: there is no such row, the lock is not held, `doctor` found a fault
   64   a mistake in the arguments, or a URL that cannot be used
   69   the store cannot be reached
+  70   a mistake of the program
   71   the system refuses, such as a port that is in use
+  74   the answer cannot be written
   75   busy: another process holds the lock
   76   the lease was lost or revoked, and the command was stopped
   77   the database refuses: password, grants
@@ -35,22 +38,19 @@ Exit codes:
   126  the command cannot be executed
   127  there is no such command";
 
+/// The library's.
+pub(crate) const DEFAULT_TABLE: &str = "distributed_lock";
+
 /// Which store, and how to answer.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreArguments {
-    /// The database: postgres://…, mysql://…, mariadb://…, sqlite://…, redis://… or valkey://…
+    /// The database: postgres://…, mysql://…, mariadb://…, sqlite://…, redis://… or valkey://… [env: DATABASE_URL]
     ///
     /// Other users of this host can see arguments: give a URL with a password in the variable.
-    #[arg(
-        long,
-        env = "DATABASE_URL",
-        hide_env_values = true,
-        global = true,
-        value_name = "URL"
-    )]
+    #[arg(long, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
     /// The lock table: `table` or `schema.table`. In Redis there is none: there `?prefix=NAME` in the URL chooses the locks
-    #[arg(long, global = true, default_value = "distributed_lock", value_name = "NAME")]
+    #[arg(long, global = true, default_value = DEFAULT_TABLE, value_name = "NAME")]
     pub(crate) table: String,
     /// Puts `NAME:` before every key
     #[arg(long, global = true, value_name = "NAME")]
@@ -74,7 +74,7 @@ impl StoreArguments {
 pub(crate) enum Command {
     /// Runs a command while this process holds a lock
     Run(RunArguments),
-    /// Lists locks that are held
+    /// Lists locks that are held: first those that somebody waits for, then the longest held
     Ls(ListArguments),
     /// Shows the row of one key
     Show {
@@ -101,7 +101,7 @@ pub(crate) enum Command {
     /// Deletes the rows that nobody has used for long
     Purge {
         /// For how long nobody must have used them; at least a day
-        #[arg(long, default_value = "7d", value_parser = duration::of("idle"))]
+        #[arg(long, default_value = "7d", value_parser = duration::parse_idle)]
         idle: Duration,
         /// Does not ask
         #[arg(long, short)]
@@ -146,6 +146,9 @@ pub(crate) struct RunArguments {
     /// How long to wait for the lock: a duration, or `forever` [default: not at all]
     #[arg(long, value_parser = duration::parse_wait)]
     pub(crate) wait: Option<Wait>,
+    /// What others call it.
+    #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--wait"))]
+    timeout: Option<String>,
     /// How long the command has to end after TERM, before KILL; at most a third of the ttl and of `--max-hold`
     /// [default: 5s or that third]
     #[arg(long, value_parser = duration::or_zero)]
@@ -269,11 +272,17 @@ pub(crate) struct ResolveArguments {
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
     /// The address and the port to listen on
-    #[arg(long, default_value = "127.0.0.1:7575", value_name = "ADDRESS:PORT")]
+    #[arg(long, default_value = "127.0.0.1:7575", value_name = "ADDRESS:PORT", value_parser = address)]
     pub(crate) listen: SocketAddr,
     /// What whoever reaches the page may do; must be given for an address that other hosts reach [default: read-only]
     #[arg(long)]
     pub(crate) access: Option<PageAccess>,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.trim_start_matches(':').parse().unwrap_or(7575_u16);
+    let told = |_| format!("write an address and a port, such as 127.0.0.1:{port}");
+    text.parse().map_err(told)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

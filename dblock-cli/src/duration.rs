@@ -29,6 +29,21 @@ pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
+/// Reads for how long nobody must have used a row.
+///
+/// # Errors
+/// As [`or_zero`], and below a day.
+pub(crate) fn parse_idle(text: &str) -> Result<Duration, String> {
+    let idle = grammar::parse("idle", text)?;
+    if idle < Duration::from_hours(24) {
+        let why = "so that fence tokens grow even when the database's clock is set back";
+        return Err(format!(
+            "rows are kept for at least a day, {why}; write 1d or more"
+        ));
+    }
+    Ok(idle)
+}
+
 /// Reads a duration, or `forever`.
 ///
 /// # Errors

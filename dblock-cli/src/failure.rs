@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use dblock::store::StoreErrorKind;
 use dblock::{LockError, RunError, TimeoutCause};
 
+use crate::cli::StoreArguments;
 use crate::output;
-use crate::remedy::of_this_program;
+use crate::remedy::{of_this_program, with_options};
 
 /// The exit codes. Those from 64 on are those of `sysexits.h`, or close to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,15 +129,16 @@ impl Failure {
     }
 
     /// On stderr, because stdout has the answer, or is the command's.
-    pub(crate) fn print(&self, json: bool) {
+    pub(crate) fn print(&self, store: &StoreArguments) {
         if self.message.is_empty() {
             return;
         }
-        if json {
+        let message = with_options(&self.message, store);
+        if store.json {
             let (code, name) = (self.code.number(), self.code.name());
-            output::told(&serde_json::json!({"error": name, "message": self.message, "exit_code": code}));
+            output::told(&serde_json::json!({"error": name, "message": message, "exit_code": code}));
         } else {
-            output::told(&format!("dblock: {}", self.message));
+            output::told(&format!("dblock: {message}"));
         }
     }
 }

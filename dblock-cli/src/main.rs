@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         watchdog::main();
         return ExitCode::SUCCESS;
     }
-    let cli = match Cli::try_parse() {
+    let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(told) => {
             // Help that was asked for is no mistake. It may be cut off, as by `head`.
@@ -41,15 +41,18 @@ fn main() -> ExitCode {
             return code.into();
         }
     };
-    let json = cli.store.json;
-    started(cli).unwrap_or_else(|failure| {
-        failure.print(json);
+    // Not read by clap, whose usage lines would then demand `--url`.
+    if cli.store.url.is_none() {
+        cli.store.url = std::env::var("DATABASE_URL").ok();
+    }
+    started(&cli).unwrap_or_else(|failure| {
+        failure.print(&cli.store);
         failure.code.into()
     })
 }
 
 /// Everything runs on this thread: a command that is run must have a parent that lives as long as the process.
-fn started(cli: Cli) -> Result<ExitCode, Failure> {
+fn started(cli: &Cli) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,7 +1,9 @@
 //! The library's messages tell programmers what to call. Who runs this program is told what to run.
 
+use crate::cli::{DEFAULT_TABLE, StoreArguments};
+
 /// The library's words, and this program's. Those that contain others come first.
-const WORDS: [(&str, &str); 15] = [
+const WORDS: [(&str, &str); 14] = [
     (
         "build the manager with `auto_migrate(true)`, call `LockManager::migrate` on one from `LockManagerBuilder::start`, or \
          run",
@@ -39,10 +41,6 @@ const WORDS: [(&str, &str); 15] = [
     ),
     ("mariadb, sqlite or memory", "mariadb or sqlite"),
     (
-        ": `LockManager::builder(dblock_redis::RedisStore::new(url)?)`",
-        ", which this program does not have; give the URL of another store",
-    ),
-    (
         ": `LockManager::builder(dblock_zookeeper::ZookeeperStore::new(url)?)`",
         ", which this program does not have; give the URL of another store",
     ),
@@ -56,6 +54,19 @@ pub(crate) fn of_this_program(message: &str) -> String {
         text = text.replace(library, program);
     }
     text
+}
+
+/// The commands of a message, with the options that lead to the same tables and keys.
+pub(crate) fn with_options(message: &str, store: &StoreArguments) -> String {
+    let mut options = String::from("dblock");
+    if store.table != DEFAULT_TABLE {
+        options = format!("{options} --table {}", store.table);
+    }
+    let text = message.replace("dblock migrate", &format!("{options} migrate"));
+    if let Some(namespace) = &store.namespace {
+        options = format!("{options} --namespace {namespace}");
+    }
+    text.replace("dblock records", &format!("{options} records"))
 }
 
 #[cfg(test)]

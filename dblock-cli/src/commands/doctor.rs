@@ -12,7 +12,7 @@ use crate::duration::fine;
 use crate::failure::{Code, Failure};
 use crate::output;
 use crate::progress::during;
-use crate::remedy::of_this_program;
+use crate::remedy::{of_this_program, with_options};
 
 /// The key of the lock that is tried. Its row stays, and is purged like any other.
 const KEY: &str = "dblock-doctor";
@@ -42,11 +42,11 @@ pub(crate) async fn doctor(store: &StoreArguments) -> Result<Code, Failure> {
         .filter(|finding| finding.severity == Severity::Fault)
         .count();
     if store.json {
-        let findings: Vec<_> = findings.iter().map(value).collect();
+        let findings: Vec<_> = findings.iter().map(|finding| value(finding, store)).collect();
         output::json(&json!({"findings": findings, "faults": faults}))?;
     } else {
         for finding in &findings {
-            print(finding)?;
+            print(finding, store)?;
         }
     }
     Ok(if faults == 0 { Code::Done } else { Code::No })
@@ -104,24 +104,26 @@ fn word(severity: Severity) -> (&'static str, AnsiColor) {
     }
 }
 
-fn value(finding: &Finding) -> Value {
+fn value(finding: &Finding, store: &StoreArguments) -> Value {
+    let told = |text: &str| with_options(&of_this_program(text), store);
     json!({
         "check": finding.check,
         "severity": word(finding.severity).0,
-        "found": of_this_program(&finding.found),
+        "found": told(&finding.found),
         "meaning": finding.meaning,
-        "remedy": finding.remedy.as_deref().map(of_this_program),
+        "remedy": finding.remedy.as_deref().map(told),
     })
 }
 
-fn print(finding: &Finding) -> Result<(), Failure> {
+fn print(finding: &Finding, store: &StoreArguments) -> Result<(), Failure> {
+    let told = |text: &str| with_options(&of_this_program(text), store);
     let (word, colour) = word(finding.severity);
     let style = Style::new().fg_color(Some(colour.into())).bold();
     output::line(&format!("{style}{word:5}{style:#} {}", finding.check))?;
-    output::indented(&output::printable(&of_this_program(&finding.found)))?;
+    output::indented(&output::printable(&told(&finding.found)))?;
     if let Some(remedy) = &finding.remedy {
         output::indented(&format!("Meaning: {}.", finding.meaning))?;
-        output::indented(&format!("Remedy: {}.", of_this_program(remedy)))?;
+        output::indented(&format!("Remedy: {}.", told(remedy)))?;
     }
     Ok(())
 }

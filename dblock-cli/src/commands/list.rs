@@ -43,9 +43,11 @@ async fn rows(store: &StoreArguments, arguments: &ListArguments) -> Result<Answe
     let mut filter = InspectFilter::new()
         .prefix(&arguments.prefix)
         .limit(arguments.limit + 1);
-    if arguments.all {
-        filter = filter.include_free();
-    }
+    filter = if arguments.all {
+        filter.include_free()
+    } else {
+        filter.urgent_first()
+    };
     let mut found = locks.inspect(filter).await?;
     let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
     let truncated = found.len() > limit;

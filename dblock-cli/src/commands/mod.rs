@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
 
-pub(crate) async fn execute(cli: Cli) -> Result<ExitCode, Failure> {
+pub(crate) async fn execute(cli: &Cli) -> Result<ExitCode, Failure> {
     let store = &cli.store;
     let code = match &cli.command {
         Command::Run(arguments) => run::run(store, arguments).await?,

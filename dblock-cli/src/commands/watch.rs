@@ -65,9 +65,7 @@ pub(crate) async fn watch(store: &StoreArguments, arguments: &WatchArguments) ->
             // Somebody who watches wants to see the end of an outage too.
             Err(failure) if failure.code == Code::Unavailable => {
                 if !std::mem::replace(&mut failing, true) {
-                    failure
-                        .with_remedy("asking again until it answers")
-                        .print(store.json);
+                    failure.with_remedy("asking again until it answers").print(store);
                 }
             }
             Err(failure) => return Err(failure),

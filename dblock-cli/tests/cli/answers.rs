@@ -54,6 +54,15 @@ async fn ls_and_show_tell_the_rows(backend: Backend) {
         told.out.contains("order:42") && !told.out.contains("order:7"),
         "{told:?}"
     );
+    let later = locks.acquire("invoice", LockOptions::new()).await.unwrap();
+    let held = said(dblock(&backend).args(["ls", "--json"])).await.json();
+    let keys = held["locks"].as_array().unwrap().iter().map(|row| &row["key"]);
+    assert_eq!(
+        keys.collect::<Vec<_>>(),
+        ["order:42", "invoice"],
+        "the longest held first"
+    );
+    later.release().await.unwrap();
     let all = said(dblock(&backend).args(["ls", "--all", "--prefix", "order:", "--json"]))
         .await
         .json();
@@ -100,7 +109,9 @@ async fn without_tables_the_remedy_is_told(backend: Backend) {
         assert_eq!(told.code, Some(78), "{told:?}");
         // The remedies of the library are for programmers.
         assert!(
-            told.err.contains("is not there; run `dblock migrate`") && !told.err.contains("LockManager"),
+            told.err
+                .contains("is not there; run `dblock --table nothing_here migrate`")
+                && !told.err.contains("LockManager"),
             "{told:?}"
         );
     }
@@ -165,6 +176,13 @@ async fn a_mistake_in_the_arguments_is_told_with_a_suggestion() {
         ),
         (&["run", "-k", "", "true"], 64, "empty"),
         (&["run", "-k", "a"], 64, "<COMMAND>"),
+        (&["run", "-k", "a", "--timeout", "5s", "true"], 64, "'--wait'"),
+        (&["serve", "--listen", "7998"], 64, "such as 127.0.0.1:7998"),
+        (
+            &["purge", "--idle", "1h"],
+            64,
+            "'1h' for '--idle <IDLE>': rows are kept",
+        ),
         (&[], 64, "Usage:"),
         (&["--help"], 0, ""),
         (&["--version"], 0, ""),
@@ -174,6 +192,11 @@ async fn a_mistake_in_the_arguments_is_told_with_a_suggestion() {
         let told = said(bare().env("DATABASE_URL", url).args(arguments)).await;
         assert_eq!(told.code, Some(code), "{arguments:?}: {told:?}");
         assert!(told.err.contains(hint), "{arguments:?}: {told:?}");
+        let usage = told.err.lines().find(|line| line.starts_with("Usage:"));
+        assert!(
+            !usage.unwrap_or_default().contains("--url"),
+            "the variable has it: {told:?}"
+        );
     }
 }
 
@@ -211,7 +234,10 @@ async fn a_url_that_is_none_is_told_without_its_password() {
     )
     .await;
     assert!(
-        help.out.contains("DATABASE_URL") && !help.out.contains("sekret"),
+        ["DATABASE_URL", "  70 ", "  74 "]
+            .iter()
+            .all(|word| help.out.contains(word))
+            && !help.out.contains("sekret"),
         "{help:?}"
     );
 }

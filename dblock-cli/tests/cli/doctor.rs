@@ -104,7 +104,7 @@ async fn without_tables_the_fault_is_told(backend: Backend) {
     assert!(!found.iter().any(|(check, ..)| check == "lock"), "{found:?}");
     let told = said(dblock(&other).arg("doctor")).await;
     assert!(
-        told.out.contains("dblock migrate") && !told.out.contains("LockManager"),
+        told.out.contains("dblock --table nothing_here migrate") && !told.out.contains("LockManager"),
         "{told:?}"
     );
 }

@@ -22,7 +22,7 @@ async fn the_commands_of_the_runbooks_show_the_lock(backend: Backend) {
     let blocks = OPERATIONS.split("```sh\n").skip(1);
     let lines = blocks
         .flat_map(|block| block.split("```").next().unwrap().lines())
-        .filter(|line| !line.trim().is_empty());
+        .filter(|line| !line.trim().is_empty() && !line.starts_with("export "));
     let mut count = 0;
     for line in lines {
         let arguments = line.trim().strip_prefix("dblock ").expect(line);

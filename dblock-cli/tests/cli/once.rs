@@ -83,11 +83,15 @@ async fn after_an_interruption_somebody_decides(backend: Backend) {
     let runs = Runs::new(&backend);
     let told = runs.run(&STOP, "kill -KILL $$").await;
     assert_eq!(told.code, Some(128 + 9), "{told:?}");
-    assert!(told.err.contains("was interrupted"), "{told:?}");
+    let show = format!("dblock --table {} records show pay:1\n", backend.table);
+    assert!(
+        told.err.contains("was interrupted") && told.err.ends_with(&show),
+        "{told:?}"
+    );
     let told = runs.run(&STOP, "").await;
     assert_eq!((told.code, runs.count()), (Some(79), 1), "{told:?}");
     assert!(
-        told.err.contains("dblock records resolve") && !told.err.contains("LockManager"),
+        told.err.contains(" records resolve`") && !told.err.contains("LockManager"),
         "{told:?}"
     );
     // Another one may be run again, whatever became of it.

@@ -7,7 +7,6 @@ pub(crate) mod records;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use dblock::LockError;
-use dblock::store::StoreErrorKind;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::page::Page;
@@ -103,14 +102,17 @@ impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
         let (status, text) = match &error {
             LockError::Store { source, .. } => {
-                let remedy = match source.kind() {
-                    StoreErrorKind::Schema => {
-                        ". The service that takes the locks, or `dblock migrate`, makes the tables."
-                    }
-                    _ if source.is_retryable() => ". Try again in a moment.",
-                    _ => "",
+                let said = source.to_string();
+                let (found, remedy) = match said.split_once("; ") {
+                    // The library's remedy is for programmers.
+                    Some((found, remedy)) if remedy.contains("LockManager::migrate") => (
+                        found,
+                        "; run `dblock migrate`, or start the service that takes the locks",
+                    ),
+                    _ if source.is_retryable() => (&*said, ". Try again in a moment."),
+                    _ => (&*said, ""),
                 };
-                let text = format!("{error}: {source}{remedy}");
+                let text = format!("{error}: {found}{remedy}");
                 (StatusCode::SERVICE_UNAVAILABLE, text)
             }
             LockError::Invalid { .. } => (StatusCode::BAD_REQUEST, error.to_string()),

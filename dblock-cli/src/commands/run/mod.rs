@@ -94,7 +94,7 @@ async fn with_lock(
             let left = shown(arguments.ttl);
             Failure::from(error)
                 .with_remedy(&format!("{remedy}, in {left} at most"))
-                .print(store.json);
+                .print(store);
         }
         _ => {}
     }

@@ -21,6 +21,7 @@ use crate::cli::{Interrupted, RunArguments, StoreArguments};
 use crate::failure::{Code, Failure};
 use crate::output;
 use crate::progress::during;
+use crate::remedy::with_options;
 
 /// Why the body of the run has no success.
 enum Failed {
@@ -117,10 +118,12 @@ pub(super) async fn once(
     let ended = tokio::select! {
         Ok(ended) = interrupted => {
             if !store.json {
-                output::told(&format!(
+                let told = format!(
                     "dblock: the run {name:?} was interrupted, and nobody knows how far it came; its record says so: \
-                     dblock records show"
-                ));
+                     dblock records show {}",
+                    quoted(name)
+                );
+                output::told(&with_options(&told, store));
             }
             ended
         }
@@ -131,6 +134,15 @@ pub(super) async fn once(
         },
     };
     report(store, &lock, &ended, waited, entered.elapsed())
+}
+
+/// For a shell.
+fn quoted(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@".contains(c);
+    if !name.starts_with('-') && name.chars().all(plain) {
+        return name.to_owned();
+    }
+    format!("-- '{}'", output::printable(name).replace('\'', r"'\''"))
 }
 
 fn already_done(store: &StoreArguments, name: &str) -> Code {
