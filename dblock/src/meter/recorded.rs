@@ -21,6 +21,7 @@ const WAITING: &str = "dblock_waiting";
 const LOST: &str = "dblock_lost_total";
 const HAND_OVERS: &str = "dblock_hand_overs_total";
 const TAKEOVERS: &str = "dblock_takeovers_total";
+const RUNS: &str = "dblock_runs_total";
 const RENEWAL_LAG: &str = "dblock_renewal_lag_seconds";
 const ROUND_TRIP: &str = "dblock_store_round_trip_seconds";
 const BATCH_SIZE: &str = "dblock_store_batch_size";
@@ -226,6 +227,15 @@ impl Site {
     pub(crate) fn taken_over(&self) {
         self.record(|handles| handles.taken_over.increment(1));
     }
+
+    /// A call of `run_once` has ended so. It is asked for by name: most functions have no runs, and a run is slow beside that.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn run_ended(&self, outcome: &'static str) {
+        self.record(|handles| {
+            counter!(RUNS, "store" => handles.store, "function" => handles.function, "outcome" => outcome)
+                .increment(1);
+        });
+    }
 }
 
 impl Drop for Waiting {
@@ -313,6 +323,10 @@ fn describe() {
             "Locks that went from an owner straight to a waiting caller.",
         ),
         (TAKEOVERS, "Locks that were taken over from an expired lease."),
+        (
+            RUNS,
+            "Calls of run_once that ran, were replayed, or were refused.",
+        ),
         (STORE_ERRORS, "Requests that the store failed."),
     ];
     for (name, text) in counts {

@@ -55,4 +55,9 @@ impl Site {
     pub(crate) fn waits(&self) -> Waiting {
         Waiting
     }
+
+    #[cfg(feature = "run_once")]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    #[inline]
+    pub(crate) fn run_ended(&self, _: &'static str) {}
 }

@@ -55,12 +55,35 @@ impl<'m> OnceCall<'m> {
         V: Remembered,
         E: Display,
     {
-        match self.enter().await? {
-            Entered::Replay(record) => self.value(&record, false).map(Ok),
-            Entered::Begun(hold, run, in_run) => {
+        let site = self.locks.engine().site(self.options.lock.function);
+        match self.enter().await {
+            Ok(Entered::Replay(record)) => {
+                site.run_ended("replayed");
+                self.value(&record, false).map(Ok)
+            }
+            Ok(Entered::Begun(hold, run, in_run)) => {
                 let body = run.clone().scope(body(run.clone()));
                 let ended = body::inside(std::slice::from_ref(&hold), body).await;
-                self.end(hold, &run, in_run, ended).await
+                let answer = self.end(hold, &run, in_run, ended).await;
+                match &answer {
+                    Ok(Ok(_)) => site.run_ended("ran"),
+                    Ok(Err(_)) if self.is_left_in_doubt(&run) => site.run_ended("in_doubt"),
+                    Ok(Err(_)) => site.run_ended("failed"),
+                    Err(_) => site.run_ended("interrupted"),
+                }
+                answer
+            }
+            Err(error) => {
+                match &error {
+                    LockError::Run {
+                        reason: RunError::InDoubt { .. },
+                        ..
+                    } => site.run_ended("in_doubt"),
+                    LockError::Run { .. } => site.run_ended("refused"),
+                    // The metrics of locks count these.
+                    _ => {}
+                }
+                Err(error)
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use dblock::LockOptions;
+use dblock::{LockError, LockOptions, OnCrash, Run, RunOptions};
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, Kind, on_every_store};
 use sqlx::AssertSqlSafe;
@@ -12,6 +12,7 @@ use sqlx::AssertSqlSafe;
 on_every_store!(databases:
     every_statement_runs,
     the_list_shows_the_holder,
+    runs_in_doubt_are_listed_and_running_ones_are_not,
     a_restored_table_is_free_and_its_tokens_go_on,
 );
 on_every_store!(servers: the_transaction_that_keeps_a_row_is_found_and_ended);
@@ -98,6 +99,22 @@ async fn the_list_shows_the_holder(backend: Backend) {
     assert!(since[0].0.starts_with("20"), "{since:?}");
     guard.release().await.unwrap();
     assert!(rows(&backend, &list, "lock_key", "seconds_left").await.is_empty());
+}
+
+async fn runs_in_doubt_are_listed_and_running_ones_are_not(backend: Backend) {
+    let locks = backend.manager().await;
+    let stop = || RunOptions::new(Duration::from_hours(1), OnCrash::Stop);
+    let list = statement(OPERATIONS, "ORDER BY r.started_at", &backend);
+    let found = async || rows(&backend, &list, "record_key", "attempts").await;
+    let silent = async |run: Run| {
+        assert!(found().await.is_empty(), "it is running");
+        run.leave_in_doubt();
+        Err::<u8, _>(LockError::NoManager)
+    };
+    locks.run_once("pay:42", stop(), silent).await.unwrap_err();
+    assert_eq!(found().await, [("pay:42".to_owned(), 1.0)]);
+    let began = rows(&backend, &list, "began", "fence_token").await;
+    assert!(began[0].0.starts_with("20"), "{began:?}");
 }
 
 async fn a_restored_table_is_free_and_its_tokens_go_on(backend: Backend) {

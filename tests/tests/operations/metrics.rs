@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use dblock::store::StoreErrorKind;
-use dblock::{LockError, LockManager, LockOptions, distributed_lock};
+use dblock::{LockError, LockManager, LockOptions, OnCrash, Run, RunOptions, distributed_lock};
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind as Asked};
 use dblock_tests::{Backend, Kind};
 use futures_util::future::{join_all, select};
@@ -108,6 +108,7 @@ async fn scenario(store: &'static str, kind: Kind) -> Option<Seen> {
     crowd(&one).await;
     passed_on(store, &one, &other).await;
     lost(&one, &other, &backend).await;
+    runs(&one).await;
     fails(kind).await;
     one.shutdown(Duration::ZERO).await;
     let refused = one.acquire("shutdown", options("stops")).await;
@@ -198,6 +199,31 @@ async fn lost(one: &LockManager, other: &LockManager, backend: &Backend) {
     taken.release().await.unwrap();
 }
 
+/// One run that is replayed, one that fails, one that is left in doubt, one that is stopped.
+async fn runs(one: &LockManager) {
+    let stop = || RunOptions::new(LONG, OnCrash::Stop).lock(options("pays"));
+    for _ in 0..2 {
+        let paid = async |_| Ok::<_, LockError>(1);
+        one.run_once("paid", stop(), paid).await.unwrap();
+    }
+    for _ in 0..2 {
+        let declined = async |_| Err::<u8, _>(LockError::NoManager);
+        let once = stop().max_attempts(1);
+        one.run_once("declined", once, declined).await.unwrap_err();
+    }
+    for _ in 0..2 {
+        let silent = async |run: Run| {
+            run.leave_in_doubt();
+            Err::<u8, _>(LockError::NoManager)
+        };
+        one.run_once("silent", stop(), silent).await.unwrap_err();
+    }
+    let limited = options("pays").max_hold(Duration::from_millis(20));
+    let hangs = async |_| std::future::pending::<Result<u8, LockError>>().await;
+    let stopped = one.run_once("hangs", stop().lock(limited), hangs).await;
+    assert!(stopped.unwrap_err().is_lost());
+}
+
 /// A store that cannot be reached.
 async fn fails(kind: Kind) {
     let locks = if kind == Kind::Postgres {
@@ -246,6 +272,22 @@ fn expect(seen: &Seen) {
         assert_eq!(seen.lost(function, "expired"), Some(0), "exists from the start");
     }
     assert_eq!(holds("crowd"), Some(all));
+    for (outcome, times) in [
+        ("ran", 1),
+        ("replayed", 1),
+        ("failed", 1),
+        ("refused", 1),
+        ("in_doubt", 2),
+        ("interrupted", 1),
+    ] {
+        let labels = [("function", "pays"), ("outcome", outcome)];
+        assert_eq!(
+            seen.value("dblock_runs_total", &labels),
+            Some(times),
+            "{} {outcome}",
+            seen.store
+        );
+    }
     let waits = |function| seen.of_function("dblock_wait_seconds_count", function);
     assert!(waits("crowd") >= Some(i64::from(TASKS - 1)));
     for (function, times) in [("receives", 1), ("takes_over", 1), ("gives_up", 1), ("holds", 0)] {

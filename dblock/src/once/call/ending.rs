@@ -57,7 +57,7 @@ impl OnceCall<'_> {
         E: Display,
     {
         let completing = run.0.completing.load(Ordering::Acquire);
-        let in_doubt = self.options.on_crash == OnCrash::Stop && run.0.in_doubt.load(Ordering::Acquire);
+        let in_doubt = self.is_left_in_doubt(run);
         let (returned, loss) = match ended {
             Ended::InTime(Ok(returned)) => (Some(returned), None),
             Ended::Late(Ok(returned), loss) => (Some(returned), Some(loss)),
@@ -94,6 +94,11 @@ impl OnceCall<'_> {
             let _ = body::leave(vec![hold], false).await;
         }
         self.answer(run, completing, written, returned, loss)
+    }
+
+    /// Whether an error of the body leaves the run in doubt.
+    pub(super) fn is_left_in_doubt(&self, run: &Run) -> bool {
+        self.options.on_crash == OnCrash::Stop && run.0.in_doubt.load(Ordering::Acquire)
     }
 
     /// Decides what the call answers. By then the attempt is over and the hold has ended.
