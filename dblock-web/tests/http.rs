@@ -466,3 +466,19 @@ async fn a_store_that_fails_is_told_with_a_remedy() {
     // The stream ends, so that a server that waits for its connections can stop.
     assert_eq!(get(&app, "/list-events").await.body, "");
 }
+
+/// The page is for people who operate it, and cannot build a manager.
+#[tokio::test]
+async fn without_tables_the_page_says_what_to_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("a.db").display());
+    let locks = LockManager::builder_for_url(&url).unwrap();
+    let app = router(locks.auto_migrate(false).start().unwrap(), Access::read_only());
+    let answer = get(&app, "/list").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(
+        answer.body.contains("is not there; run `dblock migrate`") && !answer.body.contains("LockManager"),
+        "{}",
+        answer.body
+    );
+}
