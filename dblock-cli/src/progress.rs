@@ -11,6 +11,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Awaits `work`. After two seconds says on stderr what it is doing and for how long, if that is a terminal.
 pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
+    during_seen(what, async || None, work).await
+}
+
+/// As [`during`]. Behind `what` it says what `seen` tells, and asks that again every two seconds.
+pub(crate) async fn during_seen<T>(
+    what: &str,
+    seen: impl AsyncFn() -> Option<String>,
+    work: impl Future<Output = T>,
+) -> T {
     let mut work = pin!(work);
     if let Ok(done) = tokio::time::timeout(PATIENCE, &mut work).await {
         return done;
@@ -24,7 +33,18 @@ pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
     shown.enable_steady_tick(Duration::from_millis(200));
     // Dropped with the caller's future too, which clears the line.
     let _clears = Clears(&shown);
-    work.await
+    let look = async {
+        while !shown.is_hidden() {
+            let more = seen().await.unwrap_or_default();
+            shown.set_message(format!("{what}{more}"));
+            tokio::time::sleep(PATIENCE).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = &mut work => done,
+        () = look => work.await,
+    }
 }
 
 struct Clears<'a>(&'a ProgressBar);

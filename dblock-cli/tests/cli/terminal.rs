@@ -17,6 +17,7 @@ on_every_store!(sqlite:
     that_nothing_is_held_is_told_to_a_person,
     a_question_is_asked_and_its_answer_counts,
     long_waits_are_shown,
+    ctrl_c_clears_the_wait,
     a_command_that_reads_gets_the_terminal,
     a_command_stopped_past_its_lease_is_killed,
     ctrl_c_ends_the_calling_script_too,
@@ -179,8 +180,20 @@ async fn long_waits_are_shown(backend: Backend) {
     backend.die_inside("a", Duration::from_mins(10)).await;
     let mut terminal = Terminal::dblock(&backend, &["run", "-k", "a", "--wait", "1m", "true"]);
     terminal.expect("waiting for lock").await;
+    terminal.expect("held by").await;
     backend.manager().await.force_release("a").await.unwrap();
     assert_eq!(terminal.code().await, Some(0), "{}", terminal.text());
+}
+
+async fn ctrl_c_clears_the_wait(backend: Backend) {
+    backend.die_inside("a", Duration::from_mins(10)).await;
+    let mut terminal = Terminal::dblock(&backend, &["run", "-k", "a", "--wait", "1m", "true"]);
+    terminal.expect("waiting for lock").await;
+    terminal.enter("\x03");
+    terminal.code().await;
+    let text = terminal.text();
+    let (_, after) = text.rsplit_once("waiting for lock").unwrap();
+    assert!(after.contains("\u{1b}[2K"), "{text:?}");
 }
 
 async fn a_command_that_reads_gets_the_terminal(backend: Backend) {

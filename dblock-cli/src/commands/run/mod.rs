@@ -23,7 +23,8 @@ use crate::cli::{RunArguments, StoreArguments};
 use crate::connect::{Missing, manager};
 use crate::duration::shown;
 use crate::failure::{Code, Failure};
-use crate::progress::during;
+use crate::output::printable;
+use crate::progress::{during, during_seen};
 
 /// The grace where none is given and the lease is long enough.
 const GRACE: Duration = Duration::from_secs(5);
@@ -77,7 +78,7 @@ async fn with_lock(
     let (guard, lock) = tokio::select! {
         biased;
         signal = signals.next() => return Ok(signals::code(signal)),
-        taken = during(&waiting, acquire(locks, key, arguments, grace)) => match taken {
+        taken = during_seen(&waiting, async || holder(locks, key).await, acquire(locks, key, arguments, grace)) => match taken {
             Err(busy) if busy.code == Code::Busy => return Err(busy.with(Code::BusyAs(arguments.busy_code))),
             taken => taken?,
         },
@@ -99,6 +100,13 @@ async fn with_lock(
         _ => {}
     }
     report(store, &lock, &ended, waited, held)
+}
+
+/// Who holds the lock, for a person who waits for it.
+async fn holder(locks: &LockManager, key: &str) -> Option<String> {
+    let row = locks.get(key).await.ok()??;
+    row.is_held()
+        .then(|| format!(", held by {}", printable(&row.holder)))
 }
 
 /// The time between TERM and KILL. It must fit into what is left of a lease that was not renewed in time.

@@ -14,13 +14,14 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use super::holder;
 use super::signals::{self, Signals};
 use super::supervise::Ended;
 use super::under::{current, long_enough, options, report, under};
 use crate::cli::{Interrupted, RunArguments, StoreArguments};
 use crate::failure::{Code, Failure};
 use crate::output;
-use crate::progress::during;
+use crate::progress::during_seen;
 use crate::remedy::with_options;
 
 /// Why the body of the run has no success.
@@ -107,7 +108,13 @@ pub(super) async fn once(
             done = &mut run => First::Done(done),
         }
     };
-    let lock = match during(&format!("waiting for run {name:?}"), first).await {
+    let lock = match during_seen(
+        &format!("waiting for run {name:?}"),
+        async || holder(locks, name).await,
+        first,
+    )
+    .await
+    {
         First::Signal(signal) => return Ok(signals::code(signal)),
         First::Done(Ok(_)) => return Ok(already_done(store, name)),
         First::Done(Err(failed)) => return Err(failure(failed, arguments)),
