@@ -271,6 +271,27 @@ impl EngineHandle {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
+        self.start(turn, limit, work, |result| {
+            let _ = reply.send(result);
+        });
+        match answer.await {
+            Ok(result) => result.map_err(LockError::store),
+            Err(_) => Err(LockError::Shutdown { key: None }),
+        }
+    }
+
+    /// Starts what [`run`](Self::run) runs. `done` gets the result; an engine that has stopped drops it.
+    pub(crate) fn start<T, W, F>(
+        &self,
+        turn: Turn,
+        limit: Duration,
+        work: W,
+        done: impl FnOnce(Result<T, StoreError>) + Send + 'static,
+    ) where
+        T: Send + 'static,
+        W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
         self.send(Command::Run(
             turn,
             Box::new(move |store, permits| {
@@ -285,14 +306,10 @@ impl EngineHandle {
                         let message = format!("the database has not answered within {limit:?}");
                         Err(StoreError::new(StoreErrorKind::Interrupted, message))
                     });
-                    let _ = reply.send(result);
+                    done(result);
                 })
             }),
         ));
-        match answer.await {
-            Ok(result) => result.map_err(LockError::store),
-            Err(_) => Err(LockError::Shutdown { key: None }),
-        }
     }
 
     pub(crate) async fn shutdown(&self, grace: Duration) {

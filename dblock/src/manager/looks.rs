@@ -1,98 +1,105 @@
-//! Looks at records without their locks: what is asked for while a read waits or is on its way goes together into the next.
+//! Looks at records without their locks: what is asked for while a read waits for its turn goes with it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _, Shared};
+use tokio::sync::oneshot;
 
 use crate::engine::{EngineHandle, Turn};
 use crate::error::LockError;
 use crate::key::Key;
-use crate::store::{Record, StoreError, record};
+use crate::store::{Record, Store, StoreError, record};
 
-/// The most records of one read.
-const MOST: usize = 256;
+/// The most records of one read: their results may be large.
+const MOST: usize = 32;
 
-/// What a read has found for each of its keys, in their order. `None` when the engine has stopped.
-type Found = Result<Arc<[Result<Option<Record>, StoreError>]>, Option<StoreError>>;
-
-/// The next read.
+/// The next read, which has not begun. Only the engine owns it: what the engine drops is answered to nobody.
 #[derive(Debug, Default)]
-pub(crate) struct Looks(Mutex<Option<Read>>);
+pub(crate) struct Looks(Arc<Mutex<Weak<Read>>>);
+
+/// The callers of a read.
+#[derive(Debug)]
+struct Read(Mutex<Vec<Look>>);
 
 #[derive(Debug)]
-struct Read {
-    /// `None` once it has begun.
-    keys: Arc<Mutex<Option<Vec<Key>>>>,
-    found: Shared<BoxFuture<'static, Found>>,
+struct Look {
+    key: Key,
+    answer: oneshot::Sender<Result<Option<Record>, StoreError>>,
 }
 
 impl Looks {
-    /// Looks at the record of `key`. The read begins with the first of its callers that is polled, and goes on without them.
+    /// Looks at the record of `key`. If this is dropped, the read goes on.
     pub(crate) async fn at(
         &self,
         engine: &EngineHandle,
         key: &Key,
         limit: Duration,
     ) -> Result<Option<Record>, LockError> {
-        let (place, found) = self.join(engine, key, limit);
-        let found = found.await.map_err(|failed| match failed {
-            Some(error) => LockError::store(error),
-            None => LockError::Shutdown { key: None },
-        })?;
-        found[place].clone().map_err(LockError::store)
+        let (answer, answered) = oneshot::channel();
+        let key = key.clone();
+        self.join(engine, Look { key, answer }, limit);
+        match answered.await {
+            Ok(found) => found.map_err(LockError::store),
+            Err(_) => Err(LockError::Shutdown { key: None }),
+        }
     }
 
-    /// Adds the key to the next read, and returns its place there.
-    fn join(
-        &self,
-        engine: &EngineHandle,
-        key: &Key,
-        limit: Duration,
-    ) -> (usize, Shared<BoxFuture<'static, Found>>) {
+    fn join(&self, engine: &EngineHandle, look: Look, limit: Duration) {
         let mut next = lock(&self.0);
-        if let Some(read) = &*next
-            && let Some(place) = read.add(key)
-        {
-            return (place, read.found.clone());
+        match next.upgrade() {
+            Some(read) => lock(&read.0).push(look),
+            None => start(&self.0, &mut next, engine, vec![look], limit),
         }
-        let read = Read::new(engine.clone(), key.clone(), limit);
-        let found = read.found.clone();
-        *next = Some(read);
-        (0, found)
     }
 }
 
-impl Read {
-    fn new(engine: EngineHandle, first: Key, limit: Duration) -> Self {
-        let keys = Arc::new(Mutex::new(Some(vec![first])));
-        let of_read = Arc::clone(&keys);
-        let found = async move {
-            let read = engine.run(Turn::Looks, limit, |store| async move {
-                let keys = lock(&of_read).take().unwrap_or_default();
-                Ok(record::kept_by(&*store)?.read_all(&keys).await)
-            });
-            match read.await {
-                Ok(found) => Ok(found.into()),
-                Err(LockError::Store { source, .. }) => Err(Some(source)),
-                Err(_) => Err(None),
+/// Makes a read for `looks` the next one.
+fn start(
+    place: &Arc<Mutex<Weak<Read>>>,
+    next: &mut Weak<Read>,
+    engine: &EngineHandle,
+    looks: Vec<Look>,
+    limit: Duration,
+) {
+    let read = Arc::new(Read(Mutex::new(looks)));
+    *next = Arc::downgrade(&read);
+    let begin = {
+        let (place, read, engine) = (Arc::clone(place), Arc::clone(&read), engine.clone());
+        move || {
+            let mut next = lock(&place);
+            *next = Weak::new();
+            let mut looks = lock(&read.0);
+            if looks.len() > MOST {
+                let rest = looks.split_off(MOST);
+                start(&place, &mut next, &engine, rest, limit);
             }
-        };
-        Self {
-            keys,
-            found: found.boxed().shared(),
+            looks.iter().map(|look| look.key.clone()).collect::<Vec<_>>()
         }
-    }
+    };
+    let work = |store: Arc<dyn Store>| async move {
+        let keys = begin();
+        Ok(record::kept_by(&*store)?.read_all(&keys).await)
+    };
+    let place = Arc::clone(place);
+    engine.start(Turn::Looks, limit, work, move |found| {
+        let mut next = lock(&place);
+        // It may have failed before it began.
+        if next.as_ptr() == Arc::as_ptr(&read) {
+            *next = Weak::new();
+        }
+        drop(next);
+        read.answer(found);
+    });
+}
 
-    /// The place of the key, if the read has not begun and has room. One that failed before it began is over, too.
-    fn add(&self, key: &Key) -> Option<usize> {
-        if self.found.peek().is_some() {
-            return None;
+impl Read {
+    fn answer(&self, found: Result<Vec<Result<Option<Record>, StoreError>>, StoreError>) {
+        let looks = std::mem::take(&mut *lock(&self.0));
+        let found = found.unwrap_or_else(|error| vec![Err(error); looks.len()]);
+        for (look, found) in looks.into_iter().zip(found) {
+            // A caller that is gone needs no answer.
+            let _ = look.answer.send(found);
         }
-        let mut keys = lock(&self.keys);
-        let keys = keys.as_mut().filter(|keys| keys.len() < MOST)?;
-        keys.push(key.clone());
-        Some(keys.len() - 1)
     }
 }
 

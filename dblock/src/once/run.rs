@@ -84,7 +84,7 @@ impl Run {
     ///
     /// # Errors
     /// - [`LockError::Run`] with [`RunError::NotStorable`] for a value that is not JSON or is larger than
-    ///   [`max_result`](RunOptions::max_result). Nothing was written: the transaction can be rolled back, or completed with
+    ///   [`max_result`](crate::RunOptions::max_result). Nothing was written: the transaction can be rolled back, or completed with
     ///   another value.
     /// - Those of [`LockGuard::release_in`](crate::LockGuard::release_in). Roll the transaction back.
     ///
@@ -132,7 +132,7 @@ impl Run {
     }
 
     /// Says that nobody knows what came of the work, such as after a provider did not answer: an `Err` that the body
-    /// returns then is a crash and no failure. It stays in doubt under [`OnCrash::Stop`]. Under the others it runs
+    /// returns then is a crash and no failure. It stays in doubt under [`OnCrash::Stop`](crate::OnCrash::Stop). Under the others it runs
     /// again anyway, so there this changes nothing. Nor does it for a body that returns `Ok`.
     ///
     /// ```

@@ -32,7 +32,7 @@ type Answer = Result<Outcome, StoreError>;
 /// **All processes must use the same names for the same stores.**
 ///
 /// A shard that is down stops its own keys; others do not notice. Exclusion, fence tokens and everything else are per key, so
-/// they are what the key's shard promises. What not all shards can do, the whole cannot do ([`Capabilities`]). A fence
+/// they are what the key's shard promises. What not all shards can do, the whole cannot do ([`Capabilities`](crate::store::Capabilities)). A fence
 /// check goes to the key's own shard: open the transaction on the database of [`shard_of`](Self::shard_of).
 /// [`records`](Store::records) are not kept: a key's records would stay behind when it moves to another shard, and finished
 /// work would run again. Use a manager over one database for `run_once`.
@@ -119,7 +119,7 @@ impl ShardedStore {
     ///
     /// # Errors
     /// [`LockError::Invalid`] when `self` or `new` is moving already, and for a shard that cannot raise tokens
-    /// ([`Capabilities::raises_tokens`]): then stop all processes, wait for the longest ttl, and start them with `new`.
+    /// ([`Capabilities::raises_tokens`](crate::store::Capabilities::raises_tokens)): then stop all processes, wait for the longest ttl, and start them with `new`.
     pub fn moving_to(self, new: Self) -> Result<Self, LockError> {
         let all = || self.shards.iter().chain(&new.shards);
         if let Some(shard) = all().find(|shard| !shard.store.capabilities().raises_tokens) {

@@ -164,6 +164,7 @@ pub(crate) async fn one_row(
 }
 
 /// Runs a statement, and returns whether it wrote a row. `failed` classifies the driver's error.
+#[cfg(any(feature = "mysql", feature = "sqlite", feature = "run_once"))]
 pub(crate) async fn writes(
     connection: &mut dyn FenceConnection,
     statement: &FenceStatement,

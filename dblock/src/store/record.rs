@@ -1,6 +1,6 @@
 //! The record of a run of `run_once`, and the rules by which a store changes it.
 //!
-//! A store that can keep records answers [`Store::records`](super::Store::records). It decides nothing about a run: each
+//! A store that can keep records answers [`Store::records`]. It decides nothing about a run: each
 //! write names the version that its writer has read, and changes nothing when the record is another one by then.
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]

@@ -192,16 +192,24 @@ async fn each_flaw_is_found() {
         }),
         (Flaw::Hangs, |found| matches!(found, Finding::Dead { .. })),
     ];
-    let verdicts = join_all(flaws.iter().map(|(flaw, _)| run_on(*flaw))).await;
-    let missed = flaws
-        .iter()
-        .zip(&verdicts)
-        .filter(|((_, expected), verdict)| !verdict.findings.iter().any(expected));
-    let missed: Vec<_> = missed
-        .map(|((flaw, _), verdict)| {
-            let found = verdict.findings.iter().take(5).map(ToString::to_string);
-            (flaw, verdict.counts.sections, found.collect::<Vec<_>>())
-        })
-        .collect();
+    let missed = join_all(flaws.map(|(flaw, expected)| missed_on(flaw, expected))).await;
+    let missed: Vec<_> = missed.into_iter().flatten().collect();
     assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// On a busy machine a run may do too little for its flaw to show.
+const RUNS: usize = 3;
+
+/// The sections and the findings of the last run, if none had the expected one.
+async fn missed_on(flaw: Flaw, expected: Expected) -> Option<(Flaw, usize, Vec<String>)> {
+    let mut missed = None;
+    for _ in 0..RUNS {
+        let verdict = run_on(flaw).await;
+        if verdict.findings.iter().any(expected) {
+            return None;
+        }
+        let found = verdict.findings.iter().take(5).map(ToString::to_string);
+        missed = Some((flaw, verdict.counts.sections, found.collect()));
+    }
+    missed
 }

@@ -61,9 +61,10 @@ const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = 
 /// of the server [may forget](crate::store::rules::may_be_forgotten).
 const WITHOUT_FLUSH: &str = "pg_catalog.set_config('synchronous_commit', 'off', true) = 'off'";
 
-/// The ceiling of a lease whose token is `token`.
+/// The ceiling of a lease whose token is `token`. A parameter may be computed with even where a CASE leaves it out, so no token
+/// may be too small for the difference.
 fn ceiling(token: &str, spare: &str) -> String {
-    format!("{token} + least({spare}, {LAST_TOKEN} - ({token}))")
+    format!("{token} + least({spare}, {LAST_TOKEN} - greatest({token}, 0))")
 }
 
 /// The channel of the table's wake-ups of both kinds. It is the same under each of the table's names, and no other
