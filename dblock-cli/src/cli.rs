@@ -44,7 +44,7 @@ pub(crate) const DEFAULT_TABLE: &str = "distributed_lock";
 /// Which store, and how to answer.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreArguments {
-    /// The database: postgres://…, mysql://…, mariadb://…, sqlite://…, redis://… or valkey://… [env: DATABASE_URL]
+    /// The database: postgres://…, mysql://…, mariadb://…, sqlite://…, redis://… or valkey://…; or in the variable `DATABASE_URL`
     ///
     /// Other users of this host can see arguments: give a URL with a password in the variable.
     #[arg(long, global = true, value_name = "URL")]
@@ -58,16 +58,6 @@ pub(crate) struct StoreArguments {
     /// Answers in JSON; errors too, on stderr
     #[arg(long, global = true)]
     pub(crate) json: bool,
-}
-
-impl StoreArguments {
-    /// The key as it is looked up.
-    pub(crate) fn whole(&self, key: &str) -> String {
-        match &self.namespace {
-            Some(namespace) => format!("{namespace}:{key}"),
-            None => key.to_owned(),
-        }
-    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -18,6 +18,16 @@ pub(crate) enum Missing {
     IsAnError,
 }
 
+impl StoreArguments {
+    /// The key as it is looked up.
+    pub(crate) fn whole(&self, key: &str) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}:{key}"),
+            None => key.to_owned(),
+        }
+    }
+}
+
 /// A manager whose tables are there.
 pub(crate) async fn manager(arguments: &StoreArguments, missing: Missing) -> Result<LockManager, Failure> {
     let mut tries = 1..TRIES;
