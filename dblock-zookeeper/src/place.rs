@@ -3,6 +3,7 @@
 //! ```text
 //! /dblock/locks/2a/order:42     the row of the lock `order:42`
 //! /dblock/clock                 written to read the clock
+//! /dblock/purges                its version counts the times that nodes of rows were deleted
 //! /dblock/wake-ups              its children are messages, each gone in the transaction that made it
 //! ```
 //!
@@ -32,6 +33,10 @@ impl Place {
 
     pub(crate) fn clock(&self) -> String {
         format!("{}/clock", self.root)
+    }
+
+    pub(crate) fn purges(&self) -> String {
+        format!("{}/purges", self.root)
     }
 
     pub(crate) fn wake_ups(&self) -> String {

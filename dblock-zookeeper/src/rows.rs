@@ -4,11 +4,15 @@
 //! write. The clock is read after the row, as it would be after locking it. If it were read before, a release could pass the
 //! row on with a lease that began before its successor asked for it, and ended before the successor expects that.
 //!
+//! A node that is deleted and made again starts at version 0, so its version alone does not tell the new one from the old.
+//! That of `purges` does: whoever deletes a row's node also writes `purges`, in one transaction, and every write of a row
+//! checks that `purges` has the version that was read before the row.
+//!
 //! ZooKeeper tells the time of a write only, so a node of ours is written to read the clock. ZooKeeper carries out the
 //! requests of a session in order, and one message has all of these:
 //!
 //! 1. a `sync`, because the server that we are connected to may lag behind;
-//! 2. the reads;
+//! 2. the reads, of `purges` first;
 //! 3. the write of the clock. No server that has lost its majority can carry it out, so it also shows that the `sync` has
 //!    asked the leader of its time.
 
@@ -20,17 +24,18 @@ use zookeeper_client::{Client, CreateMode, Error, MultiWriteError};
 use crate::session::Ensemble;
 use crate::{error, row, wake_up};
 
-/// A row and the version of its node; `None` where there is no node.
+/// A row, the version of its node (`None` where there is no node), and the version of `purges` before it was read.
 pub(crate) struct Found {
     pub(crate) row: LockRow,
     pub(crate) version: Option<i32>,
+    pub(crate) purges: i32,
 }
 
 /// Whether a row was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Put {
     Written,
-    /// Somebody else has written the row since it was read. Nothing was written.
+    /// Somebody else has written the row since it was read, or any row was purged. Nothing was written.
     Outrun,
 }
 
@@ -43,23 +48,27 @@ pub(crate) async fn read(
     // Each request is sent here, and not when its answer is awaited.
     let clock = ensemble.place.clock();
     let synced = client.sync(&clock);
+    let purges = client.get_data(&ensemble.place.purges());
     let rows: Vec<_> = keys
         .iter()
         .map(|key| client.get_data(&ensemble.place.row(key)))
         .collect();
     let clock = client.set_data(&clock, &[], None);
-    let (synced, rows, clock) = futures_util::join!(synced, join_all(rows), clock);
+    let (synced, purges, rows, clock) = futures_util::join!(synced, purges, join_all(rows), clock);
     synced.map_err(error::of_look)?;
+    let purges = purges.map_err(error::of_look)?.1.version;
     let now = clock.map_err(error::of_look)?.mtime * 1_000;
     let found = rows.into_iter().zip(keys).map(|(found, key)| {
         Ok(match found {
             Ok((data, stat)) => Found {
                 row: row::read(&data, key, now)?,
                 version: Some(stat.version),
+                purges,
             },
             Err(Error::NoNode) => Found {
                 row: LockRow::new((*key).clone(), now),
                 version: None,
+                purges,
             },
             Err(error) => return Err(error::of_look(error)),
         })
@@ -76,9 +85,14 @@ pub(crate) async fn put(
 ) -> Result<Put, StoreError> {
     let data = row::written(&found.row)?;
     let path = ensemble.place.row(&found.row.key);
+    let purges = ensemble.place.purges();
     let rows = ensemble.options(CreateMode::Persistent);
     let commit = || {
         let mut write = client.new_multi_writer();
+        match found.version {
+            Some(version) if is_old(version) => write.add_set_data(&purges, &[], Some(found.purges))?,
+            _ => write.add_check_version(&purges, found.purges)?,
+        }
         match found.version {
             None => write.add_create(&path, &data, &rows)?,
             Some(version) if is_old(version) => {
@@ -93,7 +107,7 @@ pub(crate) async fn put(
         Ok::<_, Error>(write.commit())
     };
     let mut written = commit().map_err(error::of_look)?.await;
-    if found.version.is_none() && fails(&written, &Error::NoNode) {
+    if found.version.is_none() && fails(&written, 1, &Error::NoNode) {
         // ZooKeeper deletes a folder some time after its last row.
         let folder = ensemble.place.folder(&found.row.key);
         let made = client
@@ -103,10 +117,10 @@ pub(crate) async fn put(
         written = commit().map_err(error::of_look)?.await;
     }
     let outrun = match found.version {
-        None => fails(&written, &Error::NodeExists),
-        Some(_) => fails(&written, &Error::BadVersion) || fails(&written, &Error::NoNode),
+        None => fails(&written, 1, &Error::NodeExists),
+        Some(_) => fails(&written, 1, &Error::BadVersion) || fails(&written, 1, &Error::NoNode),
     };
-    if outrun {
+    if outrun || fails(&written, 0, &Error::BadVersion) {
         return Ok(Put::Outrun);
     }
     written
@@ -114,9 +128,44 @@ pub(crate) async fn put(
         .map_err(|error| error::of_write(error.into()))
 }
 
-/// The first operation of the transaction, which is the row's, failed so.
-fn fails<T>(written: &Result<T, MultiWriteError>, error: &Error) -> bool {
-    matches!(written, Err(MultiWriteError::OperationFailed { index: 0, source }) if source == error)
+/// An operation of the transaction failed so: that of `purges` is 0, and that of the row is 1.
+fn fails<T>(written: &Result<T, MultiWriteError>, operation: usize, error: &Error) -> bool {
+    matches!(written, Err(MultiWriteError::OperationFailed { index, source }) if *index == operation && source == error)
+}
+
+/// Deletes the rows that [`read`] has found together, and returns how many were deleted. If one was used
+/// again, those that would be deleted in the same transaction stay until the next purge.
+pub(crate) async fn delete(ensemble: &Ensemble, client: &Client, found: &[Found]) -> Result<u64, StoreError> {
+    /// The longest names of so many rows fit into one message.
+    const TOGETHER: usize = 100;
+    let mut deleted = 0;
+    let place = &ensemble.place;
+    let Some(mut purges) = found.first().map(|found| found.purges) else {
+        return Ok(deleted);
+    };
+    for found in found.chunks(TOGETHER) {
+        let commit = || {
+            let mut write = client.new_multi_writer();
+            write.add_set_data(&place.purges(), &[], Some(purges))?;
+            for found in found {
+                write.add_delete(&place.row(&found.row.key), found.version)?;
+            }
+            Ok::<_, Error>(write.commit())
+        };
+        match commit().map_err(error::of_look)?.await {
+            Ok(_) => {
+                purges += 1;
+                deleted += found.len() as u64;
+            }
+            // Somebody else purges, or a row was used again.
+            Err(MultiWriteError::OperationFailed {
+                source: Error::BadVersion | Error::NoNode,
+                ..
+            }) => {}
+            Err(error) => return Err(error::of_write(error.into())),
+        }
+    }
+    Ok(deleted)
 }
 
 /// A version is a number of 32 bits that starts anew from the lowest one, and -1 stands for any version. So a node that

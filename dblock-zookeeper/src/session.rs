@@ -102,7 +102,7 @@ impl Ensemble {
     /// Makes the nodes that all locks need. The look comes first, because a write takes longer, and because it is one that
     /// servers before 3.6 do not know.
     async fn make_nodes(&self, client: &Client) -> Result<(), Error> {
-        let nodes = [self.place.clock(), self.place.wake_ups()];
+        let nodes = [self.place.clock(), self.place.purges(), self.place.wake_ups()];
         let mut look = client.new_multi_reader();
         for node in &nodes {
             look.add_get_data(node)?;

@@ -118,23 +118,13 @@ async fn purge_step(
     let keys = keys(ensemble, client).await?;
     let keys: Vec<&Key> = keys.iter().filter(|key| Some(*key) > after).take(limit).collect();
     let found = rows::read(ensemble, client, &keys).await?;
-    let deleted = found.into_iter().flatten().filter_map(|found| {
+    let is_idle = |found: &Found| {
         let row = &found.row;
         let last_used = row.expire_at.max(row.wanted_until).max(row.fence_ceiling);
-        let is_idle = last_used <= row.now.saturating_sub(micros(idle));
-        let version = found.version.filter(|_| is_idle)?;
-        Some(client.delete(&ensemble.place.row(&row.key), Some(version)))
-    });
-    let deleted: Vec<_> = deleted.collect();
-    let mut rows = 0;
-    for deleted in join_all(deleted).await {
-        match deleted {
-            Ok(()) => rows += 1,
-            // It was used again, or somebody else has purged it.
-            Err(Error::BadVersion | Error::NoNode) => {}
-            Err(error) => return Err(error::of_write(error)),
-        }
-    }
+        found.version.is_some() && last_used <= row.now.saturating_sub(micros(idle))
+    };
+    let found: Vec<Found> = found.into_iter().flatten().filter(is_idle).collect();
+    let rows = rows::delete(ensemble, client, &found).await?;
     let next = keys
         .last()
         .filter(|_| keys.len() == limit)

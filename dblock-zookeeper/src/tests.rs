@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use dblock::LockRow;
 use dblock::store::Store;
+use dblock::{Key, LockRow};
 use dblock_conformance::Fixture;
 use futures_util::future::join_all;
 use uuid::Uuid;
 
 use super::{ZookeeperStore, rows};
+use crate::rows::{Found, Put};
+use crate::session::Ensemble;
 
 /// Nodes of their own on the server of `DBLOCK_TEST_ZOOKEEPER_URL`.
 struct Place {
@@ -35,19 +37,104 @@ impl Fixture for Place {
 
     async fn place(&self, placed: &[LockRow]) -> bool {
         let ensemble = self.open().ensemble;
-        let client = ensemble.client().await.unwrap();
-        let keys: Vec<_> = placed.iter().map(|row| &row.key).collect();
-        let found = rows::read(&ensemble, &client, &keys).await.unwrap();
-        let written = found.into_iter().zip(placed).map(async |(found, row)| {
-            let mut found = found.unwrap();
-            found.row = row.clone();
-            rows::put(&ensemble, &client, &found, None).await.unwrap()
+        // A node that is replaced makes the other writes look again.
+        let written = placed.iter().map(async |row| {
+            loop {
+                let mut found = found(&ensemble, &row.key).await;
+                found.row = row.clone();
+                if put(&ensemble, &found).await == Put::Written {
+                    break;
+                }
+            }
         });
-        join_all(written)
-            .await
-            .iter()
-            .all(|put| *put == rows::Put::Written)
+        join_all(written).await;
+        true
     }
 }
 
 dblock_conformance::store_conformance!(Place::new());
+
+async fn found(ensemble: &Ensemble, key: &Key) -> Found {
+    let client = ensemble.client().await.unwrap();
+    let found = rows::read(ensemble, &client, &[key]).await.unwrap();
+    found.into_iter().next().unwrap().unwrap()
+}
+
+async fn put(ensemble: &Ensemble, found: &Found) -> Put {
+    let client = ensemble.client().await.unwrap();
+    rows::put(ensemble, &client, found, None).await.unwrap()
+}
+
+/// Writes the row of `key` with the token, as an owner does.
+async fn write(ensemble: &Ensemble, key: &Key, token: i64) {
+    let mut found = found(ensemble, key).await;
+    found.row.fence_token = token;
+    assert_eq!(put(ensemble, &found).await, Put::Written);
+}
+
+async fn delete(ensemble: &Ensemble, found: Found) -> u64 {
+    let client = ensemble.client().await.unwrap();
+    rows::delete(ensemble, &client, &[found]).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_purge_of_more_rows_than_one_message_has_deletes_all() {
+    let Some(place) = Place::new() else { return };
+    let ensemble = place.open().ensemble;
+    let keys: Vec<_> = (0..201)
+        .map(|n| Key::new(None, &format!("k{n}")).unwrap())
+        .collect();
+    join_all(keys.iter().map(|key| write(&ensemble, key, 1))).await;
+    let client = ensemble.client().await.unwrap();
+    let keys: Vec<_> = keys.iter().collect();
+    let found = rows::read(&ensemble, &client, &keys).await.unwrap();
+    let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
+    assert_eq!(rows::delete(&ensemble, &client, &found).await.unwrap(), 201);
+}
+
+/// The row as it was read before another purge, and a new one with the same version in its place.
+async fn purged_and_made_again(ensemble: &Ensemble, key: &Key) -> Found {
+    write(ensemble, key, 1).await;
+    write(ensemble, key, 2).await;
+    let stale = found(ensemble, key).await;
+    assert_eq!(delete(ensemble, found(ensemble, key).await).await, 1);
+    write(ensemble, key, 3).await;
+    write(ensemble, key, 4).await;
+    assert_eq!(found(ensemble, key).await.version, stale.version);
+    stale
+}
+
+#[tokio::test]
+async fn a_late_purge_leaves_a_row_that_was_made_again() {
+    let Some(place) = Place::new() else { return };
+    let (ensemble, key) = (place.open().ensemble, Key::new(None, "k").unwrap());
+    let stale = purged_and_made_again(&ensemble, &key).await;
+    assert_eq!(delete(&ensemble, stale).await, 0);
+    assert_eq!(found(&ensemble, &key).await.row.fence_token, 4);
+}
+
+#[tokio::test]
+async fn a_late_write_leaves_a_row_that_was_made_again() {
+    let Some(place) = Place::new() else { return };
+    let (ensemble, key) = (place.open().ensemble, Key::new(None, "k").unwrap());
+    let stale = purged_and_made_again(&ensemble, &key).await;
+    assert_eq!(put(&ensemble, &stale).await, Put::Outrun);
+    assert_eq!(found(&ensemble, &key).await.row.fence_token, 4);
+}
+
+#[tokio::test]
+async fn a_late_write_leaves_a_node_that_was_replaced() {
+    let Some(place) = Place::new() else { return };
+    let (ensemble, key) = (place.open().ensemble, Key::new(None, "k").unwrap());
+    write(&ensemble, &key, 1).await;
+    write(&ensemble, &key, 2).await;
+    let stale = found(&ensemble, &key).await;
+    for token in 3.. {
+        write(&ensemble, &key, token).await;
+        let found = found(&ensemble, &key).await;
+        if token > 10 && found.version == stale.version {
+            break;
+        }
+    }
+    assert_eq!(put(&ensemble, &stale).await, Put::Outrun);
+}
