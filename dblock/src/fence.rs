@@ -139,7 +139,7 @@ pub(crate) async fn complete(
 ) -> Result<(), LockError> {
     keep_leases(std::iter::once(lease), engine, transaction).await?;
     let source = check_of(lease, engine)?.source;
-    let written = on!(
+    let written: Result<bool, StoreError> = on!(
         source.database,
         complete_in(transaction, source, completion).await
     );

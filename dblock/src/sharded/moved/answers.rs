@@ -71,7 +71,12 @@ pub(super) fn both(action: &Action, old: Answer, new: Answer) -> Answer {
             Err(if error.is_retryable() { other } else { error })
         }
         (Err(error), _) | (_, Err(error)) => Err(error),
-        (Ok(Skipped), _) | (_, Ok(Skipped)) => Ok(Skipped),
+        (Ok(Skipped), Ok(Skipped)) => Ok(Skipped),
+        (Ok(Skipped), _) | (_, Ok(Skipped)) if extends => Ok(Skipped),
+        // The other row is released, or never knew the lease: the next answer about it says nothing.
+        (Ok(Skipped), _) | (_, Ok(Skipped)) => Err(unknown(
+            "the row of a key that moves is locked on one of its two shards",
+        )),
         (
             Ok(Extended {
                 remaining,

@@ -3,16 +3,16 @@ use std::time::Duration;
 use super::*;
 use crate::store::{Extend, StoreError, StoreErrorKind};
 
-fn error(kind: StoreErrorKind) -> Answer {
-    Err(StoreError::new(kind, "it broke"))
+fn error(kind: StoreErrorKind) -> StoreError {
+    StoreError::new(kind, "it broke")
 }
 
 fn extend() -> Action {
     Action::Extend(Extend::new(1, Duration::from_secs(1)))
 }
 
-fn extended(millis: u64, revoked: bool) -> Answer {
-    Ok(Outcome::extended(Duration::from_millis(millis), revoked, false))
+fn extended(millis: u64, revoked: bool) -> Outcome {
+    Outcome::extended(Duration::from_millis(millis), revoked, false)
 }
 
 /// What `both` answers, in either order.
@@ -25,29 +25,33 @@ fn joined(action: &Action, one: &Answer, other: &Answer) -> Answer {
 
 #[test]
 fn an_extend_counts_when_both_rows_have_it() {
-    let both = joined(&extend(), &extended(500, false), &extended(400, true)).unwrap();
-    assert_eq!(both, extended(400, true).unwrap());
-    let lost = joined(&extend(), &extended(500, false), &Ok(Outcome::Lost));
+    let both = joined(&extend(), &Ok(extended(500, false)), &Ok(extended(400, true))).unwrap();
+    assert_eq!(both, extended(400, true));
+    let lost = joined(&extend(), &Ok(extended(500, false)), &Ok(Outcome::Lost));
     assert_eq!(lost.unwrap(), Outcome::Lost);
-    let lost = joined(&extend(), &error(StoreErrorKind::Interrupted), &Ok(Outcome::Lost));
+    let lost = joined(
+        &extend(),
+        &Err(error(StoreErrorKind::Interrupted)),
+        &Ok(Outcome::Lost),
+    );
     assert_eq!(lost.unwrap(), Outcome::Lost);
-    let skipped = joined(&extend(), &extended(500, false), &Ok(Outcome::Skipped));
+    let skipped = joined(&extend(), &Ok(extended(500, false)), &Ok(Outcome::Skipped));
     assert_eq!(skipped.unwrap(), Outcome::Skipped);
 }
 
 #[test]
 fn what_one_row_has_carried_out_is_of_unknown_outcome() {
     let half = [
-        (extend(), extended(500, false)),
+        (extend(), Ok(extended(500, false))),
         (Action::Release, Ok(Outcome::released(true, false))),
         (Action::Release, Ok(Outcome::Lost)),
     ];
     for (action, done) in half {
         for kind in [StoreErrorKind::Unreachable, StoreErrorKind::Conflict] {
-            let answer = joined(&action, &done, &error(kind)).unwrap_err();
+            let answer = joined(&action, &done, &Err(error(kind))).unwrap_err();
             assert!(answer.is_outcome_unknown(), "{action:?} {answer}");
         }
-        let refused = joined(&action, &done, &error(StoreErrorKind::Refused)).unwrap_err();
+        let refused = joined(&action, &done, &Err(error(StoreErrorKind::Refused))).unwrap_err();
         assert_eq!(
             refused.kind(),
             StoreErrorKind::Refused,
@@ -58,7 +62,11 @@ fn what_one_row_has_carried_out_is_of_unknown_outcome() {
         error(StoreErrorKind::Unreachable),
         error(StoreErrorKind::Interrupted),
     );
-    assert!(joined(&extend(), &down, &broke).unwrap_err().is_outcome_unknown());
+    assert!(
+        joined(&extend(), &Err(down), &Err(broke))
+            .unwrap_err()
+            .is_outcome_unknown()
+    );
 }
 
 #[test]
@@ -70,6 +78,15 @@ fn a_release_is_confirmed_when_both_rows_knew_the_lease() {
     assert_eq!(joined(freed.clone(), Outcome::Lost), Outcome::Lost);
     assert_eq!(joined(freed, Outcome::Withdrawn), Outcome::Withdrawn);
     assert_eq!(joined(Outcome::Lost, Outcome::Withdrawn), Outcome::Withdrawn);
+    assert_eq!(joined(Outcome::Skipped, Outcome::Skipped), Outcome::Skipped);
+}
+
+#[test]
+fn a_release_that_one_row_skips_is_of_unknown_outcome() {
+    for done in [Outcome::released(true, true), Outcome::Withdrawn, Outcome::Lost] {
+        let answer = joined(&Action::Release, &Ok(done), &Ok(Outcome::Skipped));
+        assert!(answer.unwrap_err().is_outcome_unknown());
+    }
 }
 
 #[test]
