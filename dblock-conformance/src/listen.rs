@@ -54,7 +54,7 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
     let releases: Vec<_> = together.iter().map(Asker::release).collect();
     batch(&*store, &releases).await;
 
-    for (told, _) in &mut listeners {
+    for (told, task) in &mut listeners {
         let mut missing: std::collections::BTreeSet<_> =
             askers.iter().map(|asker| asker.key.clone()).collect();
         within("every release to be told", async {
@@ -63,7 +63,10 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
                     Some(WakeUp::Released(key)) => drop(missing.remove(&key)),
                     Some(WakeUp::Listening) => {}
                     Some(other) => panic!("{other:?} of nobody's"),
-                    None => panic!("the listener ended; it has not told {missing:?}"),
+                    None => panic!(
+                        "the listener ended: {:?}; it has not told {missing:?}",
+                        task.await
+                    ),
                 }
             }
         })

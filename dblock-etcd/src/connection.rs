@@ -18,8 +18,9 @@ use crate::{error, server};
 /// up.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// How often an idle connection is tried, and how long it may take to answer: the member may be stopped or cut off.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
+/// How often an idle connection is tried, and how long it may take to answer: the member may be stopped or cut off. Requests have
+/// limits of their own, so this is for the watch, and a busy machine must not end it.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 /// The members of the cluster, and the open connection if there is one.
 pub(crate) struct Members {

@@ -164,7 +164,8 @@ impl ShardedStore {
 
     /// How long the old shards know something about keys that move that the new ones do not: a lease, or a fence token that is
     /// ahead of the clock. Zero when nothing keeps the processes from going on to the new shards; always zero for a store
-    /// that is not moving. Call it when no process with the old shards is left, wait for so long, and in addition for as long as
+    /// that is not moving. It does not see a transaction that keeps a lock ([`LockManager::transaction`](crate::LockManager::transaction)):
+    /// those of the old processes must have ended in the database, too. Call it when no process with the old shards is left, wait for so long, and in addition for as long as
     /// the clocks of the shards may differ.
     ///
     /// ```

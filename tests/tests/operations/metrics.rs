@@ -208,8 +208,8 @@ async fn runs(one: &LockManager) {
     }
     for _ in 0..2 {
         let declined = async |_| Err::<u8, _>(LockError::NoManager);
-        let once = stop().max_attempts(1);
-        one.run_once("declined", once, declined).await.unwrap_err();
+        let last = stop().max_attempts(1);
+        one.run_once("declined", last, declined).await.unwrap_err();
     }
     for _ in 0..2 {
         let silent = async |run: Run| {

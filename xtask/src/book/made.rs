@@ -62,7 +62,7 @@ async fn tool(way: Way) -> anyhow::Result<PathBuf> {
     ]);
     install.args(["--features", "search", "--root"]).arg(tools);
     // It renders one small book: compiling it takes longer than it runs.
-    install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+    install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
     way.run(&mut install).await?;
     Ok(own)
 }
