@@ -18,9 +18,10 @@ use crate::{error, server};
 /// up.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// How often an idle connection is tried, and how long it may take to answer: the member may be stopped or cut off. Requests have
-/// limits of their own, so this is for the watch, and a busy machine must not end it.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+/// How often the connection of a watch is tried, and how long it may take to answer: the member may be stopped or cut off. A member
+/// closes a connection that is tried more often than every 5 seconds, or while nothing is asked on it (etcd's
+/// `--grpc-keepalive-min-time`). Requests have limits of their own.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(3));
 
 /// The members of the cluster, and the open connection if there is one.
 pub(crate) struct Members {
@@ -104,7 +105,6 @@ impl Members {
         let mut options = ConnectOptions::new()
             .with_require_leader(true)
             .with_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1)
-            .with_keep_alive_while_idle(true)
             .with_connect_timeout(CONNECT_TIMEOUT);
         if let Some((user, password)) = &self.user {
             options = options.with_user(user, password).with_auto_token_refresh(true);

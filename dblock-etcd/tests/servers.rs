@@ -225,6 +225,15 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     next.expect("on a new connection").unwrap();
 }
 
+/// A member would close a connection that is tried too often, after the third time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_hears_nothing_goes_on() {
+    let Some(server) = single().await else { return };
+    let store = store(std::slice::from_ref(&server));
+    let listens = timeout(Duration::from_secs(20), store.listen(&|_| ())).await;
+    assert!(listens.is_err(), "it ended: {listens:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_of_the_users_can_check_the_token() {
     let Some(server) = single().await else { return };
