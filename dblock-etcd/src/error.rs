@@ -1,4 +1,4 @@
-//! What an error of etcd means.
+//! The meaning of etcd's errors.
 
 use dblock::store::{StoreError, StoreErrorKind};
 use etcd_client::Error;

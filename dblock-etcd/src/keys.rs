@@ -2,14 +2,14 @@
 
 use dblock::Key;
 
-/// What the keys of a store begin with.
+/// The beginning of all keys of a store.
 #[derive(Debug)]
 pub(crate) struct Keys {
     pub(crate) prefix: String,
 }
 
 impl Keys {
-    /// What the keys of all rows begin with.
+    /// The beginning of the keys of all rows.
     pub(crate) fn rows(&self) -> String {
         format!("{}/lock/", self.prefix)
     }

@@ -38,7 +38,7 @@ async fn watch(
             tell(WakeUp::Listening);
         }
         for deleted in answer.events().iter().filter_map(|event| event.kv()) {
-            // What is not ours wakes nobody.
+            // A row that is not ours wakes nobody.
             if let Ok(key) = key(&deleted.key()[folder.len()..]) {
                 tell(WakeUp::Released(key));
             }

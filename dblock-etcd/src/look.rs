@@ -67,7 +67,7 @@ pub(crate) struct Write {
     pub(crate) lease: i64,
 }
 
-/// What became of a [`Write`].
+/// The outcome of a [`Write`].
 pub(crate) enum Written {
     Done {
         revision: i64,
@@ -164,7 +164,7 @@ pub(crate) async fn revoke(client: &mut Client, lease: i64) -> Result<bool, Stor
     }
 }
 
-/// What is left of the lease, in whole seconds. `None` when it is not there.
+/// The rest of the lease, in whole seconds. `None` when it is not there.
 pub(crate) async fn left(client: &mut Client, lease: i64) -> Result<Option<i64>, StoreError> {
     match client.lease_time_to_live(lease, None).await {
         // -1 is etcd's answer for a lease that is not there.

@@ -1,4 +1,4 @@
-//! What operators do.
+//! The calls of operators.
 
 use std::collections::HashMap;
 

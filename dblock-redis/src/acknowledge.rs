@@ -14,7 +14,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// The oldest version that has `WAITAOF`.
 const OLDEST: (u32, u32) = (7, 2);
 
-/// Who must have a write before its answer counts.
+/// The servers that must have a write before its answer counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Acknowledgement {
     replicas: u32,

@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Who must have its writes from now on.
+    /// The servers that must have its writes from now on.
     pub(crate) fn acknowledged_by(mut self, acknowledgement: Option<Acknowledgement>) -> Self {
         self.acknowledgement = acknowledgement;
         self

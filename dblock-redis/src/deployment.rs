@@ -32,7 +32,7 @@ impl Deployment {
         }
     }
 
-    /// Who must have the writes, before any is sent.
+    /// The servers that must have the writes, before any is sent.
     pub(crate) fn acknowledged_by(self, acknowledgement: Acknowledgement) -> Self {
         match self {
             Self::Server(server) => {

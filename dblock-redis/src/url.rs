@@ -12,7 +12,7 @@ const SHARDS: u16 = 16;
 /// The most shards: more would only make batches smaller.
 const MOST_SHARDS: u16 = 256;
 
-/// What a URL leads to.
+/// The server, or the servers, that a URL leads to.
 #[derive(Debug)]
 pub(crate) enum Place {
     Server(Client),

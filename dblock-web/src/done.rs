@@ -1,4 +1,4 @@
-//! What was just done is told once. A cookie goes with the redirect, and the page that tells it takes the cookie back: a
+//! An action that was just done is told once. A cookie goes with the redirect, and the page that tells it takes the cookie back: a
 //! reload of the same address does not say again that a lock was revoked.
 
 use axum::http::request::Parts;

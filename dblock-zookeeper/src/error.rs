@@ -1,4 +1,4 @@
-//! What an error of the client means.
+//! The meaning of the client's errors.
 
 use dblock::store::{StoreError, StoreErrorKind};
 use zookeeper_client::Error;

@@ -8,7 +8,7 @@ const ROOT: &str = "/dblock";
 
 const SCHEME: &str = "zookeeper://";
 
-/// What a URL says.
+/// The parts of a URL.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     /// The servers, as ZooKeeper's clients write them: `one:2181,two:2181`.

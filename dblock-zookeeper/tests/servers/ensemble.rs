@@ -135,7 +135,7 @@ async fn without_a_majority_nothing_is_granted_and_bodies_are_stopped() {
     }
 }
 
-/// What all bodies share.
+/// The code that all bodies share.
 #[derive(Default)]
 struct Room {
     inside: AtomicUsize,

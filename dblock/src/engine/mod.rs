@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
+#[cfg(feature = "run_once")]
+pub(crate) use self::cells::lock;
 pub(crate) use self::core::ownership::Begin;
 pub(crate) use self::core::time::Time;
 pub(crate) use self::driver::purge;

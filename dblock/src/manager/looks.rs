@@ -1,11 +1,11 @@
 //! Looks at records without their locks: what is asked for while a read waits for its turn goes with it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::engine::{EngineHandle, Turn};
+use crate::engine::{EngineHandle, Turn, lock};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::store::{Record, Store, StoreError, record};
@@ -101,9 +101,4 @@ impl Read {
             let _ = look.answer.send(found);
         }
     }
-}
-
-/// A panic never leaves a half-changed value under these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

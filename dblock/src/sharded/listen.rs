@@ -37,7 +37,7 @@ pub(super) async fn listen(store: &ShardedStore, tell: &(dyn Fn(WakeUp) + Send +
     select_all(listening).await.0
 }
 
-/// What the listeners of all shards share.
+/// The state that the listeners of all shards share.
 struct Heard<'l> {
     store: &'l ShardedStore,
     tell: &'l (dyn Fn(WakeUp) + Send + Sync),

@@ -1,4 +1,4 @@
-//! What the log says of servers.
+//! The log's words about servers.
 
 use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};

@@ -71,7 +71,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// What is known of a key.
+/// The knowledge about a key.
 #[derive(Debug, Default)]
 struct Seen {
     latest_token: i64,

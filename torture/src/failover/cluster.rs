@@ -9,7 +9,7 @@ pub(crate) enum Kind {
     Postgres,
 }
 
-/// What happens to a cluster.
+/// The events of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The primary is killed; its standby is promoted; it comes back as the standby.

@@ -1,4 +1,4 @@
-//! What statements cost a server, from the measured results.
+//! The cost of statements for a server, from the measured results.
 
 use anyhow::Context as _;
 use serde_json::Value;

@@ -49,7 +49,7 @@ struct Batch {
     asked_at: Vec<f64>,
 }
 
-/// What a process sends, for one lane.
+/// The load that a process sends, for one lane.
 #[derive(Default, Clone)]
 struct Lane {
     waits: Vec<f64>,

@@ -102,7 +102,7 @@ async fn with_lock(
     report(store, &lock, &ended, waited, held)
 }
 
-/// Who holds the lock, for a person who waits for it.
+/// The holder of the lock, for a person who waits for it.
 async fn holder(locks: &LockManager, key: &str) -> Option<String> {
     let row = locks.get(key).await.ok()??;
     row.is_held()

@@ -61,7 +61,7 @@ pub(super) fn both(action: &Action, old: Answer, new: Answer) -> Answer {
     use Outcome::{Extended, Lost, Released, Skipped, Withdrawn};
     let extends = matches!(action, Action::Extend(_));
     match (old, new) {
-        // What half of is lost is lost.
+        // A lease of which one row is lost is lost.
         (Ok(Lost), _) | (_, Ok(Lost)) if extends => Ok(Lost),
         (Err(error), Ok(_)) | (Ok(_), Err(error)) if error.is_retryable() => {
             // The other row has carried it out.

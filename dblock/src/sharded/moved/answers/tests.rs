@@ -15,7 +15,7 @@ fn extended(millis: u64, revoked: bool) -> Outcome {
     Outcome::extended(Duration::from_millis(millis), revoked, false)
 }
 
-/// What `both` answers, in either order.
+/// The answer of `both`, in either order.
 fn joined(action: &Action, one: &Answer, other: &Answer) -> Answer {
     let answer = both(action, one.clone(), other.clone());
     let turned = both(action, other.clone(), one.clone());
