@@ -31,7 +31,7 @@ const REMEMBER: Duration = Duration::from_hours(24);
 /// How long requests may go on when the service stops.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Who pays, as the authentication has found out.
+/// The account that pays, as the authentication has found out.
 #[derive(Debug, Clone)]
 struct Account(String);
 

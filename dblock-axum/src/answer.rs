@@ -31,7 +31,7 @@ pub(crate) const REPLAYED: [HeaderName; 11] = [
 /// On a replay. The draft has no such header; Stripe's API has this one.
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// What is kept of an answer.
+/// The part of an answer that is kept.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Stored")]
 pub(crate) struct Answer {
@@ -86,7 +86,7 @@ impl Answer {
         Ok((answer, Response::from_parts(parts, body)))
     }
 
-    /// What is there of an answer whose body broke off: nothing that can be kept.
+    /// The answer in place of one whose body broke off: nothing of that can be kept.
     pub(crate) fn broken(error: &axum::Error) -> (Self, Response) {
         let answer = Self {
             status: StatusCode::INTERNAL_SERVER_ERROR,
@@ -107,7 +107,7 @@ impl Answer {
 
 impl IntoResponse for Answer {
     fn into_response(self) -> Response {
-        // What was stored has a body.
+        // An answer that was stored has a body.
         let body = Body::from(self.body.unwrap_or_default());
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
@@ -189,7 +189,7 @@ mod tests {
         (answer, json)
     }
 
-    /// What is stored must be read by later versions.
+    /// Later versions must read a stored answer.
     #[test]
     fn stored_answers_stay_what_they_are() {
         let (_, text) = stored(b"{}\n\0");

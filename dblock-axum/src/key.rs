@@ -76,7 +76,7 @@ pub fn record_key(method: &Method, path: &str, caller: Option<&str>, key: &str) 
     format!("{name}:{hash}")
 }
 
-/// What tells a request from another one with the same key: its query and its body.
+/// A hash that tells a request from another one with the same key: of its query and its body.
 pub(crate) fn fingerprint(query: &str, body: &[u8]) -> String {
     hash([query.as_bytes(), body])
 }
@@ -150,7 +150,7 @@ mod tests {
         assert!(sent(&["a", "a"]).is_err(), "twice");
     }
 
-    /// What is stored must not change with a version.
+    /// A stored key must not change with a version.
     #[test]
     fn the_keys_of_records_stay_what_they_are() {
         let key = record_key(&Method::POST, "/payments", Some("tenant 7"), "k");

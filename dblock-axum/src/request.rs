@@ -1,4 +1,4 @@
-//! What is known of a request before it runs.
+//! A request before it runs.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{OriginalUri, Request};
@@ -9,7 +9,7 @@ use crate::key::{fingerprint, read, record_key};
 use crate::layer::IdempotencyLayer;
 use crate::problem::Problem;
 
-/// What identifies a request.
+/// The parts of a request that identify it.
 pub(crate) struct Admitted {
     /// Of the record.
     pub(crate) key: String,
@@ -17,7 +17,7 @@ pub(crate) struct Admitted {
 }
 
 impl IdempotencyLayer {
-    /// What the layer needs to know of a request before it runs; `None` where it is not to be remembered.
+    /// Reads what the layer needs to know of a request before it runs; `None` where it is not to be remembered.
     pub(crate) async fn admit(&self, request: Request) -> Result<(Request, Option<Admitted>), Problem> {
         let (parts, body) = request.into_parts();
         if !matches!(parts.method, Method::POST | Method::PATCH) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::http::request::Parts;
 
-/// Who shares the keys of a route. It has to be said, because a wrong choice gives one caller the answer of another:
+/// Says who shares the keys of a route. It has to be said, because a wrong choice gives one caller the answer of another:
 /// clients choose their keys, and may choose one that somebody else has used.
 #[derive(Clone)]
 pub struct Scope(Option<Arc<CallerOf>>);

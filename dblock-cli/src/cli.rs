@@ -136,7 +136,7 @@ pub(crate) struct RunArguments {
     /// How long to wait for the lock: a duration, or `forever` [default: not at all]
     #[arg(long, value_parser = duration::parse_wait)]
     pub(crate) wait: Option<Wait>,
-    /// What others call it.
+    /// The name of `--wait` in other programs.
     #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--wait"))]
     timeout: Option<String>,
     /// How long the command has to end after TERM, before KILL; at most a third of the ttl and of `--max-hold`
@@ -264,7 +264,7 @@ pub(crate) struct ServeArguments {
     /// The address and the port to listen on
     #[arg(long, default_value = "127.0.0.1:7575", value_name = "ADDRESS:PORT", value_parser = address)]
     pub(crate) listen: SocketAddr,
-    /// What whoever reaches the page may do; must be given for an address that other hosts reach [default: read-only]
+    /// The rights of everybody who reaches the page; must be given for an address that other hosts reach [default: read-only]
     #[arg(long)]
     pub(crate) access: Option<PageAccess>,
 }

@@ -107,7 +107,7 @@ fn is_redis(scheme: &str) -> bool {
     matches!(protocol, Some("redis" | "rediss" | "valkey" | "valkeys"))
 }
 
-/// The library's message is about `Cargo.toml`, which who runs this program does not have.
+/// The library's message is about `Cargo.toml`, which a user of this program does not have.
 fn check_compiled_in(scheme: &str) -> Result<(), Failure> {
     let (store, has_it) = match &*scheme.to_ascii_lowercase() {
         "postgres" | "postgresql" => ("postgres", cfg!(feature = "postgres")),

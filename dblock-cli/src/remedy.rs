@@ -1,4 +1,4 @@
-//! The library's messages tell programmers what to call. Who runs this program is told what to run.
+//! The library's messages tell programmers what to call. A user of this program is told what to run.
 
 use crate::cli::{DEFAULT_TABLE, StoreArguments};
 

@@ -4,7 +4,7 @@ use dblock::{InspectFilter, LockError, LockManager};
 
 use crate::cli::StoreArguments;
 
-/// What to write instead of a `key` that has the namespace already. Empty when it has not.
+/// The words that tell a user to leave the namespace out of a `key` that has it already. Empty when it has not.
 pub(crate) fn without_namespace(store: &StoreArguments, key: &str) -> String {
     let namespace = store.namespace.as_deref().unwrap_or_default();
     let own = key

@@ -85,7 +85,7 @@ pub async fn inspect_orders_and_limits(fixture: &impl Fixture) {
     );
 }
 
-/// What somebody waits for comes first, then the longest held. Pages of any size, each after the last row of the one
+/// A lock that somebody waits for comes first, then the longest held. Pages of any size, each after the last row of the one
 /// before it, have every row once.
 pub async fn inspect_shows_the_urgent_first_and_in_pages(fixture: &impl Fixture) {
     let store = fixture.store().await;

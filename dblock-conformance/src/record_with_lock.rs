@@ -166,7 +166,7 @@ pub async fn record_is_taken_back_with_the_release(fixture: &impl Fixture) {
         "the record is another one's"
     );
 
-    // What failed before is there again.
+    // The failure of before is there again.
     of_lease.attempts = 2;
     let again = Asker::new("fails again");
     write(records, &again.key, RecordChange::Insert(failed(1, token))).await;

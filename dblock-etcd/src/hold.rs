@@ -80,7 +80,7 @@ async fn extend_part(client: &mut Client, names: &Keys, asks: &[(&Request, &Exte
 
 /// An extend whose lease has its whole length again.
 struct Lengthened {
-    /// As it is to be.
+    /// The row as it is to be written.
     stored: Stored,
     /// The lease that the key is to have.
     lease: i64,

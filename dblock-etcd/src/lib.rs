@@ -75,7 +75,7 @@ impl EtcdStore {
         self
     }
 
-    /// What the names of all keys begin with. Default: `dblock`, so the lock `order:42` is the key `dblock/lock/order:42`.
+    /// The beginning of the names of all keys. Default: `dblock`, so the lock `order:42` is the key `dblock/lock/order:42`.
     /// All managers that share locks must have the same one.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {

@@ -43,7 +43,7 @@ pub(crate) async fn look(client: &mut Client, names: &Keys, keys: &[&Key]) -> Re
 }
 
 pub(crate) fn wanted_until(kv: &KeyValue) -> i64 {
-    // That it is there says enough.
+    // The key alone says that somebody waits, whatever its value is.
     kv.value_str()
         .ok()
         .and_then(|text| text.parse().ok())
@@ -72,7 +72,7 @@ pub(crate) enum Written {
     Done {
         revision: i64,
     },
-    /// The key has changed. What it is now.
+    /// The key has changed, to this row; `None` if it is gone.
     Changed(Result<Option<Stored>, StoreError>),
     /// The lease was revoked, or has expired.
     NoLease,
@@ -135,7 +135,7 @@ fn written(answer: &TxnResponse, revision: i64) -> Written {
     Written::Changed(found.as_ref().map(Stored::read).transpose())
 }
 
-/// Makes the lease, or finds it made by an earlier request that is sent again. Whether it is new.
+/// Makes the lease, or finds it made by an earlier request that is sent again. Returns whether it is new.
 pub(crate) async fn grant(client: &mut Client, lease: i64, ttl: i64) -> Result<bool, StoreError> {
     let options = LeaseGrantOptions::new().with_id(lease);
     match client.lease_grant(ttl, Some(options)).await {
@@ -146,7 +146,7 @@ pub(crate) async fn grant(client: &mut Client, lease: i64, ttl: i64) -> Result<b
     }
 }
 
-/// Gives the lease its whole length again. Whether it was there.
+/// Gives the lease its whole length again. Returns whether it was there.
 pub(crate) async fn keep_alive(client: &mut Client, lease: i64) -> Result<bool, StoreError> {
     match client.lease_keep_alive(lease).await {
         Ok(_) => Ok(true),
@@ -155,7 +155,7 @@ pub(crate) async fn keep_alive(client: &mut Client, lease: i64) -> Result<bool, 
     }
 }
 
-/// Ends the lease, and deletes its key. Whether it was there.
+/// Ends the lease, and deletes its key. Returns whether it was there.
 pub(crate) async fn revoke(client: &mut Client, lease: i64) -> Result<bool, StoreError> {
     match client.lease_revoke(lease).await {
         Ok(_) => Ok(true),

@@ -89,7 +89,7 @@ async fn held(client: &mut Client, names: &Keys, key: &Key) -> Result<Option<Sto
     look(client, names, &[key]).await?.remove(0).row
 }
 
-/// Marks the lease as revoked. Whether the key was held.
+/// Marks the lease as revoked. Returns whether the key was held.
 pub(crate) async fn mark_revoked(client: &mut Client, names: &Keys, key: &Key) -> Result<bool, StoreError> {
     while let Some(mut stored) = held(client, names, key).await? {
         if stored.row.revoked {
@@ -110,7 +110,7 @@ pub(crate) async fn mark_revoked(client: &mut Client, names: &Keys, key: &Key) -
     Ok(false)
 }
 
-/// Ends the lease that holds the key. Whether the key was held.
+/// Ends the lease that holds the key. Returns whether the key was held.
 pub(crate) async fn free(client: &mut Client, names: &Keys, key: &Key) -> Result<bool, StoreError> {
     match held(client, names, key).await? {
         Some(stored) => revoke(client, stored.lease).await,

@@ -1,4 +1,4 @@
-//! What is stored: the row of a lock, and who waits for it, each a key of its own with an etcd lease.
+//! The keys that are stored: a lock's row, and one that says that somebody waits. Each has an etcd lease.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! What a member of etcd must be, so that it can keep locks.
+//! The conditions that a member of etcd must meet to keep locks.
 
 use dblock::Finding;
 use dblock::store::{StoreError, StoreErrorKind};
@@ -47,7 +47,7 @@ pub(crate) fn check(status: &StatusResponse) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// What is known to be wrong with this version, in a sentence that names the remedy.
+/// The known fault of this version, in a sentence that names the remedy.
 pub(crate) fn fault(status: &StatusResponse) -> Option<String> {
     let version = Version::parse(status.version())?;
     version.revokes_wrongly().then(|| {

@@ -120,7 +120,7 @@ async fn fence_tokens_grow_whatever_a_leader_that_was_stopped_and_woken_does() {
         sleep(TTL).await;
         match guard.release().await {
             Ok(()) => {}
-            // What some versions do: the README says which. The holder was told.
+            // Some versions do this; the README says which. The holder was told.
             Err(LockError::Lost { .. }) => {
                 eprintln!("the leader that was woken has revoked a lease that was in use");
             }

@@ -21,7 +21,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Its answer counts only once those have its writes who must, where the store was told so.
+    /// Its answer counts only once its writes are on the servers that must have them, where the store was told so.
     pub(crate) fn acknowledged(mut self) -> Self {
         self.acknowledged = true;
         self

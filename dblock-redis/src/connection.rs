@@ -43,7 +43,7 @@ pub(crate) enum Way {
     Sentinels(Sentinels),
 }
 
-/// What a call answered, and why its writes do not count where too few have them.
+/// The answer to a call, and why its writes do not count where too few servers have them.
 pub(crate) struct Answer {
     pub(crate) value: Value,
     pub(crate) open: Option<StoreError>,
@@ -89,7 +89,7 @@ impl Server {
         }
     }
 
-    /// Carries out a call once, and waits for who must have its writes.
+    /// Carries out a call once, and waits for the servers that must have its writes.
     pub(crate) async fn run(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
         let mut lent = self.take().await?;
         let answer = call.send(&mut lent.connection).await;

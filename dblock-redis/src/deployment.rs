@@ -54,7 +54,7 @@ impl Deployment {
         }
     }
 
-    /// Makes sure that the keys lie where those of all others do.
+    /// Makes sure that all programs that share locks look for a key in the same place.
     pub(crate) async fn agree(&self, prefix: &str) -> Result<(), StoreError> {
         match self {
             Self::Server(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! What could keep locks on this server from working, or make it forget them.
+//! Looks for what could keep locks on this server from working, or make it forget them.
 
 use dblock::Finding;
 use dblock::store::StoreError;

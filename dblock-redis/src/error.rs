@@ -1,4 +1,4 @@
-//! What an error of the `redis` crate means.
+//! The meaning of the `redis` crate's errors.
 
 use dblock::store::{StoreError, StoreErrorKind};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
@@ -84,7 +84,7 @@ fn of_answer(error: RedisError) -> StoreError {
     StoreError::new(kind, format!("{remedy} ({text})")).with_source(error)
 }
 
-/// What a server of a cluster said instead of carrying a request out.
+/// The answer of a cluster's server that did not carry a request out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
     /// Another server has the slot.
@@ -95,7 +95,7 @@ pub(crate) enum Redirect {
     Split,
 }
 
-/// Nothing was carried out where there is one.
+/// The redirect in an error, if it is one. Then nothing was carried out.
 pub(crate) fn redirect(error: &StoreError) -> Option<Redirect> {
     let error = std::error::Error::source(error)?.downcast_ref::<RedisError>()?;
     match error.kind() {

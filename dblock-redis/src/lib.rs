@@ -130,7 +130,7 @@ impl RedisStore {
         }
     }
 
-    /// What the names of all keys and of the channel begin with. Default: `dblock`, so the lock `order:42` is the key
+    /// The beginning of the names of all keys and of the channel. Default: `dblock`, so the lock `order:42` is the key
     /// `dblock:lock:order:42`. All managers that share locks must have the same one.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -155,7 +155,7 @@ impl RedisStore {
         Ok(self)
     }
 
-    /// What the names of the rows of a shard begin with. Without shards there is no tag.
+    /// The beginning of the names of a shard's rows. Without shards there is no tag.
     fn row_prefix(&self, shard: Option<u16>) -> String {
         match shard {
             None => format!("{}:lock:", self.prefix),

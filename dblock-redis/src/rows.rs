@@ -70,7 +70,7 @@ async fn scan_server(store: &RedisStore, server: &Server, prefix: &str) -> Resul
         step.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
         let found: Vec<Vec<u8>>;
         (cursor, found) = server.ask(&step).await?;
-        // What is no key of ours cannot be a lock.
+        // A name that is none of ours cannot be a lock's.
         let found = found.into_iter().filter_map(|name| String::from_utf8(name).ok());
         keys.extend(found.filter_map(|name| key_of(store, &name)));
         if cursor == 0 {
@@ -86,7 +86,7 @@ fn key_of(store: &RedisStore, name: &str) -> Option<Key> {
     (store.row_key(&key) == name).then_some(key)
 }
 
-/// Takes the meaning from the characters that a pattern has one for.
+/// Escapes the characters that mean something in a pattern.
 fn escaped(text: &str) -> String {
     let mut pattern = String::new();
     for character in text.chars() {

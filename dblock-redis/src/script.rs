@@ -8,7 +8,7 @@ use redis::Script;
 
 use crate::call::Call;
 
-/// What every script begins with.
+/// The beginning of every script.
 pub(crate) const ROW: &str = include_str!("lua/row.lua");
 
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use dblock::store::{StoreError, StoreErrorKind};
 /// The oldest version that has `SET … PXAT`.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// What the server says of itself.
+/// The server's description of itself.
 pub(crate) struct Info<'a>(HashMap<&'a str, &'a str>);
 
 impl<'a> Info<'a> {

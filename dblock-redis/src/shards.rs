@@ -64,7 +64,7 @@ impl Shards {
     }
 }
 
-/// What is between the braces decides about the slot.
+/// The text between the braces decides about the slot.
 pub(crate) fn tag(prefix: &str, shard: u16) -> String {
     format!("{{{prefix}:{shard}}}")
 }

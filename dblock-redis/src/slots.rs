@@ -21,7 +21,7 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
     crc16(tag(key)) % SLOTS
 }
 
-/// What is between the first `{` and the first `}` behind it.
+/// The text between the first `{` and the first `}` behind it.
 fn tag(key: &[u8]) -> &[u8] {
     let position = |bytes: &[u8], wanted| bytes.iter().position(|byte| *byte == wanted);
     let tag = position(key, b'{').and_then(|open| {

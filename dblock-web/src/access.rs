@@ -1,4 +1,4 @@
-//! Who may change locks.
+//! The right to change locks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::request::Parts;
 use uuid::Uuid;
 
-/// Who may revoke and free locks on the page. Everybody who reaches the page sees it.
+/// Says who may revoke and free locks on the page. Everybody who reaches the page sees it.
 ///
 /// ```
 /// use axum::http::request::Parts;

@@ -1,4 +1,4 @@
-//! What every answer tells the browser.
+//! The headers of every answer, which tell the browser what the page may do.
 
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::Response;

@@ -13,7 +13,7 @@
 //! # Ok::<_, dblock::LockError>(()) }).unwrap();
 //! ```
 //!
-//! **Whoever reaches the page sees all keys and holders.** Put the service's own login before it, as a layer.
+//! **Everybody who reaches the page sees all keys and holders.** Put the service's own login before it, as a layer.
 //! [`Access`] says who may also revoke and free locks; nobody, unless the service says so.
 //!
 //! The page is made on the server, loads nothing from elsewhere and works without JavaScript, which only keeps it up to

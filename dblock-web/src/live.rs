@@ -44,7 +44,7 @@ pub(crate) struct Live {
     readers: Arc<Semaphore>,
 }
 
-/// What was read last.
+/// The fragments that were read last.
 #[derive(Debug)]
 struct Shared {
     fragments: HashMap<View, (Instant, String)>,

@@ -1,4 +1,4 @@
-//! What all pages are made from.
+//! The things that all pages are made from.
 
 use dblock::LockManager;
 

@@ -50,7 +50,7 @@ async fn memory() -> LockManager {
     LockManager::connect("memory:").await.unwrap()
 }
 
-/// What a browser would send back of the question.
+/// The parts of the question that a browser would send back.
 struct Question {
     cookie: String,
     token: String,

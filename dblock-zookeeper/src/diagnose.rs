@@ -1,4 +1,4 @@
-//! What could keep locks from working, or make them slow.
+//! Looks for what could keep locks from working, or make them slow.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -15,7 +15,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 /// How many folders the rows are spread over.
 const FOLDERS: u64 = 64;
 
-/// What is written as `%` and two digits in a node's name. ZooKeeper allows neither `/` nor control characters there, and
+/// The characters that are written as `%` and two digits in a node's name. ZooKeeper allows neither `/` nor control characters there, and
 /// no name of dots alone.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b':').remove(b'-').remove(b'_');
 

@@ -5,7 +5,7 @@ use dblock::{Key, LockRow};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// What this version writes, and all that it reads.
+/// The format that this version writes. It reads no other.
 const FORMAT: u32 = 1;
 
 /// The columns of a row, without its key and the clock. Times are in µs since the Unix epoch.

@@ -1,7 +1,7 @@
 //! Rows with the version of their nodes: reading them, then the clock, and writing one if nobody else has written it since.
 //!
-//! The version is what a lock of the row is in a SQL database: who has read it is either the next to write, or does not
-//! write. The clock is read after the row, as it would be after locking it. If it were read before, a release could pass the
+//! The version does what a lock of the row does in a SQL database: a process that has read it is either the next to write,
+//! or does not write. The clock is read after the row, as it would be after locking it. If it were read before, a release could pass the
 //! row on with a lease that began before its successor asked for it, and ended before the successor expects that.
 //!
 //! A node that is deleted and made again starts at version 0, so its version alone does not tell the new one from the old.
@@ -128,7 +128,7 @@ pub(crate) async fn put(
         .map_err(|error| error::of_write(error.into()))
 }
 
-/// An operation of the transaction failed so: that of `purges` is 0, and that of the row is 1.
+/// Whether this operation of the transaction failed with this error: 0 is that of `purges`, and 1 that of the row.
 fn fails<T>(written: &Result<T, MultiWriteError>, operation: usize, error: &Error) -> bool {
     matches!(written, Err(MultiWriteError::OperationFailed { index, source }) if *index == operation && source == error)
 }
@@ -175,7 +175,7 @@ fn is_old(version: i32) -> bool {
     version >= OLD
 }
 
-/// Reads the row of `key`, and changes it if it is held. Whether it was.
+/// Reads the row of `key`, and changes it if it is held. Returns whether it was.
 pub(crate) async fn operate(
     ensemble: &Ensemble,
     key: &Key,

@@ -81,7 +81,7 @@ async fn keys(ensemble: &Ensemble, client: &Client) -> Result<BTreeSet<Key>, Sto
     let names = join_all(folders.iter().map(|folder| children(client, folder))).await;
     let mut keys = BTreeSet::new();
     for names in names {
-        // What is no key of ours cannot be a lock.
+        // A name that is none of ours cannot be a lock's.
         keys.extend(names?.iter().filter_map(|name| place::key(name)));
     }
     Ok(keys)

@@ -45,7 +45,7 @@ impl Orders {
     /// Dropping the future rolls back, if it did not commit yet, and frees the lock.
     pub async fn add(&self, order: i64, item: &str) -> Result<bool, OrderError> {
         let options = LockOptions::new().wait(Duration::from_secs(5));
-        // Whoever waits here keeps no connection of the pool.
+        // A caller that waits here keeps no connection of the pool.
         let guard = self.locks.acquire(format!("order:{order}"), options).await?;
         let mut client = self.pool.get().await?;
         let tx = client.transaction().await?;

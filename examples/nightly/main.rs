@@ -129,7 +129,7 @@ async fn kill_in_the_middle(victim: &mut Process) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is wrong. Prints who has done the job of which night.
+/// Returns what is wrong. Prints who has done the job of which night.
 async fn judge(db: &SqlitePool, start: DateTime<Utc>) -> anyhow::Result<Vec<String>> {
     let mut faults = Vec::new();
     let mut again = 0;

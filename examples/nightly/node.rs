@@ -17,7 +17,7 @@ use crate::process::end_with_the_parent;
 /// The hidden first argument that makes this program a node.
 pub(crate) const NODE: &str = "--node";
 
-/// What a node prints when it has stopped in the middle of the job.
+/// A node prints this when it has stopped in the middle of the job.
 pub(crate) const IN_THE_MIDDLE: &str = "in the middle";
 
 /// When the job runs. In production this would be `0 2 * * *`, and everything else the same.
@@ -32,7 +32,7 @@ const WORK: Duration = Duration::from_millis(150);
 /// How long an outcome is remembered, and the age from which a tick is refused.
 const REMEMBER: Duration = Duration::from_hours(24);
 
-/// What the parent tells a node on its command line.
+/// The parent's order to a node, on its command line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) number: i64,

@@ -7,7 +7,7 @@ use dblock::{LockError, LockManager, distributed_lock};
 use futures_util::future::BoxFuture;
 use tonic::{Request, Response, Status};
 
-/// What tonic makes of the service: the trait and the server in `orders_server`, the client in `orders_client`.
+/// The code that tonic makes of the service: the trait and the server in `orders_server`, the client in `orders_client`.
 #[allow(
     missing_debug_implementations,
     unreachable_pub,
@@ -76,7 +76,7 @@ impl shop::orders_server::Orders for Orders {
     }
 }
 
-/// What a client is told of a lock that failed. The cause is for the log.
+/// The status that tells a client of a lock that failed. The cause is for the log.
 pub fn status(error: &LockError) -> Status {
     let key = error.key().map_or("the lock", dblock::Key::as_str);
     if error.is_busy() {

@@ -180,8 +180,8 @@ impl fmt::Debug for Launch {
     }
 }
 
-/// What the server on `port` answers to a few letters, as ZooKeeper does. One that is starting may never answer, and one
-/// that is stopped does not.
+/// The answer of the server on `port` to a few letters, such as ZooKeeper gives. A server that is starting may never answer,
+/// and one that is stopped does not.
 pub(crate) async fn ask_letters(port: u16, letters: &str) -> std::io::Result<String> {
     let answer = async {
         let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;

@@ -90,7 +90,7 @@ impl Programs {
     }
 }
 
-/// What it does for a crash. Its default are snapshots now and then.
+/// The settings that say what a crash leaves. The server's default is a snapshot now and then.
 pub(crate) fn persistence(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Tests => "save \"\"\n",

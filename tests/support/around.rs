@@ -11,7 +11,7 @@ use dblock::store::{
     StoreFuture,
 };
 
-/// What stands between. It passes calls on to the store, unless it says otherwise.
+/// The code between a store and its callers. It passes calls on to the store, unless it says otherwise.
 pub trait Between: Debug + Send + Sync + 'static {
     /// As [`Store::apply`].
     fn apply<'a>(

@@ -40,10 +40,10 @@ pub(crate) struct Books {
     pub(crate) stops: Option<Arc<str>>,
     /// The length of the answer's body.
     pub(crate) length: usize,
-    /// What the handler answers after its commit, instead of what it has completed with.
+    /// The handler's answer after its commit, instead of the one that it has completed with.
     pub(crate) instead: Option<StatusCode>,
     pub(crate) commits: bool,
-    /// What the handler answers instead of working.
+    /// The handler's answer where it does not work at all.
     pub(crate) refuses: Option<StatusCode>,
 }
 

@@ -9,7 +9,7 @@ use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// What the tests send.
+/// The parts of the request that the tests send.
 pub(crate) const PATH: &str = "/payments";
 pub(crate) const KEY: &str = "\"8e03978e-40d5-43e8-bc93-6894a57f9324\"";
 pub(crate) const BODY: &str = r#"{"cents":1250}"#;

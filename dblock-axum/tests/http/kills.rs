@@ -27,7 +27,7 @@ on_every_store!(databases:
     what_was_committed_is_replayed,
 );
 
-/// What a server is told in its environment, with these words in between.
+/// The variable that tells a server what to do, with these words between the parts.
 const VARIABLE: &str = "DBLOCK_AXUM_TEST_SERVER";
 const AND: &str = " and ";
 

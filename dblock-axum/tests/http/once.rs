@@ -1,4 +1,4 @@
-//! What runs once, what runs again, and what a replay looks like.
+//! Requests that run once, requests that run again, and replays.
 
 use axum::body::Body;
 use axum::extract::Request;

@@ -1,4 +1,4 @@
-//! What is refused, and what that leaves.
+//! Requests that are refused, and what they leave.
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::options;
 
-/// What the handler does, and what has happened.
+/// The handler's work, and what has happened.
 pub(crate) struct Work {
     /// How often it has begun.
     runs: AtomicU32,

@@ -37,7 +37,7 @@ pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) 
     answer(store, &locks, key, was_held.then_some("is free")).await
 }
 
-/// What was `done`; `None` when the lock was not held.
+/// Prints the answer: `done` says what was done, and is `None` when the lock was not held.
 async fn answer(
     store: &StoreArguments,
     locks: &LockManager,

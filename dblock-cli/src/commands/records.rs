@@ -23,7 +23,7 @@ struct Row {
     key: String,
     state: &'static str,
     attempts: u32,
-    /// Who made the last attempt.
+    /// The process that made the last attempt.
     holder: String,
     fence_token: i64,
     /// By the store's clock, in RFC 3339.

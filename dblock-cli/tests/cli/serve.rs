@@ -14,7 +14,7 @@ use crate::program::{dblock, said};
 
 on_every_store!(databases: the_page_is_served_to_this_host, other_hosts_need_a_word, a_port_in_use_is_told);
 
-/// What the page answers to a request with that `Host`.
+/// The page's answer to a request with that `Host`.
 async fn asked(address: &str, request: &str, host: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request =

@@ -1,4 +1,4 @@
--- What all scripts of this crate share: the row, as it is packed into one string, and the clock.
+-- The part that all scripts of this crate share: the row, as it is packed into one string, and the clock.
 --
 -- KEYS are rows. A row is an array in MessagePack:
 --   1 version of this layout   2 lease_id     3 lock_owner   4 reentrant_count   5 expire_at   6 fence_token

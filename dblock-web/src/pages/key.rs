@@ -17,13 +17,13 @@ use crate::done;
 use crate::page::Page;
 use crate::text::{address, foreign, length, moment};
 
-/// What the address asks for.
+/// The parameters of the address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
 pub(crate) struct Asked {
     /// Without the namespace.
     #[serde(default)]
     pub(crate) key: String,
-    /// What was just done: see `actions.rs`.
+    /// The action that was just done: see `actions.rs`.
     #[serde(default)]
     done: String,
 }
@@ -137,7 +137,7 @@ async fn record(page: &Page, key: &str) -> Markup {
                 (records::facts(record))
             }
         },
-        // Whoever runs nothing once needs neither the table nor rights on it.
+        // A service that runs nothing once needs neither the table nor rights on it.
         Err(error) if is_without_records(&error) => html! {},
         Err(error) => {
             let failure = Failure::from(error);

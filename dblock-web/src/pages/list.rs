@@ -15,7 +15,7 @@ use crate::text::{address, foreign, length};
 /// Rows of a page.
 const ROWS: u32 = 50;
 
-/// What the address asks for. The last three are the position after which the list goes on.
+/// The parameters of the address. The last three are the position after which the list goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub(crate) struct Asked {
@@ -174,7 +174,7 @@ pub(super) fn state(row: &LockRow) -> &'static str {
     }
 }
 
-/// Who gets the lock next. The row names one process; others may wait behind it.
+/// The process that gets the lock next. The row names one; others may wait behind it.
 pub(super) fn waiting(row: &LockRow) -> Markup {
     html! {
         @if let Some(next) = row.live_successor() {

@@ -13,7 +13,7 @@ use super::{Failure, Place, live, whole};
 use crate::page::Page;
 use crate::text::{address, foreign, length, moment};
 
-/// Records of a page. Whoever looks for others gives a longer prefix.
+/// Records of a page. A reader who looks for others gives a longer prefix.
 const RECORDS: u32 = 200;
 
 const STATES: [RecordState; 3] = [
@@ -22,7 +22,7 @@ const STATES: [RecordState; 3] = [
     RecordState::Succeeded,
 ];
 
-/// What the address asks for.
+/// The parameters of the address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub(crate) struct Asked {

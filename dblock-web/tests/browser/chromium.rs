@@ -24,7 +24,7 @@ pub(crate) struct Tab {
     output: BufReader<ChildStdout>,
     session: Option<String>,
     calls: u64,
-    /// What the browser has reported as wrong: exceptions, and what the policy has blocked.
+    /// The faults that the browser has reported: exceptions, and loads that the policy has blocked.
     faults: Vec<Value>,
     _browser: Child,
     _profile: TempDir,

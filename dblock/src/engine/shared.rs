@@ -92,7 +92,7 @@ pub(super) struct Stepped {
 /// requests go together.
 pub(super) struct Planned {
     cell: Arc<Cell>,
-    /// What there is to send, and the part of the store that it is for.
+    /// The kind of request that there is to send, and the part of the store that it is for.
     ready: Option<(usize, Kind)>,
     look_at: Option<Time>,
 }

@@ -47,7 +47,7 @@ impl Records {
             }
             Step::Purge => {
                 let processing = state.record?.stands == Stands::Processing;
-                // What has ended is remembered for longer than this model lasts.
+                // A run that has ended is remembered for longer than this model lasts.
                 if !processing || self.has(Guard::PurgeSparesProcessing) {
                     return None;
                 }

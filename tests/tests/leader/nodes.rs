@@ -82,7 +82,7 @@ impl Nodes {
         self.children.push(child);
     }
 
-    /// Who led last, as far as it was told.
+    /// The last leader, as far as it was told.
     pub(crate) fn leader(&mut self) -> Term {
         while let Ok(beat) = self.told.try_recv() {
             self.note(beat);

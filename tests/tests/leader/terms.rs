@@ -1,4 +1,4 @@
-//! What a call of `lead` does when its body returns, when the lease is lost, and when the manager stops.
+//! A call of `lead` whose body returns, whose lease is lost, or whose manager stops.
 
 use std::pin::pin;
 use std::sync::Mutex;
@@ -84,7 +84,7 @@ async fn a_shutdown_tells_the_leader(backend: Backend) {
     let (next, since) = tokio::join!(next, shutdown);
     leads.await.unwrap().unwrap();
     assert!(next.unwrap().duration_since(since) < LONG / 2);
-    // Whoever asks later is told at once.
+    // A caller that asks later is told at once.
     timeout(LONG, locks.shutting_down()).await.unwrap();
 }
 

@@ -37,7 +37,7 @@ async fn a_tick_that_is_too_old_is_refused(backend: Backend) {
     assert!(backend.the_row(KEY).await.is_free());
     let ran = pay(&locks, at(now - HOUR + MINUTE), &effects).await.unwrap();
     assert_eq!(ran, Once::Ran(1));
-    // What is remembered is known, however old the tick is.
+    // An outcome that is remembered is known, however old the tick is.
     let again = pay(&locks, at(now - HOUR * 2), &effects).await.unwrap();
     assert_eq!(again, Once::Replayed(1));
 }

@@ -71,7 +71,7 @@ async fn what_failed_between_the_rows_leaves_nothing_that_is_not_told() {
         assert_eq!(answer(&moves.store, acquire(lease)).await, Err(told), "{new:?}");
         assert_eq!(moves.held_by(lease).await, held, "{new:?}");
         moves.a.1.heal();
-        // What the engine sends after an unknown outcome.
+        // The engine sends this after an unknown outcome.
         answer(&moves.store, release(lease)).await.unwrap();
         assert_eq!(moves.held_by(lease).await, [false; 2], "{new:?}");
     }

@@ -63,7 +63,7 @@ impl Cluster {
         self.work().await;
     }
 
-    /// What only the old shards know, now that no process with them is left.
+    /// How long the tokens of the old shards are ahead, now that no process with these shards is left.
     async fn time_left(&self) -> Duration {
         let shard = |name: &'static str| {
             let file = sqlx::sqlite::SqliteConnectOptions::new().filename(self.folder.path().join(name));

@@ -13,7 +13,7 @@ use crate::steps::target_folder;
 /// The one that we have read the output of.
 const VERSION: &str = "0.5.4";
 
-/// What the book needs beside its pages.
+/// The files that the book needs beside its pages.
 const FILES: [&str; 3] = ["book.toml", "theme/head.hbs", "src/SUMMARY.md"];
 
 pub(crate) async fn folder() -> anyhow::Result<PathBuf> {

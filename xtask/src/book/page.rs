@@ -37,7 +37,7 @@ pub(crate) struct Code {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) target: String,
-    /// What a reader sees of it, as it is written.
+    /// The part that a reader sees, as it is written.
     pub(crate) label: Range<usize>,
     /// The whole link in the page.
     pub(crate) range: Range<usize>,

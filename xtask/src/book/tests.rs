@@ -28,7 +28,7 @@ fn chinese() -> String {
     translated(&sections.concat())
 }
 
-/// What is said of a translation, without the remedy at the end.
+/// The faults of a translation, without the remedy at the end.
 fn drift(english: &str, chinese: &str) -> Vec<String> {
     let mut problems = translation::problems(&pages(&[("docs/a.md", english), ("docs/zh-CN/a.md", chinese)]));
     if let Some(remedy) = problems.pop() {

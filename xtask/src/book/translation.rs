@@ -12,7 +12,7 @@ use super::page::{Page, Section};
 const REMEDY: &str = "translate what has changed, then name each section that you have looked at: \
                       cargo xtask book --translated 'The English heading'";
 
-/// What a section says of its origin.
+/// The origin that a section names.
 struct Origin<'a> {
     hash: &'a str,
     heading: &'a str,

@@ -58,7 +58,7 @@ impl fmt::Display for Failed {
     }
 }
 
-/// What comes first.
+/// The one that comes first: a signal, or the end of the run.
 enum First<T> {
     Signal(Signal),
     /// The run has ended without the command.

@@ -51,7 +51,7 @@ const ABOUT: &str = "SELECT CONCAT(VERSION(), ' ', @@version_comment)";
 /// Servers that speak the protocol and accept `SKIP LOCKED`, but do not lock rows.
 const LOCK_NOTHING: [&str; 2] = ["TiDB", "Dolt"];
 
-/// What shows whether the server takes writes: its settings, and what it says of itself as a node of Galera. MariaDB without
+/// Shows whether the server takes writes: its settings, and what it says of itself as a node of Galera. MariaDB without
 /// Galera is never ready, either.
 const TAKES_WRITES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only', 'wsrep_on');\
     SHOW GLOBAL STATUS LIKE 'wsrep_ready'";

@@ -65,7 +65,7 @@ const STARTED: &str = "(SELECT pid, (date_part('epoch', backend_start) * 1000000
 const THIS_PROCESS: &str = "SELECT pid, (date_part('epoch', backend_start) * 1000000)::bigint
     FROM pg_stat_get_activity(pg_backend_pid())";
 
-/// What a server says of its history: the number of its timeline, which grows with each promotion. NULL where nothing can
+/// Shows a server's history: the number of its timeline, which grows with each promotion. NULL where nothing can
 /// be written.
 const HISTORY: &str = "SELECT CASE WHEN pg_catalog.current_setting('transaction_read_only') = 'off' THEN
     ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint END";

@@ -3,8 +3,8 @@
 //! A write compares the version in its `WHERE`, on the row that it has locked. So of two writes that expect the same
 //! version, the second finds another one.
 //!
-//! What goes with a batch waits for no record that is being replaced, because it has rows of the lock table locked: it
-//! skips it. It waits for another insert of the same key, which has no such row locked.
+//! A change that goes with a batch waits for no record that is being replaced: it skips the record, because the batch has
+//! rows of the lock table locked. It waits for another insert of the same key, which has no such row locked.
 
 use std::sync::Arc;
 
