@@ -118,15 +118,10 @@ impl LockManager {
                 return Err(error);
             }
         };
-        if at_once {
-            fence::confirm(&hold, &mut tx).await?;
-        } else {
+        if !at_once {
             fence::keep(from_ref(&hold), &mut tx).await?;
         }
-        let database = tx.database();
-        tx.commit()
-            .await
-            .map_err(|error| failed(fence::commit_failed(database, error)))?;
+        fence::commit(&hold, tx).await?;
         if hold.lease().is_kept_in_transaction() {
             hold.committed();
         } else {
