@@ -22,7 +22,7 @@ impl LockManager {
     /// future is dropped, the transaction is rolled back and the lock released. A nested call with the same key re-enters.
     ///
     /// `pool` must be of the database that keeps the lock. The commit costs what it costs without a lock: the lock adds
-    /// the acquire before it, and short statements: two on PostgreSQL, four on MySQL and MariaDB, one on SQLite. On SQLite the
+    /// the acquire before it, and short statements: one on PostgreSQL, four on MySQL and MariaDB, one on SQLite. On SQLite the
     /// lock is freed by the last statement before the commit, because from there on the transaction keeps every other
     /// writer out. So the lease is renewed there until the body writes; from then on the body has one ttl left.
     ///
