@@ -147,7 +147,8 @@ impl EngineHandle {
     }
 
     /// Takes a lock. It is asked for at once, so that the future need not keep the call: it only waits for the answer. Dropping
-    /// it at any point leaves nothing behind: a grant that arrives later is released at once.
+    /// it at any point leaves no lock behind: a grant that arrives later goes to the next caller of this process, or is
+    /// released. The row may say for 3 s more that somebody waits.
     pub(crate) fn acquire(&self, call: AcquireCall) -> impl Future<Output = Result<Hold, LockError>> {
         self.ask_alone(call, Event::Acquire)
     }

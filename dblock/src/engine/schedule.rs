@@ -56,7 +56,7 @@ impl Schedule {
     }
 
     /// When the driver has to look again by itself.
-    pub(super) fn plan(&mut self) -> Option<Time> {
+    pub(super) fn next_look(&mut self) -> Option<Time> {
         let look = self.looks.first_key_value().map(|((at, _), _)| *at);
         self.planned = look.into_iter().chain(self.dispatch.coalesces_until()).min();
         self.planned
@@ -79,9 +79,9 @@ mod tests {
         let at = |ms| Time::from_nanos(0) + Duration::from_millis(ms);
         assert!(schedule.look(&cell, at(100)));
         assert!(!schedule.look(&cell, at(10_000)));
-        assert_eq!(schedule.plan(), Some(at(100)));
+        assert_eq!(schedule.next_look(), Some(at(100)));
         assert!(schedule.look(&cell, at(50)));
-        assert_eq!(schedule.plan(), Some(at(50)));
+        assert_eq!(schedule.next_look(), Some(at(50)));
         assert_eq!(schedule.looks.len(), 1);
     }
 }

@@ -95,7 +95,7 @@ impl Driver {
 
     /// When there is something to do without an event.
     fn wakes_at(&self) -> Option<Instant> {
-        let planned = self.shared.schedule().plan();
+        let planned = self.shared.schedule().next_look();
         let now = self.shared.clock.now();
         let look = planned.map(|at| Instant::now() + at.since(now));
         look.into_iter().chain(self.stop.wakes_at()).min()

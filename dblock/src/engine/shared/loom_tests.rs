@@ -111,7 +111,7 @@ impl Engine {
 
     /// When the driver looks next.
     fn planned(&self) -> Option<Time> {
-        self.shared.schedule().plan()
+        self.shared.schedule().next_look()
     }
 
     /// Does what the driver does at `now` with a key that is due.

@@ -1,4 +1,4 @@
-//! Abandoned acquires: leases that no caller takes any more, which are released by their id.
+//! Abandoned leases: the row may name them, but no caller has them. They are released by their id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Abandoned {
     }
 
     /// An acquire of unknown outcome, by a lease that already has a place in the queue.
-    pub(super) fn queued(lease_id: Uuid, ttl: Duration, now: Time) -> Self {
+    pub(super) fn with_place(lease_id: Uuid, ttl: Duration, now: Time) -> Self {
         Self {
             queued: true,
             ..Self::new(lease_id, ttl, now)
@@ -61,7 +61,7 @@ impl Abandoned {
 
     /// A lease whose acquires were all answered: a successor, or a lease that the row names. It ends by itself at
     /// `until`.
-    pub(super) fn answered(lease_id: Uuid, until: Time, now: Time) -> Self {
+    pub(super) fn all_answered(lease_id: Uuid, until: Time, now: Time) -> Self {
         Self {
             until,
             over_at: until,
@@ -146,7 +146,7 @@ mod tests {
         let (now, ttl) = (Time::from_nanos(0), Duration::from_secs(9));
         let withdrawn = Ok(Outcome::Withdrawn);
         assert!(!Abandoned::new(Uuid::now_v7(), ttl, now).release_answered(&withdrawn, now, now));
-        let known = || Abandoned::answered(Uuid::now_v7(), now + ttl, now);
+        let known = || Abandoned::all_answered(Uuid::now_v7(), now + ttl, now);
         assert!(known().release_answered(&withdrawn, now, now));
         assert!(known().release_answered(&Ok(Outcome::Lost), now, now));
         assert!(!known().release_answered(&Ok(Outcome::Skipped), now, now));
@@ -160,8 +160,8 @@ mod tests {
             freed: true,
             passed_on: false,
         });
-        assert!(!Abandoned::queued(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
-        assert!(Abandoned::queued(Uuid::now_v7(), ttl, now).release_answered(
+        assert!(!Abandoned::with_place(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
+        assert!(Abandoned::with_place(Uuid::now_v7(), ttl, now).release_answered(
             &released,
             now + on_any_clock(ttl),
             now + on_any_clock(ttl)

@@ -22,6 +22,8 @@ impl<C> Machine<C> {
         env: &mut Env<'_>,
         out: &mut Out<C>,
     ) {
+        // Answers need no number: a key has one request on its way, and the driver gives it exactly one answer. A request
+        // that took too long is answered by the time limit, and its future dropped.
         let Some(sent) = self.on_its_way.take() else {
             return;
         };
@@ -227,7 +229,7 @@ impl<C> Machine<C> {
     ) {
         if error.is_outcome_unknown() && !flawed(Flaw::UnknownOutcomeIsRepeated) {
             let mut abandoned = match self.asking.place {
-                Some(_) => Abandoned::queued(sent.lease_id, ttl, env.now),
+                Some(_) => Abandoned::with_place(sent.lease_id, ttl, env.now),
                 None => Abandoned::new(sent.lease_id, ttl, env.now),
             };
             abandoned.undo.clone_from(&sent.undo);

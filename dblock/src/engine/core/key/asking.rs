@@ -6,7 +6,7 @@
 //! on, and a wake-up says so. These are the rules for entering on a wake-up. Each closes a sequence of events that lets
 //! two owners enter:
 //!
-//! - *The wake-up's token is larger than the holder's token in the answer that gave the place.* The row may have been
+//! - *The wake-up's token is larger than each holder's token in the answers since the lease got its place.* The row may have been
 //!   passed on to this lease once before, have expired before the wake-up arrived, and have gone to others.
 //! - *No request of the key is on its way*, else its answer is waited for: it may find the lease expired, and queue
 //!   it again.

@@ -93,11 +93,11 @@ impl<C> Machine<C> {
             // When the successor has lapsed, and its lease too if the row was passed on to it just before.
             let lapses = now + fairness::WANTED_FOR + place.next_ttl;
             self.abandoned
-                .push(Abandoned::answered(place.lease_id, lapses, now));
+                .push(Abandoned::all_answered(place.lease_id, lapses, now));
         }
         if let Some(arriving) = self.asking.arriving.take() {
             self.abandoned
-                .push(Abandoned::answered(arriving.lease_id, arriving.until, now));
+                .push(Abandoned::all_answered(arriving.lease_id, arriving.until, now));
         }
     }
 
@@ -121,7 +121,7 @@ impl<C> Machine<C> {
             Offered::OfNoUse => {
                 self.asking.place = None;
                 self.asking.arriving = None;
-                let mut abandoned = Abandoned::answered(lease_id, until, env.now);
+                let mut abandoned = Abandoned::all_answered(lease_id, until, env.now);
                 abandoned.undo = undo;
                 self.abandoned.push(abandoned);
                 self.asking.ask_now();

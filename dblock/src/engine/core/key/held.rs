@@ -55,7 +55,8 @@ use crate::engine::core::time::Time;
 use crate::error::LostReason;
 use crate::store::{Holder, RecordChange, StoreError};
 
-/// Pause before the next request for a row that somebody had locked; doubles up to [`LONGEST_RETRY`].
+/// Pause before the next request for a row that was locked, or after a failure. It doubles up to the lease's margin, and at
+/// most to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 

@@ -193,7 +193,7 @@ impl<C> Machine<C> {
         }
         self.take(event, env, &mut out);
         self.advance(env, &mut out);
-        self.plan_ahead(env, &mut out);
+        self.list_next_request(env, &mut out);
         out
     }
 
@@ -279,6 +279,7 @@ impl<C> Machine<C> {
             }
             Event::PassedOn(lease_id, fence_token) => self.passed_on(lease_id, fence_token, env),
             Event::WakeUpsLost => self.asking.wake_ups_lost(env),
+            // `advance` and `list_next_request` do what time asks for.
             Event::Time => {}
             Event::Refuse => self.refuse_all(false, out),
             Event::Stop => self.stop(now, out),
@@ -355,7 +356,7 @@ impl<C> Machine<C> {
     }
 
     /// Forgets a lease that has ended in the store. A request of unknown outcome may have extended the row, which
-    /// would then stay busy for one more ttl although nobody uses it. So the lease becomes an abandoned acquire.
+    /// would then stay busy for one more ttl although nobody uses it. So the lease becomes an abandoned one.
     fn forget(&mut self, env: &Env<'_>, out: &mut Out<C>) {
         let Some(held) = self.held.take() else { return };
         let sent = self.on_its_way.as_ref();

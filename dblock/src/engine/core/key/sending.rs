@@ -14,14 +14,14 @@ use crate::engine::core::time::Time;
 use crate::store::{Acquire, Action, Extend, HandedOver, Request};
 
 /// The request to send next.
-enum Plan {
+enum Next {
     OwnLease(Action),
     Abandoned(Uuid),
     Arriving(Arriving),
     Acquire,
 }
 
-impl Plan {
+impl Next {
     fn kind(&self) -> Kind {
         match self {
             Self::OwnLease(action) => Kind::of(action),
@@ -34,9 +34,9 @@ impl Plan {
 
 impl<C> Machine<C> {
     /// Says what can be sent, and when to look again.
-    pub(super) fn plan_ahead(&mut self, env: &Env<'_>, out: &mut Out<C>) {
+    pub(super) fn list_next_request(&mut self, env: &Env<'_>, out: &mut Out<C>) {
         let now = env.now;
-        let kind = self.plan(now).map(|plan| plan.kind());
+        let kind = self.next_request(now).map(|next| next.kind());
         if kind.is_some() && kind != self.listed {
             self.listed = kind;
             out.ready = kind;
@@ -61,7 +61,7 @@ impl<C> Machine<C> {
             && self.listed.is_none()
     }
 
-    fn plan(&self, now: Time) -> Option<Plan> {
+    fn next_request(&self, now: Time) -> Option<Next> {
         if self.on_its_way.is_some() && !flawed(Flaw::RequestsOvertake) {
             return None;
         }
@@ -69,10 +69,10 @@ impl<C> Machine<C> {
         if let Some(held) = &self.held
             && let Some(action) = held.next_action(now)
         {
-            return Some(Plan::OwnLease(action));
+            return Some(Next::OwnLease(action));
         }
         if let Some(arriving) = self.asking.arriving.filter(|arriving| arriving.retry_at <= now) {
-            return Some(Plan::Arriving(arriving));
+            return Some(Next::Arriving(arriving));
         }
         // The newest comes first: nothing is sent between an acquire and the release that undoes it. While an owner
         // holds the lock, the row does not name an abandoned lease, and a release on its way would only delay a
@@ -80,18 +80,20 @@ impl<C> Machine<C> {
         let renews = self.held.as_ref().is_some_and(Held::is_held);
         let mut due = self.abandoned.iter().rev().filter(|_| !renews);
         if let Some(abandoned) = due.find(|abandoned| abandoned.retry_at <= now) {
-            return Some(Plan::Abandoned(abandoned.lease_id));
+            return Some(Next::Abandoned(abandoned.lease_id));
         }
         let asks = self.held.is_none() && !self.queue.is_empty() && self.asking.may_ask(now);
-        asks.then_some(Plan::Acquire)
+        asks.then_some(Next::Acquire)
     }
 
     /// The request to send now. It is on its way from here on.
     pub(super) fn send(&mut self, kinds: &[Kind], env: &mut Env<'_>) -> Option<Request> {
-        let plan = self.plan(env.now).filter(|plan| kinds.contains(&plan.kind()))?;
+        let next = self
+            .next_request(env.now)
+            .filter(|next| kinds.contains(&next.kind()))?;
         let (mut record, mut undo) = (None, None);
-        let (lease_id, action, for_whom) = match plan {
-            Plan::OwnLease(action) => {
+        let (lease_id, action, for_whom) = match next {
+            Next::OwnLease(action) => {
                 let held = self.held.as_mut()?;
                 held.sent(&action);
                 if matches!(action, Action::Release) {
@@ -99,13 +101,13 @@ impl<C> Machine<C> {
                 }
                 (held.lease_id(), action, ForWhom::OwnLease)
             }
-            Plan::Abandoned(lease_id) => {
+            Next::Abandoned(lease_id) => {
                 let mut abandoned = self.abandoned.iter();
                 let released = abandoned.find(|abandoned| abandoned.lease_id == lease_id)?;
                 record.clone_from(&released.undo);
                 (lease_id, Action::Release, ForWhom::Abandoned)
             }
-            Plan::Arriving(arriving) => {
+            Next::Arriving(arriving) => {
                 let (_, first) = self.queue.first()?;
                 let mut extend = Extend::new(1, first.call.ttl);
                 extend.handed_over = Some(HandedOver {
@@ -115,7 +117,7 @@ impl<C> Machine<C> {
                 });
                 (arriving.lease_id, Action::Extend(extend), ForWhom::Arriving)
             }
-            Plan::Acquire => {
+            Next::Acquire => {
                 let (number, first) = self.queue.first()?;
                 let call = &first.call;
                 let mut acquire = Acquire::new(call.owner, call.ttl, Arc::clone(&call.holder));

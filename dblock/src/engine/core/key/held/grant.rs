@@ -24,8 +24,8 @@ pub(crate) struct Grant {
     /// The owner that the row names. `None` after a pass-on: then the owner in the row is unknown, and less than the
     /// whole lease may be left.
     pub(crate) row_owner: Option<Uuid>,
-    /// Since when the owner has it: when the request was sent that made it the owner, or that last extended the
-    /// lease.
+    /// Since when the owner has it: when the request was sent that was granted, or that last extended the lease. After a
+    /// local hand-over or a wake-up: when the owner entered.
     pub(crate) since: Time,
     /// Others want the key: another process, or an earlier ask of this one.
     pub(crate) wanted: bool,
@@ -43,7 +43,7 @@ impl Grant {
     }
 
     /// When the confirmed part of the owner's ttl ends.
-    pub(super) fn end(&self, ttl: Duration) -> Time {
+    pub(super) fn confirmed_until(&self, ttl: Duration) -> Time {
         self.store_end.min(self.since + ttl)
     }
 }

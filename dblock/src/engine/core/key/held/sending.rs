@@ -43,7 +43,11 @@ impl<C> Held<C> {
         {
             return None;
         }
-        let due = self.grant.end(self.ttl).before(self.ttl * 2 / 3).as_nanos();
+        let due = self
+            .grant
+            .confirmed_until(self.ttl)
+            .before(self.ttl * 2 / 3)
+            .as_nanos();
         let grid = u64::try_from((self.ttl / 16).as_nanos())
             .unwrap_or(u64::MAX)
             .max(1);
@@ -96,7 +100,7 @@ impl<C> Held<C> {
     /// Time limit of the store for a request: an extension that hangs must leave time to be sent again.
     pub(crate) fn time_limit(&self, now: Time) -> Option<Duration> {
         let end = match self.state {
-            State::Held { .. } => self.grant.end(self.ttl),
+            State::Held { .. } => self.grant.confirmed_until(self.ttl),
             State::Lingering { .. } => self.grant.store_end,
             _ => return None,
         };
