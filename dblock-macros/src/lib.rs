@@ -82,7 +82,7 @@ use proc_macro::TokenStream;
 /// | `hold_min` | duration up to 30 days | none | The key stays busy for this long after the grant; the call still returns with the body |
 /// | `on_lost` | `"cancel"`, `"signal"` | `"cancel"` | Lost lease: drop the body and fail, or let it go on and tell it |
 /// | `tx` | the name of an argument | none | The transaction that the lock ends with: see "Transactions" |
-/// | `on_busy` | expression | fail | The return value when the lock is busy or `wait` ran out |
+/// | `on_busy` | expression | fail | The return value when the lock is busy or `wait` ran out, also while the database did not answer |
 /// | `on_error` | closure | `\|e\| Err(e.into())` | Turns a `LockError` into the return value |
 /// | `crate` | path | `::dblock` | The path of dblock, for renamed dependencies and re-exports |
 ///
@@ -388,7 +388,7 @@ pub fn optimistic_retry(args: TokenStream, item: TokenStream) -> TokenStream {
 /// | `fingerprint` | expression that is `Serialize` | none | A call with the same key and another value fails with `RunError::KeyReused` |
 /// | `tick` | expression that is `Into<SystemTime>` | none | The time for which scheduled work is done. A tick older than `remember` by the store's clock is refused with `RunError::TickTooOld` |
 /// | `max_attempts` | number | no limit | How often it may begin. Counted in its record: when that is deleted, as by `Resolution::RunAgain`, from 1 again |
-/// | `backoff` | duration up to 30 days | none | The pause after a failure, which doubles |
+/// | `backoff` | duration up to 30 days | none | The pause after the first failure. It doubles with each failure, up to a day |
 /// | `ttl`, `wait`, `manager`, `renew`, `max_hold`, `on_busy`, `on_error`, `crate` | | | As for `#[distributed_lock]`. `wait` is how long a call waits for the result of another one |
 ///
 /// The function returns `Result<T, E>` where `T` is `Serialize + DeserializeOwned` and `E` is `Display` and

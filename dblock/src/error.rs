@@ -218,8 +218,8 @@ impl LockError {
         }
     }
 
-    /// Someone else holds the lock: [`Busy`](Self::Busy) or [`Timeout`](Self::Timeout). A web service
-    /// answers 409 or 423 to it.
+    /// [`Busy`](Self::Busy) or [`Timeout`](Self::Timeout): someone else holds the lock, or the database did not answer
+    /// before `wait` was over ([`TimeoutCause::NoAnswer`]). A web service answers 409 or 423 to the first, and 503 to the second.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::Timeout { .. })
     }
