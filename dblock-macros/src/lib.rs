@@ -82,7 +82,7 @@ use proc_macro::TokenStream;
 /// | `hold_min` | duration up to 30 days | none | The key stays busy for this long after the grant; the call still returns with the body |
 /// | `on_lost` | `"cancel"`, `"signal"` | `"cancel"` | Lost lease: drop the body and fail, or let it go on and tell it |
 /// | `tx` | the name of an argument | none | The transaction that the lock ends with: see "Transactions" |
-/// | `on_busy` | expression | fail | The return value when the lock is busy or `wait` ran out, also while the database did not answer |
+/// | `on_busy` | expression | fail | The return value when somebody else holds the lock, and still does when `wait` is over. A database that did not answer is an error |
 /// | `on_error` | closure | `\|e\| Err(e.into())` | Turns a `LockError` into the return value |
 /// | `crate` | path | `::dblock` | The path of dblock, for renamed dependencies and re-exports |
 ///

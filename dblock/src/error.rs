@@ -218,10 +218,12 @@ impl LockError {
         }
     }
 
-    /// [`Busy`](Self::Busy) or [`Timeout`](Self::Timeout): someone else holds the lock, or the database did not answer
-    /// before `wait` was over ([`TimeoutCause::NoAnswer`]). A web service answers 409 or 423 to the first, and 503 to the second.
+    /// Somebody else holds the lock: [`Busy`](Self::Busy), or a [`Timeout`](Self::Timeout) for that reason. A web service
+    /// answers 409 or 423.
+    ///
+    /// It is false when the database did not answer before `wait` was over: that is [`is_store`](Self::is_store).
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Busy { .. } | Self::Timeout { .. })
+        matches!(self, Self::Busy { .. } | Self::Timeout { .. }) && !self.is_store()
     }
 
     /// The lease ended before the body did.
@@ -229,9 +231,17 @@ impl LockError {
         matches!(self, Self::Lost { .. })
     }
 
-    /// The store could not be asked. Never a synonym of busy.
+    /// The store could not be asked, or did not answer before `wait` was over ([`TimeoutCause::NoAnswer`]). Never a synonym of
+    /// busy. A web service answers 503.
     pub fn is_store(&self) -> bool {
-        matches!(self, Self::Store { .. })
+        matches!(
+            self,
+            Self::Store { .. }
+                | Self::Timeout {
+                    cause: TimeoutCause::NoAnswer,
+                    ..
+                }
+        )
     }
 
     /// The manager takes no new locks.

@@ -84,14 +84,7 @@ async fn a_broken_store_is_a_store_error_in_bounded_time() {
             let error = answer
                 .unwrap_or_else(|_| panic!("{fault:?}: the caller hangs"))
                 .unwrap_err();
-            let no_answer = matches!(
-                error,
-                LockError::Timeout {
-                    cause: TimeoutCause::NoAnswer,
-                    ..
-                }
-            );
-            assert!(error.is_store() || no_answer, "{fault:?}: {error:?}");
+            assert!(error.is_store() && !error.is_busy(), "{fault:?}: {error:?}");
         }
         store.heal();
         let guard = timeout(ms(11_000), locks.acquire("k", options().wait(ms(11_000))))
