@@ -79,7 +79,7 @@ fn clocks(apart: Duration) -> Finding {
 fn round_trip(took: Duration) -> Finding {
     let (found, meaning) = (
         format!("a write took {took:?}"),
-        "a lock takes two writes, and its release two",
+        "a lock takes two writes, and its release one",
     );
     if took > SLOW {
         let remedy = "run the service nearer to ZooKeeper, give ZooKeeper a disk of its own for its log, or choose a ttl \

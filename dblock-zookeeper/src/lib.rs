@@ -126,7 +126,7 @@ impl Store for ZookeeperStore {
             row.reentrant_count = 0;
             row.lease_id = Uuid::now_v7();
             row.next = None;
-            wake_up::released(row)
+            wake_up::message(row)
         }))
     }
 

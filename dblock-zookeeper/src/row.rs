@@ -1,12 +1,16 @@
 //! How a row is written: as JSON, so that people can read it with ZooKeeper's own tools.
+//!
+//! Who releases a row does not know the time, which ZooKeeper tells of a write only when it is done. So the release is written
+//! as the wish to release ([`Columns::ends`]), and everybody who reads the row carries it out, by the time of that write. All come
+//! to the same end: the row is free, or its successor has it.
 
-use dblock::store::{StoreError, StoreErrorKind, Successor};
+use dblock::store::{Action, Outcome, Request, StoreError, StoreErrorKind, Successor, rules};
 use dblock::{Key, LockRow};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// The format that this version writes. It reads no other.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The columns of a row, without its key and the clock. Times are in µs since the Unix epoch.
 #[derive(Serialize, Deserialize)]
@@ -23,6 +27,8 @@ struct Columns {
     lease: Uuid,
     owner: Uuid,
     next: Option<Next>,
+    /// The holder releases the row at the time of this write.
+    ends: bool,
 }
 
 /// The successor.
@@ -37,13 +43,33 @@ struct Next {
     owner: Uuid,
 }
 
-/// The row of `key`, by the clock `now`.
-pub(crate) fn read(data: &[u8], key: &Key, now: i64) -> Result<LockRow, StoreError> {
+/// The row of `key` that was written at a time, by the clock `now`.
+pub(crate) fn read(data: &[u8], key: &Key, written_at: i64, now: i64) -> Result<LockRow, StoreError> {
+    let (mut row, _) = parse(data, key, written_at)?;
+    row.now = now;
+    Ok(row)
+}
+
+/// Whom the last write of the row has passed it on to, with the token. `None` if it was another write.
+pub(crate) fn passed_on(data: &[u8], key: &Key, written_at: i64) -> Result<Option<(Uuid, i64)>, StoreError> {
+    let (row, ended) = parse(data, key, written_at)?;
+    let passed_on = matches!(ended, Some(Outcome::Released { passed_on: true, .. }));
+    Ok(passed_on.then_some((row.lease_id, row.fence_token)))
+}
+
+/// The row after the holder has released it at the time [`LockRow::now`], and the answer to the holder.
+pub(crate) fn end(row: &mut LockRow) -> Result<Outcome, StoreError> {
+    let release = Request::new(row.key.clone(), row.lease_id, Action::Release);
+    rules::carry_out(&release, row).map(|(outcome, _)| outcome)
+}
+
+/// The row at the time at which it was written, and what became of the release if it was one.
+fn parse(data: &[u8], key: &Key, written_at: i64) -> Result<(LockRow, Option<Outcome>), StoreError> {
     let columns: Columns = serde_json::from_slice(data).map_err(|error| no_row(key).with_source(error))?;
     if columns.format != FORMAT {
         return Err(no_row(key));
     }
-    let mut row = LockRow::new(key.clone(), now);
+    let mut row = LockRow::new(key.clone(), written_at);
     row.owner = columns.owner;
     row.reentrant_count = columns.reentrant_count;
     row.expire_at = columns.expire_at;
@@ -66,11 +92,12 @@ pub(crate) fn read(data: &[u8], key: &Key, now: i64) -> Result<LockRow, StoreErr
             next.until,
         )
     });
-    Ok(row)
+    let ended = columns.ends.then(|| end(&mut row)).transpose()?;
+    Ok((row, ended))
 }
 
-/// The content of the row's node.
-pub(crate) fn written(row: &LockRow) -> Result<Vec<u8>, StoreError> {
+/// The content of the row's node. With `ends` its holder releases it by this write.
+pub(crate) fn written(row: &LockRow, ends: bool) -> Result<Vec<u8>, StoreError> {
     let columns = Columns {
         format: FORMAT,
         holder: row.holder.clone(),
@@ -92,6 +119,7 @@ pub(crate) fn written(row: &LockRow) -> Result<Vec<u8>, StoreError> {
             lease: next.lease_id,
             owner: next.owner,
         }),
+        ends,
     };
     serde_json::to_vec(&columns).map_err(|error| {
         let message = format!("the row of {:?} cannot be written as JSON", row.key);

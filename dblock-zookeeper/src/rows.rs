@@ -15,11 +15,15 @@
 //! 2. the reads, of `purges` first;
 //! 3. the write of the clock. No server that has lost its majority can carry it out, so it also shows that the `sync` has
 //!    asked the leader of its time.
+//!
+//! The holder's own release needs neither the clock nor the `sync` ([`release`]): it is carried out at the time of its write, and
+//! a row that was read out of date is not written.
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock::store::{Outcome, StoreError, StoreErrorKind};
 use dblock::{Key, LockRow};
 use futures_util::future::join_all;
-use zookeeper_client::{Client, CreateMode, Error, MultiWriteError};
+use uuid::Uuid;
+use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 
 use crate::session::Ensemble;
 use crate::{error, row, wake_up};
@@ -29,6 +33,15 @@ pub(crate) struct Found {
     pub(crate) row: LockRow,
     pub(crate) version: Option<i32>,
     pub(crate) purges: i32,
+}
+
+impl Found {
+    /// Whether [`release`] can release the row for this lease. The answer to the write that replaces an old node does not tell its
+    /// time.
+    pub(crate) fn may_be_released(&self, lease_id: Uuid) -> bool {
+        let holds = self.row.lease_id == lease_id && self.row.reentrant_count > 0;
+        holds && self.version.is_some_and(|version| !is_old(version))
+    }
 }
 
 /// Whether a row was written.
@@ -57,23 +70,90 @@ pub(crate) async fn read(
     let (synced, purges, rows, clock) = futures_util::join!(synced, purges, join_all(rows), clock);
     synced.map_err(error::of_look)?;
     let purges = purges.map_err(error::of_look)?.1.version;
-    let now = clock.map_err(error::of_look)?.mtime * 1_000;
-    let found = rows.into_iter().zip(keys).map(|(found, key)| {
-        Ok(match found {
-            Ok((data, stat)) => Found {
-                row: row::read(&data, key, now)?,
-                version: Some(stat.version),
-                purges,
-            },
-            Err(Error::NoNode) => Found {
-                row: LockRow::new((*key).clone(), now),
-                version: None,
-                purges,
-            },
-            Err(error) => return Err(error::of_look(error)),
-        })
-    });
-    Ok(found.collect())
+    let now = written_at(&clock.map_err(error::of_look)?);
+    let rows = rows.into_iter().zip(keys);
+    Ok(rows
+        .map(|(row, key)| found(row, key, purges, Some(now)))
+        .collect())
+}
+
+/// Reads the rows of `keys` as the server knows them that we are connected to, each by the time of its write. They may be out of
+/// date.
+pub(crate) async fn glance(
+    ensemble: &Ensemble,
+    client: &Client,
+    keys: &[&Key],
+) -> Result<Vec<Result<Found, StoreError>>, StoreError> {
+    // Each request is sent here, too, and `purges` first.
+    let purges = client.get_data(&ensemble.place.purges());
+    let rows: Vec<_> = keys
+        .iter()
+        .map(|key| client.get_data(&ensemble.place.row(key)))
+        .collect();
+    let (purges, rows) = futures_util::join!(purges, join_all(rows));
+    let purges = purges.map_err(error::of_look)?.1.version;
+    let rows = rows.into_iter().zip(keys);
+    Ok(rows.map(|(row, key)| found(row, key, purges, None)).collect())
+}
+
+/// The row that a node has, by the clock `now`, or by the time of its write.
+fn found(
+    node: Result<(Vec<u8>, Stat), Error>,
+    key: &Key,
+    purges: i32,
+    now: Option<i64>,
+) -> Result<Found, StoreError> {
+    let (row, version) = match node {
+        Ok((data, stat)) => {
+            let written_at = written_at(&stat);
+            let row = row::read(&data, key, written_at, now.unwrap_or(written_at))?;
+            (row, Some(stat.version))
+        }
+        Err(Error::NoNode) => (LockRow::new(key.clone(), now.unwrap_or_default()), None),
+        Err(error) => return Err(error::of_look(error)),
+    };
+    Ok(Found { row, version, purges })
+}
+
+/// When a node was written, in µs since the Unix epoch.
+pub(crate) fn written_at(stat: &Stat) -> i64 {
+    stat.mtime * 1_000
+}
+
+/// Ends the lease that holds the row at the time of this write, unless somebody has written the row since it was read. Answers as
+/// [`Store::apply`](dblock::store::Store::apply) does.
+pub(crate) async fn release(
+    ensemble: &Ensemble,
+    client: &Client,
+    found: Found,
+) -> Result<Outcome, StoreError> {
+    let Found {
+        mut row,
+        version,
+        purges,
+    } = found;
+    let data = row::written(&row, true)?;
+    let commit = || {
+        let mut write = client.new_multi_writer();
+        write.add_check_version(&ensemble.place.purges(), purges)?;
+        write.add_set_data(&ensemble.place.row(&row.key), &data, version)?;
+        if let Some(message) = wake_up::message(&row) {
+            let options = ensemble.options(CreateMode::Persistent);
+            wake_up::tell(&mut write, &ensemble.place, &message, &options)?;
+        }
+        Ok::<_, Error>(write.commit())
+    };
+    let written = commit().map_err(error::of_look)?.await;
+    if is_outrun(&written, true) {
+        return Ok(Outcome::Skipped);
+    }
+    let written = written.map_err(|error| error::of_write(error.into()))?;
+    let Some(MultiWriteResult::SetData { stat }) = written.get(1) else {
+        let message = "ZooKeeper left out the answer to a write";
+        return Err(StoreError::new(StoreErrorKind::Interrupted, message));
+    };
+    row.now = written_at(stat);
+    row::end(&mut row)
 }
 
 /// Writes a row over the one that was read with it, and tells the `message` if there is one.
@@ -83,7 +163,7 @@ pub(crate) async fn put(
     found: &Found,
     message: Option<String>,
 ) -> Result<Put, StoreError> {
-    let data = row::written(&found.row)?;
+    let data = row::written(&found.row, false)?;
     let path = ensemble.place.row(&found.row.key);
     let purges = ensemble.place.purges();
     let rows = ensemble.options(CreateMode::Persistent);
@@ -116,16 +196,22 @@ pub(crate) async fn put(
         made.map_err(error::of_look)?;
         written = commit().map_err(error::of_look)?.await;
     }
-    let outrun = match found.version {
-        None => fails(&written, 1, &Error::NodeExists),
-        Some(_) => fails(&written, 1, &Error::BadVersion) || fails(&written, 1, &Error::NoNode),
-    };
-    if outrun || fails(&written, 0, &Error::BadVersion) {
+    if is_outrun(&written, found.version.is_some()) {
         return Ok(Put::Outrun);
     }
     written
         .map(|_| Put::Written)
         .map_err(|error| error::of_write(error.into()))
+}
+
+/// Whether somebody else was faster, with the row or with a purge.
+fn is_outrun<T>(written: &Result<T, MultiWriteError>, had_node: bool) -> bool {
+    let row = if had_node {
+        fails(written, 1, &Error::BadVersion) || fails(written, 1, &Error::NoNode)
+    } else {
+        fails(written, 1, &Error::NodeExists)
+    };
+    row || fails(written, 0, &Error::BadVersion)
 }
 
 /// Whether this operation of the transaction failed with this error: 0 is that of `purges`, and 1 that of the row.

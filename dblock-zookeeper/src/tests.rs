@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dblock::store::Store;
+use dblock::store::{Outcome, Store, Successor};
 use dblock::{Key, LockRow};
 use dblock_conformance::Fixture;
 use futures_util::future::join_all;
@@ -137,4 +137,58 @@ async fn a_late_write_leaves_a_node_that_was_replaced() {
         }
     }
     assert_eq!(put(&ensemble, &stale).await, Put::Outrun);
+}
+
+/// A held row with a successor that is live for a moment, as its holder reads it before the release.
+async fn about_to_be_released(ensemble: &Ensemble, key: &Key) -> Found {
+    const MOMENT: i64 = 200_000;
+    const LONG: i64 = 300_000_000;
+    let mut found = found(ensemble, key).await;
+    let (id, now) = (Uuid::now_v7(), found.row.now);
+    found.row.lease_id = id;
+    found.row.reentrant_count = 1;
+    found.row.expire_at = now + LONG;
+    found.row.next = Some(Successor::new(id, id, "next", LONG, 0, now, now + MOMENT));
+    assert_eq!(put(ensemble, &found).await, Put::Written);
+    let client = ensemble.client().await.unwrap();
+    let read = rows::glance(ensemble, &client, &[key]).await.unwrap();
+    read.into_iter().next().unwrap().unwrap()
+}
+
+async fn release(ensemble: &Ensemble, found: Found) -> Outcome {
+    let client = ensemble.client().await.unwrap();
+    rows::release(ensemble, &client, found).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_release_is_carried_out_at_the_time_of_its_write() {
+    let Some(place) = Place::new() else { return };
+    let (ensemble, key) = (place.open().ensemble, Key::new(None, "k").unwrap());
+    let read = about_to_be_released(&ensemble, &key).await;
+    assert!(read.row.next.as_ref().unwrap().until > read.row.now);
+    loop {
+        let row = found(&ensemble, &key).await.row;
+        if row.next.unwrap().until <= row.now {
+            break;
+        }
+    }
+    let released = release(&ensemble, read).await;
+    assert_eq!(
+        released,
+        Outcome::released(true, false),
+        "the successor has lapsed by now"
+    );
+    let row = found(&ensemble, &key).await.row;
+    assert_eq!((row.reentrant_count, row.next), (0, None));
+}
+
+#[tokio::test]
+async fn a_release_leaves_a_row_that_was_written_since_it_was_read() {
+    let Some(place) = Place::new() else { return };
+    let (ensemble, key) = (place.open().ensemble, Key::new(None, "k").unwrap());
+    let read = about_to_be_released(&ensemble, &key).await;
+    write(&ensemble, &key, 7).await;
+    assert_eq!(release(&ensemble, read).await, Outcome::Skipped);
+    let row = found(&ensemble, &key).await.row;
+    assert_eq!((row.reentrant_count, row.fence_token), (1, 7));
 }

@@ -1,28 +1,24 @@
 //! Wake-ups: children of one node, made and deleted in the transaction of the release that they tell of. Nothing is left of
-//! them, and whoever watches the node is told their names, which say it all.
+//! them. Whoever watches the node is told their names, which are those of the rows, and reads the rows: what became of a release is
+//! known after it.
 //!
 //! A session of its own watches, opened while somebody waits. A waiter that misses a message polls again within a second.
 
 use std::convert::Infallible;
 
-use dblock::LockRow;
 use dblock::store::{StoreError, StoreErrorKind, WakeUp};
-use uuid::Uuid;
-use zookeeper_client::{AddWatchMode, CreateOptions, Error, EventType, MultiWriter};
+use dblock::{Key, LockRow};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use zookeeper_client::{AddWatchMode, Client, CreateOptions, Error, EventType, MultiWriter};
 
-use crate::error;
 use crate::place::{self, Place};
 use crate::session::Ensemble;
+use crate::{error, row, rows};
 
-/// The message about a row that was freed: `r.` and the key. `None` if nobody waits.
-pub(crate) fn released(row: &LockRow) -> Option<String> {
-    (row.wanted_until > row.now).then(|| format!("r.{}", place::name(&row.key)))
-}
-
-/// The message about a row that was passed on: `p.`, the lease that has it now, its token, and the key.
-pub(crate) fn passed_on(row: &LockRow) -> String {
-    let lease = row.lease_id.simple();
-    format!("p.{lease}.{}.{}", row.fence_token, place::name(&row.key))
+/// The message that this row is released. `None` if nobody waits.
+pub(crate) fn message(row: &LockRow) -> Option<String> {
+    (row.next.is_some() || row.wanted_until > row.now).then(|| place::name(&row.key))
 }
 
 /// Adds a message to a transaction.
@@ -47,12 +43,20 @@ pub(crate) async fn listen(
     let watch = client.watch(&path, AddWatchMode::PersistentRecursive).await;
     let mut watch = watch.map_err(error::of_look)?;
     report(WakeUp::Listening);
+    let mut looks = FuturesUnordered::new();
     loop {
-        let event = watch.changed().await;
+        let event = tokio::select! {
+            Some(told) = looks.next() => {
+                report(told?);
+                continue;
+            }
+            event = watch.changed() => event,
+        };
         match event.event_type {
             EventType::NodeCreated => {
                 let name = event.path.rsplit('/').next().unwrap_or_default();
-                read(name).into_iter().for_each(report);
+                // Everyone who may write below the node can send messages. Those of no key are ignored.
+                looks.extend(place::key(name).map(|key| look(ensemble, &client, key)));
             }
             EventType::Session => {
                 let message = format!("the session that listens for releases is {}", event.session_state);
@@ -63,44 +67,37 @@ pub(crate) async fn listen(
     }
 }
 
-/// Everyone who may write below the node can send messages. One that cannot be read is ignored, and a forged release only
-/// makes waiters ask. A forged pass-on would let the successor enter beside the holder, but it must name the successor's
-/// lease, which only users who may read the rows can know.
-fn read(message: &str) -> Option<WakeUp> {
-    match message.split_once('.')? {
-        ("r", key) => place::key(key).map(WakeUp::Released),
-        ("p", rest) => {
-            let mut parts = rest.splitn(3, '.');
-            let lease = Uuid::try_parse(parts.next()?).ok()?;
-            let token = parts.next()?.parse().ok()?;
-            Some(WakeUp::passed_on(place::key(parts.next()?)?, lease, token))
-        }
-        _ => None,
-    }
+/// Who has the row that was released. The server that has told of the release has carried it out, so what it knows will do. A row
+/// that was written again since is reported as free: whoever waits for it asks.
+async fn look(ensemble: &Ensemble, client: &Client, key: Key) -> Result<WakeUp, StoreError> {
+    let passed_on = match client.get_data(&ensemble.place.row(&key)).await {
+        Ok((data, stat)) => row::passed_on(&data, &key, rows::written_at(&stat))?,
+        Err(Error::NoNode) => None,
+        Err(error) => return Err(error::of_look(error)),
+    };
+    Ok(match passed_on {
+        Some((lease_id, fence_token)) => WakeUp::passed_on(key, lease_id, fence_token),
+        None => WakeUp::Released(key),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use dblock::Key;
+    use dblock::store::Successor;
+    use uuid::Uuid;
 
     use super::*;
 
     #[test]
-    fn a_message_is_read_or_ignored() {
+    fn a_message_is_sent_to_those_who_wait() {
         let key = Key::new(None, "a.é/ b").unwrap();
         let mut row = LockRow::new(key.clone(), 5);
-        assert_eq!(released(&row), None, "nobody waits");
+        assert_eq!(message(&row), None, "nobody waits");
         row.wanted_until = 6;
-        assert_eq!(
-            read(&released(&row).unwrap()),
-            Some(WakeUp::Released(key.clone()))
-        );
-        row.lease_id = Uuid::now_v7();
-        row.fence_token = i64::MAX;
-        let told = read(&passed_on(&row));
-        assert_eq!(told, Some(WakeUp::passed_on(key, row.lease_id, i64::MAX)));
-        for other in ["", "r", "r.", "x.k", "p.k", "p.1.2.k", "r.a/b"] {
-            assert_eq!(read(other), None, "{other:?}");
-        }
+        assert_eq!(message(&row).as_deref().and_then(place::key), Some(key));
+        row.wanted_until = 5;
+        let id = Uuid::now_v7();
+        row.next = Some(Successor::new(id, id, "next", 1, 0, 1, 9));
+        assert!(message(&row).is_some());
     }
 }
