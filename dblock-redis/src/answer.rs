@@ -7,131 +7,144 @@ use dblock::{Key, LockRow};
 use redis::Value;
 use uuid::Uuid;
 
-/// The columns of an answer, one after the other.
-pub(crate) struct Columns(std::vec::IntoIter<Value>);
+use crate::script::TOKEN;
 
-impl Columns {
-    pub(crate) fn of(value: Value) -> Result<Self, StoreError> {
+/// The answers for the keys of a script.
+pub(crate) fn each(value: Value) -> Result<impl Iterator<Item = Value>, StoreError> {
+    match value {
+        Value::Array(answers) => Ok(answers.into_iter()),
+        other => Err(unreadable(&other)),
+    }
+}
+
+/// What is packed into one string, column after column. Numbers are little-endian, and times in µs.
+struct Columns<'a>(&'a [u8]);
+
+impl<'a> Columns<'a> {
+    fn of(value: &'a Value) -> Result<Self, StoreError> {
         match value {
-            Value::Array(columns) => Ok(Self(columns.into_iter())),
-            other => Err(unreadable(&other)),
+            Value::BulkString(packed) => Ok(Self(packed)),
+            other => Err(unreadable(other)),
         }
     }
 
-    /// The answers for the keys, if this is the answer of a whole script.
-    pub(crate) fn answers(self) -> impl Iterator<Item = Value> {
-        self.0
+    fn bytes(&mut self, count: usize) -> Result<&'a [u8], StoreError> {
+        let (bytes, rest) = self
+            .0
+            .split_at_checked(count)
+            .ok_or_else(|| unreadable(&self.0))?;
+        self.0 = rest;
+        Ok(bytes)
     }
 
-    pub(crate) fn number(&mut self) -> Result<i64, StoreError> {
-        match self.0.next() {
-            Some(Value::Int(number)) => Ok(number),
-            other => Err(unreadable(&other)),
-        }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], StoreError> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or_else(|| unreadable(&self.0))?;
+        self.0 = rest;
+        Ok(*bytes)
     }
 
-    fn bytes(&mut self) -> Result<Vec<u8>, StoreError> {
-        match self.0.next() {
-            Some(Value::BulkString(bytes)) => Ok(bytes),
-            other => Err(unreadable(&other)),
-        }
-    }
-
-    fn text(&mut self) -> Result<String, StoreError> {
-        String::from_utf8(self.bytes()?).map_err(|error| unreadable(&error))
-    }
-
-    fn id(&mut self) -> Result<Uuid, StoreError> {
-        Uuid::from_slice(&self.bytes()?).map_err(|error| unreadable(&error))
-    }
-
-    fn token(&mut self) -> Result<i64, StoreError> {
-        self.text()?.parse().map_err(|error| unreadable(&error))
-    }
-
-    fn count(&mut self) -> Result<u32, StoreError> {
-        u32::try_from(self.number()?).map_err(|error| unreadable(&error))
-    }
-
-    fn length(&mut self) -> Result<Duration, StoreError> {
-        let micros = u64::try_from(self.number()?).map_err(|error| unreadable(&error))?;
-        Ok(Duration::from_micros(micros))
+    fn byte(&mut self) -> Result<u8, StoreError> {
+        self.array().map(u8::from_le_bytes)
     }
 
     fn flag(&mut self) -> Result<bool, StoreError> {
-        Ok(self.number()? != 0)
+        Ok(self.byte()? != 0)
     }
 
-    fn is_empty(&self) -> bool {
-        self.0.len() == 0
+    fn count(&mut self) -> Result<u32, StoreError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn micros(&mut self) -> Result<i64, StoreError> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    fn length(&mut self) -> Result<Duration, StoreError> {
+        let micros = u64::try_from(self.micros()?).map_err(|error| unreadable(&error))?;
+        Ok(Duration::from_micros(micros))
+    }
+
+    fn id(&mut self) -> Result<Uuid, StoreError> {
+        self.array().map(Uuid::from_bytes)
+    }
+
+    fn token(&mut self) -> Result<i64, StoreError> {
+        let digits = str::from_utf8(self.bytes(TOKEN)?).map_err(|error| unreadable(&error))?;
+        digits.parse().map_err(|error| unreadable(&error))
+    }
+
+    /// A text behind its length.
+    fn text(&mut self) -> Result<&'a str, StoreError> {
+        let length = self.byte()?;
+        str::from_utf8(self.bytes(length.into())?).map_err(|error| unreadable(&error))
     }
 
     fn holder(&mut self) -> Result<Holder, StoreError> {
-        Ok(Holder::new(
-            self.id()?,
-            self.text()?,
-            self.token()?,
-            self.length()?,
-        ))
+        let (owner, left, token) = (self.id()?, self.length()?, self.token()?);
+        Ok(Holder::new(owner, self.text()?, token, left))
     }
 }
 
 /// The answer to a request for `key`.
-pub(crate) fn outcome(answer: Value, key: &Key) -> Result<Outcome, StoreError> {
+pub(crate) fn outcome(answer: &Value, key: &Key) -> Result<Outcome, StoreError> {
     let mut columns = Columns::of(answer)?;
-    Ok(match &*columns.bytes()? {
-        b"G" => {
-            let (token, left, wanted) = (columns.token()?, columns.length()?, columns.flag()?);
-            let taken_over = if columns.is_empty() {
+    Ok(match columns.byte()? {
+        b'G' => {
+            let (left, wanted, token) = (columns.length()?, columns.flag()?, columns.token()?);
+            let taken_over = if columns.0.is_empty() {
                 None
             } else {
-                let (owner, name, token) = (columns.id()?, columns.text()?, columns.token()?);
-                Some(Holder::new(owner, name, token, Duration::ZERO))
+                Some(columns.holder()?)
             };
             Outcome::granted(token, left, taken_over, wanted)
         }
-        b"E" => Outcome::extended(columns.length()?, columns.flag()?, columns.flag()?),
-        b"R" => Outcome::released(columns.flag()?, columns.flag()?),
-        b"W" => Outcome::Withdrawn,
-        b"B" => Outcome::Busy(columns.holder()?),
-        b"Q" => Outcome::queued(columns.holder()?, columns.length()?),
-        b"L" => Outcome::Lost,
-        b"U" => return Err(used_up(key)),
-        b"X" => return Err(no_row(key)),
-        other => return Err(unreadable(&other)),
+        b'E' => Outcome::extended(columns.length()?, columns.flag()?, columns.flag()?),
+        b'R' => Outcome::released(columns.flag()?, columns.flag()?),
+        b'W' => Outcome::Withdrawn,
+        b'B' => Outcome::Busy(columns.holder()?),
+        b'Q' => Outcome::queued(columns.holder()?, columns.length()?),
+        b'L' => Outcome::Lost,
+        b'U' => return Err(used_up(key)),
+        b'X' => return Err(no_row(key)),
+        _ => return Err(unreadable(answer)),
     })
 }
 
-/// The row of `key`, if there is one, by the server's clock `now`.
-pub(crate) fn row(answer: Value, key: Key, now: i64) -> Result<Option<LockRow>, StoreError> {
-    let mut columns = Columns::of(answer)?;
-    if columns.is_empty() {
+/// The server's clock, with which the answer to a look begins.
+pub(crate) fn clock(first: Option<Value>) -> Result<i64, StoreError> {
+    match first {
+        Some(Value::Int(now)) => Ok(now),
+        other => Err(unreadable(&other)),
+    }
+}
+
+/// The row of `key`, if there is one, by the server's clock `now`. Its layout is in `row.lua`.
+pub(crate) fn row(packed: &Value, key: Key, now: i64) -> Result<Option<LockRow>, StoreError> {
+    let mut columns = Columns::of(packed)?;
+    if columns.0.is_empty() {
         return Ok(None);
     }
-    if &*columns.bytes()? != b"H" {
+    if columns.0 == b"X" {
         return Err(no_row(&key));
     }
+    let _layout = columns.byte()?;
     let mut row = LockRow::new(key, now);
+    row.reentrant_count = columns.count()?;
+    let has_next = columns.flag()?;
+    row.revoked = columns.flag()?;
     row.lease_id = columns.id()?;
     row.owner = columns.id()?;
-    row.reentrant_count = columns.count()?;
-    row.expire_at = columns.number()?;
+    row.expire_at = columns.micros()?;
+    row.wanted_until = columns.micros()?;
+    row.acquired_at = columns.micros()?;
     row.fence_token = columns.token()?;
     row.fence_ceiling = columns.token()?;
-    row.wanted_until = columns.number()?;
-    row.acquired_at = columns.number()?;
-    row.revoked = columns.flag()?;
-    row.holder = columns.text()?;
-    if !columns.is_empty() {
-        row.next = Some(Successor::new(
-            columns.id()?,
-            columns.id()?,
-            columns.text()?,
-            columns.number()?,
-            columns.count()?,
-            columns.number()?,
-            columns.number()?,
-        ));
+    columns.text()?.clone_into(&mut row.holder);
+    if has_next {
+        let (lease_id, owner, ttl) = (columns.id()?, columns.id()?, columns.micros()?);
+        let (since, until, spare) = (columns.micros()?, columns.micros()?, columns.count()?);
+        let holder = columns.text()?;
+        row.next = Some(Successor::new(lease_id, owner, holder, ttl, spare, since, until));
     }
     Ok(Some(row))
 }

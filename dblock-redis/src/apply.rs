@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dblock::store::{Outcome, Request, StoreError};
 use futures_util::future::join_all;
 
-use crate::answer::{self, Columns};
+use crate::answer;
 use crate::call::Call;
 use crate::{RedisStore, error, script};
 
@@ -62,12 +62,12 @@ async fn send(store: &RedisStore, shard: Option<u16>, requests: &[&Request]) -> 
     store.add_place(&mut call, shard);
     for request in requests {
         call.key(store.row_key(&request.key));
-        script::add(&mut call, request, store.passes_on);
+        call.arg(script::packed(request, store.passes_on));
     }
     let answer = store.deployment.run(&call).await?;
-    let answers = Columns::of(answer.value)?.answers();
+    let answers = answer::each(answer.value)?;
     let outcomes = requests.iter().zip(answers).map(|(request, found)| {
-        let outcome = answer::outcome(found, &request.key)?;
+        let outcome = answer::outcome(&found, &request.key)?;
         match &answer.open {
             Some(error) if changes(&outcome) => Err(error.clone()),
             _ => Ok(outcome),

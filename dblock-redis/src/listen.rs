@@ -15,15 +15,13 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::error;
+use crate::script::TOKEN;
 
 /// After this long without a message, a ping checks whether the server is still there.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// Time limit of an answer on this connection.
 const TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The length of a token in a message, in digits.
-const TOKEN: usize = 19;
 
 /// Reports what is published on `channel` until the connection is lost, and why it was.
 pub(crate) async fn listen(

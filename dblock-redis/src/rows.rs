@@ -7,7 +7,7 @@ use dblock::{InspectFilter, Key, LockRow};
 use futures_util::future::try_join_all;
 use redis::Value;
 
-use crate::answer::{self, Columns};
+use crate::answer;
 use crate::call::Call;
 use crate::connection::Server;
 use crate::deployment::Deployment;
@@ -124,10 +124,10 @@ async fn look(store: &RedisStore, keys: &[&Key]) -> Result<Vec<LockRow>, StoreEr
     for key in keys {
         look.key(store.row_key(key));
     }
-    let mut answer = Columns::of(store.deployment.run(&look).await?.value)?;
-    let now = answer.number()?;
-    let rows = keys.iter().zip(answer.answers());
-    let rows = rows.map(|(key, row)| answer::row(row, (*key).clone(), now));
+    let mut answers = answer::each(store.deployment.run(&look).await?.value)?;
+    let now = answer::clock(answers.next())?;
+    let rows = keys.iter().zip(answers);
+    let rows = rows.map(|(key, row)| answer::row(&row, (*key).clone(), now));
     rows.filter_map(Result::transpose).collect()
 }
 

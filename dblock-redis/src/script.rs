@@ -1,12 +1,10 @@
-//! The scripts, and the words of a request for them.
+//! The scripts, and a request as they read it.
 
 use std::time::Duration;
 
 use dblock::store::clock::micros;
 use dblock::store::{Action, NEXT_TTL, QUEUE_AHEAD, Request, StoreError, StoreErrorKind};
 use redis::Script;
-
-use crate::call::Call;
 
 /// The beginning of every script.
 pub(crate) const ROW: &str = include_str!("lua/row.lua");
@@ -32,35 +30,38 @@ impl Scripts {
     }
 }
 
-/// Adds the words of one request, which [`check`] has let pass. Without `passes_on` no lease becomes a successor: the waiter is
-/// told that the key is busy, and asks again once it is released.
-pub(crate) fn add(call: &mut Call<'_>, request: &Request, passes_on: bool) {
-    let word = |letter: &str, call: &mut Call<'_>| {
-        call.arg(letter).arg(request.lease_id.as_bytes());
+/// One request, packed as `apply.lua` reads it. [`check`] has let it pass. Without `passes_on` no lease becomes a successor: the
+/// waiter is told that the key is busy, and asks again once it is released.
+pub(crate) fn packed(request: &Request, passes_on: bool) -> Vec<u8> {
+    let mut packed = Vec::new();
+    let letter = match &request.action {
+        Action::Acquire(_) => b'A',
+        Action::Extend(_) => b'E',
+        _ => b'R',
     };
+    packed.push(letter);
+    packed.extend(request.lease_id.as_bytes());
     match &request.action {
         Action::Acquire(ask) => {
-            word("A", call);
-            call.arg(ask.owner.as_bytes())
-                .arg(&*ask.holder)
-                .arg(micros(ask.ttl))
-                .arg(optional(ask.wanted_for))
-                .arg(optional(ask.queue.filter(|_| passes_on)))
-                .arg(ask.spare_tokens);
+            packed.extend(ask.owner.as_bytes());
+            packed.extend(micros(ask.ttl).to_le_bytes());
+            packed.extend(optional(ask.wanted_for));
+            packed.extend(optional(ask.queue.filter(|_| passes_on)));
+            packed.extend(ask.spare_tokens.to_le_bytes());
+            packed.extend(ask.holder.as_bytes());
         }
         Action::Extend(ask) => {
-            word("E", call);
-            call.arg(ask.count).arg(micros(ask.ttl));
-            match &ask.handed_over {
-                Some(to) => call
-                    .arg(to.owner.as_bytes())
-                    .arg(&*to.holder)
-                    .arg(token(to.fence_token)),
-                None => call.arg("").arg("").arg(""),
-            };
+            packed.extend(ask.count.to_le_bytes());
+            packed.extend(micros(ask.ttl).to_le_bytes());
+            if let Some(to) = &ask.handed_over {
+                packed.extend(token(to.fence_token).as_bytes());
+                packed.extend(to.owner.as_bytes());
+                packed.extend(to.holder.as_bytes());
+            }
         }
-        _ => word("R", call),
+        _ => {}
     }
+    packed
 }
 
 /// Whether the script knows the action.
@@ -74,13 +75,14 @@ pub(crate) fn check(action: &Action) -> Result<(), StoreError> {
     }
 }
 
-/// A token as the rows have it: in 19 digits. Tokens are never negative.
+/// The length of a token in rows and messages, in digits.
+pub(crate) const TOKEN: usize = 19;
+
+/// A token as the rows have it. Tokens are never negative.
 pub(crate) fn token(token: i64) -> String {
-    format!("{:019}", token.max(0))
+    format!("{:0TOKEN$}", token.max(0))
 }
 
-fn optional(length: Option<Duration>) -> String {
-    length
-        .map(|length| micros(length).to_string())
-        .unwrap_or_default()
+fn optional(length: Option<Duration>) -> [u8; 8] {
+    length.map_or(-1, micros).to_le_bytes()
 }

@@ -62,6 +62,10 @@ pub(crate) fn check(info: &Info<'_>, in_cluster: bool) -> Result<(), StoreError>
             OLDEST.0, OLDEST.1
         ));
     }
+    // The rows have numbers of 8 bytes, which the scripts of the others cannot read.
+    if info.get("arch_bits") == "32" {
+        return unsupported("the server is a program of 32 bits: one of 64 bits is needed".to_owned());
+    }
     let policy = info.get("maxmemory_policy");
     if policy != "noeviction" {
         return unsupported(format!(
@@ -83,7 +87,7 @@ pub(crate) fn check(info: &Info<'_>, in_cluster: bool) -> Result<(), StoreError>
 mod tests {
     use super::*;
 
-    const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n# Memory\r\n\
+    const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\narch_bits:64\r\n# Memory\r\n\
                         maxmemory_policy:noeviction\r\n# Replication\r\nrole:master\r\n";
 
     #[test]
@@ -92,6 +96,7 @@ mod tests {
         let refused = [
             ("redis_version:7.0.15", "redis_version:6.0.16", "6.2 or later"),
             ("standalone", "cluster", "redis+cluster://"),
+            ("arch_bits:64", "arch_bits:32", "64 bits"),
             ("standalone", "sentinel", "redis+sentinel://"),
             ("noeviction", "allkeys-lru", "noeviction"),
             ("maxmemory_policy:noeviction", "x:y", "noeviction"),

@@ -1,73 +1,54 @@
 -- Carries out one request for each key by the rules of `Store::apply`.
 --
--- ARGV: channel, length of the keys' prefix, idle time; then for each key its action and lease, and
---   A acquire: owner, holder, ttl, wanted_for or '', waited or '', spare tokens
---   E extend:  count, ttl, owner, holder and token after a local hand-over, or '' three times
+-- ARGV: channel, length of the keys' prefix, idle time; then for each key its request, packed as rows are: its action and lease, and
+--   A acquire: owner (16), ttl, wanted_for and waited (8 each; -1 without one), spare tokens (4), holder
+--   E extend:  count (4), ttl (8); after a local hand-over also token (19), owner (16), holder
 --   R release: nothing
--- Answers: one array for each key.
+-- Answers: one string for each key.
 
-local channel, prefix, idle = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local LARGEST = '9223372036854775807'
+local channel, prefix, idle = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
--- As a column: what is left of a lease, and never less than nothing.
-local function left(row)
-  return math.max(row.expire_at - now, 0)
+local function as_token(number)
+  return ('%019.0f'):format(number)
 end
 
-local function flag(value)
-  return value and 1 or 0
+-- The token `more` above, or the largest there is. `more` is below 2^32.
+local function above(from, more)
+  local low = tonumber(from:sub(11)) + more
+  local high = tonumber(from:sub(1, 10)) + math.floor(low / 1e9)
+  local sum = ('%010.0f%09.0f'):format(high, low % 1e9)
+  return sum > LARGEST and LARGEST or sum
 end
 
-local function is_wanted(row)
-  return flag(row.wanted_until > now)
+-- How far the second token is above the first: below 2^32.
+local function distance(from, to)
+  local high = tonumber(to:sub(1, 10)) - tonumber(from:sub(1, 10))
+  return high * 1e9 + tonumber(to:sub(11)) - tonumber(from:sub(11))
 end
 
--- nil when the tokens are used up.
-local function next_token(row)
-  if row.ceiling ~= LARGEST then
-    local token, clock = above(row.ceiling, 1), as_token(now)
-    return token > clock and token or clock
+local clock
+-- The token of the next lease, or nil when they are used up.
+local function next_token()
+  clock = clock or as_token(now)
+  if ceiling < clock then
+    return clock
+  elseif ceiling ~= LARGEST then
+    return above(ceiling, 1)
   end
 end
 
-local function hold(row, lease, token, spare, ttl)
-  row.lease, row.count, row.token, row.ceiling = lease, 1, token, above(token, spare)
-  row.acquired_at, row.expire_at, row.revoked, row.next = now, now + ttl, 0, nil
+local function hold(to, fresh, spare, ttl)
+  lease, count, token, ceiling = to, 1, fresh, spare > 0 and above(fresh, spare) or fresh
+  acquired_at, expire_at, revoked, next = now, now + ttl, 0, nil
 end
 
-local function granted(row)
-  return { 'G', row.token, left(row), is_wanted(row) }
-end
-
-local function is_live(next)
-  return next and next['until'] > now
-end
-
-local function busy(row, lease)
-  local answer = { 'B', row.owner, row.holder, row.token, left(row) }
-  if is_live(row.next) and row.next.lease == lease then
-    answer[1], answer[6] = 'Q', row.next.ttl
-  end
-  return answer
-end
-
--- Spares the write while half of the time is still ahead.
-local function want(row, length)
-  if not length or row.wanted_until - now >= math.floor(length / 2) then
-    return false
-  end
-  row.wanted_until = now + length
-  return true
-end
-
--- Makes the lease the successor, unless another one comes first.
-local function queue(row, lease, ask)
-  if not (ask.waited and ask.wanted_for) then
-    return false
-  end
-  local since, next = now - ask.waited, row.next
-  if is_live(next) then
-    if next.lease == lease then
-      if next.owner == ask.owner and next['until'] - now >= math.floor(ask.wanted_for / 2) then
+-- Makes the lease the successor, unless another one comes first. Whether there is something to write.
+local function queue(asker, by, name, ttl, length, waited, spare)
+  local since = now - waited
+  if next and next['until'] > now then
+    if next.lease == asker then
+      if next.owner == by and next['until'] - now >= math.floor(length / 2) then
         return false
       end
       since = math.min(since, next.since)
@@ -75,111 +56,99 @@ local function queue(row, lease, ask)
       return false
     end
   end
-  row.next = {
-    lease = lease, owner = ask.owner, holder = ask.holder, ttl = math.min(ask.ttl, @NEXT_TTL@), spare = ask.spare,
-    since = since, ['until'] = now + ask.wanted_for,
+  next = {
+    lease = asker, owner = by, holder = name, ttl = math.min(ttl, @NEXT_TTL@), spare = spare, since = since,
+    ['until'] = now + length,
   }
   return true
 end
 
-local function acquire(row, lease, ask)
-  if row.lease == lease then
-    if not is_held(row) then
-      return { 'L' }, false
-    end
-    local changed = row.count ~= 1
-    row.count = 1
-    return granted(row), changed
-  end
-  if is_held(row) then
-    local wanted = want(row, ask.wanted_for)
-    local queued = queue(row, lease, ask)
-    return busy(row, lease), wanted or queued
-  end
-  local token = next_token(row)
-  if not token then
-    return { 'U' }, false
-  end
-  local former = row.count > 0 and { row.owner, row.holder, row.token }
-  row.owner, row.holder = ask.owner, ask.holder
-  hold(row, lease, token, ask.spare, ask.ttl)
-  local answer = granted(row)
-  if former then
-    answer[5], answer[6], answer[7] = former[1], former[2], former[3]
-  end
-  return answer, true
-end
-
-local function extend(row, lease, ask)
-  if row.lease ~= lease or not is_held(row) then
-    return { 'L' }, false
-  end
-  if ask.token ~= '' and ask.token >= row.token then
-    if ask.token > row.ceiling then
-      row.ceiling = above(ask.token, distance(row.token, row.ceiling))
-    end
-    row.owner, row.holder, row.token = ask.owner, ask.holder, ask.token
-  end
-  if row.revoked == 0 then
-    row.expire_at = math.max(row.expire_at, now + ask.ttl)
-  end
-  row.count = ask.count
-  return { 'E', left(row), row.revoked, is_wanted(row) }, true
-end
-
-local function release(row, lease, key)
-  if row.lease ~= lease then
-    if row.next and row.next.lease == lease then
-      row.next = nil
-      return { 'W' }, true
-    end
-    return { 'L' }, false
-  end
-  if not is_held(row) then
-    return row.count > 0 and { 'L' } or { 'R', 0, 0 }, false
-  end
-  local next = row.next
-  local token = is_live(next) and next_token(row)
-  if token then
-    row.owner, row.holder = next.owner, next.holder
-    hold(row, next.lease, token, next.spare, next.ttl)
-    return { 'R', 1, 1 }, true, 'p' .. next.lease .. token .. key
-  end
-  row.count, row.next = 0, nil
-  return { 'R', 1, 0 }, true, row.wanted_until > now and 'r' .. key
-end
-
-local place = 4
--- The next argument.
-local function take()
-  place = place + 1
-  return ARGV[place - 1]
-end
-
+-- `unpack` takes so many. Beyond that, each is read by itself.
+local packed = #KEYS <= 4000 and redis.call('MGET', unpack(KEYS)) or {}
 local answers = {}
 for n, key in ipairs(KEYS) do
-  local row, answer = read(key)
-  local changed, message
-  local action, lease = take(), take()
-  if action == 'A' then
-    local ask = { owner = take(), holder = take(), ttl = tonumber(take()) }
-    ask.wanted_for, ask.waited, ask.spare = tonumber(take()), tonumber(take()), tonumber(take())
-    if row then
-      answer, changed = acquire(row, lease, ask)
+  local ask = ARGV[n + 3]
+  local action, asker = unpack_bytes('c1c16', ask)
+  local answer, changed = 'L', false
+  -- MGET is silent about what is no string.
+  if not read(packed[n] or redis.pcall('GET', key)) then
+    answer = 'X'
+  else
+    local held, own, wanted = count > 0 and expire_at > now, lease == asker, wanted_until > now and 1 or 0
+    if action == 'R' then
+      if own and held then
+        local fresh = next and next['until'] > now and next_token()
+        if fresh then
+          owner, holder = next.owner, next.holder
+          hold(next.lease, fresh, next.spare, next.ttl)
+          answer, changed = 'R\1\1', true
+          tell(channel, 'p' .. lease .. token .. key:sub(prefix + 1))
+        else
+          answer, count = 'R\1\0', 0
+          write_end(key)
+          if wanted == 1 then
+            tell(channel, 'r' .. key:sub(prefix + 1))
+          end
+        end
+      elseif own and count == 0 then
+        answer = 'R\0\0'
+      elseif not own and next and next.lease == asker then
+        answer = 'W'
+        write_end(key)
+      end
+    elseif action == 'A' and not own then
+      local by, ttl, wanted_for, waited, spare, at = unpack_bytes('<c16i8i8i8I4', ask, 18)
+      local name = ask:sub(at)
+      if held then
+        -- Spares the write while half of the time is still ahead.
+        if wanted_for >= 0 and wanted_until - now < math.floor(wanted_for / 2) then
+          wanted_until, changed = now + wanted_for, true
+        end
+        if wanted_for >= 0 and waited >= 0 and queue(asker, by, name, ttl, wanted_for, waited, spare) then
+          changed = true
+        end
+        answer = pack('<c16i8c19Bc0', owner, expire_at - now, token, #holder, holder)
+        if next and next['until'] > now and next.lease == asker then
+          answer = 'Q' .. answer .. pack('<i8', next.ttl)
+        else
+          answer = 'B' .. answer
+        end
+      else
+        local fresh = next_token()
+        if fresh then
+          local former = count > 0 and pack('<c16i8c19Bc0', owner, 0, token, #holder, holder) or ''
+          owner, holder = by, name
+          hold(asker, fresh, spare, ttl)
+          answer, changed = pack('<c1i8Bc19', 'G', expire_at - now, wanted, token) .. former, true
+        else
+          answer = 'U'
+        end
+      end
+    elseif action == 'A' then
+      if held then
+        changed, count = count ~= 1, 1
+        answer = pack('<c1i8Bc19', 'G', expire_at - now, wanted, token)
+      end
+    elseif own and held then
+      local holds, ttl, at = unpack_bytes('<I4i8', ask, 18)
+      if at <= #ask then
+        local fresh, by, name_at = unpack_bytes('c19c16', ask, at)
+        if fresh >= token then
+          if fresh > ceiling then
+            ceiling = above(fresh, distance(token, ceiling))
+          end
+          owner, holder, token = by, ask:sub(name_at), fresh
+        end
+      end
+      if revoked == 0 then
+        expire_at = math.max(expire_at, now + ttl)
+      end
+      count = holds
+      answer, changed = pack('<c1i8BB', 'E', expire_at - now, revoked, wanted), true
     end
-  elseif action == 'E' then
-    local ask = { count = tonumber(take()), ttl = tonumber(take()), owner = take(), holder = take(), token = take() }
-    if row then
-      answer, changed = extend(row, lease, ask)
-    end
-  elseif row then
-    answer, changed, message = release(row, lease, key:sub(prefix + 1))
   end
   if changed then
-    write(key, row, idle)
-  end
-  if message then
-    tell(channel, message)
+    write(key, idle)
   end
   answers[n] = answer
 end

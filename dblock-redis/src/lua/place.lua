@@ -9,14 +9,12 @@ local function number()
   return tonumber(take())
 end
 for _, key in ipairs(KEYS) do
-  local row = {
-    lease = take(), owner = take(), count = number(), expire_at = number(), token = take(), ceiling = take(),
-    wanted_until = number(), acquired_at = number(), revoked = number(), holder = take(),
-  }
-  local next = {
+  lease, owner, count, expire_at, token, ceiling = take(), take(), number(), number(), take(), take()
+  wanted_until, acquired_at, revoked, holder = number(), number(), number(), take()
+  next = {
     lease = take(), owner = take(), holder = take(), ttl = number(), spare = number(), since = number(),
     ['until'] = number(),
   }
-  row.next = next.lease ~= '' and next or nil
-  write(key, row, tonumber(ARGV[1]))
+  next = next.lease ~= '' and next or nil
+  write(key, tonumber(ARGV[1]))
 end

@@ -1,81 +1,70 @@
 -- The part that all scripts of this crate share: the row, as it is packed into one string, and the clock.
 --
--- KEYS are rows. A row is an array in MessagePack:
---   1 version of this layout   2 lease_id     3 lock_owner   4 reentrant_count   5 expire_at   6 fence_token
---   7 fence_ceiling   8 wanted_until   9 acquired_at   10 revoked   11 holder   12 successor, or nothing
--- and the successor is another: lease, owner, holder, ttl, spare tokens, since, until.
--- Ids are 16 bytes. Times are numbers, in µs; a number is exact up to 2^53 µs, which is the year 2255. Tokens go up to
--- 2^63 - 1, so they are texts of 19 digits, whose order is that of their numbers.
+-- KEYS are rows. A row is packed by `struct`, its numbers little-endian:
+--   version of this layout (1 byte), reentrant_count (4), 1 with a successor (1), revoked (1), lease_id and lock_owner (16
+--   each), expire_at, wanted_until and acquired_at (8 each), fence_token and fence_ceiling (19 each), the length of holder
+--   (1), holder
+-- and the successor follows: lease and owner (16 each), ttl, since and until (8 each), spare tokens (4), the length of holder
+-- (1), holder. Without one, what follows means nothing.
+-- Times are in µs; a number is exact up to 2^53 µs, which is the year 2255. Tokens go up to 2^63 - 1, so they are texts of 19
+-- digits, whose order is that of their numbers.
 
 local LAYOUT = 1
-local NOBODY = ('\0'):rep(16)
-local LARGEST = '9223372036854775807'
+local ROW, NEXT = '<BI4BBc16c16i8i8i8c19c19Bc0', '<c16c16i8i8i8I4Bc0'
+local NOBODY, NO_TOKEN = ('\0'):rep(16), ('0'):rep(19)
 
+local pack, unpack_bytes = struct.pack, struct.unpack
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- The number in all its digits: `tostring` would leave the last ones out.
-local function digits(number)
-  return ('%.0f'):format(number)
-end
+-- The row of the key at hand, a variable for each column. The successor is a table, or nil.
+local lease, owner, count, expire_at, token, ceiling, wanted_until, acquired_at, revoked, holder, next
 
-local function as_token(number)
-  return ('%019.0f'):format(number)
-end
-
--- The token `count` above, or the largest there is. `count` is below 2^32.
-local function above(token, count)
-  local low = tonumber(token:sub(11)) + count
-  local high = tonumber(token:sub(1, 10)) + math.floor(low / 1e9)
-  local sum = ('%010.0f%09.0f'):format(high, low % 1e9)
-  return sum > LARGEST and LARGEST or sum
-end
-
--- How far the second token is above the first: below 2^32.
-local function distance(token, ceiling)
-  local high = tonumber(ceiling:sub(1, 10)) - tonumber(token:sub(1, 10))
-  return high * 1e9 + tonumber(ceiling:sub(11)) - tonumber(token:sub(11))
-end
-
--- The row of a key. Without one it is free, and `absent`. What is there and is no row of ours is not touched: then the
--- second result is the answer.
-local function read(key)
-  local packed = redis.pcall('GET', key)
+-- Reads the row that `packed` is, or nobody's without one. False for what is no row of ours, and must not be touched.
+local function read(packed)
   if not packed then
-    return {
-      lease = NOBODY, owner = NOBODY, count = 0, expire_at = 0, token = as_token(0), ceiling = as_token(0),
-      wanted_until = 0, acquired_at = 0, revoked = 0, holder = '', absent = true,
-    }
+    lease, owner, count, expire_at, token, ceiling = NOBODY, NOBODY, 0, 0, NO_TOKEN, NO_TOKEN
+    wanted_until, acquired_at, revoked, holder, next = 0, 0, 0, '', nil
+    return true
   end
-  local understood, row = pcall(cmsgpack.unpack, packed)
-  if packed.err or not understood or type(row) ~= 'table' or row[1] ~= LAYOUT then
-    return nil, { 'X' }
+  if packed.err or packed:byte() ~= LAYOUT then
+    return false
   end
-  local next = row[12]
-  return {
-    lease = row[2], owner = row[3], count = row[4], expire_at = row[5], token = row[6], ceiling = row[7],
-    wanted_until = row[8], acquired_at = row[9], revoked = row[10], holder = row[11],
-    next = next and {
-      lease = next[1], owner = next[2], holder = next[3], ttl = next[4], spare = next[5], since = next[6],
-      ['until'] = next[7],
-    },
-  }
+  local understood, layout, has_next, at
+  understood, layout, count, has_next, revoked, lease, owner, expire_at, wanted_until, acquired_at, token, ceiling, holder, at =
+    pcall(unpack_bytes, ROW, packed)
+  next = nil
+  if understood and has_next == 1 then
+    next = {}
+    understood, next.lease, next.owner, next.ttl, next.since, next['until'], next.spare, next.holder =
+      pcall(unpack_bytes, NEXT, packed, at)
+  end
+  return understood
 end
 
+local last_use, kept_until
 -- Writes the row. The server forgets it when nobody has used it for `idle` µs: no token is ahead of the clock then.
-local function write(key, row, idle)
-  local next = row.next
-  local packed = cmsgpack.pack({
-    LAYOUT, row.lease, row.owner, row.count, row.expire_at, row.token, row.ceiling, row.wanted_until,
-    row.acquired_at, row.revoked, row.holder,
-    next and { next.lease, next.owner, next.holder, next.ttl, next.spare, next.since, next['until'] },
-  })
-  local used = math.max(row.expire_at, row.wanted_until, tonumber(row.ceiling))
-  redis.call('SET', key, packed, 'PXAT', digits(math.ceil((used + idle) / 1000)))
+local function write(key, idle)
+  local packed = pack(
+    ROW, LAYOUT, count, next and 1 or 0, revoked, lease, owner, expire_at, wanted_until, acquired_at, token, ceiling,
+    #holder, holder
+  )
+  if next then
+    packed = packed .. pack(
+      NEXT, next.lease, next.owner, next.ttl, next.since, next['until'], next.spare, #next.holder, next.holder
+    )
+  end
+  local used = math.max(expire_at, wanted_until, tonumber(ceiling))
+  if used ~= last_use then
+    -- All its digits: `tostring` would leave the last ones out.
+    last_use, kept_until = used, ('%.0f'):format(math.ceil((used + idle) / 1000))
+  end
+  redis.call('SET', key, packed, 'PXAT', kept_until)
 end
 
-local function is_held(row)
-  return row.count > 0 and row.expire_at > now
+-- Writes the holds and the end of the successor, where nothing else has changed.
+local function write_end(key)
+  redis.call('SETRANGE', key, 1, pack('<I4B', count, 0))
 end
 
 -- Tells listeners. A user who may not publish still releases: then waiters poll, and say so.
