@@ -42,8 +42,11 @@ impl Fixture for Place {
             loop {
                 let mut found = found(&ensemble, &row.key).await;
                 found.row = row.clone();
-                if put(&ensemble, &found).await == Put::Written {
-                    break;
+                let client = ensemble.client().await.unwrap();
+                match rows::put(&ensemble, &client, &found, None).await {
+                    Ok(Put::Written) => break,
+                    Ok(_) => {}
+                    Err(error) => assert!(error.is_retryable(), "{error}"),
                 }
             }
         });
@@ -54,10 +57,18 @@ impl Fixture for Place {
 
 dblock_conformance::store_conformance!(Place::new());
 
+/// A connection may break on a busy machine. A read is then repeated.
 async fn found(ensemble: &Ensemble, key: &Key) -> Found {
-    let client = ensemble.client().await.unwrap();
-    let found = rows::read(ensemble, &client, &[key]).await.unwrap();
-    found.into_iter().next().unwrap().unwrap()
+    let read = async || {
+        let client = ensemble.client().await?;
+        rows::read(ensemble, &client, &[key]).await
+    };
+    loop {
+        match read().await {
+            Ok(found) => return found.into_iter().next().unwrap().unwrap(),
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+    }
 }
 
 async fn put(ensemble: &Ensemble, found: &Found) -> Put {

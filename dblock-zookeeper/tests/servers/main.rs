@@ -41,6 +41,16 @@ async fn one(store: &ZookeeperStore, request: Request) -> Result<Outcome, StoreE
     store.apply(&[request]).await.remove(0)
 }
 
+/// Asks until it is answered: the first connections may still be broken ones.
+async fn again(store: &ZookeeperStore, request: Request) -> Outcome {
+    loop {
+        match one(store, request.clone()).await {
+            Ok(outcome) => return outcome,
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+    }
+}
+
 fn options() -> LockOptions {
     LockOptions::new().wait(Duration::from_secs(20))
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dblock::store::{
     Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture,
 };
-use dblock::{LockError, LockManager, LockOptions, TimeoutCause};
+use dblock::{LockError, LockManager, LockOptions};
 use dblock_conformance::forward_to_inner;
 use dblock_tests::faulty_store::{ALL, Fault, FaultyStore, Kind};
 use futures_util::future::join_all;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock::store::Outcome;
-use dblock::{LockError, LockManager, current, current_locks, distributed_lock};
+use dblock::{LockError, LockManager, LockOptions, current, current_locks, distributed_lock};
 use dblock_conformance::Fixture as _;
 use dblock_tests::backend::{Kind, eventually};
 use dblock_tests::counting::Counting;
@@ -11,7 +11,7 @@ use dblock_tests::faulty_store::{FaultyStore, Kind as Asked};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
 
-use crate::{LONG, long, patient, short};
+use crate::{LONG, SHORT, long, patient, short};
 
 on_every_store!(
     keys_that_are_free_take_one_round_trip,
@@ -176,7 +176,9 @@ async fn the_loss_of_one_ends_the_body_and_all_locks(backend: Backend) {
 
 async fn the_loss_of_one_ends_the_guard(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire_all(["a", "b"], short()).await.unwrap();
+    // Renewed soon, and not over when the process is stopped for a second.
+    let options = LockOptions::new().ttl(4 * SHORT);
+    let guard = locks.acquire_all(["a", "b"], options).await.unwrap();
     other.force_release("b").await.unwrap();
     let lost = guard.lost().await;
     assert_eq!(lost.key().unwrap().as_str(), "b");

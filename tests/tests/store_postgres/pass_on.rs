@@ -35,7 +35,7 @@ async fn listener(bench: &Bench, tasks: &mut JoinSet<()>) -> mpsc::UnboundedRece
 }
 
 /// The state that all racers see: how many hold the lock, and the newest token.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Seen {
     inside: AtomicI64,
     newest: AtomicI64,
@@ -51,8 +51,10 @@ impl Seen {
         assert!(last < fence_token, "a token did not grow");
     }
 
-    fn entries(&self) -> i64 {
-        self.granted.load(SeqCst) + self.woken.load(SeqCst)
+    /// Each way to enter and to leave was seen.
+    fn is_complete(&self, entries: i64) -> bool {
+        let (granted, woken) = (self.granted.load(SeqCst), self.woken.load(SeqCst));
+        granted + woken >= entries && granted > 0 && woken > 20 && self.withdrawn.load(SeqCst) > 0
     }
 }
 
@@ -66,7 +68,7 @@ struct Racer {
 impl Racer {
     async fn run(mut self, entries: i64) {
         let mut round = self.number;
-        while self.seen.entries() < entries {
+        while !self.seen.is_complete(entries) {
             round += 1;
             let request = queueing("hot", WISH);
             self.until_over(&request, round).await;
@@ -182,10 +184,8 @@ async fn racing_successors_enter_one_at_a_time() {
     };
     timeout(Duration::from_secs(90), all)
         .await
-        .expect("nobody enters any more");
-    let (granted, woken, withdrawn) = (&seen.granted, &seen.woken, &seen.withdrawn);
-    eprintln!("granted: {granted:?}, woken: {woken:?}, withdrawn: {withdrawn:?}");
-    assert!(woken.load(SeqCst) > 20 && granted.load(SeqCst) > 0 && withdrawn.load(SeqCst) > 0);
+        .unwrap_or_else(|_| panic!("nobody enters any more, or not in each way: {seen:?}"));
+    assert!(seen.is_complete(200), "{seen:?}");
 }
 
 /// A row that is locked by somebody's transaction: who is next or could become it is told nothing rather than that the
