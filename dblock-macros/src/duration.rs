@@ -2,7 +2,7 @@
 //! configuration files. `dblock` and `dblock-cli` have this file as a link, since a crate of macros exports nothing else.
 //! The crate humantime is not it: it takes `1M` for a month and `0s` for a ttl, and its errors name no remedy.
 //!
-//! The limits are those of `dblock::LockOptions`. A test in the workspace checks that they agree.
+//! The limits are those of `dblock::LockOptions`. A test of `dblock` checks that they agree.
 
 use std::time::Duration;
 

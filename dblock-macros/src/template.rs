@@ -13,9 +13,7 @@ use syn::{Expr, Ident, LitStr, Member};
 use crate::errors::Errors;
 use crate::format;
 use crate::function::Scope;
-
-/// The longest key in bytes, namespace prefix included.
-pub(crate) const MAX_KEY_BYTES: usize = 255;
+use crate::limits::MAX_KEY_BYTES;
 
 /// A template in a form for `format_args!`.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use quote::{ToTokens, quote};
 use syn::{Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Path};
 
 use crate::errors::Errors;
+use crate::limits::MAX_KEYS;
 use crate::{duration, suggest};
 
 /// How a key is given.
@@ -20,9 +21,6 @@ pub(crate) enum Keys {
     One(Key),
     All(Vec<Key>),
 }
-
-/// The most keys that one call takes together.
-pub(crate) const MAX_KEYS: usize = 64;
 
 /// A duration.
 pub(crate) enum Length {

@@ -180,6 +180,15 @@ pub(crate) fn margin(ttl: Duration) -> Duration {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "serde")]
+    #[test]
+    fn the_limits_are_those_of_the_attribute() {
+        use crate::duration;
+
+        assert_eq!(duration::MIN_TTL, LockOptions::MIN_TTL);
+        assert_eq!(duration::MAX, LockOptions::MAX_DURATION);
+    }
+
     #[test]
     fn defaults_are_valid() {
         assert!(LockOptions::new().check().is_ok());

@@ -7,6 +7,8 @@
 )]
 
 pub mod around;
+#[cfg(any(test, doctest))]
+mod attributes;
 pub mod backend;
 pub mod child;
 pub mod counting;

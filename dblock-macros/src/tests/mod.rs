@@ -1,5 +1,4 @@
 //! Tests of the whole attribute. How the compiler treats the result is tested in `tests/ui`.
 
 mod expansion;
-mod limits;
 mod random;
