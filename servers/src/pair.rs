@@ -54,7 +54,7 @@ impl Pair {
             Ok((top, place))
         };
         let (top, first) = place()?;
-        programs.initialize(&first, &password).await?;
+        programs.initialize(&first, &password, purpose).await?;
         let primary = programs.serve(&first, top, &password, purpose).await?;
         let (top, second) = place()?;
         programs.copy(&second, &password, primary.port()).await?;

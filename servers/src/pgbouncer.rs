@@ -112,7 +112,7 @@ impl Upstream {
         format!(
             "[databases]\n{database} = host={host} port={port} user={user} password={password}\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {listen_port}\nunix_socket_dir =\n\
-             auth_type = scram-sha-256\nauth_file = users\n\
+             auth_type = md5\nauth_file = users\n\
              pool_mode = transaction\ndefault_pool_size = {POOL_SIZE}\n{ignored}\n",
         )
     }

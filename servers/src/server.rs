@@ -4,9 +4,10 @@ use anyhow::Context as _;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::installed::Programs;
 use crate::launch::Launch;
 use crate::process::Process;
-use crate::{Kind, Programs, Purpose, random_password};
+use crate::{Kind, Purpose, random_password};
 
 /// A running server with files of its own. It is stopped when this is dropped, and its files go.
 #[derive(Debug)]

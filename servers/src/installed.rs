@@ -1,0 +1,194 @@
+//! The programs that are on this machine, and installing those that are not.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::{
+    Kind, Purpose, Server, etcd, mariadb, packages, pgbouncer, postgres, programs, redis, temporary_folder,
+    zookeeper,
+};
+
+/// The programs of the servers that are wanted, and whether the other programs are there that tests need.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each says of one program whether it is there"
+)]
+#[derive(Debug, Default)]
+pub(crate) struct Programs {
+    postgres: Option<postgres::Programs>,
+    mysql: Option<mariadb::Programs>,
+    pooler: bool,
+    promtool: bool,
+    chromium: bool,
+    redis: Option<redis::Programs>,
+    zookeeper: Option<zookeeper::Programs>,
+    etcd: Option<etcd::Programs>,
+}
+
+impl Programs {
+    pub(crate) fn find(wanted: &[Kind]) -> Self {
+        Self {
+            postgres: wanted
+                .contains(&Kind::Postgres)
+                .then(postgres::Programs::find)
+                .flatten(),
+            mysql: wanted
+                .contains(&Kind::MySql)
+                .then(mariadb::Programs::find)
+                .flatten(),
+            pooler: pgbouncer::is_installed(),
+            promtool: promtool().is_some(),
+            chromium: chromium().is_some(),
+            redis: wanted
+                .iter()
+                .any(|kind| matches!(kind, Kind::Redis | Kind::RedisCluster))
+                .then(redis::Programs::find)
+                .flatten(),
+            zookeeper: wanted
+                .contains(&Kind::ZooKeeper)
+                .then(zookeeper::Programs::find)
+                .flatten(),
+            etcd: wanted.contains(&Kind::Etcd).then(etcd::Programs::find).flatten(),
+        }
+    }
+
+    /// The `wanted` ones, after installing what is missing where we may.
+    pub(crate) async fn find_or_install(wanted: &[Kind], purpose: Purpose) -> anyhow::Result<Self> {
+        let programs = Self::find(wanted);
+        let missing = programs.missing(wanted, purpose);
+        if missing.is_empty() {
+            return Ok(programs);
+        }
+        packages::install(&missing, &purpose.otherwise()).await?;
+        let programs = Self::find(wanted);
+        let missing = programs.missing(wanted, purpose);
+        anyhow::ensure!(
+            missing.is_empty(),
+            "still not found after the installation: {}",
+            missing.join(", ")
+        );
+        Ok(programs)
+    }
+
+    /// A server whose programs were found. Its files are in a temporary folder of its own.
+    pub(crate) async fn start(
+        &self,
+        kind: Kind,
+        purpose: Purpose,
+        password: &str,
+    ) -> anyhow::Result<Option<Server>> {
+        let top = temporary_folder()?;
+        let (redis, zookeeper, etcd) = (&self.redis, &self.zookeeper, &self.etcd);
+        let server = match (kind, &self.postgres, &self.mysql, redis, zookeeper, etcd) {
+            (Kind::Postgres, Some(programs), ..) => programs.start(top, password, purpose).await?,
+            (Kind::MySql, _, Some(programs), ..) => programs.start(top, password, purpose).await?,
+            (Kind::Redis, _, _, Some(programs), ..) => programs.start(top, password, purpose).await?,
+            (Kind::RedisCluster, _, _, Some(programs), ..) => {
+                programs.start_cluster(password, purpose).await?
+            }
+            (Kind::ZooKeeper, .., Some(programs), _) => programs.start(top, purpose).await?,
+            (Kind::Etcd, .., Some(programs)) => programs.start(top).await?,
+            _ => return Ok(None),
+        };
+        Ok(Some(server))
+    }
+
+    /// The packages of what is wanted and was not found. The tests want the pooler, Prometheus's tool and a browser
+    /// whichever servers the environment names.
+    fn missing(&self, wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
+        let found = |kind: &&Kind| match kind {
+            Kind::Postgres => self.postgres.is_some(),
+            Kind::MySql => self.mysql.is_some(),
+            Kind::Redis | Kind::RedisCluster => self.redis.is_some(),
+            Kind::ZooKeeper => self.zookeeper.is_some(),
+            Kind::Etcd => self.etcd.is_some(),
+        };
+        let mut packages: Vec<_> = wanted
+            .iter()
+            .filter(|kind| !found(kind))
+            .map(|kind| kind.package())
+            .chain((purpose == Purpose::Tests && !self.pooler).then_some(pgbouncer::NAME))
+            .chain((purpose == Purpose::Tests && !self.promtool).then_some("prometheus"))
+            .chain((purpose == Purpose::Tests && !self.chromium).then_some("chromium"))
+            .collect();
+        packages.dedup();
+        packages
+    }
+}
+
+/// Installs what is missing of a server's programs, where we may, for somebody who starts it himself.
+///
+/// # Errors
+/// It is not ours to install.
+pub async fn install(kind: Kind) -> anyhow::Result<()> {
+    Programs::find_or_install(&[kind], Purpose::Torture)
+        .await
+        .map(drop)
+}
+
+/// Whether the server's programs are there.
+pub fn is_installed(kind: Kind) -> bool {
+    Programs::find(&[kind])
+        .missing(&[kind], Purpose::Torture)
+        .is_empty()
+}
+
+/// Prometheus's tool, which checks the rules of alerts.
+pub fn promtool() -> Option<PathBuf> {
+    programs::in_path("promtool")
+}
+
+/// The browser in which pages are tested: Chromium, or Chrome, which takes the same arguments.
+pub fn chromium() -> Option<PathBuf> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    names.into_iter().find_map(programs::in_path)
+}
+
+/// Whether a process can be given a wall clock of its own.
+pub fn has_faketime() -> bool {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let library = |folder: fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
+    folders.map(library).any(|library| library.is_file())
+}
+
+/// Installs a library that is of use but not needed; says why where we may not.
+pub async fn install_if_we_may(package: &str) {
+    if let Err(error) = packages::install(&[package], "").await {
+        eprintln!("going on without {package}: {error:#}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_wanted_can_be_missing() {
+        let none = Programs::default();
+        assert_eq!(
+            none.missing(Purpose::Tests.kinds(), Purpose::Tests),
+            [
+                "postgresql",
+                "mariadb-server",
+                "redis-server",
+                "zookeeper",
+                "etcd-server",
+                "pgbouncer",
+                "prometheus",
+                "chromium"
+            ]
+        );
+        assert_eq!(
+            none.missing(Purpose::Benches.kinds(), Purpose::Benches),
+            ["postgresql", "mariadb-server", "redis-server"]
+        );
+        assert_eq!(none.missing(&[Kind::MySql], Purpose::Torture), ["mariadb-server"]);
+        let tools = Programs {
+            pooler: true,
+            promtool: true,
+            chromium: true,
+            ..none
+        };
+        assert!(tools.missing(&[], Purpose::Tests).is_empty());
+    }
+}
