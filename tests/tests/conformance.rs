@@ -97,20 +97,53 @@ mod postgres_through_pgbouncer {
     dblock_conformance::store_conformance!(pooled().await);
 }
 
-/// A store over stores: two shards, and one that moves all keys from one shard to another.
-macro_rules! conformance_of_shards {
-    ($store:ident, $kind:ident, $moves:literal) => {
-        mod $store {
-            dblock_conformance::store_conformance!(
-                super::Shards::new(dblock_tests::Kind::$kind, $moves).await
-            );
+/// Two shards that tell of releases.
+mod sharded_telling {
+    use std::sync::Arc;
+
+    use dblock::store::Store;
+    use dblock_conformance::Fixture;
+    use dblock_tests::telling_store::TellingStore;
+
+    struct Telling([TellingStore; 2]);
+
+    impl Fixture for Telling {
+        async fn store(&self) -> Arc<dyn Store> {
+            super::sharded(self.0.clone().map(|shard| Arc::new(shard) as _))
         }
-    };
+    }
+
+    dblock_conformance::store_conformance!(Some(Telling(Default::default())));
 }
 
-conformance_of_shards!(sharded_memory, Memory, false);
-conformance_of_shards!(sharded_postgres, Postgres, false);
-conformance_of_shards!(moving_memory, Memory, true);
+/// Two shards in databases.
+mod sharded_sqlite {
+    dblock_conformance::store_conformance!(super::Shards::new(dblock_tests::Kind::Sqlite, false).await);
+}
+
+/// The part of the suite that needs wake-ups of databases.
+mod sharded_postgres {
+    dblock_conformance::store_conformance!(
+        @tests super::Shards::new(dblock_tests::Kind::Postgres, false).await =>
+        releases_of_wanted_keys_are_told,
+        passed_on_rows_are_told,
+        listening_can_be_dropped,
+        a_waiter_gets_in_soon_after_the_release,
+        tasks_of_two_managers_never_overlap,
+        batch_of_a_hundred_keys,
+        crossing_batches_exclude_each_other,
+        runs_once_or_says_that_it_cannot,
+    );
+}
+
+/// All keys move from one shard to another.
+mod moving_memory {
+    dblock_conformance::store_conformance!(super::Shards::new(dblock_tests::Kind::Memory, true).await);
+}
+
+fn sharded([a, b]: [Arc<dyn Store>; 2]) -> Arc<dyn Store> {
+    Arc::new(ShardedStore::new([("a", a), ("b", b)]).unwrap())
+}
 
 struct Shards {
     shards: [dblock_tests::Backend; 2],
@@ -126,7 +159,7 @@ impl Shards {
 
     fn over(&self, [a, b]: [Arc<dyn Store>; 2]) -> Arc<dyn Store> {
         if !self.moves {
-            return Arc::new(ShardedStore::new([("a", a), ("b", b)]).unwrap());
+            return sharded([a, b]);
         }
         let (old, new) = (ShardedStore::new([("a", a)]), ShardedStore::new([("b", b)]));
         Arc::new(old.unwrap().moving_to(new.unwrap()).unwrap())
