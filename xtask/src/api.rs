@@ -11,7 +11,7 @@ use crate::command::{Way, cargo, top};
 use crate::steps::target_folder;
 
 /// The part that is published with a promise: not the suite for stores, nor the simulation.
-const FEATURES: &str = "macros,mysql,postgres,run_once,sqlite";
+pub(crate) const FEATURES: &str = "macros,mysql,postgres,run_once,sqlite";
 
 /// Where the text is, from the top of the workspace.
 const LISTING: &str = "docs/public-api/dblock.txt";

@@ -153,8 +153,10 @@ fn politely(command: &Command) -> Command {
 /// A command line to copy: `cargo` without the path to it.
 fn plain(command: &Command) -> String {
     let line = shown(command);
-    line.split_once(' ')
-        .map_or(line.clone(), |(_, arguments)| format!("cargo {arguments}"))
+    match line.split_once(' ') {
+        Some((program, arguments)) if Path::new(program).ends_with("cargo") => format!("cargo {arguments}"),
+        _ => line,
+    }
 }
 
 #[cfg(test)]

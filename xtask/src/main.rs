@@ -18,6 +18,7 @@ mod signals;
 mod simulate;
 mod sizing;
 mod steps;
+mod stores;
 mod test;
 mod torture;
 

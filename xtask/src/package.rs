@@ -1,24 +1,21 @@
 //! The crates as they would be published.
 //!
-//! `cargo package` builds each against the ones before it from a registry that it makes in the target folder. Cargo
-//! takes a version of a registry for immutable: it neither unpacks nor compiles the same version again, and would
-//! verify against the crates of an earlier run. So it must forget them first; and it has a target folder of its own,
-//! because forgetting them in ours would have the whole workspace built again.
+//! Cargo packs them, and their packages are unpacked as members of a workspace, in which they depend on each other by version. Each
+//! is checked alone, with no features but its own. `cargo package` could verify them too, but it would build everything that
+//! they depend on. Here the target folder, the versions and the profiles are those of our workspace, so the other steps
+//! have checked most of it.
 
-use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
+use tokio::process::Command;
 
-use crate::command::{Way, cargo, output};
-use crate::etcd;
-use crate::steps::{STORES, target_folder};
+use crate::command::{Way, cargo, top};
+use crate::steps::target_folder;
+use crate::{api, etcd};
 
-/// The names of our crates begin with this.
-const OURS: &str = "dblock";
-
-/// In the order in which they depend on each other.
 const CRATES: [&str; 11] = [
     "dblock-macros",
     "dblock",
@@ -33,82 +30,79 @@ const CRATES: [&str; 11] = [
     "dblock-web",
 ];
 
+/// All our crates have one version.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 pub(crate) async fn verify(way: Way) -> anyhow::Result<()> {
-    let target = target_folder().await?.join("packages");
-    forget(&cargo_home()?, &target)?;
-    let mut command = cargo(["package", "--allow-dirty", "--target-dir"]);
-    command.arg(&target);
+    let target = target_folder().await?;
+    let folder = target.join("packages");
     let left_out = etcd::left_out().await?;
-    let crates = CRATES.iter().filter(|name| !left_out.contains(name));
-    way.run(command.args(crates.flat_map(|name| ["-p", name])))
+    let crates: Vec<_> = CRATES
+        .into_iter()
+        .filter(|name| !left_out.contains(name))
+        .collect();
+    let mut pack = cargo(["package", "--no-verify", "--allow-dirty", "--target-dir"]);
+    pack.arg(&folder);
+    way.run(pack.args(crates.iter().flat_map(|name| ["-p", name])))
         .await?;
-    // It is verified without stores, because all packages would have to have their features.
-    let files = output(&mut cargo(["package", "-p", "dblock", "--allow-dirty", "--list"])).await?;
-    for (store, _) in STORES {
-        let folder = format!("migrations/{store}/");
-        ensure!(files.contains(&folder), "{folder} is not in the package");
+    let workspace = folder.join("workspace");
+    unpack(way, &folder.join("package"), &workspace, &crates).await?;
+    let alone = crates.iter().map(|name| (*name, None));
+    // Without features `dblock` has no stores, and so no migrations.
+    for (name, features) in alone.chain([("dblock", Some(api::FEATURES))]) {
+        let mut check = cargo(["check", "-p", name, "--manifest-path"]);
+        check.arg(workspace.join("Cargo.toml"));
+        check.arg("--target-dir").arg(&target);
+        check.args(features.iter().flat_map(|features| ["--features", features]));
+        way.run(&mut check).await?;
     }
     Ok(())
 }
 
-fn cargo_home() -> anyhow::Result<PathBuf> {
-    let given = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    given
-        .or_else(|| Some(std::env::home_dir()?.join(".cargo")))
-        .context("there is no home folder")
-}
-
-/// Removes what is unpacked and compiled of our crates from cargo's caches.
-fn forget(cargo_home: &Path, target: &Path) -> anyhow::Result<()> {
-    // Registries without a host, such as the one in the target folder, have a name that begins with "-".
-    for registry in entries(&cargo_home.join("registry/src"), "-") {
-        remove_entries(&registry, OURS)?;
+/// Makes a workspace of the packages in `packed`.
+async fn unpack(way: Way, packed: &Path, workspace: &Path, crates: &[&str]) -> anyhow::Result<()> {
+    if workspace.exists() {
+        fs::remove_dir_all(workspace).with_context(|| workspace.display().to_string())?;
     }
-    remove_entries(&target.join("debug/.fingerprint"), OURS)
-}
-
-fn remove_entries(folder: &Path, prefix: &str) -> anyhow::Result<()> {
-    for entry in entries(folder, prefix) {
-        fs::remove_dir_all(&entry).with_context(|| format!("cannot remove {}", entry.display()))?;
+    fs::create_dir_all(workspace)?;
+    for name in crates {
+        let mut tar = Command::new("tar");
+        // `m`: the files of a package are old, and cargo would take them for those that it has checked before.
+        tar.arg("-xzmf")
+            .arg(packed.join(format!("{name}-{VERSION}.crate")));
+        way.run(tar.arg("-C").arg(workspace)).await?;
     }
+    let ours = fs::read_to_string(top().join("Cargo.toml"))?;
+    fs::write(workspace.join("Cargo.toml"), manifest(&ours, crates)?)?;
+    fs::copy(top().join("Cargo.lock"), workspace.join("Cargo.lock"))?;
     Ok(())
 }
 
-/// The entries of `folder` whose names begin with `prefix`; none where there is no such folder.
-fn entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
-    let begins = |name: &OsStr| name.to_str().is_some_and(|name| name.starts_with(prefix));
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| begins(&entry.file_name()))
-        .map(|entry| entry.path())
-        .collect()
+/// The manifest of the workspace of packages. `ours` is that of our workspace, at whose end are the profiles.
+fn manifest(ours: &str, crates: &[&str]) -> anyhow::Result<String> {
+    let profiles = ours.find("\n[profile").context("Cargo.toml has profiles")?;
+    let mut text = "[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n[patch.crates-io]\n".to_owned();
+    for name in crates {
+        writeln!(text, "{name} = {{ path = \"{name}-{VERSION}\" }}")?;
+    }
+    Ok(text + &ours[profiles..])
 }
 
 #[cfg(test)]
 mod tests {
-    use super::forget;
+    use super::manifest;
 
     #[test]
-    fn only_our_crates_of_local_registries_are_forgotten() {
-        let top = tempfile::tempdir().unwrap();
-        let (home, target) = (top.path().join("home"), top.path().join("target"));
-        forget(&home, &target).unwrap();
-
-        let goes = [
-            home.join("registry/src/-0123/dblock-macros-0.1.0"),
-            home.join("registry/src/-0123/dblock-0.1.0"),
-            target.join("debug/.fingerprint/dblock-macros-4567"),
-        ];
-        let stays = [
-            home.join("registry/src/-0123/other-0.1.0"),
-            home.join("registry/src/index.crates.io-89ab/dblock-macros-0.1.0"),
-            target.join("debug/.fingerprint/other-cdef"),
-        ];
-        for folder in goes.iter().chain(&stays) {
-            std::fs::create_dir_all(folder.join("src")).unwrap();
-        }
-        forget(&home, &target).unwrap();
-        assert!(goes.iter().all(|folder| !folder.exists()));
-        assert!(stays.iter().all(|folder| folder.exists()));
+    fn packages_find_each_other_and_have_our_profiles() {
+        let ours = "[workspace]\nmembers = [\"x\"]\n\n[profile.dev]\ndebug = 0\n\n[profile.other]\n";
+        let text = manifest(ours, &["one", "two"]).unwrap();
+        let expected = format!(
+            "[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n[patch.crates-io]\n\
+             one = {{ path = \"one-{0}\" }}\ntwo = {{ path = \"two-{0}\" }}\n\n\
+             [profile.dev]\ndebug = 0\n\n[profile.other]\n",
+            super::VERSION
+        );
+        assert_eq!(text, expected);
+        assert!(manifest("[workspace]", &[]).is_err());
     }
 }

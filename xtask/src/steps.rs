@@ -3,27 +3,21 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::ValueEnum as _;
 use dblock_servers::{Purpose, Servers};
+use tokio::process::Command;
 
 use crate::command::{Way, cargo, output, top};
 use crate::environment::variables;
 use crate::programs::{self, Program};
-use crate::{api, book, circles, etcd, package, torture};
+use crate::{api, book, circles, etcd, package, stores, torture};
 
 /// The features that are built together: all but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
 pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/serde,dblock/simulation,dblock/sqlite,\
      dblock-diesel-async/mysql,dblock-diesel-async/postgres,\
      dblock-sea-orm/mysql,dblock-sea-orm/postgres,dblock-sea-orm/sqlite";
-
-/// The stores that stand behind a feature, and the driver that each brings.
-pub(crate) const STORES: [(&str, &str); 3] = [
-    ("mysql", "sqlx-mysql"),
-    ("postgres", "sqlx-postgres"),
-    ("sqlite", "sqlx-sqlite"),
-];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Step {
@@ -152,10 +146,9 @@ impl Step {
                 }
             }
             Self::Api => api::check(way).await?,
-            Self::Stores => stores(way).await?,
+            Self::Stores => stores::check(way).await?,
             Self::Quickstart | Self::Payments | Self::Nightly => {
-                way.run(&mut cargo(["run", "--example", &self.to_string()]))
-                    .await?;
+                example(way, &self.to_string()).await?;
             }
             Self::Loom => {
                 let mut command = cargo(["test", "--profile", "loom", "-p", "dblock", "--lib"]);
@@ -191,32 +184,14 @@ impl fmt::Display for Step {
     }
 }
 
-async fn stores(way: Way) -> anyhow::Result<()> {
-    let sets = STORES
-        .iter()
-        .map(|(store, driver)| (*store, Some(*driver)))
-        .chain([("", None)]);
-    for (features, own) in sets {
-        let alone = ["-p", "dblock", "--no-default-features", "--features", features];
-        let tree =
-            output(cargo(["tree", "-e", "normal", "--prefix", "none", "-f", "{p}"]).args(alone)).await?;
-        let drivers = drivers(&tree);
-        ensure!(
-            drivers == Vec::from_iter(own),
-            "with the features `{features}` the drivers are {drivers:?}, not only {own:?}"
-        );
-        way.run(cargo(["clippy"]).args(alone).args(["--", "-D", "warnings"]))
-            .await?;
-    }
-    Ok(())
-}
-
-/// The drivers in the output of `cargo tree`, each once.
-fn drivers(tree: &str) -> Vec<&'static str> {
-    let drivers = STORES.iter().map(|(_, driver)| *driver);
-    drivers
-        .filter(|driver| tree.lines().any(|line| line.split(' ').next() == Some(driver)))
-        .collect()
+/// Runs the example that the tests have built. It has the features of all crates then, so it is also checked as it would be
+/// built for a newcomer.
+async fn example(way: Way, name: &str) -> anyhow::Result<()> {
+    way.run(&mut cargo(["check", "--example", name])).await?;
+    let mut build = cargo(["build", "--features", FEATURES, "--example", name]);
+    way.run(build.args(etcd::workspace().await?)).await?;
+    let program = target_folder().await?.join("debug/examples").join(name);
+    way.run(&mut Command::new(program)).await
 }
 
 /// `cargo test` with the given words.
@@ -272,18 +247,6 @@ async fn metadata() -> anyhow::Result<serde_json::Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn drivers_are_read_from_the_tree() {
-        let tree = "dblock v0.1.0 (/x/sqlx-mysql)\nsqlx v0.9.0\nsqlx-core v0.9.0\nsqlx-sqlite v0.9.0\n\
-                    sqlx-core v0.9.0 (*)\nsqlx-sqlite v0.9.0 (*)\n";
-        assert_eq!(drivers(tree), ["sqlx-sqlite"]);
-        assert_eq!(
-            drivers("sqlx-mysql v1\nsqlx-postgres v1"),
-            ["sqlx-mysql", "sqlx-postgres"]
-        );
-        assert!(drivers("dblock v0.1.0\ntokio v1.54.0").is_empty());
-    }
 
     #[test]
     fn extra_arguments_may_choose_a_package() {
