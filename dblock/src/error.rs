@@ -1,11 +1,13 @@
 //! The errors of the public API: busy, timeout, lost, store, shutdown and bad input are told apart.
 
+mod message;
 #[cfg(feature = "run_once")]
 mod run;
 
-use std::fmt::Write;
 use std::time::Duration;
 
+pub(crate) use self::message::rounded;
+use self::message::{about, held_by, lock, timed_out};
 #[cfg(feature = "run_once")]
 pub use self::run::RunError;
 use crate::key::{InvalidKey, Key};
@@ -278,55 +280,6 @@ impl From<InvalidKey> for LockError {
     }
 }
 
-fn held_by(holder: Option<&Holder>) -> String {
-    let Some(Holder { name, remaining, .. }) = holder else {
-        return String::new();
-    };
-    match remaining.map_or(Duration::ZERO, rounded) {
-        Duration::ZERO => format!(", held by {name}"),
-        remaining => format!(", held by {name}: its lease runs {remaining:?} more and may be renewed"),
-    }
-}
-
-fn timed_out(key: &Key, waited: Duration, cause: TimeoutCause, holder: Option<&Holder>) -> String {
-    let waited = rounded(waited);
-    match cause {
-        TimeoutCause::Held => format!("lock {key:?} was still busy after {waited:?}{}", held_by(holder)),
-        TimeoutCause::RowLocked => format!(
-            "lock {key:?} could not be had within {waited:?}: a transaction that is still open keeps its row locked; \
-             did one that called `verify_in` neither commit nor roll back?"
-        ),
-        TimeoutCause::NoAnswer => format!(
-            "lock {key:?} could not be had within {waited:?}: the database's answer was not there in time; give a \
-             longer `wait`"
-        ),
-    }
-}
-
-fn lock(key: Option<&Key>) -> String {
-    key.map(|key| format!("lock {key:?} is refused: "))
-        .unwrap_or_default()
-}
-
-fn about(key: Option<&Key>, waited: Duration) -> String {
-    let mut text = key.map(|key| format!(" for {key:?}")).unwrap_or_default();
-    if !waited.is_zero() {
-        let _ = write!(text, " after {:?}", rounded(waited));
-    }
-    text
-}
-
-/// To the millisecond, for people; a shorter time to the microsecond.
-pub(crate) fn rounded(time: Duration) -> Duration {
-    let unit = if time < Duration::from_millis(1) {
-        1_000
-    } else {
-        1_000_000
-    };
-    let nanos = (time.subsec_nanos() + unit / 2) / unit * unit;
-    Duration::from_secs(time.as_secs()).saturating_add(Duration::from_nanos(nanos.into()))
-}
-
 #[cfg(test)]
 mod tests {
     use uuid::Uuid;
@@ -407,20 +360,5 @@ mod tests {
         assert_eq!(error.to_string(), "the lock store failed");
         let source = std::error::Error::source(&error).map(ToString::to_string);
         assert_eq!(source.as_deref(), Some("why"));
-    }
-
-    #[test]
-    fn times_are_rounded_for_people() {
-        for (nanos, shown) in [
-            (0, "0ns"),
-            (1_499, "1µs"),
-            (999_999, "1ms"),
-            (1_500_000, "2ms"),
-            (1_999_600_000, "2s"),
-            (61_000_000_001, "61s"),
-        ] {
-            assert_eq!(format!("{:?}", rounded(Duration::from_nanos(nanos))), shown);
-        }
-        assert_eq!(rounded(Duration::MAX), Duration::MAX);
     }
 }

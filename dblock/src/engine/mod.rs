@@ -15,6 +15,7 @@ pub(crate) mod core;
 mod driver;
 mod handle;
 mod hold;
+mod lease;
 mod report;
 mod resumption;
 mod schedule;
@@ -32,9 +33,10 @@ pub(crate) use self::core::ownership::Begin;
 pub(crate) use self::core::time::Time;
 pub(crate) use self::driver::purge;
 pub(crate) use self::handle::{AcquireCall, EngineHandle, STORE_TIMEOUT, Turn};
+pub(crate) use self::hold::Hold;
 #[cfg(feature = "run_once")]
-pub(crate) use self::hold::InRun;
-pub(crate) use self::hold::{Hold, Lease, Unconfirmed};
+pub(crate) use self::lease::InRun;
+pub(crate) use self::lease::{Lease, Unconfirmed};
 pub(crate) use self::shared::Settings;
 
 use self::driver::Driver;

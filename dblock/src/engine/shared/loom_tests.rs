@@ -5,13 +5,16 @@ use std::pin::Pin;
 use futures_util::future::{LocalBoxFuture, MaybeDone, maybe_done};
 use loom::thread;
 use tokio::sync::mpsc;
+use uuid::Uuid;
 
 use super::*;
 use crate::engine::core::dispatch::MAX_BATCH;
 use crate::engine::driver::Driver;
+use crate::engine::resumption::Resumption;
 use crate::engine::sync::in_every_order;
 use crate::engine::{AcquireCall, EngineHandle, Hold, Unconfirmed};
 use crate::error::LockError;
+use crate::key::Key;
 use crate::options::{LockOptions, Wait};
 use crate::store::MemoryStore;
 

@@ -1,0 +1,299 @@
+//! A lease from its grant to its end: requests, owners one after the other, and losses.
+
+use super::*;
+
+#[test]
+fn a_lock_is_acquired_and_released_with_a_request_each() {
+    let mut a = Process::new();
+    a.wants("a", None);
+    assert!(
+        matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.queue.is_none() && ask.wanted_for.is_none())
+    );
+    assert_eq!(a.answered(granted(7)), ["a has 7"]);
+    assert!(a.leaves("a", true).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+    assert_eq!(a.answered(released()), ["a confirmed"]);
+    assert!(a.machine.is_idle());
+}
+
+#[test]
+fn the_next_caller_of_the_process_enters_without_the_store() {
+    let mut a = Process::holding("a");
+    a.wants("b", Some(5 * SECOND));
+    let former = a.ownership.clone().unwrap();
+    // It was alone, so its acquire kept no tokens free: the lock goes through the store.
+    assert!(a.leaves("a", true).is_empty());
+    assert_eq!(former.ended(), Some(LostReason::Released));
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+    assert_eq!(a.answered(released()), ["a confirmed"]);
+    a.wants("c", Some(5 * SECOND));
+    assert!(matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.spare_tokens > 0));
+    assert_eq!(a.answered(granted(20)), ["b has 20"]);
+    assert_eq!(a.leaves("b", true), ["b confirmed", "c has 21"]);
+    // The row is written later.
+    assert!(a.passes(60 * MS).is_empty());
+    let Action::Extend(extend) = a.sends().unwrap().action else {
+        panic!()
+    };
+    assert_eq!(extend.handed_over.unwrap().fence_token, 21);
+    assert!(a.answered(extended()).is_empty());
+    assert_eq!(a.sends(), None);
+}
+
+#[test]
+fn a_body_that_did_not_return_hands_nothing_over() {
+    let mut a = Process::new();
+    a.wants("a", Some(5 * SECOND));
+    a.wants("b", Some(5 * SECOND));
+    a.sends().unwrap();
+    a.answered(granted(7));
+    assert!(a.leaves("a", false).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+#[test]
+fn another_ttl_is_confirmed_when_the_row_has_it_and_renewed_from_then_on() {
+    let mut a = Process::holding("a");
+    let ownership = a.ownership.clone().unwrap();
+    let deadline = a.now + 5 * SECOND;
+    let confirm = Confirm {
+        ticket: "extended",
+        deadline,
+    };
+    assert!(
+        a.says(Event::SetTtl(ownership.clone(), 2 * TTL, confirm))
+            .is_empty()
+    );
+    let ttl = |request: Request| match request.action {
+        Action::Extend(extend) => extend.ttl,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(a.sends().map(ttl), Some(2 * TTL));
+    // A re-entry would be confirmed from memory; this is not.
+    assert!(a.answered(Outcome::Skipped).is_empty());
+    a.passes(SECOND);
+    assert_eq!(a.sends().map(ttl), Some(2 * TTL));
+    let sent_at = a.now;
+    let outcome = Outcome::Extended {
+        remaining: 2 * TTL,
+        revoked: false,
+        wanted: false,
+    };
+    assert_eq!(a.answered(outcome), ["extended confirmed"]);
+    assert_eq!(ownership.deadline(), Some((sent_at + 2 * TTL).before(TTL / 10)));
+    assert_eq!(a.sends(), None);
+    a.passes(TTL);
+    assert_eq!(a.sends().map(ttl), Some(2 * TTL), "the renewal");
+}
+
+#[test]
+fn an_acquire_of_unknown_outcome_is_released_by_its_lease() {
+    let mut a = Process::new();
+    a.wants("a", Some(5 * SECOND));
+    let lease = a.sends().unwrap().lease_id;
+    assert!(a.says(Event::Answer(Err(unknown()))).is_empty());
+    let request = a.sends().unwrap();
+    assert_eq!((request.lease_id, request.action), (lease, Action::Release));
+    a.answered(Outcome::Lost);
+    a.passes(20 * MS);
+    assert_ne!(a.sends().unwrap().lease_id, lease);
+}
+
+#[test]
+fn a_lease_ends_before_the_store_s_and_stays_lost() {
+    let mut a = Process::holding("a");
+    let body = a.ownership.clone().unwrap();
+    a.passes(4 * SECOND);
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    a.now = a.now + 4600 * MS;
+    let (out, _) = a.step(Event::Answer(Ok(extended())));
+    assert!(
+        out.notes
+            .iter()
+            .any(|note| matches!(note, Note::Lost(_, LostReason::Expired)))
+    );
+    assert_eq!(
+        body.ended(),
+        Some(LostReason::Expired),
+        "an answer that comes too late"
+    );
+    // The row is freed as soon as the body has stopped.
+    assert!(a.leaves("a", false).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+#[test]
+fn the_row_is_busy_for_hold_min_before_the_call_returns() {
+    let mut a = Process::new();
+    let long = Call {
+        hold_min: Some(60 * SECOND),
+        ..call(TTL)
+    };
+    a.wants_with("a", None, long);
+    a.sends().unwrap();
+    a.answered(granted(7));
+    assert!(
+        a.leaves("a", true).is_empty(),
+        "the row is not busy for long enough"
+    );
+    let Action::Extend(extend) = a.sends().unwrap().action else {
+        panic!()
+    };
+    assert!(extend.ttl > 60 * SECOND);
+    let covers = Outcome::Extended {
+        remaining: extend.ttl,
+        revoked: false,
+        wanted: false,
+    };
+    assert_eq!(a.answered(covers), ["a confirmed"]);
+    assert!(a.passes(59 * SECOND).is_empty());
+    assert_eq!(a.sends(), None);
+    a.passes(SECOND);
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+#[test]
+fn callers_hear_why_they_waited_in_vain() {
+    let mut a = Process::new();
+    a.wants("a", Some(MS));
+    a.sends().unwrap();
+    assert_eq!(a.passes(MS), ["a refused: no answer"]);
+
+    let mut a = Process::holding("a");
+    a.wants("b", Some(SECOND));
+    a.leaves("a", false);
+    a.sends().unwrap();
+    a.answered(Outcome::Skipped);
+    assert_eq!(a.passes(SECOND), ["b refused: row locked"]);
+
+    let mut a = Process::new();
+    a.wants("a", Some(SECOND));
+    a.sends().unwrap();
+    a.says(Event::Answer(Err(StoreError::new(StoreErrorKind::Conflict, "c"))));
+    assert_eq!(a.passes(SECOND), ["a refused: store"]);
+}
+
+#[test]
+fn a_lost_re_entry_counts_no_hold() {
+    let mut a = Process::holding("a");
+    let body = a.ownership.clone().unwrap();
+    a.passes(9 * SECOND);
+    let confirm = Confirm {
+        ticket: "b",
+        deadline: a.now + SECOND,
+    };
+    let (out, said) = a.step(Event::Enter(body, Some(confirm)));
+    assert!(!out.entered);
+    assert_eq!(said, ["b lost: Expired"]);
+}
+
+/// The reason for a retry may be gone before its time. The renewal must still happen.
+#[test]
+fn a_retry_that_is_not_needed_any_more_leaves_the_renewal() {
+    let mut a = Process::holding("a");
+    let ownership = a.ownership.clone().unwrap();
+    let deadline = a.now + 5 * SECOND;
+    let confirm = Some(Confirm {
+        ticket: "n",
+        deadline,
+    });
+    a.says(Event::Enter(Arc::clone(&ownership), confirm));
+    a.sends().unwrap();
+    assert_eq!(a.answered(Outcome::Skipped), ["n confirmed"]);
+    a.says(Event::Leave {
+        ownership,
+        in_order: true,
+        confirm: None,
+    });
+    a.now = a.now + 10 * MS;
+    let look_at = a.step(Event::Time).0.look_at.unwrap();
+    assert!(look_at <= a.now + TTL / 3, "{look_at:?}");
+}
+
+/// A guard that is released after the engine has ended gets an answer.
+#[test]
+fn the_end_answers_everybody() {
+    for leaves_before in [true, false] {
+        let mut a = Process::holding("a");
+        a.wants("b", Some(5 * SECOND));
+        if leaves_before {
+            a.ownership.clone().unwrap().end(LostReason::Shutdown, a.now);
+            assert!(a.leaves("a", true).is_empty());
+            a.sends().unwrap();
+        }
+        let mut said = a.says(Event::End);
+        if !leaves_before {
+            said.extend(a.leaves("a", true));
+            said.extend(a.says(Event::End));
+        }
+        assert_eq!(said, ["b refused: shutdown", "a unconfirmed"]);
+    }
+}
+
+/// A long lease is handed to an owner with a short ttl: it renews, and ends, by its own ttl.
+#[test]
+fn a_short_ttl_counts_after_a_hand_over_from_a_long_one() {
+    let mut a = Process::new();
+    a.wants("a", Some(5 * SECOND));
+    a.wants_with("b", Some(60 * SECOND), call(3 * SECOND));
+    a.sends().unwrap();
+    a.answered(granted(7));
+    assert_eq!(a.leaves("a", true), ["a confirmed", "b has 8"]);
+    let deadline = a.ownership.clone().unwrap().deadline().unwrap();
+    assert!(deadline <= a.now + 3 * SECOND, "{deadline:?}");
+    a.passes(60 * MS);
+    a.sends().unwrap();
+    a.answered(extended());
+    let look_at = a.step(Event::Time).0.look_at.unwrap();
+    assert!(look_at <= a.now + SECOND, "{look_at:?}");
+}
+
+/// While an owner holds the lock, a release on its way would only delay a renewal.
+#[test]
+fn an_abandoned_acquire_does_not_delay_a_renewal() {
+    let mut a = Process::new();
+    a.wants("a", Some(60 * SECOND));
+    a.sends().unwrap();
+    a.says(Event::Answer(Err(unknown())));
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+    a.answered(Outcome::Lost);
+    a.passes(20 * MS);
+    a.sends().unwrap();
+    assert_eq!(a.answered(granted(7)), ["a has 7"]);
+    a.passes(2 * SECOND);
+    assert_eq!(a.sends(), None);
+    a.passes(2 * SECOND);
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    a.answered(extended());
+    assert!(a.leaves("a", true).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+/// The last answer about the key is out of date for a caller that comes after the release.
+#[test]
+fn a_caller_after_the_release_is_not_told_of_the_former_holder() {
+    let mut a = Process::holding("a");
+    a.leaves("a", true);
+    a.sends().unwrap();
+    a.answered(released());
+    a.now = a.now + 100 * MS;
+    a.wants("b", Some(SECOND));
+    a.sends().unwrap();
+    assert_eq!(a.passes(SECOND), ["b refused: no answer"]);
+}
+
+/// When the token numbers are used up, no owner gets a token by adding one.
+#[test]
+fn the_last_token_is_not_handed_over() {
+    let mut a = Process::new();
+    a.wants("a", Some(5 * SECOND));
+    a.wants("b", Some(5 * SECOND));
+    a.wants("c", Some(5 * SECOND));
+    a.sends().unwrap();
+    a.answered(granted(i64::MAX - 1));
+    assert_eq!(
+        a.leaves("a", true),
+        ["a confirmed", format!("b has {}", i64::MAX).as_str()]
+    );
+    assert!(a.leaves("b", true).is_empty());
+}

@@ -1,0 +1,188 @@
+//! A process that waits as the successor: its place, wake-ups, and entering.
+
+use super::*;
+
+#[test]
+fn a_caller_enters_on_a_wake_up_with_a_larger_token() {
+    let (mut a, lease) = Process::queued();
+    assert!(a.says(Event::PassedOn(lease, 7)).is_empty(), "an old wake-up");
+    assert_eq!(a.says(Event::PassedOn(lease, 8)), ["a has 8"]);
+    // An extension follows at once and names the owner.
+    let Action::Extend(extend) = a.sends().unwrap().action else {
+        panic!()
+    };
+    assert_eq!((extend.ttl, extend.handed_over.unwrap().fence_token), (TTL, 8));
+    let before = a.ownership.as_ref().unwrap().deadline().unwrap();
+    assert_eq!(before.since(a.now), 2850 * MS);
+    a.answered(extended());
+    let after = a.ownership.as_ref().unwrap().deadline().unwrap();
+    assert_eq!(after.since(a.now), 8550 * MS);
+}
+
+/// The ask may find the lease expired and queue it again, behind the owner that has the key now.
+#[test]
+fn a_wake_up_waits_for_the_ask_on_its_way() {
+    let (mut a, lease) = Process::queued();
+    a.passes(SECOND);
+    assert_eq!(
+        a.sends().unwrap().lease_id,
+        lease,
+        "asked again with the same lease"
+    );
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert!(a.answered(queued_behind(9)).is_empty(), "8 is over");
+    a.passes(SECOND);
+    a.sends().unwrap();
+    assert!(a.says(Event::PassedOn(lease, 11)).is_empty());
+    assert_eq!(a.answered(queued_behind(9)), ["a has 11"]);
+}
+
+#[test]
+fn a_busy_answer_shows_that_a_wake_up_is_old() {
+    let (mut a, lease) = Process::queued();
+    a.passes(SECOND);
+    a.sends().unwrap();
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert!(a.answered(Outcome::Busy(holder(9))).is_empty());
+}
+
+#[test]
+fn what_is_left_counts_from_when_the_ask_was_sent() {
+    let (mut a, lease) = Process::queued();
+    a.now = a.now + 2800 * MS;
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty(), "too little is left");
+    let Action::Extend(extend) = a.sends().unwrap().action else {
+        panic!()
+    };
+    assert_eq!((extend.count, extend.ttl), (1, TTL));
+    assert_eq!(a.answered(extended()), ["a has 8"]);
+    assert_eq!(a.sends(), None);
+}
+
+#[test]
+fn a_caller_that_does_not_renew_enters_after_an_extension() {
+    let mut a = Process::new();
+    a.wants_with(
+        "a",
+        Some(9 * SECOND),
+        Call {
+            renew: false,
+            ..call(TTL)
+        },
+    );
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(queued_behind(7));
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    assert_eq!(a.answered(extended()), ["a has 8"]);
+    let deadline = a.ownership.as_ref().unwrap().deadline().unwrap();
+    assert_eq!(deadline.since(a.now), 8550 * MS);
+}
+
+/// Found by the simulation: the first extension, for a caller with a longer ttl, was carried out behind the second one.
+#[test]
+fn a_release_is_repeated_for_as_long_as_an_extension_before_entering_may_last() {
+    let mut a = Process::new();
+    a.wants_with(
+        "a",
+        Some(9 * SECOND),
+        Call {
+            renew: false,
+            ..call(TTL)
+        },
+    );
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(queued_behind(7));
+    a.says(Event::PassedOn(lease, 8));
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    a.says(Event::Answer(Err(unknown())));
+    a.passes(SECOND);
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    assert_eq!(a.answered(extended()), ["a has 8"]);
+    a.leaves("left", true);
+    assert_eq!(a.sends().unwrap().action, Action::Release);
+    a.says(Event::Answer(Err(unknown())));
+    a.passes(TTL + SECOND);
+    let again = a.sends().unwrap();
+    assert_eq!((again.lease_id, again.action), (lease, Action::Release));
+}
+
+#[test]
+fn a_row_that_was_passed_on_unheard_is_granted_to_the_next_ask() {
+    let (mut a, lease) = Process::queued();
+    a.passes(SECOND);
+    assert_eq!(a.sends().unwrap().lease_id, lease);
+    let rest = Outcome::Granted {
+        fence_token: 8,
+        remaining: 2 * SECOND,
+        taken_over: None,
+        wanted: true,
+        recorded: false,
+    };
+    assert_eq!(a.answered(rest), ["a has 8"]);
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+}
+
+#[test]
+fn one_that_ran_out_unheard_asks_with_a_fresh_lease() {
+    let (mut a, lease) = Process::queued();
+    a.passes(SECOND);
+    a.sends().unwrap();
+    a.answered(Outcome::Lost);
+    assert_ne!(a.sends().unwrap().lease_id, lease);
+}
+
+#[test]
+fn a_waiter_that_times_out_withdraws() {
+    let mut a = Process::new();
+    a.wants("a", Some(300 * MS));
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(queued_behind(7));
+    assert_eq!(a.passes(300 * MS), ["a refused: busy"]);
+    let request = a.sends().unwrap();
+    assert_eq!((request.lease_id, request.action), (lease, Action::Release));
+    a.answered(Outcome::Withdrawn);
+    assert!(a.machine.is_idle());
+}
+
+#[test]
+fn a_wake_up_for_a_lease_that_nobody_waits_with_is_answered_by_its_release() {
+    let (mut a, lease) = Process::queued();
+    a.says(Event::GiveUp(1));
+    a.sends().unwrap();
+    a.answered(Outcome::Skipped);
+    assert_eq!(a.sends(), None, "in a moment");
+    a.says(Event::PassedOn(lease, 8));
+    let request = a.sends().unwrap();
+    assert_eq!((request.lease_id, request.action), (lease, Action::Release));
+}
+
+#[test]
+fn a_place_stays_when_one_of_several_gives_up() {
+    let (mut a, lease) = Process::queued();
+    a.wants("b", Some(5 * SECOND));
+    a.says(Event::GiveUp(1));
+    assert_eq!(a.sends(), None);
+    assert_eq!(a.says(Event::PassedOn(lease, 8)), ["b has 8"]);
+}
+
+/// The holder leaves while the answer that gives the place is on its way.
+#[test]
+fn a_wake_up_may_come_before_the_answer_that_gives_the_place() {
+    let mut a = Process::new();
+    a.wants("a", Some(60 * SECOND));
+    let lease = a.sends().unwrap().lease_id;
+    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert_eq!(a.answered(queued_behind(7)), ["a has 8"]);
+}
+
+/// A non-blocking caller was asked for, and a waiting one came meanwhile: no wake-up would reach it.
+#[test]
+fn the_row_hears_of_a_caller_that_came_while_one_was_asked_for_that_does_not_wait() {
+    let mut a = Process::new();
+    a.wants("a", None);
+    a.sends().unwrap();
+    a.wants("b", Some(5 * SECOND));
+    assert_eq!(a.answered(Outcome::Busy(holder(7))), ["a refused: busy"]);
+    assert!(matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.queue.is_some()));
+}

@@ -1,0 +1,249 @@
+//! The lease of an owner.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+#[cfg(feature = "run_once")]
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::cells::Cell;
+use super::core::key::{Confirm, Event};
+use super::core::ownership::Ownership;
+use super::core::time::Time;
+use super::handle::Ticket;
+use super::report;
+use super::resumption::Resuming;
+use super::shared::Shared;
+use crate::error::{LockError, LostReason};
+use crate::key::Key;
+use crate::options::OnLost;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// The reason why the row does not record what a caller did.
+#[derive(Debug)]
+pub(crate) enum Unconfirmed {
+    /// The lease had already ended.
+    Lost(LostReason),
+    /// The store did not answer in time. The engine goes on trying.
+    NoAnswer(Option<StoreError>),
+}
+
+/// An ownership as its owner sees it. Cloning is cheap and does not keep the lock.
+#[derive(Clone)]
+pub(crate) struct Lease {
+    pub(super) shared: Arc<Shared>,
+    pub(super) cell: Arc<Cell>,
+    pub(super) ownership: Arc<Ownership>,
+}
+
+impl Lease {
+    pub(super) fn new(shared: Arc<Shared>, cell: Arc<Cell>, ownership: Arc<Ownership>) -> Self {
+        Self {
+            shared,
+            cell,
+            ownership,
+        }
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.ownership.key
+    }
+
+    pub(crate) fn owner(&self) -> Uuid {
+        self.ownership.call.owner
+    }
+
+    pub(crate) fn fence_token(&self) -> i64 {
+        self.ownership.fence_token
+    }
+
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(crate) fn id(&self) -> Uuid {
+        self.ownership.lease_id
+    }
+
+    pub(crate) fn on_lost(&self) -> OnLost {
+        self.ownership.call.on_lost
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.shared.clock.now()
+    }
+
+    /// The reason why the lease has ended for this owner, if it has. The first reason stays.
+    pub(crate) fn lost_reason(&self) -> Option<LostReason> {
+        let now = self.now();
+        let (reason, first) = self.ownership.look(now);
+        if first && let Some(reason) = reason {
+            // The first to see that the deadline has passed tells the others.
+            report::lost(&self.ownership, reason, now);
+            self.ownership.tell();
+        }
+        reason
+    }
+
+    /// Fails when the lease has ended.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        self.lost_reason().map_or(Ok(()), |reason| Err(self.lost(reason)))
+    }
+
+    pub(crate) fn lost(&self, reason: LostReason) -> LockError {
+        LockError::Lost {
+            key: self.key().clone(),
+            reason,
+            fence_token: self.fence_token(),
+            held: self.held_for(),
+        }
+    }
+
+    /// Time left until the local deadline; zero when the lease has ended.
+    pub(crate) fn remaining(&self) -> Duration {
+        let now = self.now();
+        self.ownership
+            .deadline()
+            .map_or(Duration::ZERO, |deadline| deadline.since(now))
+    }
+
+    /// For how long the owner has, or had, the lock.
+    pub(crate) fn held_for(&self) -> Duration {
+        self.ownership.held_for(self.now())
+    }
+
+    /// `hold_min` keeps the row busy after the last hold.
+    #[cfg(feature = "sql")]
+    pub(crate) fn keeps_hold_min(&self) -> bool {
+        self.ownership.hold_min_until.is_some()
+    }
+
+    /// How many holds the owner has: 0 once its lease has ended.
+    pub(crate) fn hold_count(&self) -> u32 {
+        match self.lost_reason() {
+            None => self.cell.holds(&self.ownership),
+            Some(_) => 0,
+        }
+    }
+
+    /// Keeps other calls of the owner's, which the lock does not keep out, from running the key beside the caller. `None`
+    /// while one of them does.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn enter_run(&self) -> Option<InRun> {
+        let others = self.ownership.in_run.swap(true, Ordering::AcqRel);
+        (!others).then(|| InRun(Arc::clone(&self.ownership)))
+    }
+
+    /// Completes when an operator has revoked the lease.
+    pub(crate) async fn revoked(&self) {
+        self.ownership.until(Ownership::is_revoked).await;
+    }
+
+    /// Completes when the lease has ended. The future borrows nothing.
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let ownership = Arc::clone(&self.ownership);
+        async move { ownership.until(|ownership| ownership.deadline().is_none()).await }
+    }
+
+    /// Ends local hand-over of this lease. With `named` it also waits until the row names the owner.
+    pub(crate) async fn pin(&self, named: bool) -> Result<(), LockError> {
+        let pin = |confirm| Event::Pin(Arc::clone(&self.ownership), confirm);
+        if named {
+            let (confirm, answer) = confirm(self.now() + self.remaining());
+            self.shared.step(&self.cell, pin(Some(confirm)));
+            return self.confirmed(answer).await;
+        }
+        self.shared.step(&self.cell, pin(None));
+        self.check()
+    }
+
+    /// Gives the lease another ttl, and waits until it has been extended by that.
+    pub(crate) async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
+        let (confirm, answer) = confirm(self.now() + self.remaining());
+        let event = Event::SetTtl(Arc::clone(&self.ownership), ttl, confirm);
+        self.shared.step(&self.cell, event);
+        self.confirmed(answer).await?;
+        self.check()?;
+        if self.ownership.is_revoked() {
+            return Err(self.lost(LostReason::Revoked));
+        }
+        Ok(())
+    }
+
+    /// A transaction of the owner's has freed the row, and keeps it locked until it ends. Fails when the lease has ended.
+    #[cfg(feature = "sql")]
+    pub(crate) fn keep_in_transaction(&self) -> Result<(), LockError> {
+        let event = Event::KeptInTransaction(Arc::clone(&self.ownership));
+        if self.shared.step(&self.cell, event).entered {
+            return Ok(());
+        }
+        self.check()?;
+        Err(self.lost(LostReason::Released))
+    }
+
+    /// A transaction of the owner's keeps the row locked.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(crate) fn is_kept_in_transaction(&self) -> bool {
+        self.cell.is_kept_in_transaction(&self.ownership)
+    }
+
+    /// A fence check has shown that the lease is gone.
+    #[cfg(feature = "sql")]
+    pub(crate) fn end_as_gone(&self) {
+        self.shared
+            .step(&self.cell, Event::Gone(Arc::clone(&self.ownership)));
+    }
+
+    pub(super) async fn confirmed(&self, answer: Confirmation) -> Result<(), LockError> {
+        let since = self.now();
+        match answer.await.map(|(answer, _)| answer) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Unconfirmed::Lost(reason))) => Err(self.lost(reason)),
+            Ok(Err(Unconfirmed::NoAnswer(error))) => Err(LockError::Store {
+                key: Some(self.key().clone()),
+                waited: self.now().since(since),
+                source: error.unwrap_or_else(|| {
+                    StoreError::new(
+                        StoreErrorKind::Unreachable,
+                        "the database has not answered in the time given",
+                    )
+                }),
+            }),
+            // No answer will come: the lease was forgotten, or the engine has ended.
+            Err(_) => {
+                self.check()?;
+                Err(LockError::Shutdown {
+                    key: Some(self.key().clone()),
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lease").field(&self.ownership).finish()
+    }
+}
+
+/// From [`Lease::enter_run`], until it is dropped.
+#[cfg(feature = "run_once")]
+pub(crate) struct InRun(Arc<Ownership>);
+
+#[cfg(feature = "run_once")]
+impl Drop for InRun {
+    fn drop(&mut self) {
+        self.0.in_run.store(false, Ordering::Release);
+    }
+}
+
+/// The answer to a [`confirm`].
+pub(super) type Confirmation = oneshot::Receiver<(Result<(), Unconfirmed>, Option<Resuming>)>;
+
+/// A request to be told when the store has confirmed something, until `deadline`; and the answer.
+pub(super) fn confirm(deadline: Time) -> (Confirm<Ticket>, Confirmation) {
+    let (reply, answer) = oneshot::channel();
+    let ticket = Ticket::Confirm(reply);
+    (Confirm { ticket, deadline }, answer)
+}

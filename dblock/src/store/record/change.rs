@@ -1,0 +1,224 @@
+//! The writes of a record, and the rules by which a store carries them out.
+
+use uuid::Uuid;
+
+use super::{Record, RecordEntry, RecordState, RecordVersion};
+use crate::key::Key;
+use crate::store::clock::micros;
+
+/// One write of one record.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RecordWrite {
+    /// The record's key.
+    pub key: Key,
+    /// The change to the record.
+    pub change: RecordChange,
+    /// A lease of the same key that ends in the same transaction, if the record is replaced and the lease is live. The
+    /// row becomes free, without a successor, and others that wait for it are woken.
+    pub release: Option<Uuid>,
+}
+
+impl RecordWrite {
+    /// A write that ends no lease.
+    pub fn new(key: Key, change: RecordChange) -> Self {
+        Self {
+            key,
+            change,
+            release: None,
+        }
+    }
+
+    /// The lease that this write ends: only the replacement of a record ends one.
+    pub fn ends(&self) -> Option<Uuid> {
+        self.release
+            .filter(|_| matches!(self.change, RecordChange::Replace(..)))
+    }
+}
+
+/// The kinds of writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecordChange {
+    /// The first record of its key. Changes nothing if there is one.
+    Insert(RecordEntry),
+    /// In the place of the record with that version.
+    Replace(RecordVersion, RecordEntry),
+    /// Deletes the record with that version.
+    Delete(RecordVersion),
+}
+
+impl RecordChange {
+    /// The version that the record must have; `None` if there must be none.
+    pub fn expected(&self) -> Option<RecordVersion> {
+        match self {
+            Self::Insert(_) => None,
+            Self::Replace(version, _) | Self::Delete(version) => Some(*version),
+        }
+    }
+
+    /// The record that is there afterwards; `None` if it is deleted.
+    pub fn entry(&self) -> Option<&RecordEntry> {
+        match self {
+            Self::Insert(entry) | Self::Replace(_, entry) => Some(entry),
+            Self::Delete(_) => None,
+        }
+    }
+
+    /// The change of a request whose lease has this token.
+    #[must_use]
+    pub fn of_lease(&self, token: i64) -> Self {
+        let mut change = self.clone();
+        let (version, entry) = match &mut change {
+            Self::Insert(entry) => (None, Some(entry)),
+            Self::Replace(version, entry) => (Some(version), Some(entry)),
+            Self::Delete(version) => (Some(version), None),
+        };
+        let tokens = [
+            version.map(|version| &mut version.fence_token),
+            entry.map(|entry| &mut entry.fence_token),
+        ];
+        for of_lease in tokens.into_iter().flatten() {
+            if *of_lease == RecordEntry::OF_THE_LEASE {
+                *of_lease = token;
+            }
+        }
+        change
+    }
+}
+
+/// Applies `change` to the record of `key`; `None` when it must change nothing. The rules of every store.
+///
+/// A record that succeeded and is still remembered is final: it can be deleted and not replaced. No record is replaced
+/// by one with a smaller token.
+pub fn carry_out(
+    key: &Key,
+    change: &RecordChange,
+    found: Option<&Record>,
+    now: i64,
+) -> Option<Option<Record>> {
+    let (entry, started_at) = match (change, found) {
+        (RecordChange::Insert(entry), None) => (entry, now),
+        (RecordChange::Replace(version, entry), Some(found)) if found.version() == *version => {
+            let is_final = found.state == RecordState::Succeeded && found.keep_until > now;
+            if is_final || entry.fence_token < found.fence_token {
+                return None;
+            }
+            (entry, found.started_at)
+        }
+        (RecordChange::Delete(version), Some(found)) if found.version() == *version => return Some(None),
+        _ => return None,
+    };
+    let processing = entry.state == RecordState::Processing;
+    Some(Some(Record {
+        key: key.clone(),
+        state: entry.state,
+        attempts: entry.attempts,
+        fence_token: entry.fence_token,
+        fingerprint: entry.fingerprint,
+        result: entry.result.clone(),
+        error: entry.error.clone(),
+        holder: entry.holder.clone(),
+        started_at: if processing { now } else { started_at },
+        finished_at: if processing { 0 } else { now },
+        keep_until: now.saturating_add(micros(entry.keep)),
+        now,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const NOW: i64 = 1_000_000;
+
+    fn entry(state: RecordState, fence_token: i64, attempts: u32) -> RecordEntry {
+        RecordEntry {
+            state,
+            attempts,
+            fence_token,
+            fingerprint: None,
+            result: None,
+            error: None,
+            holder: "host/1".into(),
+            keep: Duration::from_micros(10),
+        }
+    }
+
+    fn key() -> Key {
+        Key::new(None, "k").unwrap()
+    }
+
+    fn put(change: &RecordChange, found: Option<&Record>, now: i64) -> Option<Record> {
+        carry_out(&key(), change, found, now).flatten()
+    }
+
+    #[test]
+    fn each_write_needs_the_version_that_was_read() {
+        use RecordState::{Failed, Processing, Succeeded};
+        let begin = entry(Processing, 7, 1);
+        let insert = RecordChange::Insert(begin.clone());
+        let processing = put(&insert, None, NOW).unwrap();
+        assert_eq!((processing.started_at, processing.finished_at), (NOW, 0));
+        assert_eq!(put(&insert, Some(&processing), NOW), None, "there is one");
+
+        let done = entry(Succeeded, 7, 1);
+        let version = begin.version();
+        let others = [
+            RecordVersion {
+                fence_token: 6,
+                ..version
+            },
+            RecordVersion {
+                attempts: 2,
+                ..version
+            },
+            RecordVersion {
+                state: Failed,
+                ..version
+            },
+        ];
+        for other in others {
+            let write = RecordChange::Replace(other, done.clone());
+            assert_eq!(put(&write, Some(&processing), NOW), None, "{other:?}");
+            assert_eq!(
+                carry_out(&key(), &RecordChange::Delete(other), Some(&processing), NOW),
+                None
+            );
+        }
+        let older = RecordChange::Replace(version, entry(Succeeded, 6, 1));
+        assert_eq!(put(&older, Some(&processing), NOW), None, "tokens only grow");
+        let ended = put(&RecordChange::Replace(version, done), Some(&processing), NOW + 5).unwrap();
+        assert_eq!(
+            (ended.started_at, ended.finished_at, ended.keep_until),
+            (NOW, NOW + 5, NOW + 15)
+        );
+        assert_eq!(
+            carry_out(&key(), &RecordChange::Delete(ended.version()), Some(&ended), NOW),
+            Some(None)
+        );
+        assert_eq!(
+            put(&RecordChange::Replace(version, begin), None, NOW),
+            None,
+            "it is gone"
+        );
+    }
+
+    #[test]
+    fn what_succeeded_is_final_while_it_is_remembered() {
+        let insert = RecordChange::Insert(entry(RecordState::Succeeded, 7, 1));
+        let done = put(&insert, None, NOW).unwrap();
+        let again = RecordChange::Replace(done.version(), entry(RecordState::Processing, 8, 1));
+        assert_eq!(put(&again, Some(&done), done.keep_until - 1), None);
+        assert!(put(&again, Some(&done), done.keep_until).is_some());
+        let at = |now| Record { now, ..done.clone() };
+        assert!(!at(done.keep_until - 1).is_forgotten() && at(done.keep_until).is_forgotten());
+        let processing = Record {
+            state: RecordState::Processing,
+            ..at(i64::MAX)
+        };
+        assert!(!processing.is_forgotten());
+    }
+}
