@@ -44,11 +44,7 @@ async fn acquire_part(client: &mut Client, names: &Keys, asks: &[(&Request, &Acq
             lease: etcd_lease(request.lease_id),
         })
         .collect();
-    let mut written = match write(client, &writes).await {
-        Ok(written) => written,
-        Err(error) => writes.iter().map(|_| Err(error.clone())).collect(),
-    }
-    .into_iter();
+    let mut written = write(client, &writes).await.into_iter();
     let mut answers = Vec::new();
     for ((step, (request, ask)), seen) in first.into_iter().zip(asks).zip(&seen) {
         answers.push(match step {
@@ -135,7 +131,7 @@ async fn again(client: &mut Client, names: &Keys, request: &Request, stored: Sto
             mod_revision: stored.mod_revision,
             lease: stored.lease,
         };
-        if !matches!(write(client, &[one]).await?.remove(0)?, Written::Done { .. }) {
+        if !matches!(write(client, &[one]).await.remove(0)?, Written::Done { .. }) {
             return Ok(Outcome::Skipped);
         }
     }

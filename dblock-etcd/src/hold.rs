@@ -51,11 +51,7 @@ async fn extend_part(client: &mut Client, names: &Keys, asks: &[(&Request, &Exte
             });
         }
     }
-    let mut written = match write(client, &writes).await {
-        Ok(written) => written,
-        Err(error) => writes.iter().map(|_| Err(error.clone())).collect(),
-    }
-    .into_iter();
+    let mut written = write(client, &writes).await.into_iter();
     let mut answers = Vec::new();
     for (step, seen) in lengthened.into_iter().zip(&seen) {
         answers.push(match step {

@@ -79,17 +79,14 @@ pub(crate) enum Written {
 }
 
 /// Writes all rows whose keys are unchanged. A lease that is gone fails the whole transaction, and then nothing of it was
-/// carried out; so each is written by itself.
-pub(crate) async fn write(
-    client: &mut Client,
-    writes: &[Write],
-) -> Result<Vec<Result<Written, StoreError>>, StoreError> {
+/// carried out; so each is written by itself. Another failure is that of each.
+pub(crate) async fn write(client: &mut Client, writes: &[Write]) -> Vec<Result<Written, StoreError>> {
     if writes.is_empty() {
-        return Ok(Vec::new());
+        return Vec::new();
     }
     match write_all(client, writes).await {
-        Ok(written) => Ok(written),
-        Err(error) if error::is_no_lease(&error) && writes.len() == 1 => Ok(vec![Ok(Written::NoLease)]),
+        Ok(written) => written,
+        Err(error) if error::is_no_lease(&error) && writes.len() == 1 => vec![Ok(Written::NoLease)],
         Err(error) if error::is_no_lease(&error) => {
             let mut written = Vec::new();
             for one in writes {
@@ -99,9 +96,12 @@ pub(crate) async fn write(
                     Err(error) => Err(error::of_call(error)),
                 });
             }
-            Ok(written)
+            written
         }
-        Err(error) => Err(error::of_call(error)),
+        Err(error) => {
+            let error = error::of_call(error);
+            writes.iter().map(|_| Err(error.clone())).collect()
+        }
     }
 }
 

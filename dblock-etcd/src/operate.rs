@@ -102,7 +102,7 @@ pub(crate) async fn mark_revoked(client: &mut Client, names: &Keys, key: &Key) -
             mod_revision: stored.mod_revision,
             lease: stored.lease,
         };
-        if let Written::Done { .. } = write(client, &[one]).await?.remove(0)? {
+        if let Written::Done { .. } = write(client, &[one]).await.remove(0)? {
             return Ok(true);
         }
         // It has changed meanwhile.
