@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dblock::store::{
-    Capabilities, Outcome, Purged, Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite,
-    Records, Request, Store, StoreError, StoreFuture,
+    Outcome, Record, RecordChange, RecordEntry, RecordState, RecordWrite, Records, Request, Store,
+    StoreError, StoreFuture,
 };
 use dblock::{Key, LockManager};
+use dblock_tests::around::{Around, Between};
 use fastrand::Rng;
 use futures_util::future::join_all;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -38,10 +39,9 @@ enum Flaw {
     ForgetsSuccess,
 }
 
-/// A store whose records are broken.
+/// Breaks the records of a store.
 #[derive(Debug)]
 struct BrokenRecords {
-    inner: Arc<dyn Store>,
     flaw: Flaw,
     turn: AtomicU64,
     /// The failures that are still to be written for the second time, by key.
@@ -51,10 +51,6 @@ struct BrokenRecords {
 }
 
 impl BrokenRecords {
-    fn records(&self) -> &dyn Records {
-        self.inner.records().unwrap()
-    }
-
     fn every_fifth(&self) -> bool {
         let chosen = self.turn.fetch_add(1, Ordering::Relaxed) % 5 == 4;
         if chosen {
@@ -79,84 +75,73 @@ impl BrokenRecords {
         self.flaw == Flaw::LosesOutcomes && entry.state != RecordState::Processing && self.every_fifth()
     }
 
-    /// Writes an entry in the place of whatever there is.
-    async fn put(&self, key: Key, entry: RecordEntry) -> Result<(), StoreError> {
-        self.delete(&key).await?;
-        let write = RecordWrite::new(key, RecordChange::Insert(entry));
-        self.records().write(&write).await.map(drop)
-    }
-
-    async fn delete(&self, key: &Key) -> Result<(), StoreError> {
-        if let Some(found) = self.records().read(key).await? {
-            let write = RecordWrite::new(key.clone(), RecordChange::Delete(found.version()));
-            self.records().write(&write).await?;
+    async fn read(&self, records: &dyn Records, key: &Key) -> Result<Option<Record>, StoreError> {
+        let state = records.read(key).await?.map(|record| record.state);
+        let forgotten = match self.flaw {
+            Flaw::ForgetsProcessing => Some(RecordState::Processing),
+            Flaw::ForgetsSuccess => Some(RecordState::Succeeded),
+            _ => None,
+        };
+        if state.is_some() && state == forgotten && self.every_fifth() {
+            delete(records, key).await?;
         }
-        Ok(())
+        let is_late = self.flaw == Flaw::WritesTwice && state == Some(RecordState::Succeeded);
+        let late = is_late.then(|| self.failures.lock().unwrap().remove(key.as_str()));
+        if let Some(entry) = late.flatten() {
+            self.goes_wrong();
+            delete(records, key).await?;
+            let again = RecordWrite::new(key.clone(), RecordChange::Insert(entry));
+            records.write(&again).await?;
+        }
+        records.read(key).await
     }
 }
 
-impl Store for BrokenRecords {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+async fn delete(records: &dyn Records, key: &Key) -> Result<(), StoreError> {
+    if let Some(found) = records.read(key).await? {
+        let write = RecordWrite::new(key.clone(), RecordChange::Delete(found.version()));
+        records.write(&write).await?;
     }
+    Ok(())
+}
 
-    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+impl Between for BrokenRecords {
+    fn apply<'a>(
+        &'a self,
+        store: &'a dyn Store,
+        requests: &'a [Request],
+    ) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         let mut requests = requests.to_vec();
         for request in &mut requests {
             let key = &request.key;
             request.record.take_if(|change| self.loses(key, change));
         }
-        Box::pin(async move { self.inner.apply(&requests).await })
+        Box::pin(async move { store.apply(&requests).await })
     }
 
-    fn records(&self) -> Option<&dyn Records> {
-        Some(self)
-    }
-
-    dblock_conformance::forward_to_inner!(but records);
-}
-
-impl Records for BrokenRecords {
-    fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async move {
-            let state = self.records().read(key).await?.map(|record| record.state);
-            let forgotten = match self.flaw {
-                Flaw::ForgetsProcessing => Some(RecordState::Processing),
-                Flaw::ForgetsSuccess => Some(RecordState::Succeeded),
-                _ => None,
-            };
-            if state.is_some() && state == forgotten && self.every_fifth() {
-                self.delete(key).await?;
-            }
-            let is_late = self.flaw == Flaw::WritesTwice && state == Some(RecordState::Succeeded);
-            let late = is_late.then(|| self.failures.lock().unwrap().remove(key.as_str()));
-            if let Some(entry) = late.flatten() {
-                self.goes_wrong();
-                self.put(key.clone(), entry).await?;
-            }
-            self.records().read(key).await
-        })
-    }
-
-    fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
-        Box::pin(async move {
-            if self.loses(&write.key, &write.change) {
-                return Ok(true);
-            }
-            self.records().write(write).await
-        })
-    }
-
-    fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
-        self.records().list(filter)
-    }
-
-    fn purge<'a>(
+    fn read_all<'a>(
         &'a self,
-        after: Option<&'a Key>,
-        limit: u32,
-    ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        self.records().purge(after, limit)
+        records: &'a dyn Records,
+        keys: &'a [Key],
+    ) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
+        Box::pin(async move {
+            let mut found = Vec::new();
+            for key in keys {
+                found.push(self.read(records, key).await);
+            }
+            found
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        records: &'a dyn Records,
+        write: &'a RecordWrite,
+    ) -> StoreFuture<'a, Result<bool, StoreError>> {
+        if self.loses(&write.key, &write.change) {
+            return Box::pin(std::future::ready(Ok(true)));
+        }
+        records.write(write)
     }
 }
 
@@ -181,13 +166,13 @@ async fn run_on(flaw: Flaw) -> Verdict {
     let manager = || {
         let options = SqliteConnectOptions::new().filename(&file);
         let inner = dblock::open::sqlite::open(options, "distributed_lock").unwrap();
-        let store: Arc<dyn Store> = Arc::new(BrokenRecords {
-            inner,
+        let broken = BrokenRecords {
             flaw,
             turn: AtomicU64::new(0),
             failures: Mutex::default(),
             wrongs: wrongs.clone(),
-        });
+        };
+        let store: Arc<dyn Store> = Around::new(inner, broken);
         LockManager::builder(store).auto_migrate(true).build()
     };
     let stop = CancellationToken::new();
