@@ -149,12 +149,13 @@ pub(in super::super) const IS_OVER: &str = "the transaction that keeps the lock 
 /// that has failed, and in one that keeps another lease or none, the first statement is an error, and nothing is committed.
 pub(in super::super) fn commit(keeps: bool) -> String {
     let eq = operator("=");
-    let check = match keeps {
-        true => format!(
+    let check = if keeps {
+        format!(
             "SELECT (CASE WHEN pg_catalog.current_setting('{KEPT}', true) {eq} $1
     THEN '1' ELSE '{IS_OVER}' END)::pg_catalog.int4"
-        ),
-        false => "SELECT 1".to_owned(),
+        )
+    } else {
+        "SELECT 1".to_owned()
     };
     format!("{check}; COMMIT; BEGIN")
 }
