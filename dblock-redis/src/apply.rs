@@ -62,7 +62,7 @@ async fn send(store: &RedisStore, shard: Option<u16>, requests: &[&Request]) -> 
     store.add_place(&mut call, shard);
     for request in requests {
         call.key(store.row_key(&request.key));
-        call.arg(script::packed(request, store.passes_on));
+        call.packed(script::packed(request, store.passes_on));
     }
     let answer = store.deployment.run(&call).await?;
     let answers = answer::each(answer.value)?;

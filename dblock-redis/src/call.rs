@@ -40,8 +40,14 @@ impl<'a> Call<'a> {
         self.keys.len() == 1
     }
 
-    pub(crate) fn key(&mut self, key: impl ToRedisArgs) -> &mut Self {
-        key.write_redis_args(&mut self.keys);
+    pub(crate) fn key(&mut self, key: String) -> &mut Self {
+        self.keys.push(key.into_bytes());
+        self
+    }
+
+    /// An argument of bytes.
+    pub(crate) fn packed(&mut self, argument: Vec<u8>) -> &mut Self {
+        self.arguments.push(argument);
         self
     }
 
@@ -72,8 +78,12 @@ impl<'a> Call<'a> {
     }
 
     fn command(&self) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
+        let words = self.keys.iter().chain(&self.arguments);
+        // Beside them the name, the hash and a number.
+        let bytes = words.map(Vec::len).sum::<usize>() + 64;
+        let mut command = Cmd::with_capacity(self.keys.len() + self.arguments.len() + 3, bytes);
         command
+            .arg("EVALSHA")
             .arg(self.script.get_hash())
             .arg(self.keys.len())
             .arg(&self.keys)

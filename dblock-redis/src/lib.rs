@@ -164,7 +164,8 @@ impl RedisStore {
     }
 
     fn row_key(&self, key: &Key) -> String {
-        format!("{}{key}", self.row_prefix(self.deployment.shard(key)))
+        let prefix = self.row_prefix(self.deployment.shard(key));
+        prefix + key.as_ref()
     }
 
     /// Channels are shared by the databases of a server, and rows are not.

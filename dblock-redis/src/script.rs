@@ -33,7 +33,7 @@ impl Scripts {
 /// One request, packed as `apply.lua` reads it. [`check`] has let it pass. Without `passes_on` no lease becomes a successor: the
 /// waiter is told that the key is busy, and asks again once it is released.
 pub(crate) fn packed(request: &Request, passes_on: bool) -> Vec<u8> {
-    let mut packed = Vec::new();
+    let mut packed = Vec::with_capacity(128);
     let letter = match &request.action {
         Action::Acquire(_) => b'A',
         Action::Extend(_) => b'E',
