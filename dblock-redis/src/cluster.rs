@@ -7,15 +7,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dblock::store::{StoreError, StoreErrorKind};
-use redis::Value;
 use redis::aio::PubSub;
+use redis::{Cmd, FromRedisValue, Value};
 use tracing::info;
 
 use crate::acknowledge::Acknowledgement;
 use crate::call::Call;
 use crate::connection::{Answer, Server, Way};
 use crate::error::{self, Redirect};
-use crate::login::Login;
+use crate::login::{self, Login};
 use crate::slots::{self, Range, slot};
 
 /// How often a request is sent on to the server that is named instead. Two are enough unless slots are being moved.
@@ -33,6 +33,8 @@ struct Map {
     servers: HashMap<String, Arc<Server>>,
     /// In the order of their ends. Empty while it is not known.
     ranges: Vec<Range>,
+    /// The server that another one has named last: it is asked first who has which slot.
+    named: Option<String>,
     closed: bool,
 }
 
@@ -54,14 +56,16 @@ impl Cluster {
     /// Carries out a call once, on the server that has the slot of its keys.
     pub(crate) async fn run(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
         let slot = slot(call.first_key());
+        let mut address = self.address_of(slot).await?;
         for _ in 0..REDIRECTS {
-            let failed = match self.server_of(slot).await?.run(call).await {
+            let failed = match self.server(&address)?.run(call).await {
                 Err(failed) => failed,
                 answer => return answer,
             };
             match error::redirect(&failed) {
-                Some(Redirect::Moved) => self.forget(),
-                Some(Redirect::Ask(address)) if call.has_one_key() => {
+                Some(Redirect::Moved(named)) => address = self.moved(&address, &named),
+                Some(Redirect::Ask(named)) if call.has_one_key() => {
+                    let address = login::named_by(&address, &named);
                     return self.server(&address)?.run_asking(call).await;
                 }
                 Some(Redirect::Ask(_) | Redirect::Split) => return Err(failed),
@@ -74,9 +78,27 @@ impl Cluster {
         ))
     }
 
-    /// The server that has the slot of a key.
-    pub(crate) async fn server_for(&self, key: &str) -> Result<Arc<Server>, StoreError> {
-        self.server_of(slot(key.as_bytes())).await
+    /// Sends one command about a key.
+    pub(crate) async fn ask<T: FromRedisValue>(&self, key: &str, command: &Cmd) -> Result<T, StoreError> {
+        let address = self.address_of(slot(key.as_bytes())).await?;
+        let failed = match self.server(&address)?.ask(command).await {
+            Err(failed) => failed,
+            answer => return answer,
+        };
+        let Some(Redirect::Moved(named)) = error::redirect(&failed) else {
+            return Err(self.explain(failed));
+        };
+        let asked = self.server(&self.moved(&address, &named))?.ask(command).await;
+        asked.map_err(|failed| self.explain(failed))
+    }
+
+    /// The address of the server that the one at `address` has named instead of itself. That one knows the slots better.
+    fn moved(&self, address: &str, named: &str) -> String {
+        let named = login::named_by(address, named);
+        let mut map = self.map();
+        map.ranges.clear();
+        map.named = Some(named.clone());
+        named
     }
 
     /// All servers that have slots.
@@ -131,27 +153,29 @@ impl Cluster {
         self.map().ranges.clear();
     }
 
-    async fn server_of(&self, slot: u16) -> Result<Arc<Server>, StoreError> {
+    async fn address_of(&self, slot: u16) -> Result<String, StoreError> {
         let ranges = self.ranges().await?;
-        let Some(address) = slots::find(&ranges, slot) else {
+        let found = slots::find(&ranges, slot).map(str::to_owned);
+        found.ok_or_else(|| {
             self.forget();
-            return Err(StoreError::new(
+            StoreError::new(
                 StoreErrorKind::Unreachable,
                 format!(
                     "no server of the Redis Cluster has slot {slot}: `redis-cli --cluster check` says why"
                 ),
-            ));
-        };
-        self.server(address)
+            )
+        })
     }
 
     async fn ranges(&self) -> Result<Vec<Range>, StoreError> {
-        let known = self.map().ranges.clone();
-        if !known.is_empty() {
-            return Ok(known);
-        }
-        let mut addresses: Vec<_> = self.map().servers.keys().cloned().collect();
-        addresses.extend(self.seeds.iter().cloned());
+        let addresses: Vec<_> = {
+            let map = self.map();
+            if !map.ranges.is_empty() {
+                return Ok(map.ranges.clone());
+            }
+            let known = map.named.iter().chain(map.servers.keys());
+            known.chain(&self.seeds).cloned().collect()
+        };
         let mut question = redis::cmd("CLUSTER");
         question.arg("SLOTS");
         let mut failed = nobody(&self.seeds);
@@ -176,21 +200,17 @@ impl Cluster {
         Err(failed)
     }
 
-    /// Keeps the map, and closes connections to servers that have no slots any more.
+    /// Keeps the map, and leaves servers that have no slots any more. Their connections end with the requests that are on
+    /// their way there.
     fn learn(&self, ranges: &[Range]) {
-        let mut map = self.map();
-        map.ranges = ranges.to_vec();
-        let is_used = |address: &String| ranges.iter().any(|range| range.address == *address);
-        let mut left = Vec::new();
-        map.servers.retain(|address, server| {
-            let used = is_used(address);
-            if !used {
-                server.close();
-                left.push(address.clone());
-            }
-            used
-        });
-        drop(map);
+        let left: Vec<String> = {
+            let mut map = self.map();
+            map.ranges = ranges.to_vec();
+            map.named = None;
+            let is_left = |address: &str| ranges.iter().all(|range| range.address != address);
+            let left = map.servers.extract_if(|address, _| is_left(address));
+            left.map(|(address, _)| address).collect()
+        };
         for address in left {
             info!("the server {address} of the Redis Cluster has no slots of ours any more");
         }
@@ -230,5 +250,26 @@ impl std::fmt::Debug for Cluster {
         f.debug_struct("Cluster")
             .field("seeds", &self.seeds)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RedisStore;
+    use crate::deployment::Deployment;
+
+    #[tokio::test]
+    async fn a_server_that_is_left_still_answers_who_asked_it() {
+        let Some(url) = dblock_tests::redis_cluster_url() else {
+            return;
+        };
+        let store = RedisStore::new(&url).unwrap();
+        let Deployment::Cluster { cluster, .. } = &store.deployment else {
+            panic!("{store:?}");
+        };
+        let (_, server) = cluster.primaries().await.unwrap().remove(0);
+        cluster.learn(&[]);
+        server.ask::<Value>(&redis::cmd("PING")).await.unwrap();
     }
 }

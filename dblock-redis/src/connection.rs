@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dblock::store::{StoreError, StoreErrorKind};
+use futures_util::future::select_ok;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
 use tokio::time::{Instant, timeout};
@@ -40,7 +41,7 @@ pub(crate) struct Server {
 /// How the server is found.
 pub(crate) enum Way {
     Client(Client),
-    Sentinels(Sentinels),
+    Sentinels(Arc<Sentinels>),
 }
 
 /// The answer to a call, and why its writes do not count where too few servers have them.
@@ -113,7 +114,10 @@ impl Server {
     /// A connection for listening alone.
     pub(crate) async fn listener(&self) -> Result<PubSub, StoreError> {
         in_time(async {
-            let (client, _) = self.way.client().await?;
+            let client = match &self.way {
+                Way::Client(client) => client.clone(),
+                Way::Sentinels(sentinels) => sentinels.client(&sentinels.current().await?)?,
+            };
             client.get_async_pubsub().await.map_err(error::of_connect)
         })
         .await
@@ -142,7 +146,7 @@ impl Server {
         // One that is not alive is forgotten when it is dropped.
         if let Some((mut lent, idle, leads_to)) = found
             && (idle < IDLE || lent.is_alive().await)
-            && self.way.confirm(&leads_to).await
+            && self.still_leads_to(&leads_to).await
         {
             return Ok(lent);
         }
@@ -162,29 +166,54 @@ impl Server {
     /// A new connection to a server that can keep locks. Several callers may open one each at the same time: the last is
     /// kept, so that nobody waits for another one's attempt.
     async fn connect(&self) -> Result<(MultiplexedConnection, LeadsTo), StoreError> {
+        in_time(async {
+            let sentinels = match &self.way {
+                Way::Client(client) => return Ok((self.open_one(client).await?, None)),
+                Way::Sentinels(sentinels) => sentinels,
+            };
+            let named = sentinels.named().await?;
+            let tried = named.into_iter().map(|address| {
+                Box::pin(async {
+                    let connection = self.open_one(&sentinels.client(&address)?).await?;
+                    Ok::<_, StoreError>((connection, address))
+                })
+            });
+            // Where they do not agree, the first that is a primary.
+            let ((connection, address), _) = select_ok(tried).await?;
+            sentinels.note(&address);
+            Ok((connection, Some(address.into())))
+        })
+        .await
+    }
+
+    /// A new connection to this server, if it can keep locks.
+    async fn open_one(&self, client: &Client) -> Result<MultiplexedConnection, StoreError> {
         // The engine has time limits of its own.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
-        let opened = in_time(async {
-            let (client, leads_to) = self.way.client().await?;
+        let opened = async {
             let mut connection = client
                 .get_multiplexed_async_connection_with_config(&config)
-                .await
-                .map_err(error::of_connect)?;
-            let info: String = redis::cmd("INFO")
-                .query_async(&mut connection)
-                .await
-                .map_err(error::of_connect)?;
-            Ok((connection, leads_to, info))
-        });
-        let (connection, leads_to, info) = opened.await?;
+                .await?;
+            let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
+            Ok((connection, info))
+        };
+        let (connection, info) = opened.await.map_err(error::of_connect)?;
         let info = server::Info::read(&info);
         server::check(&info, self.in_cluster)?;
         if let Some(acknowledgement) = &self.acknowledgement {
             acknowledgement.check(&info)?;
         }
-        Ok((connection, leads_to))
+        Ok(connection)
+    }
+
+    /// Whether an open connection still leads to the server that takes writes, as far as can be told from outside.
+    async fn still_leads_to(&self, leads_to: &LeadsTo) -> bool {
+        match (&self.way, leads_to) {
+            (Way::Sentinels(sentinels), Some(address)) => sentinels.confirm(address).await,
+            _ => true,
+        }
     }
 
     fn lend(&self, connection: MultiplexedConnection, number: u64) -> Lent<'_> {
@@ -208,27 +237,6 @@ async fn in_time<T>(opening: impl Future<Output = Result<T, StoreError>>) -> Res
             format!("the Redis server did not accept a connection within {CONNECT_TIMEOUT:?}"),
         ))
     })
-}
-
-impl Way {
-    /// The way to the server that takes writes at this moment.
-    async fn client(&self) -> Result<(Client, LeadsTo), StoreError> {
-        match self {
-            Self::Client(client) => Ok((client.clone(), None)),
-            Self::Sentinels(sentinels) => {
-                let (client, address) = sentinels.primary().await?;
-                Ok((client, Some(address.into())))
-            }
-        }
-    }
-
-    /// Whether an open connection still leads to it, as far as can be told from outside.
-    async fn confirm(&self, leads_to: &LeadsTo) -> bool {
-        match (self, leads_to) {
-            (Self::Sentinels(sentinels), Some(address)) => sentinels.confirm(address).await,
-            _ => true,
-        }
-    }
 }
 
 impl fmt::Debug for Server {
@@ -275,14 +283,12 @@ impl Lent<'_> {
 
     fn finish<T>(mut self, answer: RedisResult<T>) -> Result<T, StoreError> {
         let answer = answer.map_err(error::of_call);
-        self.answered = match &answer {
-            Ok(_) => true,
-            // After a fail-over a new connection may find the primary.
-            Err(error) => !matches!(
-                error.kind(),
-                StoreErrorKind::Interrupted | StoreErrorKind::Unreachable
-            ),
-        };
+        // After a fail-over a new connection may find the primary.
+        let leave = [StoreErrorKind::Interrupted, StoreErrorKind::Unreachable];
+        self.answered = answer
+            .as_ref()
+            .err()
+            .is_none_or(|error| !leave.contains(&error.kind()));
         answer
     }
 }

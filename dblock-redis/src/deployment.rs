@@ -16,7 +16,7 @@ use crate::url::Place;
 #[derive(Debug)]
 pub(crate) enum Deployment {
     Server(Arc<Server>),
-    Cluster { cluster: Cluster, shards: Shards },
+    Cluster { cluster: Box<Cluster>, shards: Shards },
 }
 
 impl Deployment {
@@ -24,9 +24,9 @@ impl Deployment {
         let server = |way| Self::Server(Arc::new(Server::new(way, false)));
         match place {
             Place::Server(client) => server(Way::Client(client)),
-            Place::Sentinels(sentinels) => server(Way::Sentinels(sentinels)),
+            Place::Sentinels(sentinels) => server(Way::Sentinels(Arc::new(sentinels))),
             Place::Cluster { login, seeds, shards } => Self::Cluster {
-                cluster: Cluster::new(login, seeds),
+                cluster: Box::new(Cluster::new(login, seeds)),
                 shards: Shards::new(shards),
             },
         }
@@ -40,7 +40,7 @@ impl Deployment {
                 Self::Server(Arc::new(server.acknowledged_by(Some(acknowledgement))))
             }
             Self::Cluster { cluster, shards } => Self::Cluster {
-                cluster: cluster.acknowledged_by(acknowledgement),
+                cluster: Box::new(cluster.acknowledged_by(acknowledgement)),
                 shards,
             },
         }

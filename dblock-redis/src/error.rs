@@ -87,8 +87,8 @@ fn of_answer(error: RedisError) -> StoreError {
 /// The answer of a cluster's server that did not carry a request out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
-    /// Another server has the slot.
-    Moved,
+    /// The server at this address has the slot.
+    Moved(String),
     /// This address is getting the slot, and has these keys.
     Ask(String),
     /// The keys are on both sides of a move: ask for one at a time.
@@ -98,12 +98,10 @@ pub(crate) enum Redirect {
 /// The redirect in an error, if it is one. Then nothing was carried out.
 pub(crate) fn redirect(error: &StoreError) -> Option<Redirect> {
     let error = std::error::Error::source(error)?.downcast_ref::<RedisError>()?;
+    let address = || Some(error.redirect_node()?.0.to_owned());
     match error.kind() {
-        ErrorKind::Server(ServerErrorKind::Moved) => Some(Redirect::Moved),
-        ErrorKind::Server(ServerErrorKind::Ask) => {
-            let (address, _) = error.redirect_node()?;
-            Some(Redirect::Ask(address.to_owned()))
-        }
+        ErrorKind::Server(ServerErrorKind::Moved) => address().map(Redirect::Moved),
+        ErrorKind::Server(ServerErrorKind::Ask) => address().map(Redirect::Ask),
         ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Redirect::Split),
         _ => None,
     }

@@ -83,10 +83,20 @@ pub(crate) fn with_port(host: &str, port: u16) -> String {
 }
 
 /// The address of a server as others tell it, where an IPv6 address has no brackets.
-pub(crate) fn address(host: &str, port: u16) -> String {
+pub(crate) fn address(host: &str, port: impl fmt::Display) -> String {
     if host.contains(':') {
         format!("[{host}]:{port}")
     } else {
         format!("{host}:{port}")
     }
+}
+
+/// The same as one at `asked` tells it. One that does not know its own host leaves it out: it is where it was asked.
+pub(crate) fn named_by(asked: &str, named: &str) -> String {
+    let (host, port) = named.rsplit_once(':').unwrap_or((named, ""));
+    if !matches!(host, "" | "?") {
+        return address(host, port);
+    }
+    let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
+    format!("{host}:{port}")
 }

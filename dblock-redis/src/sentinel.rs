@@ -1,20 +1,26 @@
 //! Where the primary is, as the Sentinels see it.
 //!
 //! They are asked before a connection is opened, and once a second while one is in use: a primary that was stopped and
-//! wakes up does not know for some seconds that another has taken its place.
+//! wakes up does not know for some seconds that another has taken its place. All of them are asked, because one may be cut
+//! off and name the primary of yesterday.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dblock::store::{StoreError, StoreErrorKind};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redis::Client;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use crate::login::{Login, address};
 
 /// How old the Sentinels' last answer may be while a connection is in use.
 const FRESH: Duration = Duration::from_secs(1);
+
+/// The longest that a request waits for their answer. Then it goes on, and a later one learns of the answer.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Sentinels {
@@ -29,10 +35,13 @@ pub(crate) struct Sentinels {
 
 #[derive(Debug, Default)]
 struct Seen {
+    /// Where the connection in use leads to.
     primary: Option<String>,
+    /// They name another one now.
+    moved: bool,
     asked: Option<Instant>,
-    /// The Sentinel that answered last is asked first.
-    first: usize,
+    /// They did not answer when they were last asked.
+    silent: bool,
 }
 
 impl Sentinels {
@@ -55,57 +64,100 @@ impl Sentinels {
         })
     }
 
-    /// The way to the primary of this moment, and its address.
-    pub(crate) async fn primary(&self) -> Result<(Client, String), StoreError> {
-        let address = self.ask().await?;
-        Ok((self.primary.client(&address)?, address))
-    }
-
     pub(crate) fn database(&self) -> i64 {
         self.database
     }
 
+    /// The way to the server at an address.
+    pub(crate) fn client(&self, address: &str) -> Result<Client, StoreError> {
+        self.primary.client(address)
+    }
+
+    /// Where the primary is: the address that more than half of the Sentinels name. Where no address has so many, all that
+    /// are named, the most often named first.
+    pub(crate) async fn named(&self) -> Result<Vec<String>, StoreError> {
+        let mut asked: FuturesUnordered<_> =
+            self.addresses.iter().map(|sentinel| self.ask(sentinel)).collect();
+        let mut votes: Vec<(usize, String)> = Vec::new();
+        let mut failed: Option<StoreError> = None;
+        while let Some(answer) = asked.next().await {
+            let found = match answer {
+                Ok(found) => found,
+                Err(error) => {
+                    // Of several errors, one that does not pass by itself says more.
+                    failed = Some(failed.filter(|before| !before.is_retryable()).unwrap_or(error));
+                    continue;
+                }
+            };
+            let place = votes.iter().position(|(_, named)| *named == found);
+            let place = place.unwrap_or_else(|| {
+                votes.push((0, found));
+                votes.len() - 1
+            });
+            votes[place].0 += 1;
+            if votes[place].0 * 2 > self.addresses.len() {
+                return Ok(vec![votes.swap_remove(place).1]);
+            }
+        }
+        if votes.is_empty() {
+            let failed = failed.unwrap_or_else(|| self.unknown());
+            let message = format!(
+                "none of the {} Sentinels says where the primary is: {failed}",
+                self.addresses.len()
+            );
+            return Err(StoreError::new(failed.kind(), message).with_source(failed));
+        }
+        votes.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+        Ok(votes.into_iter().map(|(_, named)| named).collect())
+    }
+
+    /// Where the connection in use leads to, or else whom they name first.
+    pub(crate) async fn current(&self) -> Result<String, StoreError> {
+        let known = self.seen().primary.clone();
+        match known {
+            Some(known) => Ok(known),
+            None => Ok(self.named().await?.swap_remove(0)),
+        }
+    }
+
     /// Whether a connection that leads to this address still leads to the primary. Without an answer it does, because the
     /// server itself refuses writes once it knows better.
-    pub(crate) async fn confirm(&self, address: &str) -> bool {
-        {
+    pub(crate) async fn confirm(self: &Arc<Self>, address: &str) -> bool {
+        let was_silent = {
             let mut seen = self.seen();
-            if seen.primary.as_deref() != Some(address) {
+            if seen.moved || seen.primary.as_deref() != Some(address) {
                 return false;
             }
             if seen.asked.is_some_and(|asked| asked.elapsed() < FRESH) {
                 return true;
             }
             seen.asked = Some(Instant::now());
+            seen.silent
+        };
+        let (sentinels, address) = (Arc::clone(self), address.to_owned());
+        let asked = tokio::spawn(async move { sentinels.look_after(&address).await });
+        if !was_silent {
+            // An error is a panic's or the runtime's end, and says nothing of the primary.
+            let _ = timeout(PATIENCE, asked).await;
         }
-        self.ask().await.map_or(true, |found| found == address)
+        !self.seen().moved
     }
 
-    /// Asks one after the other until one knows the primary.
-    async fn ask(&self) -> Result<String, StoreError> {
-        let first = self.seen().first;
+    /// Finds out whether the primary is still at this address.
+    async fn look_after(&self, address: &str) {
+        let named = self.named().await;
+        let mut seen = self.seen();
+        seen.silent = named.is_err();
+        let is_other = named.is_ok_and(|named| !named.iter().any(|found| found == address));
+        seen.moved |= is_other && seen.primary.as_deref() == Some(address);
+    }
+
+    async fn ask(&self, sentinel: &str) -> Result<String, StoreError> {
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        let mut failed = None;
-        for place in (0..self.addresses.len()).map(|offset| (first + offset) % self.addresses.len()) {
-            let asked: Result<Option<(String, u16)>, _> =
-                self.login.ask(&self.addresses[place], &question).await;
-            match asked {
-                Ok(Some((host, port))) => {
-                    let found = address(&host, port);
-                    self.note(place, &found);
-                    return Ok(found);
-                }
-                Ok(None) => failed = Some(self.unknown()),
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        let failed = failed.unwrap_or_else(|| self.unknown());
-        let message = format!(
-            "none of the {} Sentinels says where the primary is: {failed}",
-            self.addresses.len()
-        );
-        Err(StoreError::new(failed.kind(), message).with_source(failed))
+        let answer: Option<(String, u16)> = self.login.ask(sentinel, &question).await?;
+        let (host, port) = answer.ok_or_else(|| self.unknown())?;
+        Ok(address(&host, port))
     }
 
     fn unknown(&self) -> StoreError {
@@ -116,12 +168,12 @@ impl Sentinels {
         StoreError::new(StoreErrorKind::Unsupported, message)
     }
 
-    /// Remembers who the primary is, and says so when that has changed.
-    fn note(&self, place: usize, found: &str) {
+    /// Remembers where the new connection leads to, and says so when that has changed.
+    pub(crate) fn note(&self, found: &str) {
         let before = {
             let mut seen = self.seen();
-            seen.first = place;
             seen.asked = Some(Instant::now());
+            (seen.moved, seen.silent) = (false, false);
             if seen.primary.as_deref() == Some(found) {
                 return;
             }

@@ -41,16 +41,11 @@ impl Shards {
             ));
         }
         let name = format!("{}:shards", tag(prefix, 0));
-        let server = cluster.server_for(&name).await?;
-        let asked = async {
-            let mut write = redis::cmd("SET");
-            server
-                .ask::<redis::Value>(write.arg(&name).arg(self.number).arg("NX"))
-                .await?;
-            let mut read = redis::cmd("GET");
-            server.ask::<Option<String>>(read.arg(&name)).await
-        };
-        let found = asked.await.map_err(|error| cluster.explain(error))?;
+        let mut write = redis::cmd("SET");
+        write.arg(&name).arg(self.number).arg("NX");
+        cluster.ask::<redis::Value>(&name, &write).await?;
+        let mut read = redis::cmd("GET");
+        let found: Option<String> = cluster.ask(&name, read.arg(&name)).await?;
         if found.as_deref() != Some(&self.number.to_string()) {
             return refuse(format!(
                 "the locks below {name:?} are divided into {} shards, and this program says {}: give the same `?shards=` \

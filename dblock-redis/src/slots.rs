@@ -3,7 +3,7 @@
 use dblock::store::{StoreError, StoreErrorKind};
 use redis::{FromRedisValue as _, Value};
 
-use crate::login::address;
+use crate::login::named_by;
 
 const SLOTS: u16 = 16_384;
 
@@ -74,14 +74,7 @@ fn range(entry: &Value, asked: &str) -> Option<Range> {
     let number = |value: &Value| u16::from_redis_value_ref(value).ok();
     let host = Option::<String>::from_redis_value_ref(primary.first()?).ok()?;
     let port = number(primary.get(1)?)?;
-    let address = match host.as_deref() {
-        // A server that does not know its own address is where it was asked.
-        None | Some("" | "?") => {
-            let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
-            format!("{host}:{port}")
-        }
-        Some(host) => address(host, port),
-    };
+    let address = named_by(asked, &format!("{}:{port}", host.unwrap_or_default()));
     Some(Range {
         start: number(start)?,
         end: number(end)?,

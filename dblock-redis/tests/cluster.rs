@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod fake;
+
 use std::time::Duration;
 
 use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind};
@@ -148,6 +150,39 @@ async fn a_slot_keeps_its_locks_while_it_is_moved_and_afterwards() {
     }
     let rows = store.inspect(&InspectFilter::new().include_free()).await.unwrap();
     assert_eq!(rows.len(), 3, "each row is seen once: {rows:?}");
+}
+
+#[tokio::test]
+async fn the_server_that_another_one_names_is_asked() {
+    let Some(cluster) = fresh().await else { return };
+    let mut servers = connect(&cluster).await;
+    let slot: u16 = said(&mut servers[0].1, "CLUSTER KEYSLOT {dblock:0}").await;
+    let real = RedisStore::new(&format!("{}?shards=1", cluster.url())).unwrap();
+    one(&real, "before").await.unwrap();
+    let mut owner = None;
+    for (address, server) in &mut servers {
+        let keys: usize = said(server, &format!("CLUSTER COUNTKEYSINSLOT {slot}")).await;
+        owner = owner.or((keys > 0).then(|| address.clone()));
+    }
+    let moved = format!("-MOVED {slot} {}\r\n", owner.unwrap());
+
+    // It believes that it has all slots until it is asked about one.
+    let (listener, stale) = fake::bind().await;
+    let port = stale.rsplit_once(':').unwrap().1.to_owned();
+    fake::serve(listener, move |words| match &*words[0] {
+        "CLUSTER" => Some(format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:{port}\r\n")),
+        "INFO" => Some(fake::text(
+            "redis_version:7.0.15\r\nredis_mode:cluster\r\nmaxmemory_policy:noeviction\r\nrole:master\r\n",
+        )),
+        "EVALSHA" | "SET" | "GET" => Some(moved.clone()),
+        _ => None,
+    });
+    let (user, _) = cluster.url().split_once('@').unwrap();
+    let store = RedisStore::new(&format!("{user}@{stale}?shards=1")).unwrap();
+    for key in ["a", "b"] {
+        let granted = one(&store, key).await;
+        assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
+    }
 }
 
 #[tokio::test]

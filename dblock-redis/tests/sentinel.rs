@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod fake;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, S
 use dblock::{Key, LockError, LockManager, LockOptions};
 use dblock_redis::RedisStore;
 use dblock_servers::{Kind, Purpose, RedisSentinel, Server, is_installed};
+use dblock_tests::proxy::{Proxy, Traffic};
 use tokio::time::timeout;
 use tracing::field::{Field, Visit};
 use uuid::Uuid;
@@ -202,5 +205,61 @@ async fn what_too_few_replicas_have_is_not_granted() {
 
     servers.servers[1].wake().unwrap();
     let guard = locks.acquire("other", options()).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// The parts of a URL: user and password, the Sentinels, and what follows.
+fn parts(url: &str) -> (&str, Vec<&str>, &str) {
+    let (user, rest) = url.split_once('@').unwrap();
+    let (sentinels, name) = rest.split_once('/').unwrap();
+    (user, sentinels.split(',').collect(), name)
+}
+
+#[tokio::test]
+async fn a_sentinel_that_knows_yesterdays_primary_is_overruled() {
+    let Some(servers) = fresh(1).await else {
+        return;
+    };
+    let (user, sentinels, name) = parts(servers.url());
+    let (_, replica) = servers.servers[1].url().rsplit_once('@').unwrap();
+    for yesterdays in [replica, "127.0.0.1:1"] {
+        let (host, port) = yesterdays.split_once(':').unwrap();
+        let answer = format!("*2\r\n{}{}", fake::text(host), fake::text(port));
+        let (listener, stale) = fake::bind().await;
+        fake::serve(listener, move |words| {
+            (words[0] == "SENTINEL").then(|| answer.clone())
+        });
+        for others in [sentinels.join(","), sentinels[0].to_owned()] {
+            let url = format!("{user}@{stale},{others}/{name}");
+            let key = format!("{yesterdays} {others}");
+            let granted = one(&RedisStore::new(&url).unwrap(), &key).await;
+            assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn sentinels_that_hang_cost_no_lease() {
+    let Some(servers) = fresh(0).await else {
+        return;
+    };
+    let (user, sentinels, name) = parts(servers.url());
+    let proxies: Vec<_> = sentinels
+        .iter()
+        .map(|address| Proxy::start(address.parse().unwrap()))
+        .collect();
+    let through: Vec<_> = proxies.iter().map(|proxy| proxy.address().to_string()).collect();
+    let url = format!("{user}@{}/{name}", through.join(","));
+    let locks = LockManager::builder(RedisStore::new(&url).unwrap())
+        .build()
+        .await
+        .unwrap();
+    let guard = locks.acquire("k", options()).await.unwrap();
+    for proxy in &proxies {
+        proxy.set(Traffic::BlackHole);
+    }
+    // Three times its ttl.
+    let lost = timeout(Duration::from_secs(6), guard.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
     guard.release().await.unwrap();
 }
