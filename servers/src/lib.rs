@@ -7,6 +7,7 @@
 
 mod account;
 pub mod etcd;
+pub mod galera;
 mod installed;
 mod kind;
 mod launch;
@@ -31,6 +32,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::Context as _;
 use tempfile::TempDir;
 
+pub use self::galera::Galera;
 use self::installed::Programs;
 pub use self::installed::{chromium, has_faketime, install, install_if_we_may, is_installed, promtool};
 pub use self::kind::{Kind, Purpose};

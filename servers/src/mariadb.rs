@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::process::Command;
 
 use crate::account::Account;
 use crate::launch::{Launch, Probe, prepare};
@@ -91,29 +92,54 @@ impl Programs {
         password: &str,
         purpose: Purpose,
     ) -> anyhow::Result<Server> {
-        let account = Account::for_server("mysql")?;
-        let folder = account.folder(top.path(), "mysql")?;
-        let data = folder.join("data");
-        self.make_files(account, &folder, &data).await?;
+        let place = Place::new(&top)?;
+        self.make_files(&place).await?;
+        let statements = self.first_statements(&place, password)?;
+        // It has no end that does not wait for anybody, as PostgreSQL has.
+        let launch = self.launch(&place, password, purpose, Start::default());
+        let server = Server::start(launch, Signal::TERM, top, |port| url(password, port)).await?;
+        fs::remove_file(&statements)?;
+        Ok(server)
+    }
 
-        let statements = folder.join("first.sql");
-        account.write(&statements, &self.flavour.first_statements(password))?;
-        let (server, flavour, first) = (self.server.clone(), self.flavour, statements.clone());
-        let (client, client_folder, secret) = (self.client.clone(), folder.clone(), password.to_owned());
-        let launch = Launch {
+    pub(crate) fn is_mariadb(&self) -> bool {
+        self.flavour == Flavour::MariaDb
+    }
+
+    /// Writes the statements for the first start. They are to be deleted when it is over.
+    pub(crate) fn first_statements(&self, place: &Place, password: &str) -> anyhow::Result<PathBuf> {
+        let file = place.first_statements();
+        place
+            .account
+            .write(&file, &self.flavour.first_statements(password))?;
+        Ok(file)
+    }
+
+    pub(crate) fn launch(&self, place: &Place, password: &str, purpose: Purpose, start: Start) -> Launch {
+        let (flavour, place) = (self.flavour, place.clone());
+        let (server, client, client_place) = (self.server.clone(), self.client.clone(), place.clone());
+        let secret = password.to_owned();
+        Launch {
             name: format!("{} {}", flavour.name(), self.version),
-            log: folder.join("log"),
+            log: place.folder.join("log"),
             stop: Signal::TERM,
             server: Box::new(move |port| {
-                let mut command = account.server(&server, &folder, "TERM");
+                let mut command = match &start.script {
+                    None => place.account.server(&server, &place.folder, "TERM"),
+                    Some(script) => {
+                        let mut command = place.account.server(Path::new("/bin/sh"), &place.folder, "TERM");
+                        command.args(["-c", script, "sh"]).arg(&server);
+                        command
+                    }
+                };
                 // First of all: the distribution's settings name its own folders and users.
                 command
                     .arg("--no-defaults")
-                    .arg(option("datadir", &data))
-                    .arg(option("tmpdir", &folder));
+                    .arg(option("datadir", &place.data()))
+                    .arg(option("tmpdir", &place.folder));
                 // Not there any more when it is started again.
-                if first.exists() {
-                    command.arg(option("init-file", &first));
+                if place.first_statements().exists() {
+                    command.arg(option("init-file", &place.first_statements()));
                 }
                 command.args(["--bind-address=127.0.0.1", "--skip-name-resolve"]);
                 // Inside the data folder and named from there, so that its path cannot be too long.
@@ -129,35 +155,32 @@ impl Programs {
                 if flavour == Flavour::MySql {
                     command.args(["--loose-mysql-native-password=ON", "--loose-mysqlx=OFF"]);
                 }
+                command.args(&start.options);
                 command
             }),
             probe: Probe::Client(Box::new(move |port| {
-                let mut command = account.command(&client, &client_folder);
-                command.args([
-                    "--no-defaults",
-                    "--protocol=tcp",
-                    "--host=127.0.0.1",
-                    "--user=root",
-                ]);
-                command.args([
-                    "--connect-timeout=5",
-                    &format!("--port={port}"),
-                    "--execute=SELECT 1",
-                ]);
-                command.arg(DATABASE).env("MYSQL_PWD", &secret);
-                command
+                ask(&client, &client_place, &secret, port, "SELECT 1")
             })),
-        };
-        // It has no end that does not wait for anybody, as PostgreSQL has.
-        let server = Server::start(launch, Signal::TERM, top, |port| {
-            format!("mysql://root:{password}@127.0.0.1:{port}/{DATABASE}")
-        })
-        .await?;
-        fs::remove_file(&statements)?;
-        Ok(server)
+        }
     }
 
-    async fn make_files(&self, account: Account, folder: &Path, data: &Path) -> anyhow::Result<()> {
+    /// The answer to a query, without the names of its columns.
+    pub(crate) async fn answer(
+        &self,
+        place: &Place,
+        password: &str,
+        port: u16,
+        query: &str,
+    ) -> anyhow::Result<String> {
+        let mut client = ask(&self.client, place, password, port, query);
+        let output = client.output().await.context("cannot run MariaDB's client")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "{}", said.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    pub(crate) async fn make_files(&self, place: &Place) -> anyhow::Result<()> {
+        let Place { account, folder } = place;
         let mut command = match self.flavour {
             Flavour::MySql => {
                 let mut command = account.command(&self.server, folder);
@@ -175,9 +198,65 @@ impl Programs {
                 command
             }
         };
-        command.arg(option("datadir", data)).arg(option("tmpdir", folder));
+        command
+            .arg(option("datadir", &place.data()))
+            .arg(option("tmpdir", folder));
         prepare(command).await
     }
+}
+
+/// Where a server has its files.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) account: Account,
+    pub(crate) folder: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn new(top: &TempDir) -> anyhow::Result<Self> {
+        let account = Account::for_server("mysql")?;
+        let folder = account.folder(top.path(), "mysql")?;
+        Ok(Self { account, folder })
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    fn first_statements(&self) -> PathBuf {
+        self.folder.join("first.sql")
+    }
+}
+
+/// How the server's program is started; by default with nothing more.
+#[derive(Debug, Default)]
+pub(crate) struct Start {
+    /// A script of the shell that starts it in the end; its arguments are the command line.
+    pub(crate) script: Option<&'static str>,
+    /// More options.
+    pub(crate) options: Vec<String>,
+}
+
+pub(crate) fn url(password: &str, port: u16) -> String {
+    format!("mysql://root:{password}@127.0.0.1:{port}/{DATABASE}")
+}
+
+/// The client, with one query.
+fn ask(client: &Path, place: &Place, password: &str, port: u16, query: &str) -> Command {
+    let mut command = place.account.command(client, &place.folder);
+    command.args([
+        "--no-defaults",
+        "--protocol=tcp",
+        "--host=127.0.0.1",
+        "--user=root",
+        "--skip-column-names",
+        "--connect-timeout=5",
+    ]);
+    command
+        .arg(format!("--port={port}"))
+        .arg(format!("--execute={query}"));
+    command.arg(DATABASE).env("MYSQL_PWD", password);
+    command
 }
 
 fn option(name: &str, path: &Path) -> std::ffi::OsString {

@@ -25,13 +25,21 @@ pub(crate) struct Args {
 enum Store {
     /// A PostgreSQL primary and its synchronous standby.
     Postgres,
+    /// Three nodes of MariaDB with Galera.
+    Galera,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (kind, name) = match args.store {
-        Store::Postgres => (Kind::Postgres, "postgres"),
+    let name = match args.store {
+        Store::Postgres => {
+            servers::install(Kind::Postgres).await?;
+            "postgres"
+        }
+        Store::Galera => {
+            servers::galera::install().await?;
+            "galera"
+        }
     };
-    servers::install(kind).await?;
     let mut command = Command::new(build().await?);
     command.args(["failover", "--store", name, "--rounds", &args.rounds.to_string()]);
     command.args(["--seed", &args.seed.to_string()]);

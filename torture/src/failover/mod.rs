@@ -27,7 +27,7 @@ const MANAGERS: usize = 4;
 /// The settings of a run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The servers: PostgreSQL with a synchronous standby.
+    /// The servers.
     #[arg(long, value_enum)]
     store: cluster::Kind,
     /// How many faults there are, one after the other.
@@ -105,11 +105,7 @@ async fn one_round(
     round: usize,
     rng: &mut Rng,
 ) -> anyhow::Result<(Duration, Duration)> {
-    let lasts = match fault {
-        // The other one takes writes at once.
-        Fault::TwoPrimaries => Duration::ZERO,
-        Fault::KillPrimary | Fault::StandbyAway => Duration::from_millis(rng.u64(500..4_000)),
-    };
+    let lasts = Duration::from_millis(rng.u64(fault.lasts()));
     cluster.begin(fault).await?;
     let begun = Instant::now();
     let locks = probe.clone();
