@@ -4,7 +4,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use dblock_servers::pgbouncer::{self, Setup};
-use dblock_servers::{Kind, Pair, Purpose, Server, is_installed};
+use dblock_servers::{Galera, Kind, Pair, Purpose, Server, galera, is_installed};
+use sqlx::{Connection as _, MySqlConnection};
 
 use crate::line::Database;
 
@@ -30,6 +31,38 @@ pub async fn pair() -> Option<Pair> {
     is_there(is_installed(Kind::Postgres), "PostgreSQL")?;
     let started = Pair::start(Purpose::Tests).await;
     Some(started.unwrap_or_else(|error| panic!("{error:#}")))
+}
+
+/// Three nodes of `MariaDB` with Galera. `None`, said loudly, when the programs are not installed: not every machine can have
+/// them.
+///
+/// # Panics
+/// When they do not start, or in CI when they are not installed.
+pub async fn galera() -> Option<Galera> {
+    if !galera::is_installed() {
+        assert!(std::env::var_os("CI").is_none(), "Galera is not installed");
+        left_out("Galera");
+        return None;
+    }
+    let started = Galera::start(Purpose::Tests).await;
+    Some(started.unwrap_or_else(|error| panic!("{error:#}")))
+}
+
+/// Makes a user of the server who may use the tables of dblock, and whom `read_only` concerns. Returns its URL.
+///
+/// # Panics
+/// When it cannot be made.
+pub async fn app_of(server: &Server) -> String {
+    let user = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'secret'; \
+                GRANT SELECT, INSERT, UPDATE, DELETE ON dblock.* TO app@'127.0.0.1'";
+    let mut admin = MySqlConnection::connect(server.url())
+        .await
+        .expect("the server answers");
+    sqlx::raw_sql(user)
+        .execute(&mut admin)
+        .await
+        .expect("the superuser may do that");
+    server.url_of("app", "secret")
 }
 
 /// A `PgBouncer` before the `PostgreSQL` server for tests. `None`, said loudly, when one of them is not there.
@@ -61,10 +94,14 @@ fn is_there(installed: bool, program: &str) -> Option<()> {
         !crate::servers_are_required(),
         "DBLOCK_TEST_REQUIRE_SERVERS=1, but {program} is not installed"
     );
+    left_out(program);
+    None
+}
+
+fn left_out(program: &str) {
     // Not `eprintln`, which the test runner hides while a test passes.
     let _ = writeln!(
         std::io::stderr(),
         "LEFT OUT: a test needs a {program} of its own, which is not installed"
     );
-    None
 }

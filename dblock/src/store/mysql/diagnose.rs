@@ -12,7 +12,7 @@ use crate::store::diagnosis::{self, Asked, Finding, SAMPLES, Severity};
 /// The server's variables that matter. It leaves out those that it does not have.
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', \
     'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'innodb_doublewrite', \
-    'transaction_isolation', 'tx_isolation', 'version')";
+    'transaction_isolation', 'tx_isolation', 'version', 'wsrep_on')";
 
 type Variables = HashMap<String, String>;
 
@@ -28,7 +28,7 @@ pub(super) async fn diagnose(store: &MySqlStore) -> Result<Vec<Finding>, StoreEr
         schema,
         durability(&variables),
         doublewrite(&variables),
-        binlog(&variables),
+        replication(&variables),
         isolation(&variables),
     ];
     findings.append(&mut rest);
@@ -140,8 +140,14 @@ fn doublewrite(variables: &Variables) -> Finding {
     )
 }
 
-fn binlog(variables: &Variables) -> Finding {
+fn replication(variables: &Variables) -> Finding {
     let check = "replication";
+    if is_on(variables, "wsrep_on") {
+        let meaning =
+            "all nodes know a lease, and take writes; verify_in protects only if all processes use one node";
+        let remedy = "let all processes use one node, or check fence tokens, or end locks with transactions";
+        return Finding::note(check, "the server is a node of Galera", meaning, remedy);
+    }
     if !is_on(variables, "log_bin") {
         let found = "the server writes no binary log, so it has no replicas";
         return Finding::fine(check, found, "nothing can be lost in a fail-over");
@@ -188,7 +194,7 @@ mod tests {
         let variables = all
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        [version, read_only, durability, doublewrite, binlog].map(|check| check(&variables).severity)
+        [version, read_only, durability, doublewrite, replication].map(|check| check(&variables).severity)
     }
 
     #[test]
@@ -214,5 +220,6 @@ mod tests {
         }
         assert_eq!(severities(&[("innodb_doublewrite", "OFF")]), but(3, Note));
         assert_eq!(severities(&[("log_bin", "ON")]), but(4, Note));
+        assert_eq!(severities(&[("wsrep_on", "ON")]), but(4, Note));
     }
 }

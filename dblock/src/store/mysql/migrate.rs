@@ -20,6 +20,9 @@ const SCRIPTS: [&str; 3] = [
 /// How long a node waits for the migration of another one.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
+/// How often a statement is tried that meets that of another node.
+const CONFLICTS: u32 = 10;
+
 pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
     let mut connection = store.connections.take_new().await?;
     let found = version(store, &mut connection).await;
@@ -73,20 +76,39 @@ async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<
     let done = before.map_or(0, |found| usize::try_from(found.version).unwrap_or(0));
     for script in SCRIPTS.iter().skip(done) {
         for statement in statements(script) {
-            let statement = schema::script_for(statement, &store.table, '`');
-            let made = sqlx::raw_sql(AssertSqlSafe(statement))
-                .execute(&mut *connection)
-                .await;
-            if let Err(error) = made
-                // An earlier run was interrupted between this statement and the script's last one.
-                && error::number(&error) != Some(error::DUPLICATE_COLUMN)
-            {
-                return Err(store.failed(error));
-            }
+            make(
+                store,
+                connection,
+                &schema::script_for(statement, &store.table, '`'),
+            )
+            .await?;
         }
     }
     let after = version(store, connection).await?;
     schema::check(after, &store.table)
+}
+
+/// Carries out one statement of a script. Each may be repeated.
+async fn make(
+    store: &MySqlStore,
+    connection: &mut MySqlConnection,
+    statement: &str,
+) -> Result<(), StoreError> {
+    for again in (0..CONFLICTS).rev() {
+        let made = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
+            .execute(&mut *connection)
+            .await;
+        match made {
+            // The named lock is one node's: another node of Galera makes the same tables.
+            Err(error) if error::number(&error) == Some(error::DEADLOCK) && again > 0 => {}
+            // An earlier run was interrupted between this statement and the script's last one.
+            Err(error) if error::number(&error) != Some(error::DUPLICATE_COLUMN) => {
+                return Err(store.failed(error));
+            }
+            _ => break,
+        }
+    }
+    Ok(())
 }
 
 /// The statements of a script. A script has no `;` anywhere else.

@@ -56,14 +56,33 @@ const LOCK_NOTHING: [&str; 2] = ["TiDB", "Dolt"];
 const TAKES_WRITES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only', 'wsrep_on');\
     SHOW GLOBAL STATUS LIKE 'wsrep_ready'";
 
-/// Reads the answers to [`TAKES_WRITES`]. Of histories these servers tell nothing that could be compared.
-fn takes_writes(rows: &[MySqlRow]) -> Result<Option<i64>, sqlx::Error> {
-    let pair = |row: &MySqlRow| Ok((row.try_get(0)?, row.try_get(1)?));
-    let values: HashMap<String, String> = rows.iter().map(pair).collect::<Result<_, sqlx::Error>>()?;
-    let is_on = |name: &str| values.get(name).is_some_and(|value| value == "ON");
-    let left_out = is_on("wsrep_on") && !is_on("wsrep_ready");
-    let refuses = left_out || is_on("read_only") || is_on("innodb_read_only");
-    Ok((!refuses).then_some(0))
+/// Waits until a node of Galera has all that was committed on any node until now, and only here: a read that waits costs a
+/// round trip to the other nodes. Without it a lease that was granted on the former node might not be here yet, and its
+/// owner would be told that it is gone. A node that the others do not answer waits until we give it up, and is not used.
+const CATCH_UP: &str = "SET SESSION wsrep_sync_wait = 1;SELECT 1;SET SESSION wsrep_sync_wait = DEFAULT";
+
+/// What a server says of itself.
+struct Described(HashMap<String, String>);
+
+impl Described {
+    /// Reads the answers to [`TAKES_WRITES`].
+    fn read(rows: &[MySqlRow]) -> Result<Self, sqlx::Error> {
+        let pair = |row: &MySqlRow| Ok((row.try_get(0)?, row.try_get(1)?));
+        Ok(Self(rows.iter().map(pair).collect::<Result<_, sqlx::Error>>()?))
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| value == "ON")
+    }
+
+    fn is_node(&self) -> bool {
+        self.is_on("wsrep_on")
+    }
+
+    fn takes_writes(&self) -> bool {
+        let left_out = self.is_node() && !self.is_on("wsrep_ready");
+        !(left_out || self.is_on("read_only") || self.is_on("innodb_read_only"))
+    }
 }
 
 /// A connection with our settings.
@@ -102,8 +121,16 @@ impl Alive for Session {
     }
 
     async fn history(&mut self) -> Result<Option<i64>, StoreError> {
-        let rows = sqlx::raw_sql(TAKES_WRITES).fetch_all(&mut self.connection).await;
-        takes_writes(&rows.map_err(error::of_connect)?).map_err(error::of_connect)
+        let asked = async {
+            let rows = sqlx::raw_sql(TAKES_WRITES).fetch_all(&mut self.connection);
+            let server = Described::read(&rows.await?)?;
+            if server.takes_writes() && server.is_node() {
+                sqlx::raw_sql(CATCH_UP).execute(&mut self.connection).await?;
+            }
+            // Of histories these servers tell nothing that could be compared.
+            Ok(server.takes_writes().then_some(0))
+        };
+        asked.await.map_err(error::of_connect)
     }
 }
 
