@@ -6,7 +6,7 @@ use dblock_tests::line::Database;
 use dblock_tests::own_server;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 
-use crate::{moves, patient, process};
+use crate::{moves, process, waiting};
 
 async fn run(server: &Server, statements: &str) {
     let mut admin = MySqlConnection::connect(server.url()).await.unwrap();
@@ -24,9 +24,7 @@ async fn server() -> Option<(Server, String)> {
         .migrate()
         .await
         .unwrap();
-    let user = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'secret'; GRANT SELECT, INSERT, UPDATE, DELETE ON dblock.* TO app@'127.0.0.1'";
-    run(&server, user).await;
-    let url = server.url_of("app", "secret");
+    let url = own_server::app_of(&server).await;
     Some((server, url))
 }
 
@@ -49,16 +47,11 @@ async fn a_server_that_becomes_read_only_is_left() {
         .unwrap();
 
     run(&one, "SET GLOBAL read_only = 1").await;
+    let waits = waiting(&locks, "waited for").await;
     let refused = locks.acquire("key", LockOptions::new()).await.unwrap_err();
     assert!(refused.is_store() && refused.is_retryable(), "{refused:?}");
     assert_eq!(moves::to(&url_of_two), 0);
     run(&two, "SET GLOBAL read_only = 0").await;
-    locks
-        .acquire("key", patient())
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    waits.await.unwrap().release().await.unwrap();
     assert_eq!(moves::to(&url_of_two), 1);
 }

@@ -121,6 +121,8 @@ async fn while_the_standby_is_away_nobody_hangs() {
     let waits = waiting(&asking, "held").await;
     until_somebody_listens(pair.primary().url()).await;
     pair.promote().await.unwrap();
+    // The one who waits moves, and so does its listener, whose connection to the old primary still stands.
+    until_somebody_listens(pair.primary().url()).await;
     let other = process(&pair.url()).await;
     let (one, two) = (holding.acquire("two", patient()), other.acquire("two", patient()));
     let moved = async {
@@ -135,8 +137,6 @@ async fn while_the_standby_is_away_nobody_hangs() {
     let tokens = "SELECT count(*) FROM distributed_lock WHERE lock_key = 'two'";
     let found: i64 = sqlx::query_scalar(tokens).fetch_one(&mut primary).await.unwrap();
     assert_eq!(found, 1, "granted on the server that was promoted");
-    // The one who waits has moved, too, and so has its listener, whose connection to the old primary still stands.
-    until_somebody_listens(pair.primary().url()).await;
     held.release().await.unwrap();
     waits.await.unwrap().release().await.unwrap();
 }

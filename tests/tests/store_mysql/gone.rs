@@ -119,11 +119,7 @@ async fn a_read_only_server_is_named_and_worth_another_try() {
         .migrate()
         .await
         .unwrap();
-    // The superuser may write all the same.
-    let app = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'; \
-               GRANT SELECT, INSERT, UPDATE, DELETE ON dblock.* TO app@'127.0.0.1'";
-    run(&mut admin, app).await;
-    let url = server.url_of("app", "app");
+    let url = own_server::app_of(&server).await;
     let store = MySqlStore::open(&url, "locks").unwrap();
     let holder = acquire("k");
     token(&one(&store, holder.clone()).await);
