@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use sqlx::Transaction;
 use uuid::Uuid;
 
 use crate::engine::{EngineHandle, Hold, Lease, Turn};
@@ -152,46 +151,12 @@ pub(crate) async fn complete(
     Err(failed(lease, StoreError::new(StoreErrorKind::Conflict, message)))
 }
 
-/// Commits a transaction that must still be the one that keeps the lock. If the body swallowed an error that ended it, the
-/// commit would be a rollback, and its answer would not say so.
-pub(crate) async fn commit<DB>(
-    hold: &Hold,
-    mut transaction: Transaction<'static, DB>,
-) -> Result<(), LockError>
-where
-    DB: sqlx::Database,
-    Transaction<'static, DB>: FenceConnection,
-{
-    let database = transaction.database();
-    #[cfg(feature = "postgres")]
-    if database == Database::Postgres {
-        let (lease, kept) = (hold.lease(), hold.lease().is_kept_in_transaction());
-        if !kept {
-            // An outer hold goes on, whose lease was checked in this transaction.
-            lease.check()?;
-        }
-        return match store::postgres::commit(&mut transaction, kept.then(|| lease.id())).await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(over_before_its_commit(lease)),
-            Err(error) => Err(failed(lease, commit_failed(database, error))),
-        };
-    }
-    confirm(hold, &mut transaction).await?;
-    let committed = transaction.commit().await;
-    committed.map_err(|error| {
-        failed(
-            hold.lease(),
-            commit_failed(database, driver_error(database, error)),
-        )
-    })
-}
-
-/// On MySQL and SQLite: whether the transaction keeps the lock, right before the commit.
-async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
+/// Right before the commit: the transaction must still be the one that keeps the lock. If the body swallowed an error that
+/// ended it, the commit would be a rollback, and its answer would not say so.
+pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
     let (lease, engine) = (hold.lease(), hold.engine());
     let check = check_of(lease, engine)?;
-    let kept = lease.is_kept_in_transaction();
-    let stands = if kept {
+    let stands = if lease.is_kept_in_transaction() {
         reads_release(transaction, &check).await
     } else {
         // An outer hold goes on, whose lease was checked in this transaction.
@@ -208,24 +173,21 @@ async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(
         }
         Err(error) => return Err(failed(lease, error)),
     };
-    // A release that is committed reads the same.
-    if stands && (!kept || is_uncommitted(engine, &check).await?) {
+    // Elsewhere a release that is committed reads the same.
+    let committed = check.source.database != Database::Postgres && lease.is_kept_in_transaction();
+    if stands && (!committed || is_uncommitted(engine, &check).await?) {
         return Ok(());
     }
-    Err(over_before_its_commit(lease))
-}
-
-/// Never taken for a conflict: what the body has committed by itself would be done again.
-fn over_before_its_commit(lease: &Lease) -> LockError {
+    // Never taken for a conflict: what the body has committed by itself would be done again.
     let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some statements \
                    of MySQL do, or swallowed an error that ended it. What it did until then may stand";
-    failed(lease, StoreError::new(StoreErrorKind::Other, message))
+    Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)))
 }
 
 /// Ends with the transaction, however that ends.
 const MARK: &str = "SAVEPOINT dblock";
 
-/// Marks a transaction that does not keep the lock, so that [`commit`] finds it again. Only MySQL goes on after a
+/// Marks a transaction that does not keep the lock, so that [`confirm`] finds it again. Only MySQL goes on after a
 /// transaction has ended; PostgreSQL refuses every statement then.
 pub(crate) async fn mark(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
     if hold.lease().is_kept_in_transaction() || transaction.database() != Database::MySql {
@@ -406,8 +368,8 @@ pub(crate) fn begin_failed(error: sqlx::Error) -> StoreError {
 
 /// The error of a commit. Without an answer of the database's it may have been carried out, and must not be called
 /// retryable, as a request of ours may be.
-fn commit_failed(database: Database, error: DriverError) -> StoreError {
-    let error = statement_failed(database, error);
+pub(crate) fn commit_failed(database: Database, error: sqlx::Error) -> StoreError {
+    let error = statement_failed(database, driver_error(database, error));
     if error.is_outcome_unknown() {
         let message = format!("it is unknown whether the transaction was committed: {error}");
         return StoreError::new(StoreErrorKind::Other, message).with_source(error);

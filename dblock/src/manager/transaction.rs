@@ -22,7 +22,7 @@ impl LockManager {
     /// future is dropped, the transaction is rolled back and the lock released. A nested call with the same key re-enters.
     ///
     /// `pool` must be of the database that keeps the lock. The commit costs what it costs without a lock: the lock adds
-    /// the acquire before it, and short statements: one on PostgreSQL, four on MySQL and MariaDB, one on SQLite. On SQLite the
+    /// the acquire before it, and short statements: two on PostgreSQL, four on MySQL and MariaDB, one on SQLite. On SQLite the
     /// lock is freed by the last statement before the commit, because from there on the transaction keeps every other
     /// writer out. So the lease is renewed there until the body writes; from then on the body has one ttl left.
     ///
@@ -118,10 +118,15 @@ impl LockManager {
                 return Err(error);
             }
         };
-        if !at_once {
+        if at_once {
+            fence::confirm(&hold, &mut tx).await?;
+        } else {
             fence::keep(from_ref(&hold), &mut tx).await?;
         }
-        fence::commit(&hold, tx).await?;
+        let database = tx.database();
+        tx.commit()
+            .await
+            .map_err(|error| failed(fence::commit_failed(database, error)))?;
         if hold.lease().is_kept_in_transaction() {
             hold.committed();
         } else {

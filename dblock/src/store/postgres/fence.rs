@@ -3,13 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::{error, sql};
-use crate::store::fence::{
-    DriverError, FenceCheck, FenceConnection, FenceStatement, one_row, time_left, unreadable,
-};
-use crate::store::{Database, StoreError, StoreErrorKind};
+use crate::store::fence::{FenceCheck, FenceConnection, FenceStatement, one_row, time_left, unreadable};
+use crate::store::{StoreError, StoreErrorKind};
 
 /// Returns the time left of each lease, or `None` when it is gone. One statement for all.
 ///
@@ -64,25 +60,6 @@ pub(crate) async fn reads_release(
     let statement = check.statement(&sql::reads_release(&check.source.table));
     let row = one_row(connection, &statement, error::of_fence_check).await?;
     Ok(row.is_some())
-}
-
-/// Commits the transaction, if it still keeps the lease that it released in its beginning: otherwise false. The check travels
-/// with the commit, in one message, and stops it by an error.
-///
-/// The driver does not know of this commit. So another transaction, an empty one, is left to it, which it rolls back.
-pub(crate) async fn commit(
-    connection: &mut dyn FenceConnection,
-    kept: Option<Uuid>,
-) -> Result<bool, DriverError> {
-    let kept = kept.map(|lease| lease.hyphenated().to_string());
-    let sql = sql::commit(kept.is_some());
-    // Several statements in one message cannot be prepared.
-    let statement = FenceStatement::new(Database::Postgres, &sql, Vec::from_iter(kept)).behind_a_pooler(true);
-    match connection.execute(&statement).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.to_string().contains(sql::IS_OVER) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// The answers of a statement; `None` for a lease that it does not find.

@@ -29,7 +29,7 @@ use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
 pub(crate) use self::error::{is_conflict, of_fence_check};
-pub(crate) use self::fence::{commit, reads_release, release_in, verify};
+pub(crate) use self::fence::{reads_release, release_in, verify};
 #[cfg(feature = "run_once")]
 pub(crate) use self::record::complete_in;
 

@@ -38,9 +38,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "run_once")]
 pub(super) use record::complete_in;
-pub(super) use rest::{
-    BELOW_SAVEPOINT, IS_OVER, NOT_IN_SNAPSHOT, RELEASED_WHOLE, commit, reads_release, release_in, verify,
-};
+pub(super) use rest::{BELOW_SAVEPOINT, NOT_IN_SNAPSHOT, RELEASED_WHOLE, reads_release, release_in, verify};
 
 use crate::store::table::TableName;
 

@@ -134,30 +134,8 @@ FROM (VALUES {asked}) AS asked(at, lock_key, lease_id, fence_token)
 WHERE t.lock_key {eq} asked.lock_key AND t.lease_id {eq} asked.lease_id AND t.fence_token {eq} asked.fence_token
     AND t.reentrant_count {gt} 0 AND t.expire_at {gt} {NOW}
 RETURNING pg_catalog.concat(asked.at, CASE WHEN t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid
-    THEN ' {RELEASED_WHOLE}' ELSE ' {BELOW_SAVEPOINT}' END), {tell}, {limited},
-    pg_catalog.set_config('{KEPT}', t.lease_id::pg_catalog.text, true)"
+    THEN ' {RELEASED_WHOLE}' ELSE ' {BELOW_SAVEPOINT}' END), {tell}, {limited}"
     )
-}
-
-/// The setting that names the lease that the transaction keeps. It ends with the transaction.
-const KEPT: &str = "dblock.kept";
-
-/// What the error of [`commit`] quotes when the transaction does not keep the lease. It is no number, so the cast fails.
-pub(in super::super) const IS_OVER: &str = "the transaction that keeps the lock is over";
-
-/// Commits, and begins another transaction. `$1` is the lease that the transaction must still keep, as text. In a transaction
-/// that has failed, and in one that keeps another lease or none, the first statement is an error, and nothing is committed.
-pub(in super::super) fn commit(keeps: bool) -> String {
-    let eq = operator("=");
-    let check = if keeps {
-        format!(
-            "SELECT (CASE WHEN pg_catalog.current_setting('{KEPT}', true) {eq} $1
-    THEN '1' ELSE '{IS_OVER}' END)::pg_catalog.int4"
-        )
-    } else {
-        "SELECT 1".to_owned()
-    };
-    format!("{check}; COMMIT; BEGIN")
 }
 
 /// Parameters: as [`verify`], of one key. Returns a row if this very transaction has freed the row. Its own id is the
