@@ -103,7 +103,7 @@ impl Acknowledgement {
         ))
     }
 
-    /// How many disks of the primary's, and how many replicas.
+    /// The number of the primary's disks, and the number of replicas, that have the write.
     fn read(&self, found: Value) -> Result<(u32, u32), RedisError> {
         if self.on_disk {
             return Ok(<(u32, u32)>::from_redis_value(found)?);

@@ -116,7 +116,7 @@ impl Programs {
     }
 }
 
-/// Installs what is missing of a server's programs, where we may, for somebody who starts it himself.
+/// Installs what is missing of a server's programs, where we may, for a caller that starts the server itself.
 ///
 /// # Errors
 /// It is not ours to install.

@@ -67,7 +67,7 @@ impl Process {
     /// Waits for the end of the process.
     ///
     /// # Errors
-    /// Of the system's.
+    /// The system refuses.
     pub async fn wait(&mut self) -> anyhow::Result<ExitStatus> {
         self.child.wait().await.context("cannot wait for a child process")
     }
@@ -75,7 +75,7 @@ impl Process {
     /// How the process ended, if it has.
     ///
     /// # Errors
-    /// Of the system's.
+    /// The system refuses.
     pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         self.child.try_wait().context("cannot look at a child process")
     }
@@ -94,7 +94,7 @@ impl Process {
     /// Sends `signal` to the process alone.
     ///
     /// # Errors
-    /// Of the system's.
+    /// The system refuses.
     pub fn send(&self, signal: Signal) -> anyhow::Result<()> {
         kill_process(self.pid, signal)
             .with_context(|| format!("cannot send {signal:?} to process {}", self.pid))

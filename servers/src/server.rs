@@ -119,7 +119,7 @@ impl Server {
     /// Stops it in its tracks, as a machine that hangs. It goes on after [`wake`](Self::wake).
     ///
     /// # Errors
-    /// Of the system's.
+    /// The system refuses.
     pub fn pause(&self) -> anyhow::Result<()> {
         self.send(Signal::STOP)
     }
@@ -127,7 +127,7 @@ impl Server {
     /// Lets it go on after [`pause`](Self::pause).
     ///
     /// # Errors
-    /// Of the system's.
+    /// The system refuses.
     pub fn wake(&self) -> anyhow::Result<()> {
         self.send(Signal::CONT)
     }

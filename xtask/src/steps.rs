@@ -51,7 +51,7 @@ pub(crate) enum Step {
     Nightly,
     /// The parts of the engine that threads share, in every order of threads.
     Loom,
-    /// The crates build from what would be published.
+    /// Each crate compiles from the files that would be published.
     Package,
 }
 

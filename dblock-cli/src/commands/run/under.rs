@@ -32,7 +32,7 @@ struct Report<'a> {
 pub(super) fn options(arguments: &RunArguments) -> LockOptions {
     let program = arguments.command.first().map(Path::new).and_then(Path::file_name);
     let program = program.unwrap_or(OsStr::new("")).to_string_lossy();
-    // There is one in the life of the process.
+    // It is leaked once: a process runs one command.
     let function = format!("dblock run {program}").leak();
     let mut options = LockOptions::new().ttl(arguments.ttl).function(function);
     options = match arguments.wait {
