@@ -18,7 +18,7 @@ use super::core::time::Time;
 use super::hold::Hold;
 use super::lease::Unconfirmed;
 use super::resumption::Resuming;
-use super::shared::{Planned, Shared};
+use super::shared::{Shared, Unscheduled};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::meter::{Ended, Site};
@@ -175,14 +175,14 @@ impl EngineHandle {
     /// refused, and why that is; the rest is given up. Dropping the future at any point leaves nothing behind.
     pub(crate) async fn acquire_together(&self, calls: Vec<AcquireCall>) -> (Vec<Hold>, Option<LockError>) {
         let mut all = Vec::with_capacity(calls.len());
-        let mut planned = Vec::with_capacity(calls.len());
+        let mut unscheduled = Vec::with_capacity(calls.len());
         for call in calls {
-            all.push(self.ask(call, Event::Acquire).map(|(asked, plan)| {
-                planned.extend(plan);
+            all.push(self.ask(call, Event::Acquire).map(|(asked, more)| {
+                unscheduled.extend(more);
                 asked
             }));
         }
-        self.shared.put(planned);
+        self.shared.put(unscheduled);
         let mut holds = Vec::with_capacity(all.len());
         for asked in all {
             let answer = match asked {
@@ -202,8 +202,8 @@ impl EngineHandle {
         call: AcquireCall,
         event: impl FnOnce(Box<Waiter<Ticket>>) -> Event<Ticket>,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        let asked = self.ask(call, event).map(|(asked, planned)| {
-            self.shared.put(planned);
+        let asked = self.ask(call, event).map(|(asked, unscheduled)| {
+            self.shared.put(unscheduled);
             asked
         });
         async { asked?.answer().await }
@@ -214,7 +214,7 @@ impl EngineHandle {
         &self,
         call: AcquireCall,
         event: impl FnOnce(Box<Waiter<Ticket>>) -> Event<Ticket>,
-    ) -> Result<(Asked<'_>, Option<Planned>), LockError> {
+    ) -> Result<(Asked<'_>, Option<Unscheduled>), LockError> {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
         let refused = |key| {
@@ -262,7 +262,7 @@ impl EngineHandle {
             // The engine may have ended just before this acquire.
             return Err(refused(key));
         }
-        Ok((asked, stepped.planned))
+        Ok((asked, stepped.unscheduled))
     }
 
     /// Runs `work` on the engine's runtime when it is its turn. It may take `limit`; what the wait may take, the turn says.

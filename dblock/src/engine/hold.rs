@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::core::key::{Confirm, Event};
 use super::handle::{EngineHandle, Ticket};
 use super::lease::{Lease, Unconfirmed, confirm};
-use super::shared::Planned;
+use super::shared::Unscheduled;
 use crate::error::{LockError, LostReason};
 
 /// One hold by an owner. Dropping it ends the hold; the engine writes that to the row without the caller.
@@ -29,8 +29,8 @@ impl Hold {
         let alive = lease.shared.alive.upgrade();
         let engine = alive.map(|alive| EngineHandle::new(Arc::clone(&lease.shared), alive));
         let Some(engine) = engine else {
-            let planned = leave(&lease, false, None);
-            lease.shared.put(planned);
+            let unscheduled = leave(&lease, false, None);
+            lease.shared.put(unscheduled);
             return None;
         };
         Some(Self {
@@ -102,8 +102,8 @@ impl Hold {
     pub(crate) fn committed(mut self) {
         self.left = true;
         let event = Event::Committed(Arc::clone(&self.lease.ownership));
-        let planned = end(&self.lease, event);
-        self.lease.shared.put(planned);
+        let unscheduled = step_ending(&self.lease, event);
+        self.lease.shared.put(unscheduled);
         self.lease.ownership.tell();
     }
 
@@ -116,15 +116,15 @@ impl Hold {
         in_order: bool,
     ) -> Vec<(Lease, Unconfirmed)> {
         let mut left = Vec::with_capacity(holds.len());
-        let mut planned = Vec::with_capacity(holds.len());
+        let mut unscheduled = Vec::with_capacity(holds.len());
         for mut hold in holds {
             hold.left = true;
             let (confirm, answer) = confirm(hold.lease.now() + limit);
-            planned.extend(leave(&hold.lease, in_order, Some(confirm)));
+            unscheduled.extend(leave(&hold.lease, in_order, Some(confirm)));
             left.push((hold, answer));
         }
         if let Some((hold, _)) = left.first() {
-            hold.lease.shared.put(planned);
+            hold.lease.shared.put(unscheduled);
         }
         let mut unconfirmed = Vec::new();
         for (hold, answer) in left {
@@ -144,34 +144,34 @@ impl Hold {
 }
 
 /// Ends a hold. The caller puts the answer into the schedule.
-fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Option<Planned> {
+fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Option<Unscheduled> {
     let ownership = Arc::clone(&lease.ownership);
     let event = Event::Leave {
         ownership,
         in_order,
         confirm,
     };
-    let planned = end(lease, event);
+    let unscheduled = step_ending(lease, event);
     if lease.ownership.deadline().is_none() {
         lease.ownership.tell();
     }
-    planned
+    unscheduled
 }
 
 /// Ends a hold by an event. The caller puts the answer into the schedule.
-fn end(lease: &Lease, event: Event<Ticket>) -> Option<Planned> {
-    let stepped = lease.shared.step_unplanned(&lease.cell, event);
+fn step_ending(lease: &Lease, event: Event<Ticket>) -> Option<Unscheduled> {
+    let stepped = lease.shared.step_unscheduled(&lease.cell, event);
     if let Some(held) = stepped.left {
         lease.ownership.call.site.left(held);
     }
-    stepped.planned
+    stepped.unscheduled
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.left {
-            let planned = leave(&self.lease, false, None);
-            self.lease.shared.put(planned);
+            let unscheduled = leave(&self.lease, false, None);
+            self.lease.shared.put(unscheduled);
         }
     }
 }

@@ -11,8 +11,8 @@ use super::core::time::Time;
 pub(super) struct Schedule {
     pub(super) dispatch: Dispatch<Arc<Cell>>,
     looks: BTreeMap<(Time, u64), Arc<Cell>>,
-    /// When the driver looks next by itself, as it last planned.
-    pub(super) planned: Option<Time>,
+    /// When the driver looks next by itself, as it knew when it went to sleep, or a sooner time that woke it.
+    pub(super) next_look: Option<Time>,
 }
 
 impl Schedule {
@@ -20,7 +20,7 @@ impl Schedule {
         Self {
             dispatch,
             looks: BTreeMap::new(),
-            planned: None,
+            next_look: None,
         }
     }
 
@@ -34,9 +34,9 @@ impl Schedule {
         self.look_never(cell);
         cell.look_at.store(at.as_nanos().max(1), Ordering::Release);
         self.looks.insert((at, cell.id), Arc::clone(cell));
-        let sooner = self.planned.is_none_or(|planned| at < planned);
+        let sooner = self.next_look.is_none_or(|next_look| at < next_look);
         if sooner {
-            self.planned = Some(at);
+            self.next_look = Some(at);
         }
         sooner
     }
@@ -58,8 +58,8 @@ impl Schedule {
     /// When the driver has to look again by itself.
     pub(super) fn next_look(&mut self) -> Option<Time> {
         let look = self.looks.first_key_value().map(|((at, _), _)| *at);
-        self.planned = look.into_iter().chain(self.dispatch.coalesces_until()).min();
-        self.planned
+        self.next_look = look.into_iter().chain(self.dispatch.coalesces_until()).min();
+        self.next_look
     }
 }
 

@@ -75,12 +75,12 @@ pub(super) struct Stepped {
     pub(super) entered: bool,
     /// How long the owner held the lock that has just left it.
     pub(super) left: Option<Duration>,
-    pub(super) planned: Option<Planned>,
+    pub(super) unscheduled: Option<Unscheduled>,
 }
 
 /// The part of a step's output that is for the schedule. That of several keys is put there at once, so that their
 /// requests go together.
-pub(super) struct Planned {
+pub(super) struct Unscheduled {
     cell: Arc<Cell>,
     /// The kind of request that there is to send, and the part of the store that it is for.
     ready: Option<(usize, Kind)>,
@@ -173,7 +173,7 @@ impl Shared {
     // ── The schedule ─────────────────────────────────────────────────────────────────────────────────
 
     /// The part of the output that is for the schedule: to send for the key, or to look at it sooner.
-    fn plan(&self, cell: &Arc<Cell>, out: &Out<Ticket>) -> Option<Planned> {
+    fn unscheduled(&self, cell: &Arc<Cell>, out: &Out<Ticket>) -> Option<Unscheduled> {
         if out.idle {
             self.retire(cell);
             return None;
@@ -182,7 +182,7 @@ impl Shared {
         let sooner = out
             .look_at
             .filter(|at| registered == 0 || at.as_nanos() < registered);
-        (out.ready.is_some() || sooner.is_some()).then(|| Planned {
+        (out.ready.is_some() || sooner.is_some()).then(|| Unscheduled {
             cell: Arc::clone(cell),
             ready: out.ready.map(|kind| (self.store.part_of(cell.key()), kind)),
             look_at: sooner,
@@ -190,14 +190,14 @@ impl Shared {
     }
 
     /// Puts keys into the schedule, and wakes the driver once.
-    pub(super) fn put(&self, planned: impl IntoIterator<Item = Planned>) {
-        let mut planned = planned.into_iter().peekable();
-        if planned.peek().is_none() {
+    pub(super) fn put(&self, unscheduled: impl IntoIterator<Item = Unscheduled>) {
+        let mut unscheduled = unscheduled.into_iter().peekable();
+        if unscheduled.peek().is_none() {
             return;
         }
         let mut wake = false;
         let mut schedule = self.schedule();
-        for Planned { cell, ready, look_at } in planned {
+        for Unscheduled { cell, ready, look_at } in unscheduled {
             if let Some(at) = look_at {
                 wake |= schedule.look(&cell, at);
             }

@@ -95,9 +95,9 @@ impl Driver {
 
     /// When there is something to do without an event.
     fn wakes_at(&self) -> Option<Instant> {
-        let planned = self.shared.schedule().next_look();
+        let next_look = self.shared.schedule().next_look();
         let now = self.shared.clock.now();
-        let look = planned.map(|at| Instant::now() + at.since(now));
+        let look = next_look.map(|at| Instant::now() + at.since(now));
         look.into_iter().chain(self.stop.wakes_at()).min()
     }
 

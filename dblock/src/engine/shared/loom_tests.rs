@@ -113,7 +113,7 @@ impl Engine {
     }
 
     /// When the driver looks next.
-    fn planned(&self) -> Option<Time> {
+    fn next_look(&self) -> Option<Time> {
         self.shared.schedule().next_look()
     }
 
@@ -226,7 +226,7 @@ fn no_request_is_forgotten() {
 fn a_request_wakes_the_driver() {
     check(false, |engine| {
         // So that the caller's look does not wake the driver.
-        engine.shared.schedule().planned = Some(seconds(1));
+        engine.shared.schedule().next_look = Some(seconds(1));
         let beside = go_on_beside(engine.caller(5));
         let sleeps = !engine.drive();
         let _waits = beside.join().unwrap();
@@ -241,11 +241,11 @@ fn a_look_before_the_driver_s_next_wakes_it() {
         go_on(&mut waits);
         assert!(engine.is_woken());
         // A look whose time has passed.
-        engine.shared.schedule().planned = Some(seconds(1));
+        engine.shared.schedule().next_look = Some(seconds(1));
         let beside = go_on_beside(engine.caller(5));
-        let planned = engine.planned();
+        let next_look = engine.next_look();
         let _waits = beside.join().unwrap();
-        assert!(planned == Some(seconds(5)) || engine.is_woken());
+        assert!(next_look == Some(seconds(5)) || engine.is_woken());
     });
 }
 
@@ -256,7 +256,7 @@ fn the_earlier_of_two_looks_stands() {
         let mut waits = engine.caller(10);
         go_on(&mut waits);
         let _waits = beside.join().unwrap();
-        assert_eq!(engine.planned(), Some(seconds(5)));
+        assert_eq!(engine.next_look(), Some(seconds(5)));
     });
 }
 
@@ -268,7 +268,7 @@ fn a_look_stands_while_the_driver_puts_a_later_one_off() {
         let beside = go_on_beside(engine.caller(5));
         engine.look_at_due(seconds(10));
         let _waits = beside.join().unwrap();
-        assert_eq!(engine.planned(), Some(seconds(5)));
+        assert_eq!(engine.next_look(), Some(seconds(5)));
     });
 }
 
@@ -281,7 +281,7 @@ fn a_look_stands_while_an_earlier_one_goes() {
         drop(waits);
         engine.look_at_due(seconds(5));
         let _waits = beside.join().unwrap();
-        assert!(engine.planned().is_some_and(|at| at <= seconds(10)));
+        assert!(engine.next_look().is_some_and(|at| at <= seconds(10)));
     });
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
-use super::{Planned, Shared, Stepped};
+use super::{Shared, Stepped, Unscheduled};
 use crate::engine::cells::{Cell, State, lock};
 use crate::engine::core::env::{Env, Random};
 use crate::engine::core::key::{Event, Machine};
@@ -24,7 +24,7 @@ use crate::store::{Outcome, Request, StoreError, StoreErrorKind};
 const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];
 
 impl Shared {
-    /// Steps the key's machine with an acquire, as [`step_unplanned`](Self::step_unplanned). Returns the cell too.
+    /// Steps the key's machine with an acquire, as [`step_unscheduled`](Self::step_unscheduled). Returns the cell too.
     pub(in crate::engine) fn acquire(
         self: &Arc<Self>,
         key: &Key,
@@ -42,13 +42,13 @@ impl Shared {
 
     /// Steps a machine with an event, and carries out what the step wants done.
     pub(in crate::engine) fn step(self: &Arc<Self>, cell: &Arc<Cell>, event: Event<Ticket>) -> Stepped {
-        let mut stepped = self.step_unplanned(cell, event);
-        self.put(stepped.planned.take());
+        let mut stepped = self.step_unscheduled(cell, event);
+        self.put(stepped.unscheduled.take());
         stepped
     }
 
     /// As [`step`](Self::step), but the caller has to [`put`](Self::put) what the step wants from the schedule.
-    pub(in crate::engine) fn step_unplanned(
+    pub(in crate::engine) fn step_unscheduled(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
         event: Event<Ticket>,
@@ -67,7 +67,7 @@ impl Shared {
             self.step_locked(&mut state, event)
         };
         let (waiter, entered, left) = (out.waiter, out.entered, out.left);
-        let planned = self.carry_out(cell, &mut out, None);
+        let unscheduled = self.carry_out(cell, &mut out, None);
         if self.ended.load(Ordering::Acquire) && !ends {
             // The driver's last event came before this step.
             self.step(cell, Event::End);
@@ -76,7 +76,7 @@ impl Shared {
             waiter,
             entered,
             left,
-            planned,
+            unscheduled,
         })
     }
 
@@ -135,7 +135,7 @@ impl Shared {
         cell: &Arc<Cell>,
         out: &mut Out<Ticket>,
         resumption: Option<&Arc<Resumption>>,
-    ) -> Option<Planned> {
+    ) -> Option<Unscheduled> {
         self.tell(cell, out, resumption);
         if self.immediate {
             self.carry_out_requests(cell, out);
@@ -146,7 +146,7 @@ impl Shared {
             self.forget(cell);
             return None;
         }
-        self.plan(cell, out)
+        self.unscheduled(cell, out)
     }
 
     /// Reports the output of a step to callers, the log and the driver.
@@ -203,8 +203,8 @@ impl Shared {
     ) -> Option<(Request, Option<Duration>)> {
         let mut out = self.step_now(cell, Event::Send(kinds));
         let request = out.request.take().map(|request| (request, out.time_limit));
-        let planned = self.carry_out(cell, &mut out, None);
-        self.put(planned);
+        let unscheduled = self.carry_out(cell, &mut out, None);
+        self.put(unscheduled);
         request
     }
 
@@ -218,8 +218,8 @@ impl Shared {
     ) {
         cell.most_together.store(most_together, Ordering::Relaxed);
         let mut out = self.step_now(cell, Event::Answer(answer));
-        let planned = self.carry_out(cell, &mut out, Some(resumption));
-        self.put(planned);
+        let unscheduled = self.carry_out(cell, &mut out, Some(resumption));
+        self.put(unscheduled);
     }
 }
 
