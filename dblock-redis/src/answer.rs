@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use dblock::store::{Holder, Outcome, StoreError, StoreErrorKind, Successor};
+use dblock::store::{Holder, Outcome, Request, StoreError, StoreErrorKind, Successor};
 use dblock::{Key, LockRow};
 use redis::Value;
 use uuid::Uuid;
 
 use crate::script::TOKEN;
 
-/// The answers for the keys of a script.
+/// The answers of a script that gives several.
 pub(crate) fn each(value: Value) -> Result<impl Iterator<Item = Value>, StoreError> {
     match value {
         Value::Array(answers) => Ok(answers.into_iter()),
@@ -73,10 +73,10 @@ impl<'a> Columns<'a> {
         digits.parse().map_err(|error| unreadable(&error))
     }
 
-    /// A text behind its length.
-    fn text(&mut self) -> Result<&'a str, StoreError> {
+    /// A text behind its length. It is for people only.
+    fn text(&mut self) -> Result<String, StoreError> {
         let length = self.byte()?;
-        str::from_utf8(self.bytes(length.into())?).map_err(|error| unreadable(&error))
+        Ok(String::from_utf8_lossy(self.bytes(length.into())?).into_owned())
     }
 
     fn holder(&mut self) -> Result<Holder, StoreError> {
@@ -85,16 +85,26 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The answer to a request for `key`.
-pub(crate) fn outcome(answer: &Value, key: &Key) -> Result<Outcome, StoreError> {
-    let mut columns = Columns::of(answer)?;
-    Ok(match columns.byte()? {
-        b'G' => {
+/// The answers to requests, in their order. An error of one is no error of the others.
+pub(crate) fn outcomes(
+    value: &Value,
+    requests: &[&Request],
+) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
+    let mut columns = Columns::of(value)?;
+    let answers = requests.iter();
+    answers
+        .map(|request| outcome(&mut columns, &request.key))
+        .collect()
+}
+
+fn outcome(columns: &mut Columns<'_>, key: &Key) -> Result<Result<Outcome, StoreError>, StoreError> {
+    Ok(Ok(match columns.byte()? {
+        letter @ (b'G' | b'T') => {
             let (left, wanted, token) = (columns.length()?, columns.flag()?, columns.token()?);
-            let taken_over = if columns.0.is_empty() {
-                None
-            } else {
+            let taken_over = if letter == b'T' {
                 Some(columns.holder()?)
+            } else {
+                None
             };
             Outcome::granted(token, left, taken_over, wanted)
         }
@@ -104,10 +114,10 @@ pub(crate) fn outcome(answer: &Value, key: &Key) -> Result<Outcome, StoreError> 
         b'B' => Outcome::Busy(columns.holder()?),
         b'Q' => Outcome::queued(columns.holder()?, columns.length()?),
         b'L' => Outcome::Lost,
-        b'U' => return Err(used_up(key)),
-        b'X' => return Err(no_row(key)),
-        _ => return Err(unreadable(answer)),
-    })
+        b'U' => return Ok(Err(used_up(key))),
+        b'X' => return Ok(Err(no_row(key))),
+        other => return Err(unreadable(&char::from(other))),
+    }))
 }
 
 /// The server's clock, with which the answer to a look begins.
@@ -137,9 +147,10 @@ pub(crate) fn row(packed: &Value, key: Key, now: i64) -> Result<Option<LockRow>,
     row.expire_at = columns.micros()?;
     row.wanted_until = columns.micros()?;
     row.acquired_at = columns.micros()?;
+    let _kept_until = columns.micros()?;
     row.fence_token = columns.token()?;
     row.fence_ceiling = columns.token()?;
-    columns.text()?.clone_into(&mut row.holder);
+    row.holder = columns.text()?;
     if has_next {
         let (lease_id, owner, ttl) = (columns.id()?, columns.id()?, columns.micros()?);
         let (since, until, spare) = (columns.micros()?, columns.micros()?, columns.count()?);

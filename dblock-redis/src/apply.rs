@@ -60,18 +60,17 @@ async fn send_shard(store: &RedisStore, shard: Option<u16>, requests: &[&Request
 async fn send(store: &RedisStore, shard: Option<u16>, requests: &[&Request]) -> Result<Answers, StoreError> {
     let mut call = Call::of(&store.scripts.apply).acknowledged();
     store.add_place(&mut call, shard);
+    let mut packed = Vec::with_capacity(128 * requests.len());
     for request in requests {
         call.key(store.row_key(&request.key));
-        call.packed(script::packed(request, store.passes_on));
+        script::add(&mut packed, request, store.passes_on);
     }
+    call.packed(packed);
     let answer = store.deployment.run(&call).await?;
-    let answers = answer::each(answer.value)?;
-    let outcomes = requests.iter().zip(answers).map(|(request, found)| {
-        let outcome = answer::outcome(&found, &request.key)?;
-        match &answer.open {
-            Some(error) if changes(&outcome) => Err(error.clone()),
-            _ => Ok(outcome),
-        }
+    let outcomes = answer::outcomes(&answer.value, requests)?.into_iter();
+    let outcomes = outcomes.map(|outcome| match (&answer.open, outcome) {
+        (Some(error), Ok(outcome)) if changes(&outcome) => Err(error.clone()),
+        (_, outcome) => outcome,
     });
     Ok(outcomes.collect())
 }

@@ -30,12 +30,12 @@ impl Scripts {
     }
 }
 
-/// One request, packed as `apply.lua` reads it. [`check`] has let it pass. Without `passes_on` no lease becomes a successor: the
-/// waiter is told that the key is busy, and asks again once it is released.
-pub(crate) fn packed(request: &Request, passes_on: bool) -> Vec<u8> {
-    let mut packed = Vec::with_capacity(128);
+/// Adds one request, packed as `apply.lua` reads it. [`check`] has let it pass. Without `passes_on` no lease becomes a successor:
+/// the waiter is told that the key is busy, and asks again once it is released.
+pub(crate) fn add(packed: &mut Vec<u8>, request: &Request, passes_on: bool) {
     let letter = match &request.action {
         Action::Acquire(_) => b'A',
+        Action::Extend(ask) if ask.handed_over.is_some() => b'H',
         Action::Extend(_) => b'E',
         _ => b'R',
     };
@@ -48,7 +48,7 @@ pub(crate) fn packed(request: &Request, passes_on: bool) -> Vec<u8> {
             packed.extend(optional(ask.wanted_for));
             packed.extend(optional(ask.queue.filter(|_| passes_on)));
             packed.extend(ask.spare_tokens.to_le_bytes());
-            packed.extend(ask.holder.as_bytes());
+            add_text(packed, &ask.holder);
         }
         Action::Extend(ask) => {
             packed.extend(ask.count.to_le_bytes());
@@ -56,12 +56,18 @@ pub(crate) fn packed(request: &Request, passes_on: bool) -> Vec<u8> {
             if let Some(to) = &ask.handed_over {
                 packed.extend(token(to.fence_token).as_bytes());
                 packed.extend(to.owner.as_bytes());
-                packed.extend(to.holder.as_bytes());
+                add_text(packed, &to.holder);
             }
         }
         _ => {}
     }
-    packed
+}
+
+/// A text behind its length. A longer one than the contract allows is cut.
+fn add_text(packed: &mut Vec<u8>, text: &str) {
+    let length = u8::try_from(text.floor_char_boundary(u8::MAX.into())).unwrap_or(u8::MAX);
+    packed.push(length);
+    packed.extend(&text.as_bytes()[..length.into()]);
 }
 
 /// Whether the script knows the action.

@@ -222,6 +222,22 @@ async fn a_restart_keeps_the_locks_of_a_durable_server() {
 }
 
 #[tokio::test]
+async fn a_grant_waits_for_the_disk_where_the_server_can_tell() {
+    let Some(server) = fresh(Purpose::Torture).await else {
+        return;
+    };
+    let synced = store(&server).synced_by(0, Duration::from_secs(1)).unwrap();
+    match one(&synced, acquire("k")).await {
+        Ok(granted) => assert!(matches!(granted, Outcome::Granted { .. }), "{granted:?}"),
+        // Redis before 7.2 cannot.
+        Err(refused) => {
+            assert_eq!(refused.kind(), StoreErrorKind::Unsupported, "{refused}");
+            assert!(refused.to_string().contains("7.2 or later"), "{refused}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_closed_connection_is_opened_again() {
     let Some(server) = fresh(Purpose::Tests).await else {
         return;

@@ -1,10 +1,12 @@
 -- Carries out one request for each key by the rules of `Store::apply`.
 --
--- ARGV: channel, length of the keys' prefix, idle time; then for each key its request, packed as rows are: its action and lease, and
---   A acquire: owner (16), ttl, wanted_for and waited (8 each; -1 without one), spare tokens (4), holder
---   E extend:  count (4), ttl (8); after a local hand-over also token (19), owner (16), holder
+-- ARGV: channel, length of the keys' prefix, idle time, and the requests for the keys in one string, packed as rows are. Each
+-- begins with its letter and lease (16), and
+--   A acquire: owner (16), ttl, wanted_for and waited (8 each; -1 without one), spare tokens (4), length of holder (1), holder
+--   E extend:  count (4), ttl (8)
+--   H extend after a local hand-over: the same, token (19), owner (16), length of holder (1), holder
 --   R release: nothing
--- Answers: one string for each key.
+-- Answers: one string, with a letter and what follows it for each key.
 
 local LARGEST = '9223372036854775807'
 local channel, prefix, idle = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -65,11 +67,21 @@ end
 
 -- `unpack` takes so many. Beyond that, each is read by itself.
 local packed = #KEYS <= 4000 and redis.call('MGET', unpack(KEYS)) or {}
+local requests, at = ARGV[4], 1
 local answers = {}
 for n, key in ipairs(KEYS) do
-  local ask = ARGV[n + 3]
-  local action, asker = unpack_bytes('c1c16', ask)
+  local action, asker
+  action, asker, at = unpack_bytes('c1c16', requests, at)
   local answer, changed = 'L', false
+  local by, ttl, wanted_for, waited, spare, name, holds, fresh
+  if action == 'A' then
+    by, ttl, wanted_for, waited, spare, name, at = unpack_bytes('<c16i8i8i8I4Bc0', requests, at)
+  elseif action ~= 'R' then
+    holds, ttl, at = unpack_bytes('<I4i8', requests, at)
+    if action == 'H' then
+      fresh, by, name, at = unpack_bytes('c19c16Bc0', requests, at)
+    end
+  end
   -- MGET is silent about what is no string.
   if not read(packed[n] or redis.pcall('GET', key)) then
     answer = 'X'
@@ -77,7 +89,7 @@ for n, key in ipairs(KEYS) do
     local held, own, wanted = count > 0 and expire_at > now, lease == asker, wanted_until > now and 1 or 0
     if action == 'R' then
       if own and held then
-        local fresh = next and next['until'] > now and next_token()
+        fresh = next and next['until'] > now and next_token()
         if fresh then
           owner, holder = next.owner, next.holder
           hold(next.lease, fresh, next.spare, next.ttl)
@@ -97,8 +109,6 @@ for n, key in ipairs(KEYS) do
         write_end(key)
       end
     elseif action == 'A' and not own then
-      local by, ttl, wanted_for, waited, spare, at = unpack_bytes('<c16i8i8i8I4', ask, 18)
-      local name = ask:sub(at)
       if held then
         -- Spares the write while half of the time is still ahead.
         if wanted_for >= 0 and wanted_until - now < math.floor(wanted_for / 2) then
@@ -114,12 +124,15 @@ for n, key in ipairs(KEYS) do
           answer = 'B' .. answer
         end
       else
-        local fresh = next_token()
+        fresh = next_token()
         if fresh then
-          local former = count > 0 and pack('<c16i8c19Bc0', owner, 0, token, #holder, holder) or ''
+          local former = count > 0 and pack('<c16i8c19Bc0', owner, 0, token, #holder, holder)
           owner, holder = by, name
           hold(asker, fresh, spare, ttl)
-          answer, changed = pack('<c1i8Bc19', 'G', expire_at - now, wanted, token) .. former, true
+          answer, changed = pack('<c1i8Bc19', former and 'T' or 'G', expire_at - now, wanted, token), true
+          if former then
+            answer = answer .. former
+          end
         else
           answer = 'U'
         end
@@ -130,15 +143,11 @@ for n, key in ipairs(KEYS) do
         answer = pack('<c1i8Bc19', 'G', expire_at - now, wanted, token)
       end
     elseif own and held then
-      local holds, ttl, at = unpack_bytes('<I4i8', ask, 18)
-      if at <= #ask then
-        local fresh, by, name_at = unpack_bytes('c19c16', ask, at)
-        if fresh >= token then
-          if fresh > ceiling then
-            ceiling = above(fresh, distance(token, ceiling))
-          end
-          owner, holder, token = by, ask:sub(name_at), fresh
+      if fresh and fresh >= token then
+        if fresh > ceiling then
+          ceiling = above(fresh, distance(token, ceiling))
         end
+        owner, holder, token = by, name, fresh
       end
       if revoked == 0 then
         expire_at = math.max(expire_at, now + ttl)
@@ -152,4 +161,4 @@ for n, key in ipairs(KEYS) do
   end
   answers[n] = answer
 end
-return answers
+return table.concat(answers)
