@@ -8,7 +8,7 @@ use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, S
 use dblock::{Key, LockError, LockManager, LockOptions, Severity};
 use dblock_etcd::EtcdStore;
 use dblock_etcd::etcd_client::{Client, Txn, TxnOp};
-use dblock_servers::{Kind, Purpose, Server, etcd, is_installed};
+use dblock_servers::{Ensemble, Kind, Purpose, Server, is_installed};
 use dblock_tests::proxy::{Proxy, Traffic};
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
@@ -29,11 +29,11 @@ async fn single() -> Option<Server> {
     Some(Server::fresh(Kind::Etcd, Purpose::Tests).await.unwrap())
 }
 
-async fn cluster() -> Option<[Server; 3]> {
+async fn cluster() -> Option<Ensemble> {
     if !is_there() {
         return None;
     }
-    Some(etcd::three_members().await.unwrap())
+    Some(Ensemble::fresh(Kind::Etcd, Purpose::Tests).await.unwrap())
 }
 
 fn store(servers: &[Server]) -> EtcdStore {
@@ -57,21 +57,9 @@ async fn one(store: &EtcdStore, request: Request) -> Result<Outcome, StoreError>
     store.apply(&[request]).await.remove(0)
 }
 
-/// The place of the leader among the members.
-async fn leader(servers: &[Server]) -> usize {
-    for (place, server) in servers.iter().enumerate() {
-        let asked = async {
-            let mut client = Client::connect([server.url()], None).await.ok()?;
-            let status = client.status().await.ok()?;
-            Some((status.leader(), status.header()?.member_id()))
-        };
-        if let Ok(Some((leader, member))) = timeout(Duration::from_secs(2), asked).await
-            && leader == member
-        {
-            return place;
-        }
-    }
-    panic!("nobody leads");
+/// The place of the leader.
+async fn leader(cluster: &Ensemble) -> usize {
+    cluster.leader().await.expect("somebody leads")
 }
 
 /// Another process finds the key busy while `guard` is held, and takes it with a larger token after its release.
@@ -89,34 +77,34 @@ async fn assert_goes_on(servers: &[Server], guard: dblock::LockGuard) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_outlives_the_leader_that_is_killed() {
-    let Some(mut servers) = cluster().await else {
+    let Some(mut ensemble) = cluster().await else {
         return;
     };
-    let locks = manager(&servers).await;
+    let locks = manager(&ensemble.servers).await;
     let guard = locks.acquire("k", options()).await.unwrap();
-    let leads = leader(&servers).await;
-    servers[leads].kill();
+    let leads = leader(&ensemble).await;
+    ensemble.servers[leads].kill();
     // Renewed more than once by another leader.
     sleep(TTL * 2).await;
-    assert_goes_on(&servers, guard).await;
-    servers[leads].restart().await.unwrap();
+    assert_goes_on(&ensemble.servers, guard).await;
+    ensemble.restart_killed().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fence_tokens_grow_whatever_a_leader_that_was_stopped_and_woken_does() {
-    let Some(servers) = cluster().await else { return };
-    let (one, other) = (manager(&servers).await, manager(&servers).await);
+    let Some(ensemble) = cluster().await else { return };
+    let (one, other) = (manager(&ensemble.servers).await, manager(&ensemble.servers).await);
     let mut last = 0;
     for round in 0..2 {
         let locks = if round % 2 == 0 { &one } else { &other };
         let guard = locks.acquire("k", options()).await.unwrap();
         assert!(guard.fence_token() > last);
         last = guard.fence_token();
-        let leads = leader(&servers).await;
-        servers[leads].pause().unwrap();
+        let leads = leader(&ensemble).await;
+        ensemble.servers[leads].pause().unwrap();
         sleep(TTL).await;
         assert!(!guard.is_lost(), "the others have a leader, who renews it");
-        servers[leads].wake().unwrap();
+        ensemble.servers[leads].wake().unwrap();
         sleep(TTL).await;
         match guard.release().await {
             Ok(()) => {}
@@ -131,14 +119,14 @@ async fn fence_tokens_grow_whatever_a_leader_that_was_stopped_and_woken_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_nothing_is_granted_and_a_holder_is_stopped_in_time() {
-    let Some(mut servers) = cluster().await else {
+    let Some(mut ensemble) = cluster().await else {
         return;
     };
-    let (locks, other) = (manager(&servers).await, manager(&servers).await);
+    let (locks, other) = (manager(&ensemble.servers).await, manager(&ensemble.servers).await);
     let guard = locks.acquire("held", options()).await.unwrap();
     let token = guard.fence_token();
-    servers[0].kill();
-    servers[1].kill();
+    ensemble.servers[0].kill();
+    ensemble.servers[1].kill();
     let since = Instant::now();
     let lost = guard.lost().await;
     assert!(matches!(lost, LockError::Lost { .. }), "{lost:?}");
@@ -152,9 +140,7 @@ async fn without_a_quorum_nothing_is_granted_and_a_holder_is_stopped_in_time() {
         matches!(&refused, LockError::Store { source, .. } if source.is_retryable()),
         "a store that is down is not busy: {refused:?}"
     );
-    let (first, rest) = servers.split_at_mut(1);
-    let (first, second) = tokio::join!(first[0].restart(), rest[0].restart());
-    first.and(second).unwrap();
+    ensemble.restart_killed().await.unwrap();
     let next = other.acquire("held", options()).await.unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::account::Account;
 use crate::launch::{Launch, Probe, free_port};
 use crate::programs::{self, Version};
-use crate::{Server, packages, temporary_folder};
+use crate::{Ensemble, Server, packages, temporary_folder};
 
 /// The server's program.
 #[derive(Debug)]
@@ -83,18 +83,20 @@ impl Programs {
         .await
     }
 
-    async fn three(&self) -> anyhow::Result<[Server; 3]> {
+    /// Starts three that form a cluster, and waits until one leads.
+    pub(crate) async fn ensemble(&self) -> anyhow::Result<Ensemble> {
         let peers = [
             ("one", free_port()?),
             ("two", free_port()?),
             ("three", free_port()?),
         ];
-        let member = |name| async move {
-            let top = temporary_folder()?;
-            self.member(top, name, &peers).await
-        };
+        let member = async |name| self.member(temporary_folder()?, name, &peers).await;
         let (one, two, three) = tokio::try_join!(member("one"), member("two"), member("three"))?;
-        Ok([one, two, three])
+        Ok(Ensemble {
+            url: [one.url(), two.url(), three.url()].join(","),
+            servers: [one, two, three],
+            leads: ("GET /metrics HTTP/1.0\r\n\r\n", "etcd_server_is_leader 1"),
+        })
     }
 }
 
@@ -116,15 +118,6 @@ pub async fn install_compiler() -> anyhow::Result<()> {
         return Ok(());
     }
     packages::install(&missing, "").await
-}
-
-/// A fresh cluster of three members, for somebody who may kill and stop them.
-///
-/// # Errors
-/// etcd is not installed, or does not start.
-pub async fn three_members() -> anyhow::Result<[Server; 3]> {
-    let programs = Programs::find().context("etcd is not installed")?;
-    programs.three().await
 }
 
 /// etcd prints `etcd Version: 3.4.23` in its first line.

@@ -6,6 +6,7 @@
 //! and a disk that stalls for seconds under one commit would fail a test that has nothing to do with it.
 
 mod account;
+mod ensemble;
 pub mod etcd;
 pub mod galera;
 mod installed;
@@ -32,6 +33,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::Context as _;
 use tempfile::TempDir;
 
+pub use self::ensemble::Ensemble;
 pub use self::galera::Galera;
 use self::installed::Programs;
 pub use self::installed::{chromium, has_faketime, install, install_if_we_may, is_installed, promtool};
@@ -39,7 +41,6 @@ pub use self::kind::{Kind, Purpose};
 pub use self::pair::Pair;
 pub use self::redis_sentinel::RedisSentinel;
 pub use self::server::Server;
-pub use self::zookeeper::Ensemble;
 
 /// The servers that tests and benches run against: ours, and those that the environment names.
 #[derive(Debug)]

@@ -155,4 +155,10 @@ impl Server {
         self.process = Some(self.launch.run_again(self.port).await?);
         Ok(())
     }
+    pub(crate) async fn restart_if_killed(&mut self) -> anyhow::Result<()> {
+        match self.process {
+            Some(_) => Ok(()),
+            None => self.restart().await,
+        }
+    }
 }

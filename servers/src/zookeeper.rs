@@ -3,14 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::account::Account;
-use crate::launch::{Launch, Probe, ask_letters, free_port};
+use crate::launch::{Launch, Probe, free_port};
 use crate::programs::{self, Version};
-use crate::{Kind, Purpose, Server};
+use crate::{Ensemble, Purpose, Server, temporary_folder};
 
 /// Where Debian puts the program. It names the libraries that it needs.
 const LIBRARIES: &str = "/usr/share/java";
@@ -45,6 +44,35 @@ impl Programs {
     /// Starts a server with its files in `top`.
     pub(crate) async fn start(&self, top: TempDir, purpose: Purpose) -> anyhow::Result<Server> {
         self.start_member(top, purpose, free_port()?, None).await
+    }
+
+    /// Starts three that form an ensemble, and waits until one leads.
+    pub(crate) async fn ensemble(&self, purpose: Purpose) -> anyhow::Result<Ensemble> {
+        let mut ports = Vec::new();
+        while ports.len() < 9 {
+            let port = free_port()?;
+            if !ports.contains(&port) {
+                ports.push(port);
+            }
+        }
+        let peers: Vec<_> = (0..3).map(|place| (ports[3 + place], ports[6 + place])).collect();
+        let start = async |number: usize| {
+            let peers = peers.clone();
+            let top = temporary_folder()?;
+            self.start_member(top, purpose, ports[number], Some(Member { number, peers }))
+                .await
+        };
+        // Each is ready when there is a leader, so none can be waited for alone.
+        let (one, two, three) = tokio::try_join!(start(0), start(1), start(2))?;
+        let hosts: Vec<_> = ports[..3]
+            .iter()
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect();
+        Ok(Ensemble {
+            servers: [one, two, three],
+            url: format!("zookeeper://{}", hosts.join(",")),
+            leads: ("srvr", "Mode: leader"),
+        })
     }
 
     async fn start_member(
@@ -116,71 +144,6 @@ fn version(name: &str) -> Option<Version> {
     version
         .starts_with(|first: char| first.is_ascii_digit())
         .then(|| Version::parse(version))?
-}
-
-/// Three servers that agree on everything, of which one leads. For somebody who may kill them.
-#[derive(Debug)]
-pub struct Ensemble {
-    servers: Vec<Server>,
-    url: String,
-}
-
-impl Ensemble {
-    /// A fresh ensemble, with a leader.
-    ///
-    /// # Errors
-    /// The programs are not installed, or a server does not start.
-    pub async fn fresh(purpose: Purpose) -> anyhow::Result<Self> {
-        let programs = Programs::find();
-        let programs =
-            programs.with_context(|| format!("the programs of {:?} are not installed", Kind::ZooKeeper))?;
-        let mut ports = Vec::new();
-        while ports.len() < 9 {
-            let port = free_port()?;
-            if !ports.contains(&port) {
-                ports.push(port);
-            }
-        }
-        let peers: Vec<_> = (0..3).map(|place| (ports[3 + place], ports[6 + place])).collect();
-        let start = async |number: usize| {
-            let peers = peers.clone();
-            let top = crate::temporary_folder()?;
-            programs
-                .start_member(top, purpose, ports[number], Some(Member { number, peers }))
-                .await
-        };
-        // Each is ready when there is a leader, so none can be waited for alone.
-        let (one, two, three) = tokio::try_join!(start(0), start(1), start(2))?;
-        let hosts: Vec<_> = ports[..3]
-            .iter()
-            .map(|port| format!("127.0.0.1:{port}"))
-            .collect();
-        Ok(Self {
-            servers: vec![one, two, three],
-            url: format!("zookeeper://{}", hosts.join(",")),
-        })
-    }
-
-    /// The URL that names all servers.
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// The servers, to be killed or stopped.
-    pub fn servers(&mut self) -> &mut [Server] {
-        &mut self.servers
-    }
-
-    /// The place of the server that leads at present, if one says so.
-    pub async fn leader(&self) -> Option<usize> {
-        for (place, server) in self.servers.iter().enumerate() {
-            let said = ask_letters(server.port(), "srvr").await;
-            if matches!(said, Ok(text) if text.contains("Mode: leader")) {
-                return Some(place);
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dblock::{LockError, LockManager, LockOptions, Severity};
-use dblock_servers::{Ensemble, Purpose};
+use dblock_servers::{Ensemble, Kind, Purpose};
 use dblock_zookeeper::ZookeeperStore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -19,7 +19,7 @@ async fn fresh() -> Option<Ensemble> {
     if !installed() {
         return None;
     }
-    Some(Ensemble::fresh(Purpose::Tests).await.unwrap())
+    Some(Ensemble::fresh(Kind::ZooKeeper, Purpose::Tests).await.unwrap())
 }
 
 async fn manager(ensemble: &Ensemble) -> LockManager {
@@ -68,16 +68,16 @@ async fn no_fail_over_forgets_a_lock() {
     assert!(servers.found.contains('3'), "{servers:?}");
 
     let killed = leader(&ensemble, None).await;
-    ensemble.servers()[killed].kill();
+    ensemble.servers[killed].kill();
     leader(&ensemble, Some(killed)).await;
     still_held("the leader was killed").await;
-    ensemble.servers()[killed].restart().await.unwrap();
+    ensemble.restart_killed().await.unwrap();
 
     let stopped = leader(&ensemble, None).await;
-    ensemble.servers()[stopped].pause().unwrap();
+    ensemble.servers[stopped].pause().unwrap();
     leader(&ensemble, Some(stopped)).await;
     still_held("the leader is stopped").await;
-    ensemble.servers()[stopped].wake().unwrap();
+    ensemble.servers[stopped].wake().unwrap();
     still_held("the former leader was woken").await;
 
     guard.release().await.unwrap();
@@ -106,7 +106,7 @@ async fn without_a_majority_nothing_is_granted_and_bodies_are_stopped() {
         sleep(Duration::from_millis(5)).await;
     }
     for place in 0..2 {
-        ensemble.servers()[place].kill();
+        ensemble.servers[place].kill();
     }
     for key in ["held", "free"] {
         let error = other
@@ -125,11 +125,7 @@ async fn without_a_majority_nothing_is_granted_and_bodies_are_stopped() {
         .unwrap();
     assert!(stopped.unwrap_err().is_lost());
 
-    let [one, two, _] = ensemble.servers() else {
-        panic!("three servers")
-    };
-    let (one, two) = tokio::join!(one.restart(), two.restart());
-    one.and(two).unwrap();
+    ensemble.restart_killed().await.unwrap();
     for key in ["held", "free"] {
         other.acquire(key, long()).await.unwrap().release().await.unwrap();
     }
@@ -215,24 +211,20 @@ async fn one_owner_at_a_time_while_servers_fail() {
     }
     room.goes_on("at the start").await;
     let killed = leader(&ensemble, None).await;
-    ensemble.servers()[killed].kill();
+    ensemble.servers[killed].kill();
     room.goes_on("after the leader was killed").await;
-    ensemble.servers()[killed].restart().await.unwrap();
+    ensemble.restart_killed().await.unwrap();
 
     let stopped = leader(&ensemble, None).await;
-    ensemble.servers()[stopped].pause().unwrap();
+    ensemble.servers[stopped].pause().unwrap();
     room.goes_on("while the former leader is stopped").await;
-    ensemble.servers()[stopped].wake().unwrap();
+    ensemble.servers[stopped].wake().unwrap();
     room.goes_on("after the former leader was woken").await;
 
-    for server in ensemble.servers() {
+    for server in &mut ensemble.servers {
         server.kill();
     }
-    let [one, two, three] = ensemble.servers() else {
-        panic!("three servers")
-    };
-    let (one, two, three) = tokio::join!(one.restart(), two.restart(), three.restart());
-    one.and(two).and(three).unwrap();
+    ensemble.restart_killed().await.unwrap();
     room.goes_on("after all servers were killed").await;
     room.closing.store(true, Ordering::SeqCst);
     callers.join_all().await;
