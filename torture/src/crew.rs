@@ -188,7 +188,7 @@ fn hire(setup: Setup<'_>, life: Life) -> anyhow::Result<Member> {
     let settings = Settings::of_seat(life.seat, setup.target.store, setup.hand_over);
     command
         .arg("worker")
-        .args(["--url", &setup.target.url_of(life.seat)?])
+        .args(["--url", &setup.target.url_of(life.seat)])
         .arg("--folder")
         .arg(setup.folder)
         .args(["--resource", &setup.resource.to_string()])

@@ -51,6 +51,12 @@ pub(crate) enum Fault {
     ClockJump { seat: usize, to_s: i32 },
     /// The primary is killed, or stopped, for so long that another one takes its place, and comes back.
     FailOver { stop: bool, ms: u32 },
+    /// The leader of an ensemble is killed, and comes back after so long.
+    KillLeader { ms: u32 },
+    /// The leader of an ensemble is stopped, and woken after so long.
+    StopLeader { ms: u32 },
+    /// Most servers of an ensemble are killed, and come back after so long.
+    LoseQuorum { ms: u32 },
     /// A transaction of somebody else keeps the SQLite file.
     LockFile { ms: u32 },
 }
@@ -73,6 +79,22 @@ impl Fault {
             | Self::ClockJump { seat, .. } => Some(seat),
             _ => None,
         }
+    }
+
+    /// Of several servers that which decides goes away, and others may choose another.
+    pub(crate) fn takes_the_leader(&self) -> bool {
+        matches!(
+            self,
+            Self::FailOver { .. }
+                | Self::KillLeader { .. }
+                | Self::StopLeader { .. }
+                | Self::LoseQuorum { .. }
+        )
+    }
+
+    /// It takes the store away from everybody, until a server serves again.
+    pub(crate) fn is_an_outage(&self) -> bool {
+        self.takes_the_leader() || matches!(self, Self::KillServer | Self::StopServer)
     }
 
     /// For tables.
@@ -105,6 +127,9 @@ impl Fault {
             Self::ClockJump { .. } => "client's wall clock jumped",
             Self::FailOver { stop: false, .. } => "primary killed (SIGKILL), and back as a replica",
             Self::FailOver { stop: true, .. } => "primary stopped (SIGSTOP), and woken",
+            Self::KillLeader { .. } => "leader killed (SIGKILL), and back",
+            Self::StopLeader { .. } => "leader stopped (SIGSTOP), and woken",
+            Self::LoseQuorum { .. } => "quorum killed (SIGKILL), and back",
             Self::LockFile { .. } => "file kept by another transaction",
         }
     }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::check::{Cause, Runs, Verdict};
+use crate::failover::range;
 use crate::history::History;
 use crate::seat::Life;
 use crate::timeline;
@@ -143,6 +144,7 @@ pub(crate) fn print(verdict: &Verdict) {
     for cause in [
         Cause::Paused,
         Cause::Forced,
+        Cause::FailOver,
         Cause::Blocked,
         Cause::Starved,
         Cause::Unexplained,
@@ -169,6 +171,16 @@ pub(crate) fn print(verdict: &Verdict) {
         "longest wait for a lock {:?}, at most {:?} longer than allowed; for a release {:?}",
         counts.longest_wait, counts.latest, counts.longest_release
     );
+    if !verdict.outages.is_empty() {
+        println!("nobody was granted a lock for so long:");
+    }
+    for (fault, lengths) in &verdict.outages {
+        println!(
+            "  {:>6}  times: {fault}: {}",
+            lengths.len(),
+            range(lengths.clone())
+        );
+    }
     let findings = verdict.findings.len();
     for finding in verdict.findings.iter().take(SHOWN) {
         println!("VIOLATION: {finding}");
@@ -220,9 +232,15 @@ pub(crate) fn row(verdict: &Verdict, store: &str, minutes: f64, seed: u64) -> St
         counts.sections.to_string(),
         counts.transfers.to_string(),
         format!("{} / {}", verdict.fence.accepted, verdict.fence.all_refused()),
-        [Cause::Paused, Cause::Forced, Cause::Blocked, Cause::Starved]
-            .map(|cause| overlaps(cause).to_string())
-            .join(" / "),
+        [
+            Cause::Paused,
+            Cause::Forced,
+            Cause::FailOver,
+            Cause::Blocked,
+            Cause::Starved,
+        ]
+        .map(|cause| overlaps(cause).to_string())
+        .join(" / "),
         format!("{} / {} ms", ms(counts.longest_wait), ms(counts.longest_release)),
         verdict.findings.len().to_string(),
     ];

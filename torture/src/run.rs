@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use dblock::{InspectFilter, LockManager, LockRow};
+use dblock::{Finding, InspectFilter, LockManager, LockRow, Severity};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::signal::unix::{SignalKind, signal};
@@ -175,6 +175,7 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
         store: arguments.store.name().to_owned(),
         seed: arguments.seed,
         end,
+        woken_leader_revokes: woken_leader_revokes(arguments.store, &locks).await?,
     });
     let crew = Crew::start(
         Setup {
@@ -215,6 +216,12 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
     }
     locks.shutdown(Duration::from_secs(1)).await;
     Ok(())
+}
+
+/// Old versions of etcd say so themselves.
+async fn woken_leader_revokes(store: StoreKind, locks: &LockManager) -> anyhow::Result<bool> {
+    let version = |finding: &Finding| finding.check == "version" && finding.severity == Severity::Note;
+    Ok(store == StoreKind::Etcd && locks.diagnose().await?.iter().any(version))
 }
 
 /// Carries out the plan. Faults go on side by side; returns when the last has ended.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use dblock::StoreSource;
 use dblock_redis::RedisStore;
-use dblock_servers::{Kind, Purpose, RedisSentinel, Server};
+use dblock_servers::{Ensemble, Kind, Purpose, RedisSentinel, Server};
 use dblock_tests::proxy::Proxy;
 use dblock_zookeeper::ZookeeperStore;
 use tokio::sync::Mutex;
@@ -33,18 +33,21 @@ pub(crate) enum StoreKind {
     Redis,
     /// Redis with two replicas and three Sentinels, whose fail-overs may lose grants.
     RedisSentinel,
-    /// A ZooKeeper server.
+    /// Three ZooKeeper servers.
     Zookeeper,
+    /// Three members of an etcd. Needs the feature `etcd`.
+    Etcd,
 }
 
 impl StoreKind {
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Postgres,
         Self::Mysql,
         Self::Sqlite,
         Self::Redis,
         Self::Zookeeper,
+        Self::Etcd,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -55,12 +58,18 @@ impl StoreKind {
             Self::Redis => "redis",
             Self::RedisSentinel => "redis-sentinel",
             Self::Zookeeper => "zookeeper",
+            Self::Etcd => "etcd",
         }
+    }
+
+    /// Three servers that agree on everything, of which one leads.
+    pub(crate) fn is_ensemble(self) -> bool {
+        matches!(self, Self::Zookeeper | Self::Etcd)
     }
 
     /// It keeps more than locks: accounts, and what is to be done once.
     pub(crate) fn has_bank(self) -> bool {
-        !matches!(self, Self::Redis | Self::RedisSentinel | Self::Zookeeper)
+        !matches!(self, Self::Redis | Self::RedisSentinel) && !self.is_ensemble()
     }
 }
 
@@ -73,57 +82,67 @@ pub(crate) struct Target {
     pub(crate) server: Option<Mutex<Server>>,
     /// In the place of `server`, where there are several.
     pub(crate) sentinel: Option<Mutex<RedisSentinel>>,
-    /// One for each seat; none for a file, and none where the servers say themselves where they are.
-    pub(crate) proxies: Vec<Proxy>,
+    pub(crate) ensemble: Option<Mutex<Ensemble>>,
+    /// For each seat one before each server; none for a file, and none where the servers say themselves where they are.
+    pub(crate) proxies: Vec<Vec<Proxy>>,
+    /// The servers behind the proxies of a seat.
+    addresses: Vec<SocketAddr>,
 }
 
 impl Target {
     pub(crate) async fn start(store: StoreKind, seats: usize, folder: &Path) -> anyhow::Result<Self> {
+        let mut target = Self {
+            store,
+            url: String::new(),
+            server: None,
+            sentinel: None,
+            ensemble: None,
+            proxies: Vec::new(),
+            addresses: Vec::new(),
+        };
         let kind = match store {
+            StoreKind::Sqlite => {
+                target.url = format!("sqlite://{}", folder.join("torture.db").display());
+                return Ok(target);
+            }
+            StoreKind::RedisSentinel => {
+                let servers = RedisSentinel::fresh(REPLICAS, Purpose::Torture).await?;
+                servers.url().clone_into(&mut target.url);
+                target.sentinel = Some(Mutex::new(servers));
+                return Ok(target);
+            }
             StoreKind::Postgres => Kind::Postgres,
             StoreKind::Mysql => Kind::MySql,
             StoreKind::Redis => Kind::Redis,
             StoreKind::Zookeeper => Kind::ZooKeeper,
-            StoreKind::Sqlite => {
-                return Ok(Self {
-                    store,
-                    url: format!("sqlite://{}", folder.join("torture.db").display()),
-                    server: None,
-                    sentinel: None,
-                    proxies: Vec::new(),
-                });
-            }
-            StoreKind::RedisSentinel => {
-                let servers = RedisSentinel::fresh(REPLICAS, Purpose::Torture).await?;
-                return Ok(Self {
-                    store,
-                    url: servers.url().to_owned(),
-                    server: None,
-                    sentinel: Some(Mutex::new(servers)),
-                    proxies: Vec::new(),
-                });
-            }
+            StoreKind::Etcd => Kind::Etcd,
         };
-        let server = Server::fresh(kind, Purpose::Torture).await?;
-        let url = server.url().to_owned();
-        let address = address(&url)?;
-        let proxies: Vec<_> = (0..seats).map(|_| Proxy::start(address)).collect();
-        for (seat, proxy) in proxies.iter().enumerate() {
+        if store.is_ensemble() {
+            let ensemble = Ensemble::fresh(kind, Purpose::Torture).await?;
+            ensemble.url().clone_into(&mut target.url);
+            target.addresses = addresses(&ensemble.servers)?;
+            target.ensemble = Some(Mutex::new(ensemble));
+        } else {
+            let server = Server::fresh(kind, Purpose::Torture).await?;
+            server.url().clone_into(&mut target.url);
+            target.addresses = addresses(std::slice::from_ref(&server))?;
+            target.server = Some(Mutex::new(server));
+        }
+        for seat in 0..seats {
+            let before = target.addresses.iter().copied();
+            let proxies: Vec<_> = before.map(Proxy::start).collect();
             if !Settings::of_seat(seat, store, true).listens {
                 // Like a pooler that lends sessions: everything goes through but this.
-                proxy.refuse(Box::new(|bytes| {
-                    let listens = |window: &[u8]| window == b"LISTEN " || window == b"SCRIBE\r";
-                    bytes.windows(7).any(listens)
-                }));
+                for proxy in &proxies {
+                    proxy.refuse(Box::new(|bytes| {
+                        let listens = |window: &[u8]| window == b"LISTEN " || window == b"SCRIBE\r";
+                        bytes.windows(7).any(listens)
+                    }));
+                }
             }
+            target.proxies.push(proxies);
         }
-        Ok(Self {
-            store,
-            url,
-            server: Some(Mutex::new(server)),
-            sentinel: None,
-            proxies,
-        })
+        Ok(target)
     }
 
     /// The way past all proxies.
@@ -132,12 +151,12 @@ impl Target {
     }
 
     /// The way of the process in a seat.
-    pub(crate) fn url_of(&self, seat: usize) -> anyhow::Result<String> {
-        let Some(proxy) = self.proxies.get(seat) else {
-            return Ok(self.url.clone());
-        };
-        let (server, proxy) = (address(&self.url)?.to_string(), proxy.address().to_string());
-        Ok(self.url.replacen(&server, &proxy, 1))
+    pub(crate) fn url_of(&self, seat: usize) -> String {
+        let proxies = self.proxies.get(seat).map_or(&[][..], Vec::as_slice);
+        let ways = self.addresses.iter().zip(proxies);
+        ways.fold(self.url.clone(), |url, (server, proxy)| {
+            url.replacen(&server.to_string(), &proxy.address().to_string(), 1)
+        })
     }
 }
 
@@ -149,14 +168,27 @@ pub(crate) fn source(url: &str, timeout: Duration) -> anyhow::Result<(StoreSourc
     if url.starts_with("zookeeper:") {
         return Ok((ZookeeperStore::new(url)?.into(), None));
     }
+    if url.starts_with("http:") {
+        return Ok((etcd(url)?, None));
+    }
     let bank = Bank::at(url, timeout)?;
     Ok((bank.source(), Some(bank)))
 }
 
-/// Host and port of a URL.
-fn address(url: &str) -> anyhow::Result<SocketAddr> {
-    let (_, rest) = url.split_once("://").context("the URL has a scheme")?;
-    let host = rest.split('/').next().unwrap_or_default();
-    let address = host.rsplit('@').next().unwrap_or_default();
-    address.parse().context("the URL names an address")
+#[cfg(feature = "etcd")]
+#[allow(clippy::unnecessary_wraps, reason = "without the feature it fails")]
+fn etcd(url: &str) -> anyhow::Result<StoreSource> {
+    Ok(dblock_etcd::EtcdStore::new(url.split(',')).into())
+}
+
+#[cfg(not(feature = "etcd"))]
+fn etcd(_url: &str) -> anyhow::Result<StoreSource> {
+    anyhow::bail!("this program was built without the feature `etcd`, which needs `protoc`")
+}
+
+fn addresses(servers: &[Server]) -> anyhow::Result<Vec<SocketAddr>> {
+    let addresses = servers.iter().map(|server| server.address().parse());
+    addresses
+        .collect::<Result<_, _>>()
+        .context("a server has an address")
 }

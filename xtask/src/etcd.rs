@@ -24,11 +24,16 @@ pub(crate) async fn left_out() -> anyhow::Result<&'static [&'static str]> {
     Ok(if *found.await? { &[] } else { &[NAME] })
 }
 
-/// The words that make cargo take all crates that can be built here.
+/// The words that make cargo take all crates that can be built here, and the torture with etcd, if it can.
 ///
 /// # Errors
 /// As for [`left_out`].
 pub(crate) async fn workspace() -> anyhow::Result<Vec<&'static str>> {
-    let left_out = left_out().await?.iter().flat_map(|name| ["--exclude", name]);
-    Ok(["--workspace"].into_iter().chain(left_out).collect())
+    let left_out = left_out().await?;
+    let mut words = vec!["--workspace"];
+    words.extend(left_out.iter().flat_map(|name| ["--exclude", name]));
+    if left_out.is_empty() {
+        words.extend(["--features", "dblock-torture/etcd"]);
+    }
+    Ok(words)
 }

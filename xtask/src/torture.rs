@@ -53,6 +53,7 @@ enum Store {
     Redis,
     RedisSentinel,
     Zookeeper,
+    Etcd,
 }
 
 impl Store {
@@ -67,6 +68,7 @@ impl Store {
             Self::Redis => "redis",
             Self::RedisSentinel => "redis-sentinel",
             Self::Zookeeper => "zookeeper",
+            Self::Etcd => "etcd",
         }
     }
 
@@ -77,6 +79,7 @@ impl Store {
             Self::Mysql => Some(Kind::MySql),
             Self::Redis | Self::RedisSentinel => Some(Kind::Redis),
             Self::Zookeeper => Some(Kind::ZooKeeper),
+            Self::Etcd => Some(Kind::Etcd),
             Self::Sqlite => None,
         }
     }

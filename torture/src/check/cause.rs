@@ -20,7 +20,7 @@ pub(crate) enum Cause {
     Paused,
     /// An operator freed the key by force.
     Forced,
-    /// A fail-over lost the grant of the former owner.
+    /// A fail-over lost the lease of the former owner.
     FailOver,
     /// The body of the former owner did not reach an await.
     Blocked,
@@ -35,7 +35,7 @@ impl Cause {
         match self {
             Self::Paused => "process stood still (SIGSTOP)",
             Self::Forced => "key freed by force",
-            Self::FailOver => "grant lost by a fail-over",
+            Self::FailOver => "lease lost by a fail-over",
             Self::Blocked => "body did not reach an await",
             Self::Starved => "body was not polled for longer than its margin",
             Self::Unexplained => "UNEXPLAINED",
@@ -64,7 +64,7 @@ pub(super) fn cause(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> Caus
     for fail_over in facts.fail_overs() {
         // A lease that was lost goes on for its holder in the same way.
         let to = fail_over.to.saturating_add(FORCED_ENDS + GRACE);
-        excused.push((Span { to, ..*fail_over }, Cause::FailOver));
+        excused.push((Span { to, ..fail_over }, Cause::FailOver));
     }
     for &(from, to) in &stay.blocks {
         excused.push((Span { from, to: to + GRACE }, Cause::Blocked));

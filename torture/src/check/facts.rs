@@ -8,7 +8,7 @@ use crate::history::{Event, History, Line, MS};
 use crate::seat::Life;
 use crate::settings::Settings;
 use crate::target::StoreKind;
-use crate::worker::key_names;
+use crate::worker::{LONGEST_TTL, key_names};
 
 /// How long after an operator's order of unknown outcome it may still be carried out.
 const LATE_ORDER: i64 = 15_000 * MS;
@@ -16,6 +16,11 @@ const LATE_ORDER: i64 = 15_000 * MS;
 /// How long before a crash a release may have been confirmed that the server has forgotten: three times PostgreSQL's
 /// `wal_writer_delay`, and what the kill takes.
 const NOT_FLUSHED: i64 = 1_000 * MS;
+
+/// How long after its end a lease of etcd may be there at most: its leader looks for such leases twice a second.
+const EXPIRES_LATE: i64 = 1_000 * MS;
+
+const LONGEST_LEASE: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
 
 /// A stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +52,12 @@ pub(crate) struct Facts {
     releases_later: bool,
     /// When the server was killed.
     crashes: Vec<i64>,
-    /// From when a primary went away until it was a replica.
-    fail_overs: Vec<Span>,
+    /// A leader of this store that was stopped may end leases that are in use when it is woken.
+    woken_leader_revokes: bool,
+    /// The next leader begins each lease anew, as etcd's does.
+    leases_begin_anew: bool,
+    /// From when the primary or the leader went away until all was as before.
+    new_leaders: Vec<(Fault, Span)>,
     /// When a process was killed, or had surely ended.
     ends: HashMap<Life, i64>,
     pub(crate) calm: Option<i64>,
@@ -122,24 +131,32 @@ impl Facts {
                     from: *at,
                     to: *at + i64::from(*ms) * MS,
                 }),
-                Event::Begin { store, .. } => facts.releases_later = store == StoreKind::Postgres.name(),
+                Event::Begin {
+                    store,
+                    woken_leader_revokes,
+                    ..
+                } => {
+                    facts.releases_later = store == StoreKind::Postgres.name();
+                    facts.woken_leader_revokes = *woken_leader_revokes;
+                    facts.leases_begin_anew = store == StoreKind::Etcd.name();
+                }
                 Event::Fault {
                     fault: Fault::KillServer | Fault::StopServer,
                 } => facts.crashes.push(*at),
-                Event::Fault {
-                    fault: Fault::FailOver { .. },
-                } => facts.fail_overs.push(Span {
-                    from: *at,
-                    to: i64::MAX,
-                }),
+                Event::Fault { fault } if fault.takes_the_leader() => {
+                    let span = Span {
+                        from: *at,
+                        to: i64::MAX,
+                    };
+                    facts.new_leaders.push((fault.clone(), span));
+                }
                 // They come one after the other; one that could not be is over at once.
-                Event::Done {
-                    fault: Fault::FailOver { .. },
-                    injected,
-                } => match facts.fail_overs.last_mut() {
-                    Some(last) if *injected => last.to = *at,
-                    _ => drop(facts.fail_overs.pop()),
-                },
+                Event::Done { fault, injected } if fault.takes_the_leader() => {
+                    match facts.new_leaders.last_mut() {
+                        Some((_, last)) if *injected => last.to = *at,
+                        _ => drop(facts.new_leaders.pop()),
+                    }
+                }
                 Event::Fault {
                     fault: Fault::Revoke { key },
                 } => {
@@ -174,14 +191,26 @@ impl Facts {
     /// Whether the server may have forgotten a release that was confirmed in a stretch of time.
     pub(super) fn may_have_forgotten(&self, released: Span) -> bool {
         let lost = released.from..=released.to.saturating_add(NOT_FLUSHED);
-        let forgotten = |fail_over: &Span| {
+        let forgotten = |fail_over: Span| {
             fail_over.within(Span {
                 to: *lost.end(),
                 ..released
             }) > 0
         };
         self.releases_later && self.crashes.iter().any(|crash| lost.contains(crash))
-            || self.fail_overs.iter().any(forgotten)
+            || self.fail_overs().any(forgotten)
+    }
+
+    /// When a lease is surely over that nobody released, and that ends at `end` unless a new leader begins it anew.
+    pub(super) fn over(&self, end: i64) -> i64 {
+        let leaders = self.new_leaders.iter().filter(|_| self.leases_begin_anew);
+        leaders.fold(end, |end, (_, leader)| {
+            if leader.from < end.saturating_add(EXPIRES_LATE) {
+                end.max(leader.to.saturating_add(LONGEST_LEASE))
+            } else {
+                end
+            }
+        })
     }
 
     /// Whether a process may have heard of the store in a stretch of time later than it was told.
@@ -192,8 +221,16 @@ impl Facts {
     }
 
     /// When grants may have been lost, because the servers changed their parts.
-    pub(crate) fn fail_overs(&self) -> &[Span] {
-        &self.fail_overs
+    pub(crate) fn fail_overs(&self) -> impl Iterator<Item = Span> {
+        self.new_leaders.iter().filter_map(|(fault, span)| match *fault {
+            Fault::FailOver { .. } => Some(*span),
+            // It revokes nothing before it wakes.
+            Fault::StopLeader { ms } if self.woken_leader_revokes => Some(Span {
+                from: span.from + i64::from(ms) * MS,
+                ..*span
+            }),
+            _ => None,
+        })
     }
 
     /// When an operator freed a key.
@@ -206,7 +243,8 @@ impl Facts {
         let revoked = self.revoked.get(key).map_or(&[][..], Vec::as_slice);
         self.forced(key)
             .iter()
-            .chain(&self.fail_overs)
+            .copied()
+            .chain(self.fail_overs())
             .any(|order| order.within(span) > 0)
             || revoked
                 .iter()

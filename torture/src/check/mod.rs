@@ -16,6 +16,7 @@ mod finding;
 mod holds;
 mod identity;
 mod once;
+mod outages;
 mod tell;
 mod waits;
 
@@ -44,6 +45,8 @@ pub(crate) struct Verdict {
     pub(crate) fence: fence::Writes,
     pub(crate) once: once::Runs,
     pub(crate) counts: Counts,
+    /// For how long nobody was granted a lock around each fault of the servers.
+    pub(crate) outages: BTreeMap<&'static str, Vec<Duration>>,
 }
 
 /// Figures of a run.
@@ -87,6 +90,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     let calls = Calls::read(history, &facts);
     let mut verdict = Verdict {
         counts: count(history, &calls, &facts),
+        outages: outages::check(history, &calls),
         ..Verdict::default()
     };
     exclusion::check(&calls, &facts, &mut verdict);

@@ -8,6 +8,7 @@ use super::calls::{Call, Calls};
 use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, MS};
+use crate::seat::Life;
 
 /// The time that a call may take beyond its wait, on a machine that is busy.
 pub(crate) const SLACK: i64 = 1_000 * MS;
@@ -73,12 +74,43 @@ fn judge(call: &Call, what: &'static str, took: i64, limit: i64, verdict: &mut V
     }
 }
 
+/// The end of an owner's stay, as its callers know it.
+struct Freed {
+    life: Life,
+    /// When a guard's release was confirmed.
+    at: i64,
+    /// When the last call of the owner ended.
+    last: i64,
+    /// Else the row may stay until its lease ends.
+    surely: bool,
+}
+
+impl Freed {
+    fn of(life: Life) -> Self {
+        Self {
+            life,
+            at: i64::MAX,
+            last: 0,
+            surely: true,
+        }
+    }
+
+    /// Whether the lease may have gone on, inside of the process, to a call that takes two keys, waited for the other one and
+    /// gave up. Then nobody entered with the next token, and the row may name the former owner until its lease ends.
+    fn may_have_gone_on_to(&self, call: &Call) -> bool {
+        let waits = call.way.takes_two() && call.stay.is_none();
+        waits && call.life == self.life && call.asked <= self.at && call.decided() >= self.at
+    }
+}
+
 /// Somebody was refused because of a token whose release had been confirmed well before he asked.
 fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
-    let mut released: HashMap<(&str, i64), (i64, i64)> = HashMap::new();
+    let mut released: HashMap<(&str, i64), Freed> = HashMap::new();
     for call in calls.iter() {
         let Some(stay) = &call.stay else { continue };
-        let (at, last) = released.entry((&call.key, stay.token)).or_insert((i64::MAX, 0));
+        let freed = released
+            .entry((&call.key, stay.token))
+            .or_insert(Freed::of(call.life));
         let kept = stay.entered + call.parameters.hold_min.unwrap_or(0);
         // A row that outlives its call is released when `hold_min` is over; nobody hears whether that went well. If it
         // did not, the lease ends.
@@ -89,13 +121,14 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
                 released
             }
         };
-        *at = call.released.map_or(*at, |released| free(released).min(*at));
+        freed.at = call
+            .released
+            .map_or(freed.at, |released| free(released).min(freed.at));
         // Holds of the same lease, such as a child's, may outlive the guard.
-        *last = call
-            .answer
-            .as_ref()
-            .map_or(i64::MAX, |answer| answer.at)
-            .max(*last);
+        let answered = call.answer.as_ref().map_or(i64::MAX, |answer| answer.at);
+        freed.last = freed.last.max(answered);
+        let done = call.answer.as_ref().is_some_and(|answer| answer.end == End::Done);
+        freed.surely &= done && call.released.is_none_or(|released| kept <= released);
     }
     for call in calls.iter() {
         let Some(answer) = &call.answer else { continue };
@@ -105,22 +138,27 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         else {
             continue;
         };
-        let Some(&(at, last)) = released.get(&(call.key.as_str(), by)) else {
+        let Some(freed) = released.get(&(call.key.as_str(), by)) else {
             continue;
         };
         // The lease went on inside of the process, and its row may still name the former owner.
         if released.contains_key(&(call.key.as_str(), by + 1)) {
             continue;
         }
-        let since = at.max(last);
+        let at = freed.at;
+        let end = at.max(freed.last);
+        let since = if freed.surely { end } else { facts.over(end) };
         let span = Span {
             from: since,
             to: call.asked,
         };
-        let released = Span { from: at, to: since };
+        let released = Span { from: at, to: end };
         if since.saturating_add(LAG) < call.asked
             && !facts.hears_late(call.life, span)
             && !facts.may_have_forgotten(released)
+            && !calls
+                .iter()
+                .any(|other| other.key == call.key && freed.may_have_gone_on_to(other))
         {
             findings.push(Finding::BusyAfterRelease {
                 key: call.key.clone(),

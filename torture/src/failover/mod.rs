@@ -125,7 +125,8 @@ async fn one_round(
     Ok((at - begun, at.saturating_duration_since(repaired)))
 }
 
-fn range(mut times: Vec<Duration>) -> String {
+/// Median, least and largest.
+pub(crate) fn range(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     match times[..] {
         [] => "–".to_owned(),

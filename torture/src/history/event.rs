@@ -81,7 +81,13 @@ pub(crate) enum Event {
     },
 
     /// Runner: the run begins.
-    Begin { store: String, seed: u64, end: i64 },
+    Begin {
+        store: String,
+        seed: u64,
+        end: i64,
+        /// A leader of this store that was stopped may end leases that are in use when it is woken.
+        woken_leader_revokes: bool,
+    },
     /// Runner: a process was started.
     Started {
         life: Life,

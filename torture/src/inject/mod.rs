@@ -1,6 +1,7 @@
 //! Carrying out faults. Each answers whether it came to pass: a process that is being killed cannot be
 //! stopped, and a server that is down loses no replies.
 
+mod ensemble;
 mod fail_over;
 mod network;
 mod operator;
@@ -68,6 +69,12 @@ impl Injector<'_> {
             Fault::ClockJump { seat, to_s } => self.crew.set_clock(seat, to_s)?,
             Fault::ForceRelease { key } => return Ok(self.force_release(key).await),
             Fault::Revoke { key } => return Ok(self.revoke(key).await),
+            Fault::KillLeader { .. } | Fault::StopLeader { .. } | Fault::LoseQuorum { .. } => {
+                return self.on_ensemble(fault).await;
+            }
+            Fault::SlowCommits { .. } if self.target.ensemble.is_some() => {
+                return self.on_ensemble(fault).await;
+            }
             Fault::KillServer
             | Fault::StopServer
             | Fault::SlowCommits { .. }

@@ -13,25 +13,22 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Injector<'_> {
     pub(super) async fn on_network(&self, fault: &Fault) -> bool {
-        let proxy = |seat: usize| &self.target.proxies[seat];
+        let of = |seat: usize| &self.target.proxies[seat][..];
         match *fault {
-            Fault::Cut { seat, ms } => disturb(&[proxy(seat)], Traffic::Refused, ms).await,
-            Fault::CutAll { ms } => {
-                let all: Vec<_> = self.target.proxies.iter().collect();
-                disturb(&all, Traffic::Refused, ms).await
-            }
-            Fault::BlackHole { seat, ms } => disturb(&[proxy(seat)], Traffic::BlackHole, ms).await,
-            Fault::Deaf { seat, ms } => disturb(&[proxy(seat)], Traffic::Deaf, ms).await,
-            Fault::Slow { seat, delay, ms } => {
-                disturb(&[proxy(seat)], Traffic::Slow(millis(delay)), ms).await
-            }
-            Fault::LoseReply { seat } => play(proxy(seat), Trick::LoseReply).await,
-            Fault::LoseRequest { seat } => play(proxy(seat), Trick::LoseRequest).await,
+            Fault::Cut { seat, ms } => disturb(of(seat), Traffic::Refused, ms).await,
+            Fault::CutAll { ms } => disturb(self.target.proxies.iter().flatten(), Traffic::Refused, ms).await,
+            Fault::BlackHole { seat, ms } => disturb(of(seat), Traffic::BlackHole, ms).await,
+            Fault::Deaf { seat, ms } => disturb(of(seat), Traffic::Deaf, ms).await,
+            Fault::Slow { seat, delay, ms } => disturb(of(seat), Traffic::Slow(millis(delay)), ms).await,
+            Fault::LoseReply { seat } => play(of(seat), Trick::LoseReply).await,
+            Fault::LoseRequest { seat } => play(of(seat), Trick::LoseRequest).await,
             Fault::DeliverLate { seat, ms } => {
-                let played = play(proxy(seat), Trick::DeliverLate).await;
+                let played = play(of(seat), Trick::DeliverLate).await;
                 if played {
                     sleep(millis(ms)).await;
-                    proxy(seat).deliver().await;
+                    for proxy in of(seat) {
+                        proxy.deliver().await;
+                    }
                 }
                 played
             }
@@ -41,8 +38,12 @@ impl Injector<'_> {
 }
 
 /// Two disturbances of one proxy may overlap; the end of the first then ends the second.
-async fn disturb(proxies: &[&Proxy], traffic: Traffic, ms: u32) -> bool {
-    for proxy in proxies {
+async fn disturb<'a>(
+    proxies: impl IntoIterator<Item = &'a Proxy> + Clone,
+    traffic: Traffic,
+    ms: u32,
+) -> bool {
+    for proxy in proxies.clone() {
         proxy.set(traffic);
     }
     sleep(millis(ms)).await;
@@ -52,20 +53,22 @@ async fn disturb(proxies: &[&Proxy], traffic: Traffic, ms: u32) -> bool {
     true
 }
 
-/// Plays a trick on the next lock statement: one that names a key of ours.
-async fn play(proxy: &Proxy, trick: Trick) -> bool {
-    let before = proxy.played();
-    proxy.look_out(
-        trick,
-        Box::new(|bytes| bytes.windows(8).any(|window| window == b"torture:")),
-    );
+/// Plays a trick on the next lock statement of a process, through whichever of its proxies: one that names a key of ours.
+async fn play(proxies: &[Proxy], trick: Trick) -> bool {
+    let played = || proxies.iter().map(Proxy::played).sum::<usize>();
+    let before = played();
+    for proxy in proxies {
+        proxy.look_out(
+            trick,
+            Box::new(|bytes| bytes.windows(8).any(|window| window == b"torture:")),
+        );
+    }
     let give_up = tokio::time::Instant::now() + TIMEOUT;
-    while tokio::time::Instant::now() < give_up {
-        if proxy.played() > before {
-            return true;
-        }
+    while played() == before && tokio::time::Instant::now() < give_up {
         sleep(Duration::from_millis(2)).await;
     }
-    proxy.look_away();
-    proxy.played() > before
+    for proxy in proxies {
+        proxy.look_away();
+    }
+    played() > before
 }

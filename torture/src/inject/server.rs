@@ -33,12 +33,6 @@ impl Injector<'_> {
                 server.stop_at_once();
                 server.restart().await?;
             }
-            Fault::SlowCommits { ms } if self.target.store == StoreKind::Zookeeper => {
-                // Reads wait too. One that listens to nobody for long is given up by its clients.
-                server.pause()?;
-                sleep(millis(ms)).await;
-                server.wake()?;
-            }
             Fault::SlowCommits { ms } => self.hold_commits(millis(ms)).await?,
             Fault::Terminate { all } => {
                 let done = timeout(TIMEOUT, self.terminate(all)).await;

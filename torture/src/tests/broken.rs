@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::flaw::Flaw;
-use super::store::BrokenStore;
+use super::store::{BrokenStore, in_memory};
 use crate::bank::Bank;
 use crate::check::{Finding, RECOVERY, Verdict, check};
 use crate::history::{Event, History, Journal, RESOURCE, RUNNER, now};
@@ -64,7 +64,7 @@ fn keys(flaw: Flaw) -> usize {
 }
 
 /// One test at a time: the good store must not be slow because of the others.
-static TURN: Mutex<()> = Mutex::const_new(());
+pub(super) static TURN: Mutex<()> = Mutex::const_new(());
 
 const SEATS: usize = 3;
 const TASKS: u64 = 14;
@@ -82,15 +82,21 @@ pub(super) fn without_planned_panics() {
     });
 }
 
-/// Several managers, each as a process, on one store in memory.
+/// On a store in memory.
 async fn run_on(flaw: Flaw) -> Verdict {
+    let store = in_memory(flaw);
+    run_over(flaw, || Arc::clone(&store)).await
+}
+
+/// Several managers, each as a process, on the rows of one store, which `open` opens for one more.
+pub(super) async fn run_over(flaw: Flaw, open: impl Fn() -> Arc<dyn Store>) -> Verdict {
     without_planned_panics();
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::create(&folder.path().join(RUNNER)).unwrap();
     let resource = Resource::listen(Journal::create(&folder.path().join(RESOURCE)).unwrap());
     let resource = resource.await.unwrap();
     let address = resource.address().unwrap();
-    let stores = BrokenStore::of_seats(flaw, SEATS);
+    let stores = BrokenStore::of_seats(flaw, SEATS, &open);
     let bank = bank(flaw, folder.path()).await;
     let healthy_from = now() + i64::try_from(healthy_from(flaw).as_nanos()).unwrap();
     journal.write_at(healthy_from - RECOVERY, Event::Calm);
@@ -128,7 +134,7 @@ async fn run_on(flaw: Flaw) -> Verdict {
             });
         }
         tokio::time::sleep(QUIET).await;
-        let rows = stores[0].inspect(&InspectFilter::new()).await.unwrap();
+        let rows = open().inspect(&InspectFilter::new()).await.unwrap();
         journal.write(Event::Quiet {
             held: held_rows(rows),
         });

@@ -19,6 +19,7 @@ pub(super) const WAIT: i64 = 3_000;
 /// The arguments of a call.
 #[derive(Clone, Copy)]
 pub(super) struct Ask {
+    pub(super) way: Way,
     pub(super) key: &'static str,
     pub(super) ttl: u32,
     pub(super) wait: u32,
@@ -32,6 +33,7 @@ pub(super) struct Ask {
 impl Default for Ask {
     fn default() -> Self {
         Self {
+            way: Way::With,
             key: KEY,
             ttl: u32::try_from(TTL).unwrap(),
             wait: u32::try_from(WAIT).unwrap(),
@@ -71,7 +73,7 @@ impl Sketch {
         let event = Event::Ask {
             call,
             key: ask.key.to_owned(),
-            way: Way::With,
+            way: ask.way,
             ttl_ms: ask.ttl,
             wait_ms: ask.wait,
             renew: ask.renew,
@@ -141,6 +143,16 @@ impl Sketch {
 
     pub(super) fn findings(self) -> Vec<Finding> {
         self.judge().findings
+    }
+}
+
+/// The beginning of a run.
+pub(super) fn begin(store: &str) -> Event {
+    Event::Begin {
+        store: store.to_owned(),
+        seed: 1,
+        end: 0,
+        woken_leader_revokes: false,
     }
 }
 

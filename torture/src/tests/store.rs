@@ -45,13 +45,9 @@ struct Shared {
 impl BrokenStore {
     /// The stores of several processes, over the same rows. The last one cannot listen, unless three must: who
     /// has a row, who gets it, and who gets it too.
-    pub(super) fn of_seats(flaw: Flaw, seats: usize) -> Vec<Arc<Self>> {
+    pub(super) fn of_seats(flaw: Flaw, seats: usize, open: &dyn Fn() -> Arc<dyn Store>) -> Vec<Arc<Self>> {
         let shared = Arc::new(Shared {
-            inner: if flaw.tells() {
-                Arc::new(TellingStore::new())
-            } else {
-                Arc::new(MemoryStore::new())
-            },
+            inner: open(),
             flaw,
             start: Instant::now(),
             turn: AtomicU64::new(0),
@@ -61,13 +57,22 @@ impl BrokenStore {
         });
         let store = |seat| {
             Arc::new(Self {
-                inner: Arc::clone(&shared.inner),
+                inner: open(),
                 shared: Arc::clone(&shared),
                 seat,
                 listens: seat + 1 < seats || flaw == Flaw::PassesOnTwice,
             })
         };
         (0..seats).map(store).collect()
+    }
+}
+
+/// The rows of a store in memory, for a flaw.
+pub(super) fn in_memory(flaw: Flaw) -> Arc<dyn Store> {
+    if flaw.tells() {
+        Arc::new(TellingStore::new())
+    } else {
+        Arc::new(MemoryStore::new())
     }
 }
 

@@ -1,9 +1,9 @@
 //! Histories in which a call takes too long to be decided or to end, or is refused for nothing.
 
-use super::sketch::{A, Ask, B, Sketch, TTL, WAIT, paused};
+use super::sketch::{A, Ask, B, Sketch, TTL, WAIT, begin, paused};
 use crate::check::Finding;
 use crate::fault::Fault;
-use crate::history::{End, Event};
+use crate::history::{End, Event, Way};
 
 #[test]
 fn a_call_that_outlasts_its_wait_is_found() {
@@ -68,6 +68,30 @@ fn a_released_lock_is_not_busy() {
     );
 }
 
+/// Seed 41 on etcd: a guard was released, and the lease went to a call of the process that waited for another key, too. It gave
+/// up when the quorum was gone.
+#[test]
+fn a_lease_may_have_gone_on_to_one_that_waits_for_another_key_seed_41() {
+    let sketch = |life, way, until| {
+        let mut sketch = Sketch::default().section(A, 1, 10, 0, 100);
+        sketch.worker(A, 100, Event::Released { call: 1 });
+        let two = Ask {
+            way,
+            ..Ask::default()
+        };
+        sketch.ask_as(life, 2, 50, two);
+        sketch.answer(life, 2, until, End::Timeout, None);
+        sketch.ask(B, 3, 1_601, None);
+        sketch.answer(B, 3, 1_606, End::Busy, Some(10));
+        sketch.findings().len()
+    };
+    assert_eq!(sketch(A, Way::WithAll, 100), 0);
+    // It had given up before, is alone, or is elsewhere.
+    assert_eq!(sketch(A, Way::WithAll, 99), 1);
+    assert_eq!(sketch(A, Way::With, 100), 1);
+    assert_eq!(sketch(B, Way::WithAll, 100), 1);
+}
+
 /// Seeds 7 and 9 on PostgreSQL: the process was killed before `hold_min` was over, or the server took no connections
 /// just then. The row ended with its lease.
 #[test]
@@ -98,16 +122,52 @@ fn a_row_that_hold_min_keeps_ends_with_its_lease_at_the_latest_seeds_7_and_9() {
     }
 }
 
+/// Seed 31 on etcd: what `hold_min` kept could not be released while there was no leader, and the next one began the lease
+/// anew.
+#[test]
+fn a_row_that_is_not_released_lasts_for_longer_when_etcd_has_a_new_leader_seed_31() {
+    let sketch = |store: &str, hold_min, answers, asked| {
+        let fault = || Fault::KillLeader { ms: 500 };
+        let done = Event::Done {
+            fault: fault(),
+            injected: true,
+        };
+        let mut sketch = Sketch::default()
+            .runner(0, begin(store))
+            .runner(1_000, Event::Fault { fault: fault() })
+            .runner(4_000, done);
+        let ask = Ask {
+            hold_min,
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 0, ask);
+        sketch.enter(A, 1, 0, ("x", 10));
+        sketch.leave(A, 1, 20, 20);
+        sketch.worker(A, 30, Event::Released { call: 1 });
+        if answers {
+            sketch.answer(A, 1, 30, End::Done, None);
+        }
+        sketch.ask(B, 1, asked, None);
+        sketch.answer(B, 1, asked + 5, End::Busy, Some(10));
+        sketch.findings().len()
+    };
+    let until = 4_000 + 5_000 + 1_500;
+    assert_eq!(sketch("etcd", Some(800), true, until), 0);
+    assert_eq!(sketch("etcd", Some(800), true, until + 1), 1);
+    assert_eq!(sketch("zookeeper", Some(800), true, until), 1);
+    // It was released.
+    assert_eq!(sketch("etcd", None, true, until), 1);
+    // Its process was killed before the call had ended.
+    assert_eq!(sketch("etcd", Some(800), false, until + 1), 0);
+}
+
 #[test]
 fn postgres_may_forget_a_release_when_it_crashes_right_after() {
     let sketch = |store: &str, crash| {
-        let begin = Event::Begin {
-            store: store.to_owned(),
-            seed: 1,
-            end: 0,
-        };
         let fault = Fault::KillServer;
-        let sketch = Sketch::default().runner(0, begin).section(A, 1, 10, 0, 100);
+        let sketch = Sketch::default()
+            .runner(0, begin(store))
+            .section(A, 1, 10, 0, 100);
         let mut sketch = sketch.runner(crash, Event::Fault { fault });
         sketch.worker(A, 100, Event::Released { call: 1 });
         sketch.ask(B, 1, 2_000, None);

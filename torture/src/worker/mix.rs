@@ -80,6 +80,17 @@ impl Plan {
         self
     }
 
+    /// No lease is shorter than the store can make one, here and in the calls inside.
+    pub(super) fn no_shorter_than(mut self, ttl: Duration) -> Self {
+        let longer = ttl.saturating_sub(self.ttl);
+        self.ttl += longer;
+        // A body that is to outlast its lease still does.
+        self.section.blocks = self.section.blocks.map(|length| length + longer);
+        let inner = self.section.inner.take();
+        self.section.inner = inner.map(|inner| Box::new(inner.no_shorter_than(ttl)));
+        self
+    }
+
     pub(super) fn options(&self) -> LockOptions {
         let mut options = LockOptions::new().ttl(self.ttl).wait(self.wait).renew(self.renew);
         if let Some(length) = self.hold_min {

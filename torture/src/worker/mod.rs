@@ -113,6 +113,7 @@ impl Worker {
     async fn go_on(self: &Arc<Self>, mut rng: Rng) {
         loop {
             let plan = mix::plan(&mut rng, self.keys, self.bank.is_some());
+            let plan = plan.no_shorter_than(self.locks.capabilities().shortest_ttl);
             self.attempt(&plan, Place::Outermost).await;
             // Sometimes at once, so that the key is asked for again before others have noticed.
             let pause = if rng.u8(..3) == 0 { 0 } else { rng.u64(..60) };
@@ -128,6 +129,7 @@ impl Worker {
                 Special::Job => (rng.u64(200..1_000), mix::job(&mut rng)),
             };
             tokio::time::sleep(Duration::from_millis(pause)).await;
+            let plan = plan.no_shorter_than(self.locks.capabilities().shortest_ttl);
             self.attempt(&plan, Place::Outermost).await;
         }
     }

@@ -1,6 +1,8 @@
 //! Which fault comes when: a pure function of the seed, so that a seed repeats a run as far as the
 //! machine's own timing allows.
 
+mod weights;
+
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -8,6 +10,8 @@ use fastrand::Rng;
 use crate::fault::Fault;
 use crate::once::Step;
 use crate::target::StoreKind;
+
+use self::weights::weights;
 
 /// The time from one fault to the next, in milliseconds: 0.6 seconds on average, so that 20 minutes bring
 /// well over 1,000.
@@ -37,7 +41,10 @@ pub(crate) struct Planned {
 }
 
 /// How long a commit takes at most when commits are slow and nothing else is wrong.
-pub(crate) const SLOWEST_COMMIT: u32 = 2_000;
+const SLOWEST_COMMIT: u32 = 2_000;
+
+/// The same for an ensemble. One whose leader hears of nobody for longer chooses another.
+const SLOWEST_COMMIT_OF_AN_ENSEMBLE: u32 = 800;
 
 /// The slow commits of a stretch of time without other faults: one after the other, with a pause in which
 /// those that found their row locked get through.
@@ -47,11 +54,16 @@ pub(crate) fn slow_commits(seed: u64, store: StoreKind, length: Duration) -> Vec
         // Which server is the primary is for the Sentinels to say.
         return Vec::new();
     }
+    let slowest = if store.is_ensemble() {
+        SLOWEST_COMMIT_OF_AN_ENSEMBLE
+    } else {
+        SLOWEST_COMMIT
+    };
     let mut rng = Rng::with_seed(seed);
     let mut at = Duration::ZERO;
     let mut plan = Vec::new();
-    while at + Duration::from_millis(SLOWEST_COMMIT.into()) < length {
-        let ms = rng.u32(SLOWEST_COMMIT / 4..SLOWEST_COMMIT);
+    while at + Duration::from_millis(slowest.into()) < length {
+        let ms = rng.u32(slowest / 4..slowest);
         let fault = if store == StoreKind::Sqlite {
             Fault::LockFile { ms }
         } else {
@@ -61,122 +73,6 @@ pub(crate) fn slow_commits(seed: u64, store: StoreKind, length: Duration) -> Vec
         at += Duration::from_millis(ms.into()) + PAUSE;
     }
     plan
-}
-
-/// Draws one fault.
-type Draw = fn(&mut Rng, &Stage) -> Fault;
-
-const CLOCK_JUMP: Draw = |rng, stage| Fault::ClockJump {
-    seat: seat(rng, stage),
-    // Up to a day, both ways.
-    to_s: rng.i32(-86_400..86_400),
-};
-
-/// How often each fault comes, in relation to the others.
-fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
-    let mut weights: Vec<(u32, Draw)> = vec![
-        (10, |rng, stage| Fault::Kill {
-            seat: seat(rng, stage),
-        }),
-        (8, |rng, stage| Fault::Pause {
-            seat: seat(rng, stage),
-            // Most outlast every lease, which are of 1 to 3 seconds.
-            ms: if rng.u8(..4) == 0 {
-                rng.u32(200..1_000)
-            } else {
-                rng.u32(1_200..4_500)
-            },
-        }),
-        (6, |rng, stage| Fault::ForceRelease {
-            key: rng.usize(..stage.keys),
-        }),
-        (4, |rng, stage| Fault::Revoke {
-            key: rng.usize(..stage.keys),
-        }),
-    ];
-    if stage.store.has_bank() {
-        weights.push((4, |rng, stage| Fault::KillInRun {
-            seat: seat(rng, stage),
-            step: Step::ALL[rng.usize(..Step::ALL.len())],
-        }));
-        weights.push((4, |rng, stage| Fault::ExhaustPool {
-            seat: seat(rng, stage),
-            ms: rng.u32(300..3_000),
-        }));
-    }
-    if stage.store == StoreKind::Sqlite {
-        weights.push((8, |rng, _| Fault::LockFile {
-            ms: if rng.u8(..4) == 0 {
-                rng.u32(1_000..4_000)
-            } else {
-                rng.u32(50..1_000)
-            },
-        }));
-        return weights;
-    }
-    if stage.store == StoreKind::RedisSentinel {
-        weights.push((8, |rng, _| Fault::FailOver {
-            stop: rng.bool(),
-            // From what is too short for a fail-over to what is long enough.
-            ms: rng.u32(500..8_000),
-        }));
-        if stage.clocks {
-            weights.push((4, CLOCK_JUMP));
-        }
-        return weights;
-    }
-    // ZooKeeper has no order that ends a session, and counts connections by address.
-    let by_order = u32::from(stage.store != StoreKind::Zookeeper);
-    let network: [(u32, Draw); 11] = [
-        (8, |rng, stage| Fault::Cut {
-            seat: seat(rng, stage),
-            ms: rng.u32(1..1_500),
-        }),
-        (2, |rng, _| Fault::CutAll { ms: rng.u32(1..800) }),
-        (12, |rng, stage| Fault::LoseReply {
-            seat: seat(rng, stage),
-        }),
-        (6, |rng, stage| Fault::LoseRequest {
-            seat: seat(rng, stage),
-        }),
-        (8, |rng, stage| Fault::DeliverLate {
-            seat: seat(rng, stage),
-            ms: rng.u32(50..5_000),
-        }),
-        (6, |rng, stage| Fault::BlackHole {
-            seat: seat(rng, stage),
-            ms: rng.u32(200..4_500),
-        }),
-        (6, |rng, stage| Fault::Deaf {
-            seat: seat(rng, stage),
-            ms: rng.u32(200..4_500),
-        }),
-        (6, |rng, stage| Fault::Slow {
-            seat: seat(rng, stage),
-            delay: rng.u32(10..400),
-            ms: rng.u32(500..4_000),
-        }),
-        (6 * by_order, |rng, _| Fault::Terminate {
-            all: rng.u8(..4) == 0,
-        }),
-        (2, |_, _| Fault::KillServer),
-        (2, |_, _| Fault::StopServer),
-    ];
-    weights.extend(network);
-    weights.push((6, |rng, _| Fault::SlowCommits {
-        ms: rng.u32(500..SLOWEST_COMMIT),
-    }));
-    weights.push((2 * by_order, |rng, _| Fault::ExhaustServer {
-        ms: rng.u32(300..2_500),
-    }));
-    if stage.clocks {
-        weights.push((6, CLOCK_JUMP));
-    }
-    weights
-}
-
-fn seat(rng: &mut Rng, stage: &Stage) -> usize {
-    rng.usize(..stage.seats)
 }
 
 /// The faults of the first `length` of a run.
@@ -249,6 +145,7 @@ mod tests {
             (StoreKind::Redis, 18),
             (StoreKind::RedisSentinel, 7),
             (StoreKind::Zookeeper, 16),
+            (StoreKind::Etcd, 16),
         ] {
             let plan = plan(1, &stage(store), MINUTES);
             assert!(plan.len() > 1_500, "{store:?}: {}", plan.len());

@@ -1,0 +1,75 @@
+//! For how long nobody was granted a lock while the servers failed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::calls::{Call, Calls, Stay};
+use crate::fault::Fault;
+use crate::history::{Event, History};
+
+/// The longest time without a grant around each fault of the servers, by the name of the fault.
+pub(super) fn check(history: &History, calls: &Calls) -> BTreeMap<&'static str, Vec<Duration>> {
+    let mut grants: Vec<i64> = calls
+        .sections()
+        .iter()
+        .flat_map(|(_, sections)| granted(sections))
+        .collect();
+    grants.sort_unstable();
+    let mut begun: Vec<(&Fault, i64)> = Vec::new();
+    let mut outages: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for line in &history.runner {
+        match &line.event {
+            Event::Fault { fault } if fault.is_an_outage() => begun.push((fault, line.at)),
+            Event::Done { fault, injected } => {
+                let Some(place) = begun.iter().position(|(begun, _)| *begun == fault) else {
+                    continue;
+                };
+                let (_, from) = begun.swap_remove(place);
+                if *injected {
+                    let longest = longest_gap(&grants, from, line.at);
+                    outages.entry(fault.name()).or_default().push(longest);
+                }
+            }
+            _ => {}
+        }
+    }
+    outages
+}
+
+/// When the store granted a key: nobody entered by a local hand-over, whose token follows on the one before.
+fn granted(sections: &[(&Call, &Stay)]) -> Vec<i64> {
+    let mut before: Option<(&Call, &Stay)> = None;
+    let mut granted = Vec::new();
+    for &(call, stay) in sections.iter().filter(|(call, _)| call.is_root()) {
+        let handed_over =
+            before.is_some_and(|(former, left)| former.life == call.life && left.token + 1 == stay.token);
+        if !handed_over {
+            granted.push(stay.entered);
+        }
+        before = Some((call, stay));
+    }
+    granted
+}
+
+/// Of the gaps between grants that reach into this time.
+fn longest_gap(grants: &[i64], from: i64, to: i64) -> Duration {
+    let gaps = grants.windows(2).filter(|gap| gap[1] > from && gap[0] < to);
+    let longest = gaps.map(|gap| gap[1] - gap[0]).max().unwrap_or(0);
+    Duration::from_nanos(longest.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_counts_as_far_as_it_reaches_into_the_fault() {
+        let grants = [0, 100, 350, 400, 1_000];
+        let longest = |from, to| longest_gap(&grants, from, to).as_nanos();
+        assert_eq!(longest(0, 100), 100);
+        assert_eq!(longest(50, 120), 250);
+        assert_eq!(longest(350, 400), 50);
+        assert_eq!(longest(360, 2_000), 600);
+        assert_eq!(longest(1_000, 2_000), 0);
+    }
+}
