@@ -8,7 +8,7 @@ use dblock::store::{Outcome, Store};
 use super::Fixture;
 use super::context::{
     Asker, LONG, SHORT, assert_about, assert_over, assert_told, changed, changes_nothing, existing,
-    former_holder, granted, left, one, revoke, row, until_not_held,
+    former_holder, granted, granted_briefly, left, one, revoke, row, until_not_held,
 };
 
 /// Sees that a row is what a grant to `asker` makes it.
@@ -92,8 +92,8 @@ pub async fn row_held_by_another_is_busy(fixture: &impl Fixture) {
 /// Acquire of an expired row: it becomes held, and the former holder is named.
 pub async fn expired_row_is_taken_over(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
-    let former = Asker::with_holder("expired", "the former holder");
-    let lost = granted(&*store, former.acquire(SHORT)).await;
+    let mut former = Asker::with_holder("expired", "the former holder");
+    let lost = granted_briefly(&*store, &mut former, SHORT, 0).await;
     until_not_held(&*other, &former.key).await;
 
     let next = Asker::with_holder("expired", "the next holder");
@@ -155,8 +155,8 @@ pub async fn released_lease_is_not_granted_again(fixture: &impl Fixture) {
 /// Acquire by a lease that has expired: lost, and the row stays expired until another lease takes it.
 pub async fn expired_lease_is_not_granted_again(fixture: &impl Fixture) {
     let store = fixture.store().await;
-    let asker = Asker::new("expired");
-    let token = granted(&*store, asker.acquire(SHORT)).await.fence_token;
+    let mut asker = Asker::new("expired");
+    let token = granted_briefly(&*store, &mut asker, SHORT, 0).await.fence_token;
     until_not_held(&*store, &asker.key).await;
     assert_over(&*store, &asker, token).await;
     if !store.capabilities().former_leases {

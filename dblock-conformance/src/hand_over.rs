@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::Fixture;
 use super::context::{
     Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, assert_left, batch, changed, changes_nothing, existing,
-    force_release, former_holder, granted, one, revoke, until_not_held,
+    force_release, former_holder, granted, granted_briefly, one, revoke, until_not_held,
 };
 
 const SPARE: u32 = 1_000;
@@ -22,10 +22,8 @@ pub async fn spare_tokens_are_never_given_again(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let mut ceiling = 0;
     let take = async |store: &dyn Store, ttl: Duration, above: i64| -> (Asker, i64) {
-        let asker = Asker::new("spare");
-        let token = granted(store, asker.acquire_with_spare(ttl, SPARE))
-            .await
-            .fence_token;
+        let mut asker = Asker::new("spare");
+        let token = granted_briefly(store, &mut asker, ttl, SPARE).await.fence_token;
         assert!(token > above, "token {token} after the ceiling {above}");
         let row = existing(store, &asker.key).await;
         assert_eq!(
@@ -160,10 +158,8 @@ pub async fn late_local_hand_over_is_not_written(fixture: &impl Fixture) {
 /// A brief lease with its first token, and the caller that it was handed over to.
 async fn handed_over(store: &dyn Store, name: &str) -> (Asker, i64, HandedOver) {
     for _ in 0..ROUNDS {
-        let first = Asker::new(name);
-        let token = granted(store, first.acquire_with_spare(BRIEF, SPARE))
-            .await
-            .fence_token;
+        let mut first = Asker::new(name);
+        let token = granted_briefly(store, &mut first, BRIEF, SPARE).await.fence_token;
         let next = handed_over_to(token + 7);
         match one(store, first.hand_over(1, BRIEF, &next)).await {
             Outcome::Extended { .. } => return (first, token, next),
@@ -190,7 +186,7 @@ pub async fn local_hand_over_is_named_by_a_takeover(fixture: &impl Fixture) {
 /// A local hand-over of a lease that the row does not carry, or that is over: lost, and nothing is written.
 pub async fn local_hand_over_of_another_lease_changes_nothing(fixture: &impl Fixture) {
     let store = fixture.store().await;
-    let (holder, stranger) = (Asker::new("hand-over"), Asker::new("hand-over"));
+    let (holder, mut stranger) = (Asker::new("hand-over"), Asker::new("hand-over"));
     let grant = granted(&*store, holder.acquire_with_spare(LONG, SPARE)).await;
     let next = handed_over_to(grant.fence_token + 1);
     let refused = async |asker: &Asker| {
@@ -201,7 +197,7 @@ pub async fn local_hand_over_of_another_lease_changes_nothing(fixture: &impl Fix
     one(&*store, holder.release()).await;
     refused(&holder).await;
 
-    granted(&*store, stranger.acquire_with_spare(SHORT, SPARE)).await;
+    granted_briefly(&*store, &mut stranger, SHORT, SPARE).await;
     refused(&holder).await;
     until_not_held(&*store, &stranger.key).await;
     refused(&stranger).await;

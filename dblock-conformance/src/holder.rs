@@ -4,8 +4,8 @@ use dblock::store::{Outcome, Store};
 
 use super::Fixture;
 use super::context::{
-    Asker, LONG, SHORT, assert_about, assert_left, changed, changes_nothing, existing, granted, one, row,
-    until_not_held,
+    Asker, LONG, SHORT, assert_about, assert_left, changed, changes_nothing, existing, granted,
+    granted_briefly, one, row, until_not_held,
 };
 
 /// Extend by the holder: the count is the given one, however often it is sent, and the lease is longer.
@@ -157,8 +157,8 @@ async fn assert_powerless(store: &dyn Store, former: &Asker) {
 /// Extend and Release of a lease that has expired, though nobody took it over: lost. It is never revived.
 pub async fn expired_lease_stays_lost(fixture: &impl Fixture) {
     let store = fixture.store().await;
-    let former = Asker::new("sticky");
-    granted(&*store, former.acquire(SHORT)).await;
+    let mut former = Asker::new("sticky");
+    granted_briefly(&*store, &mut former, SHORT, 0).await;
     until_not_held(&*store, &former.key).await;
     assert_powerless(&*store, &former).await;
     assert_powerless(&*store, &former).await;
@@ -167,8 +167,8 @@ pub async fn expired_lease_stays_lost(fixture: &impl Fixture) {
 /// Late requests of a holder whose lease was taken over.
 pub async fn former_holder_changes_nothing_after_a_takeover(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
-    let (former, next) = (Asker::new("takeover"), Asker::new("takeover"));
-    granted(&*store, former.acquire(SHORT)).await;
+    let (mut former, next) = (Asker::new("takeover"), Asker::new("takeover"));
+    granted_briefly(&*store, &mut former, SHORT, 0).await;
     until_not_held(&*store, &former.key).await;
     granted(&*other, next.acquire(LONG)).await;
     assert_powerless(&*store, &former).await;

@@ -6,7 +6,9 @@ use dblock::store::Store;
 use dblock::{InspectFilter, LockRow};
 
 use super::Fixture;
-use super::context::{Asker, LONG, SHORT, batch, existing, granted, one, until, until_not_held};
+use super::context::{
+    Asker, LONG, SHORT, batch, existing, granted, granted_briefly, one, until, until_not_held,
+};
 
 async fn hold(store: &dyn Store, keys: &[&str]) {
     let requests: Vec<_> = keys.iter().map(|key| Asker::new(key).acquire(LONG)).collect();
@@ -48,11 +50,11 @@ pub async fn inspect_compares_the_prefix_byte_by_byte(fixture: &impl Fixture) {
 /// Free and expired rows are there only when they are asked for, and only where rows outlive their leases.
 pub async fn inspect_leaves_free_rows_out(fixture: &impl Fixture) {
     let store = fixture.store().await;
-    let (held, free, expired) = (Asker::new("held"), Asker::new("free"), Asker::new("expired"));
+    let (held, free, mut expired) = (Asker::new("held"), Asker::new("free"), Asker::new("expired"));
     granted(&*store, held.acquire(LONG)).await;
     granted(&*store, free.acquire(LONG)).await;
     one(&*store, free.release()).await;
-    granted(&*store, expired.acquire(SHORT)).await;
+    granted_briefly(&*store, &mut expired, SHORT, 0).await;
     until_not_held(&*store, &expired.key).await;
     assert_eq!(keys(&*store, InspectFilter::new()).await, ["held"]);
     let (all, free): (&[_], &[_]) = if store.capabilities().former_leases {
@@ -96,8 +98,8 @@ pub async fn inspect_shows_the_urgent_first_and_in_pages(fixture: &impl Fixture)
     let free = Asker::new("f");
     granted(&*store, free.acquire(LONG)).await;
     one(&*store, free.release()).await;
-    let expired = Asker::new("e");
-    granted(&*store, expired.acquire(SHORT)).await;
+    let mut expired = Asker::new("e");
+    granted_briefly(&*store, &mut expired, SHORT, 0).await;
     until_not_held(&*store, &expired.key).await;
     one(&*store, Asker::new("a").acquire_wanting(LONG)).await;
     one(&*store, Asker::new("b").queue(Duration::ZERO)).await;

@@ -4,8 +4,8 @@ use dblock::store::Outcome;
 
 use super::Fixture;
 use super::context::{
-    Asker, LONG, SHORT, assert_about, changed, changes_nothing, existing, force_release, granted, key, one,
-    revoke, row, until_not_held,
+    Asker, LONG, SHORT, assert_about, changed, changes_nothing, existing, force_release, granted,
+    granted_briefly, key, one, revoke, row, until_not_held,
 };
 
 /// Extend of a revoked lease: the holder is told and its count written, but the lease is not longer.
@@ -74,7 +74,7 @@ pub async fn revoke_finds_only_held_rows(fixture: &impl Fixture) {
     one(&*store, asker.release()).await;
     assert!(!revoke(&*store, &asker.key).await);
 
-    granted(&*store, Asker::new("revoke").acquire(SHORT)).await;
+    granted_briefly(&*store, &mut Asker::new("revoke"), SHORT, 0).await;
     until_not_held(&*store, &asker.key).await;
     assert!(!revoke(&*store, &asker.key).await);
     assert!(!existing(&*store, &asker.key).await.revoked);
@@ -132,7 +132,7 @@ pub async fn force_release_finds_only_held_rows(fixture: &impl Fixture) {
     granted(&*store, asker.acquire(LONG)).await;
     one(&*store, asker.release()).await;
     assert!(!force_release(&*store, &asker.key).await);
-    granted(&*store, Asker::new("force").acquire(SHORT)).await;
+    granted_briefly(&*store, &mut Asker::new("force"), SHORT, 0).await;
     until_not_held(&*store, &asker.key).await;
     assert!(!force_release(&*store, &asker.key).await);
 }

@@ -7,7 +7,9 @@ use dblock::store::{Outcome, Purged, Store};
 use dblock::{InspectFilter, Key};
 
 use super::Fixture;
-use super::context::{Asker, BRIEF, LONG, ROUNDS, SHORT, existing, granted, key, one, row, until};
+use super::context::{
+    Asker, BRIEF, LONG, ROUNDS, SHORT, existing, granted, granted_briefly, key, one, row, until,
+};
 
 /// Purges the whole table, a few rows at a step. How many rows went.
 async fn purge_all(store: &dyn Store, idle: Duration) -> u64 {
@@ -24,8 +26,8 @@ async fn purge_all(store: &dyn Store, idle: Duration) -> u64 {
 }
 
 /// Takes and releases a key, and waits until the lease that it had would have ended.
-async fn leave(store: &dyn Store, asker: &Asker) {
-    granted(store, asker.acquire(SHORT)).await;
+async fn leave(store: &dyn Store, asker: &mut Asker) {
+    granted_briefly(store, asker, SHORT, 0).await;
     one(store, asker.release()).await;
     until_idle(store, &asker.key).await;
 }
@@ -33,8 +35,8 @@ async fn leave(store: &dyn Store, asker: &Asker) {
 /// The same with a key that somebody wants.
 async fn leave_wanted(store: &dyn Store, name: &str) {
     for _ in 0..ROUNDS {
-        let (wanted, waiter) = (Asker::new(name), Asker::new(name));
-        granted(store, wanted.acquire(BRIEF)).await;
+        let (mut wanted, waiter) = (Asker::new(name), Asker::new(name));
+        granted_briefly(store, &mut wanted, BRIEF, 0).await;
         match one(store, waiter.acquire_wanting(LONG)).await {
             Outcome::Busy(_) => {
                 one(store, wanted.release()).await;
@@ -63,8 +65,8 @@ async fn keys(store: &dyn Store) -> Vec<String> {
 
 /// For a store that drops unused rows by itself: a purge answers that there is nothing to do, and does nothing.
 async fn does_nothing(store: &dyn Store) {
-    let former = Asker::new("released");
-    leave(store, &former).await;
+    let mut former = Asker::new("released");
+    leave(store, &mut former).await;
     for after in [None, Some(key("a"))] {
         let step = store.purge(Duration::ZERO, after.as_ref(), 2).await;
         assert_eq!(step.expect("it has nothing to do"), Purged::default());
@@ -91,16 +93,16 @@ pub async fn purge_takes_only_idle_rows(fixture: &impl Fixture) {
     leave_wanted(&*store, "wanted").await;
 
     // The tokens that it kept free reach far beyond the clock.
-    let ahead = Asker::new("ahead");
-    granted(&*store, ahead.acquire_with_spare(SHORT, u32::MAX)).await;
+    let mut ahead = Asker::new("ahead");
+    granted_briefly(&*store, &mut ahead, SHORT, u32::MAX).await;
     one(&*store, ahead.release()).await;
     until_idle(&*store, &ahead.key).await;
 
-    let dead = Asker::new("dead");
-    granted(&*store, dead.acquire(SHORT)).await;
+    let mut dead = Asker::new("dead");
+    granted_briefly(&*store, &mut dead, SHORT, 0).await;
     until_idle(&*store, &dead.key).await;
     for name in ["a", "idle", "z"] {
-        leave(&*store, &Asker::new(name)).await;
+        leave(&*store, &mut Asker::new(name)).await;
     }
 
     assert_eq!(
@@ -121,7 +123,7 @@ pub async fn purge_goes_in_steps(fixture: &impl Fixture) {
         return does_nothing(&*store).await;
     }
     for name in ["a", "b", "c", "d"] {
-        leave(&*store, &Asker::new(name)).await;
+        leave(&*store, &mut Asker::new(name)).await;
     }
     granted(&*store, Asker::new("c").acquire(LONG)).await;
     let behind = key("a");
@@ -151,8 +153,8 @@ pub async fn tokens_grow_over_a_purge(fixture: &impl Fixture) {
     }
     let mut last = 0;
     for _ in 0..3 {
-        let former = Asker::new("purged");
-        let token = granted(&*store, former.acquire_with_spare(SHORT, 100))
+        let mut former = Asker::new("purged");
+        let token = granted_briefly(&*store, &mut former, SHORT, 100)
             .await
             .fence_token;
         assert!(token > last, "token {token} after {last}");

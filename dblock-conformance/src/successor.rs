@@ -8,7 +8,7 @@ use dblock::store::{HandedOver, Holder, NEXT_TTL, Outcome, QUEUE_AHEAD, Store, S
 use super::Fixture;
 use super::context::{
     Asker, BRIEF, LONG, ROUNDS, SHORT, SPARE, assert_about, assert_told, changed, changes_nothing, existing,
-    force_release, granted, one, revoke, until, until_not_held,
+    force_release, granted, granted_briefly, one, revoke, until, until_not_held,
 };
 
 /// Whether the store queues. Where it does not, asking for a place is answered as busy, and a release frees the key.
@@ -99,8 +99,8 @@ pub(super) async fn lapsed(store: &dyn Store, name: &str) -> (Asker, Asker) {
 /// The same with a holder that has expired and a successor that is live.
 async fn queued_behind_the_dead(store: &dyn Store, name: &str) -> (Asker, Asker) {
     for _ in 0..ROUNDS {
-        let (holder, next) = (Asker::new(name), Asker::new(name));
-        granted(store, holder.acquire(BRIEF)).await;
+        let (mut holder, next) = (Asker::new(name), Asker::new(name));
+        granted_briefly(store, &mut holder, BRIEF, 0).await;
         match one(store, next.queue(Duration::ZERO)).await {
             Outcome::Queued { .. } => {
                 until_not_held(store, &holder.key).await;

@@ -1,7 +1,9 @@
 //! Fence tokens only grow.
 
 use super::Fixture;
-use super::context::{Asker, LONG, SHORT, existing, force_release, granted, one, until_not_held};
+use super::context::{
+    Asker, LONG, SHORT, existing, force_release, granted, granted_briefly, one, until_not_held,
+};
 
 /// However the lease before ended, the next token is larger.
 pub async fn tokens_grow_over_every_change_of_owner(fixture: &impl Fixture) {
@@ -20,8 +22,8 @@ pub async fn tokens_grow_over_every_change_of_owner(fixture: &impl Fixture) {
         grown(granted(&*other, forced.acquire(LONG)).await.fence_token);
         assert!(force_release(&*store, &forced.key).await);
 
-        let expired = Asker::new("token");
-        grown(granted(&*store, expired.acquire(SHORT)).await.fence_token);
+        let mut expired = Asker::new("token");
+        grown(granted_briefly(&*store, &mut expired, SHORT, 0).await.fence_token);
         until_not_held(&*store, &expired.key).await;
     }
 }

@@ -141,6 +141,15 @@ mod moving_memory {
     dblock_conformance::store_conformance!(super::Shards::new(dblock_tests::Kind::Memory, true).await);
 }
 
+mod moving_sqlite {
+    dblock_conformance::store_conformance!(super::Shards::new(dblock_tests::Kind::Sqlite, true).await);
+}
+
+/// Here each request to a row takes its time, so what happens between the two rows is met.
+mod moving_postgres {
+    dblock_conformance::store_conformance!(super::Shards::new(dblock_tests::Kind::Postgres, true).await);
+}
+
 fn sharded([a, b]: [Arc<dyn Store>; 2]) -> Arc<dyn Store> {
     Arc::new(ShardedStore::new([("a", a), ("b", b)]).unwrap())
 }
