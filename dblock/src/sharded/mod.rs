@@ -113,7 +113,7 @@ impl ShardedStore {
     ///    as a lease of a process that was cut off, must be over.
     /// 3. Replace all processes by processes with `new`.
     ///
-    /// Meanwhile a lock on a key that moves costs two or three round trips instead of one, a fence check of such a key is
+    /// Meanwhile a lock on a key that moves costs four or five round trips instead of two, a fence check of such a key is
     /// refused as unsupported, nothing is purged, and a look at the rows reads all of them. Fence tokens grow over the whole
     /// change.
     ///

@@ -15,8 +15,13 @@
 //! A row that was passed on to a waiting lease gives it only half of the lock. So that is reported as a release (see
 //! [`listen`](super::listen)): the waiting process asks, and finds the old row held by its own lease.
 //!
-//! A lease is extended and released on both rows at once. It is lost if one row has lost it. A request that one row answers
-//! and the other does not is unanswered, and the engine sends it again.
+//! When a process dies that waits, the old row that it has must not stay busy for a whole ttl. So who would wait takes the
+//! old row for a [`NEXT_TTL`] at most, as a successor does. Each ask keeps it for as long again, and a grant of both rows
+//! lengthens it to the ttl.
+//!
+//! A lease is extended on both rows at once. It is lost if one row has lost it, and then it is released on the other. It is
+//! released on the new row first, so who gets the old row gets the new one too, unless a process has it that uses no other. A
+//! request that one row answers and the other does not is unanswered, and the engine sends it again.
 //!
 //! **Tokens.** Each row computes its own, above all that it has given. The larger of both is given to the owner, and the other
 //! row is raised to it, with the tokens that were to be kept free above it. So the next token of either row is larger,
@@ -26,14 +31,18 @@ mod answers;
 
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::{join, join3};
+use tokio::time::sleep;
 
-use self::answers::{both, common_token, granted, with_token};
+use self::answers::{common_token, granted, of_both, with_token};
 use super::{Answer, Shard};
-use crate::store::{Acquire, Action, Extend, HandedOver, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{
+    Acquire, Action, Extend, HandedOver, Kind, NEXT_TTL, Outcome, Request, StoreError, StoreErrorKind,
+};
 
-/// How often a row is asked that somebody else has locked for a moment.
+/// How often a row is asked that somebody else has locked for a moment, and the first pause, which gets longer.
 const TRIES: usize = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The two shards of a key.
 pub(super) struct Moved<'s> {
@@ -48,24 +57,30 @@ struct HeldOnBoth<'r> {
     request: &'r Request,
     ask: &'r Acquire,
     token: i64,
+    /// By how much its end is lengthened, from now.
+    ttl: Duration,
     answer: Outcome,
 }
 
 impl Moved<'_> {
     pub(super) async fn apply(&self, requests: &[Request]) -> Vec<Answer> {
-        let is_acquire = |at: &usize| matches!(requests[*at].action, Action::Acquire(_));
-        let (acquires, others): (Vec<usize>, Vec<usize>) = (0..requests.len()).partition(is_acquire);
-        let pick =
-            |places: &[usize]| -> Vec<Request> { places.iter().map(|at| requests[*at].clone()).collect() };
-        let (asks, rest) = (pick(&acquires), pick(&others));
-        let (granted, answered) = join(self.acquire(&asks), self.on_both(&rest)).await;
         let mut answers: Vec<Option<Answer>> = vec![None; requests.len()];
-        for (at, answer) in acquires
-            .into_iter()
-            .zip(granted)
-            .chain(others.into_iter().zip(answered))
-        {
-            answers[at] = Some(answer);
+        let of = |kind: Kind| -> (Vec<usize>, Vec<Request>) {
+            let some = requests.iter().enumerate();
+            let some = some.filter(|(_, request)| Kind::of(&request.action) == kind);
+            some.map(|(at, request)| (at, request.clone())).unzip()
+        };
+        let [acquires, extends, releases] = [Kind::Acquire, Kind::Extend, Kind::Release].map(of);
+        let answered = join3(
+            self.acquire(&acquires.1),
+            self.extend(&extends.1),
+            self.release(&releases.1),
+        );
+        let answered: [Vec<Answer>; 3] = answered.await.into();
+        for ((places, _), answered) in [acquires, extends, releases].into_iter().zip(answered) {
+            for (at, answer) in places.into_iter().zip(answered) {
+                answers[at] = Some(answer);
+            }
         }
         let missing = || unknown("a shard gave too few answers");
         answers
@@ -74,52 +89,84 @@ impl Moved<'_> {
             .collect()
     }
 
-    /// Extends and releases.
-    async fn on_both(&self, requests: &[Request]) -> Vec<Answer> {
+    async fn extend(&self, requests: &[Request]) -> Vec<Answer> {
         let (old, new) = join(ask(self.old, requests), ask(self.new, requests)).await;
-        requests
-            .iter()
-            .zip(old.into_iter().zip(new))
-            .map(|(request, (old, new))| both(&request.action, old, new))
-            .collect()
+        let is_lost = |answer: &Answer| matches!(answer, Ok(Outcome::Lost));
+        let answers = requests.iter().zip(old.iter().zip(&new));
+        let half_lost = answers.filter(|(_, (old, new))| is_lost(old) != is_lost(new));
+        let over: Vec<Request> = half_lost
+            .map(|(request, _)| same_lease(request, Action::Release))
+            .collect();
+        // What cannot be released ends with its ttl.
+        join(insist(self.old, &over), insist(self.new, &over)).await;
+        of_both(requests, old, new)
+    }
+
+    /// Who finds the old row free must find the new one free, too.
+    async fn release(&self, requests: &[Request]) -> Vec<Answer> {
+        let new = insist(self.new, requests).await;
+        let old = insist(self.old, requests).await;
+        of_both(requests, old, new)
     }
 
     async fn acquire(&self, requests: &[Request]) -> Vec<Answer> {
-        let mut answers = ask(self.old, requests).await;
+        let for_old: Vec<Request> = requests.iter().map(of_old).collect();
+        let mut answers = ask(self.old, &for_old).await;
         let is_granted = |at: &usize| matches!(answers[*at], Ok(Outcome::Granted { .. }));
         let half: Vec<usize> = (0..requests.len()).filter(is_granted).collect();
         let asks: Vec<Request> = half.iter().map(|at| requests[*at].clone()).collect();
-        let (mut undo, mut uneven) = (Vec::new(), Vec::new());
+        let (mut undo, mut uneven, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         for (at, new) in half.into_iter().zip(insist(self.new, &asks).await) {
             let request = &requests[at];
             let old = std::mem::replace(&mut answers[at], new);
             match (&request.action, old, &answers[at]) {
                 (Action::Acquire(ask), Ok(old), Ok(new @ Outcome::Granted { .. })) => {
+                    let ttl = if is_short(ask, &old) {
+                        ask.ttl
+                    } else {
+                        Duration::ZERO
+                    };
                     let (answer, tokens) = granted(old, new.clone());
                     match common_token(tokens, ask.spare_tokens) {
-                        Some(token) if tokens == (token, token) => answers[at] = Ok(answer),
+                        Some(token) if tokens == (token, token) && ttl.is_zero() => answers[at] = Ok(answer),
                         Some(token) => uneven.push(HeldOnBoth {
                             at,
                             request,
                             ask,
                             token,
+                            ttl,
                             answer,
                         }),
                         // Both rows end with their ttl, and nobody can take them any more.
                         None => answers[at] = Err(used_up(request)),
                     }
                 }
-                (_, _, Ok(Outcome::Queued { .. })) => {}
+                (
+                    Action::Acquire(ask),
+                    Ok(Outcome::Granted { remaining, .. }),
+                    Ok(Outcome::Queued { .. }),
+                ) => {
+                    let ttl = ask.ttl.min(NEXT_TTL);
+                    if remaining < ttl / 2 {
+                        waiting.push(same_lease(request, Action::Extend(Extend::new(1, ttl))));
+                    }
+                }
                 (_, _, Err(error)) if error.is_outcome_unknown() => {}
                 _ => undo.push(at),
             }
         }
-        let (kept, raised) = join(self.undo(&undo, requests), self.raise(&uneven)).await;
+        // The next ask finds out whether a row that was to be kept is lost.
+        let (kept, raised, _) = join3(
+            self.undo(&undo, requests),
+            self.raise(&uneven),
+            ask(self.old, &waiting),
+        )
+        .await;
         for (at, error) in kept {
             answers[at] = Err(error);
         }
         for (held, raised) in uneven.iter().zip(raised) {
-            answers[held.at] = raised.map(|()| with_token(held.answer.clone(), held.token));
+            answers[held.at] = raised.map(|left| with_token(held.answer.clone(), held.token, left));
         }
         answers
     }
@@ -127,9 +174,10 @@ impl Moved<'_> {
     /// Releases the old row of requests that did not get the new one. Returns those for which that is not
     /// certain.
     async fn undo(&self, places: &[usize], requests: &[Request]) -> Vec<(usize, StoreError)> {
-        let release =
-            |at: &usize| Request::new(requests[*at].key.clone(), requests[*at].lease_id, Action::Release);
-        let releases: Vec<Request> = places.iter().map(release).collect();
+        let releases: Vec<Request> = places
+            .iter()
+            .map(|at| same_lease(&requests[*at], Action::Release))
+            .collect();
         let answers = insist(self.old, &releases).await;
         let uncertain = places
             .iter()
@@ -148,8 +196,8 @@ impl Moved<'_> {
         uncertain.collect()
     }
 
-    /// Gives both rows the lease's token, and the ceiling above it.
-    async fn raise(&self, leases: &[HeldOnBoth<'_>]) -> Vec<Result<(), StoreError>> {
+    /// Gives both rows the lease's token, and the ceiling above it. What is left of the lease then.
+    async fn raise(&self, leases: &[HeldOnBoth<'_>]) -> Vec<Result<Duration, StoreError>> {
         let requests: Vec<Request> = leases.iter().map(HeldOnBoth::raise).collect();
         let answers = join(insist(self.old, &requests), insist(self.new, &requests)).await;
         answers
@@ -157,7 +205,9 @@ impl Moved<'_> {
             .into_iter()
             .zip(answers.1)
             .map(|raised| match raised {
-                (Ok(Outcome::Extended { .. }), Ok(Outcome::Extended { .. })) => Ok(()),
+                (Ok(Outcome::Extended { remaining: old, .. }), Ok(Outcome::Extended { remaining, .. })) => {
+                    Ok(remaining.min(old))
+                }
                 (Err(error), _) | (_, Err(error)) => Err(unknown(
                     "the fence tokens of a key that moves could not be raised",
                 )
@@ -171,17 +221,34 @@ impl Moved<'_> {
 }
 
 impl HeldOnBoth<'_> {
-    /// An extend that leaves the lease's end alone.
     fn raise(&self) -> Request {
-        let mut extend = Extend::new(1, Duration::ZERO);
+        let mut extend = Extend::new(1, self.ttl);
         let holder = self.ask.holder.clone();
         extend.handed_over = Some(HandedOver::new(self.ask.owner, holder, self.token));
-        Request::new(
-            self.request.key.clone(),
-            self.request.lease_id,
-            Action::Extend(extend),
-        )
+        same_lease(self.request, Action::Extend(extend))
     }
+}
+
+/// The request to the old row. Who would wait for the new one takes it for a short time.
+fn of_old(request: &Request) -> Request {
+    let mut request = request.clone();
+    if let Action::Acquire(ask) = &mut request.action
+        && ask.queue.is_some()
+    {
+        ask.ttl = ask.ttl.min(NEXT_TTL);
+    }
+    request
+}
+
+/// Whether the old row was granted for a short time just now: a fresh lease is as long as was asked.
+fn is_short(ask: &Acquire, old: &Outcome) -> bool {
+    let fresh = matches!(old, Outcome::Granted { remaining, .. } if *remaining == NEXT_TTL);
+    ask.queue.is_some() && ask.ttl > NEXT_TTL && fresh
+}
+
+/// Another request for the same lease.
+fn same_lease(request: &Request, action: Action) -> Request {
+    Request::new(request.key.clone(), request.lease_id, action)
 }
 
 async fn ask(shard: &Shard, requests: &[Request]) -> Vec<Answer> {
@@ -195,6 +262,7 @@ async fn ask(shard: &Shard, requests: &[Request]) -> Vec<Answer> {
 /// was carried out there.
 async fn insist(shard: &Shard, requests: &[Request]) -> Vec<Answer> {
     let mut answers = ask(shard, requests).await;
+    let mut pause = FIRST_PAUSE;
     for _ in 1..TRIES {
         let is_skipped = |at: &usize| match &answers[*at] {
             Ok(outcome) => *outcome == Outcome::Skipped,
@@ -204,6 +272,8 @@ async fn insist(shard: &Shard, requests: &[Request]) -> Vec<Answer> {
         if skipped.is_empty() {
             break;
         }
+        sleep(pause).await;
+        pause *= 4;
         let again: Vec<Request> = skipped.iter().map(|at| requests[*at].clone()).collect();
         for (at, answer) in skipped.into_iter().zip(ask(shard, &again).await) {
             answers[at] = answer;

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dblock::store::{MemoryStore, Outcome, Store, StoreErrorKind};
-use dblock::{LockError, LockManager, ShardedStore};
+use dblock::store::clock::until;
+use dblock::store::{MemoryStore, NEXT_TTL, Outcome, Store, StoreErrorKind};
+use dblock::{LockError, LockManager, ShardedStore, open};
 use dblock_tests::faulty_store::{Fault, Kind};
+use futures_util::FutureExt as _;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -90,8 +92,67 @@ async fn a_lease_is_extended_on_both_rows_or_not() {
     assert_eq!(half, Err(StoreErrorKind::Interrupted), "it is sent again");
     let both = answer(&moves.store, extend(lease)).await;
     assert!(matches!(both, Ok(Outcome::Extended { .. })), "{both:?}");
-    moves.b.0.force_release(&key("k")).await.unwrap();
-    assert_eq!(answer(&moves.store, extend(lease)).await, Ok(Outcome::Lost));
+}
+
+/// So whoever gets the old row gets the new one, too.
+#[tokio::test]
+async fn the_new_row_is_released_before_the_old_one() {
+    let moves = Move::new();
+    let lease = fresh();
+    token(&moves.store, acquire(lease)).await;
+    moves.b.1.next(Kind::Release, Fault::Never);
+    assert_eq!(answer(&moves.store, release(lease)).now_or_never(), None);
+    assert_eq!(moves.held_by(lease).await, [true; 2]);
+}
+
+/// Nobody has to wait for the end of the other row.
+#[tokio::test]
+async fn a_lease_that_one_row_has_lost_is_over_on_both() {
+    for at in [0, 1] {
+        let moves = Move::new();
+        let lease = fresh();
+        token(&moves.store, acquire(lease)).await;
+        let lost = if at == 0 { &moves.a.0 } else { &moves.b.0 };
+        lost.force_release(&key("k")).await.unwrap();
+        assert_eq!(answer(&moves.store, extend(lease)).await, Ok(Outcome::Lost));
+        assert_eq!(moves.held_by(lease).await, [false; 2]);
+    }
+}
+
+/// When a process dies that waits for the new row, its old row is busy for no longer than a successor is waited for.
+#[tokio::test]
+async fn who_waits_has_the_old_row_for_a_short_time() {
+    let moves = Move::new();
+    let (holder, waits) = (fresh(), fresh());
+    token(&moves.b.0, acquire(holder)).await;
+    let old_row_left = async || {
+        let queued = answer(&moves.store, queue(waits)).await;
+        assert!(matches!(queued, Ok(Outcome::Queued { .. })), "{queued:?}");
+        assert_eq!(moves.held_by(waits).await, [true, false]);
+        let [old, _] = moves.rows().await.map(Option::unwrap);
+        (until(old.expire_at, old.now), old)
+    };
+    let (left, mut old) = old_row_left().await;
+    assert!(left <= NEXT_TTL, "{left:?}");
+    // It keeps that as long as it asks.
+    old.expire_at = old.now + 1_000_000;
+    open::memory::place(&moves.a.0, &[old]);
+    let (left, _) = old_row_left().await;
+    assert!(left > NEXT_TTL / 2, "{left:?}");
+
+    // A grant has its whole length all the same.
+    for lease in [holder, waits] {
+        answer(&moves.b.0, release(lease)).await.unwrap();
+    }
+    answer(&moves.a.0, release(waits)).await.unwrap();
+    let granted = answer(&moves.store, queue(fresh())).await;
+    assert!(
+        matches!(granted, Ok(Outcome::Granted { remaining: LONG, .. })),
+        "{granted:?}"
+    );
+    for row in moves.rows().await.map(Option::unwrap) {
+        assert!(until(row.expire_at, row.now) > LONG / 2, "{row:?}");
+    }
 }
 
 /// A lease that waits is next on the old row; then it holds that and is next on the new one; then it has both.

@@ -1,8 +1,10 @@
 //! One answer from those of two rows.
 
+use std::time::Duration;
+
 use super::unknown;
 use crate::sharded::Answer;
-use crate::store::{Action, Outcome};
+use crate::store::{Action, Outcome, Request};
 
 /// The token to which rows with these tokens are raised: above the tokens that either keeps free, unless it is its own. `None`
 /// when the tokens are used up.
@@ -49,15 +51,28 @@ pub(super) fn granted(old: Outcome, new: Outcome) -> (Outcome, (i64, i64)) {
     }
 }
 
-pub(super) fn with_token(mut answer: Outcome, token: i64) -> Outcome {
-    if let Outcome::Granted { fence_token, .. } = &mut answer {
+/// The same grant with the token of both rows, and with more time if they were given that, too.
+pub(super) fn with_token(mut answer: Outcome, token: i64, left: Duration) -> Outcome {
+    if let Outcome::Granted {
+        fence_token,
+        remaining,
+        ..
+    } = &mut answer
+    {
         *fence_token = token;
+        *remaining = left.max(*remaining);
     }
     answer
 }
 
-/// The answer to an extend or a release, from those of both rows.
-pub(super) fn both(action: &Action, old: Answer, new: Answer) -> Answer {
+/// The answers to extends and releases, from those of both rows.
+pub(super) fn of_both(requests: &[Request], old: Vec<Answer>, new: Vec<Answer>) -> Vec<Answer> {
+    let answers = requests.iter().zip(old.into_iter().zip(new));
+    let joined = answers.map(|(request, (old, new))| both(&request.action, old, new));
+    joined.collect()
+}
+
+fn both(action: &Action, old: Answer, new: Answer) -> Answer {
     use Outcome::{Extended, Lost, Released, Skipped, Withdrawn};
     let extends = matches!(action, Action::Extend(_));
     match (old, new) {
