@@ -1,19 +1,17 @@
-//! A node of a service that takes locks on shards: `sharded_node <old, moving or new> <folder>`.
+//! A node of a service that takes locks on shards: `sharded_node <old, moving or new> <folder> <URLs of the shards>`.
 //!
-//! The shards are SQLite files in the folder: `a` and `b` before the change, and `c` too after it. In the folder are also the
-//! witnesses, a file for each key: who is inside has it locked by the operating system, which lets go of it when the process
-//! dies. A node writes a line into `violations` when it finds a witness locked, or a token that is not above the last one.
+//! The shards are `a` and `b` before the change, and `c` too after it. In the folder are the witnesses, a file for each key:
+//! who is inside has it locked by the operating system, which lets go of it when the process dies. A node writes a line into
+//! `violations` when it finds a witness locked, or a token that is not above the last one.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::ShardedStore;
-use dblock::store::Store;
-use dblock::{LockManager, LockOptions, current, open};
+use dblock::{LockManager, LockOptions, ShardedStore, current};
+use dblock_tests::three_shards;
 use tokio::time::sleep;
 
 const TASKS: usize = 4;
@@ -23,11 +21,11 @@ const KEYS: [&str; 6] = ["job:0", "job:6", "job:18", "job:28", "job:5", "job:9"]
 #[tokio::main]
 async fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, mode, folder] = &arguments[..] else {
-        panic!("arguments: old, moving or new, and a folder");
+    let [_, mode, folder, urls @ ..] = &arguments[..] else {
+        panic!("arguments: old, moving or new, a folder, and the URLs of three shards");
     };
     let folder = PathBuf::from(folder);
-    let store = open_shards(mode, &folder);
+    let store = open_shards(mode, urls);
     let locks = LockManager::builder(store).auto_migrate(true).build().await;
     let locks = locks.expect("a manager");
     for _ in 0..TASKS {
@@ -37,16 +35,8 @@ async fn main() {
 }
 
 /// The shards of a node before the change, during it and after it.
-fn open_shards(mode: &str, folder: &Path) -> ShardedStore {
-    let shard = |name: &'static str| -> (&'static str, Arc<dyn Store>) {
-        let file = sqlx::sqlite::SqliteConnectOptions::new()
-            .filename(folder.join(name))
-            .create_if_missing(true);
-        let store = open::sqlite::open(file, "distributed_lock").expect("a file");
-        (name, store)
-    };
-    let old = ShardedStore::new([shard("a"), shard("b")]).expect("two shards");
-    let new = ShardedStore::new([shard("a"), shard("b"), shard("c")]).expect("three shards");
+fn open_shards(mode: &str, urls: &[String]) -> ShardedStore {
+    let (old, new) = three_shards::open(urls);
     match mode {
         "old" => old,
         "moving" => old.moving_to(new).expect("they can move"),
@@ -61,7 +51,7 @@ async fn work(locks: LockManager, folder: PathBuf) {
         let options = LockOptions::new()
             .ttl(Duration::from_secs(3))
             .wait(Duration::from_secs(1));
-        // Busy, or a file that another process writes for long: the next one.
+        // Busy, or a shard that another process writes for long: the next one.
         let _ = locks.with(key, options, inside(&folder, key)).await;
     }
 }

@@ -18,6 +18,7 @@ pub mod own_server;
 pub mod proxy;
 pub mod run;
 pub mod telling_store;
+pub mod three_shards;
 pub mod transaction;
 
 pub use backend::{Backend, Kind, Row};

@@ -1,13 +1,16 @@
 //! A rolling change from two shards to three, by processes that are killed while they work.
 
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::str::FromStr as _;
 use std::time::Duration;
 
-use dblock::ShardedStore;
-use dblock::open;
+use dblock::store::Store as _;
+use dblock_tests::{Kind, postgres_url, three_shards};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 const NODES: usize = 3;
 
@@ -19,20 +22,44 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 
 struct Cluster {
     folder: TempDir,
+    /// The URLs of the three shards.
+    shards: Vec<String>,
     nodes: Vec<Child>,
 }
 
 impl Cluster {
-    fn start() -> Self {
+    /// `None` when the server is not given.
+    async fn start(kind: Kind) -> Option<Self> {
         let folder = TempDir::new().unwrap();
-        let nodes = (0..NODES).map(|_| node(folder.path(), "old")).collect();
-        Self { folder, nodes }
+        let shards = match kind {
+            Kind::Postgres => databases(&postgres_url()?).await,
+            _ => ["a", "b", "c"]
+                .map(|name| format!("sqlite://{}", folder.path().join(name).display()))
+                .into(),
+        };
+        let mut cluster = Self {
+            folder,
+            shards,
+            nodes: Vec::new(),
+        };
+        cluster.nodes = (0..NODES).map(|_| cluster.node("old")).collect();
+        Some(cluster)
+    }
+
+    fn node(&self, mode: &str) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_sharded_node"))
+            .arg(mode)
+            .arg(self.folder.path())
+            .args(&self.shards)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
     }
 
     /// Kills a node, and starts another in its place.
     fn replace(&mut self, at: usize, mode: &str) {
         end(&mut self.nodes[at]);
-        self.nodes[at] = node(self.folder.path(), mode);
+        self.nodes[at] = self.node(mode);
     }
 
     fn entries(&self) -> u64 {
@@ -65,13 +92,27 @@ impl Cluster {
 
     /// How long the tokens of the old shards are ahead, now that no process with these shards is left.
     async fn time_left(&self) -> Duration {
-        let shard = |name: &'static str| {
-            let file = sqlx::sqlite::SqliteConnectOptions::new().filename(self.folder.path().join(name));
-            (name, open::sqlite::open(file, "distributed_lock").unwrap())
-        };
-        let old = ShardedStore::new([shard("a"), shard("b")]).unwrap();
-        let new = ShardedStore::new([shard("a"), shard("b"), shard("c")]).unwrap();
-        old.moving_to(new).unwrap().time_left().await.unwrap()
+        let (old, new) = three_shards::open(&self.shards);
+        let moving = old.moving_to(new).unwrap();
+        let left = moving.time_left().await.unwrap();
+        moving.close().await;
+        left
+    }
+
+    async fn clean_up(mut self) {
+        self.nodes.iter_mut().for_each(end);
+        if let Some(url) = postgres_url().filter(|_| self.shards[0].starts_with("postgres")) {
+            let mut admin = PgConnection::connect(&url).await.unwrap();
+            for shard in &self.shards {
+                let options = PgConnectOptions::from_str(shard).unwrap();
+                let name = options.get_database().unwrap();
+                let drop = format!("DROP DATABASE {name} WITH (FORCE)");
+                sqlx::query(AssertSqlSafe(drop))
+                    .execute(&mut admin)
+                    .await
+                    .unwrap();
+            }
+        }
     }
 }
 
@@ -81,13 +122,21 @@ impl Drop for Cluster {
     }
 }
 
-fn node(folder: &Path, mode: &str) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_sharded_node"))
-        .arg(mode)
-        .arg(folder)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+/// Three databases on the server.
+async fn databases(url: &str) -> Vec<String> {
+    let server = PgConnectOptions::from_str(url).unwrap();
+    let mut admin = PgConnection::connect_with(&server).await.unwrap();
+    let mut urls = Vec::new();
+    for shard in ["a", "b", "c"] {
+        let name = format!("dblock_test_{shard}_{}", Uuid::now_v7().simple());
+        let create = format!("CREATE DATABASE {name}");
+        sqlx::query(AssertSqlSafe(create))
+            .execute(&mut admin)
+            .await
+            .unwrap();
+        urls.push(server.clone().database(&name).to_url_lossy().into());
+    }
+    urls
 }
 
 fn end(node: &mut Child) {
@@ -97,18 +146,41 @@ fn end(node: &mut Child) {
 
 #[tokio::test]
 async fn a_rolling_change_in_two_steps_lets_nobody_in_beside_another() {
-    let mut cluster = Cluster::start();
+    two_steps(Kind::Sqlite).await;
+}
+
+#[tokio::test]
+async fn a_rolling_change_of_postgres_in_two_steps_lets_nobody_in_beside_another() {
+    two_steps(Kind::Postgres).await;
+}
+
+async fn two_steps(kind: Kind) {
+    let Some(mut cluster) = Cluster::start(kind).await else {
+        return;
+    };
     cluster.roll("moving").await;
     sleep(cluster.time_left().await).await;
     cluster.roll("new").await;
     println!("{} entries", cluster.entries());
     assert_eq!(cluster.violations(), "");
+    cluster.clean_up().await;
 }
 
 /// The same in one step: the test that the moving mode is needed, and that the witnesses see what they are for.
 #[tokio::test]
 async fn a_rolling_change_in_one_step_lets_two_in() {
-    let mut cluster = Cluster::start();
+    one_step(Kind::Sqlite).await;
+}
+
+#[tokio::test]
+async fn a_rolling_change_of_postgres_in_one_step_lets_two_in() {
+    one_step(Kind::Postgres).await;
+}
+
+async fn one_step(kind: Kind) {
+    let Some(mut cluster) = Cluster::start(kind).await else {
+        return;
+    };
     cluster.work().await;
     cluster.replace(0, "new");
     let since = Instant::now();
@@ -120,4 +192,5 @@ async fn a_rolling_change_in_one_step_lets_two_in() {
         );
         sleep(Duration::from_millis(5)).await;
     }
+    cluster.clean_up().await;
 }
