@@ -147,7 +147,6 @@ pub(crate) fn row(packed: &Value, key: Key, now: i64) -> Result<Option<LockRow>,
     row.expire_at = columns.micros()?;
     row.wanted_until = columns.micros()?;
     row.acquired_at = columns.micros()?;
-    let _kept_until = columns.micros()?;
     row.fence_token = columns.token()?;
     row.fence_ceiling = columns.token()?;
     row.holder = columns.text()?;

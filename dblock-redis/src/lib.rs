@@ -138,8 +138,8 @@ impl RedisStore {
         self
     }
 
-    /// How long the server keeps the row of a key that nobody uses, at least; an eighth longer at most. Default: 7 days. A row
-    /// takes about 300 bytes of the server's memory. Fence tokens grow as long as the server's clock is never set back by more than this.
+    /// How long the server keeps the row of a key that nobody uses. Default: 7 days. A row takes about 300 bytes of the
+    /// server's memory. Fence tokens grow as long as the server's clock is never set back by more than this.
     ///
     /// # Errors
     /// [`StoreErrorKind::Unsupported`] below a day.

@@ -10,7 +10,7 @@ local function number()
 end
 for _, key in ipairs(KEYS) do
   lease, owner, count, expire_at, token, ceiling = take(), take(), number(), number(), take(), take()
-  wanted_until, acquired_at, revoked, holder, kept_until = number(), number(), number(), take(), 0
+  wanted_until, acquired_at, revoked, holder = number(), number(), number(), take()
   next = {
     lease = take(), owner = take(), holder = take(), ttl = number(), spare = number(), since = number(),
     ['until'] = number(),

@@ -2,15 +2,15 @@
 --
 -- KEYS are rows. A row is packed by `struct`, its numbers little-endian:
 --   version of this layout (1 byte), reentrant_count (4), 1 with a successor (1), revoked (1), lease_id and lock_owner (16
---   each), expire_at, wanted_until and acquired_at (8 each), until when the server keeps the row (8), fence_token and
---   fence_ceiling (19 each), the length of holder (1), holder
+--   each), expire_at, wanted_until and acquired_at (8 each), fence_token and fence_ceiling (19 each), the length of holder
+--   (1), holder
 -- and the successor follows: lease and owner (16 each), ttl, since and until (8 each), spare tokens (4), the length of holder
 -- (1), holder. Without one, what follows means nothing.
 -- Times are in µs; a number is exact up to 2^53 µs, which is the year 2255. Tokens go up to 2^63 - 1, so they are texts of 19
 -- digits, whose order is that of their numbers.
 
 local LAYOUT = 1
-local ROW, NEXT = '<BI4BBc16c16i8i8i8i8c19c19Bc0', '<c16c16i8i8i8I4Bc0'
+local ROW, NEXT = '<BI4BBc16c16i8i8i8c19c19Bc0', '<c16c16i8i8i8I4Bc0'
 local NOBODY, NO_TOKEN = ('\0'):rep(16), ('0'):rep(19)
 
 local pack, unpack_bytes = struct.pack, struct.unpack
@@ -18,21 +18,21 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 -- The row of the key at hand, a variable for each column. The successor is a table, or nil.
-local lease, owner, count, expire_at, token, ceiling, wanted_until, acquired_at, kept_until, revoked, holder, next
+local lease, owner, count, expire_at, token, ceiling, wanted_until, acquired_at, revoked, holder, next
 
 -- Reads the row that `packed` is, or nobody's without one. False for what is no row of ours, and must not be touched.
 local function read(packed)
   if not packed then
     lease, owner, count, expire_at, token, ceiling = NOBODY, NOBODY, 0, 0, NO_TOKEN, NO_TOKEN
-    wanted_until, acquired_at, kept_until, revoked, holder, next = 0, 0, 0, 0, '', nil
+    wanted_until, acquired_at, revoked, holder, next = 0, 0, 0, '', nil
     return true
   end
   if packed.err or packed:byte() ~= LAYOUT then
     return false
   end
   local understood, layout, has_next, at
-  understood, layout, count, has_next, revoked, lease, owner, expire_at, wanted_until, acquired_at, kept_until, token, ceiling,
-    holder, at = pcall(unpack_bytes, ROW, packed)
+  understood, layout, count, has_next, revoked, lease, owner, expire_at, wanted_until, acquired_at, token, ceiling, holder, at =
+    pcall(unpack_bytes, ROW, packed)
   next = nil
   if understood and has_next == 1 then
     next = {}
@@ -42,29 +42,24 @@ local function read(packed)
   return understood
 end
 
--- Writes the row. The server keeps it until nobody has used it for `idle` µs: no token is ahead of the clock then. It keeps it for
--- an eighth longer, so that few writes must say so.
+local last_use, kept_until
+-- Writes the row. The server forgets it when nobody has used it for `idle` µs: no token is ahead of the clock then.
 local function write(key, idle)
-  local wanted_for = math.max(expire_at, wanted_until, tonumber(ceiling)) + idle
-  local is_kept = kept_until >= wanted_for
-  if not is_kept then
-    kept_until = math.ceil(wanted_for + idle / 8)
-  end
   local packed = pack(
-    ROW, LAYOUT, count, next and 1 or 0, revoked, lease, owner, expire_at, wanted_until, acquired_at, kept_until, token,
-    ceiling, #holder, holder
+    ROW, LAYOUT, count, next and 1 or 0, revoked, lease, owner, expire_at, wanted_until, acquired_at, token, ceiling,
+    #holder, holder
   )
   if next then
     packed = packed .. pack(
       NEXT, next.lease, next.owner, next.ttl, next.since, next['until'], next.spare, #next.holder, next.holder
     )
   end
-  if is_kept then
-    redis.call('SETRANGE', key, 0, packed)
-  else
+  local used = math.max(expire_at, wanted_until, tonumber(ceiling))
+  if used ~= last_use then
     -- All its digits: `tostring` would leave the last ones out.
-    redis.call('SET', key, packed, 'PXAT', ('%.0f'):format(math.ceil(kept_until / 1000)))
+    last_use, kept_until = used, ('%.0f'):format(math.ceil((used + idle) / 1000))
   end
+  redis.call('SET', key, packed, 'PXAT', kept_until)
 end
 
 -- Writes the holds and the end of the successor, where nothing else has changed.

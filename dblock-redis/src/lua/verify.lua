@@ -4,6 +4,6 @@ local function dblock_holds(row_key, token)
   if not row then
     return false
   end
-  local layout, count, _, _, _, _, expire_at, _, _, _, last = struct.unpack('<BI4BBc16c16i8i8i8i8c19', row)
+  local layout, count, _, _, _, _, expire_at, _, _, last = struct.unpack('<BI4BBc16c16i8i8i8c19', row)
   return layout == 1 and count > 0 and expire_at > time[1] * 1000000 + time[2] and last == ('0'):rep(19 - #token) .. token
 end
