@@ -20,7 +20,7 @@ use crate::login::{Login, address};
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The longest that a request waits for their answer. Then it goes on, and a later one learns of the answer.
-const PATIENCE: Duration = Duration::from_millis(100);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Sentinels {
@@ -138,7 +138,7 @@ impl Sentinels {
         let asked = tokio::spawn(async move { sentinels.look_after(&address).await });
         if !was_silent {
             // An error is a panic's or the runtime's end, and says nothing of the primary.
-            let _ = timeout(PATIENCE, asked).await;
+            let _ = timeout(ANSWER_TIMEOUT, asked).await;
         }
         !self.seen().moved
     }

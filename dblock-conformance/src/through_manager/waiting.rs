@@ -120,8 +120,8 @@ pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
     let (locks, other) = (site.manager().await, site.manager().await);
     let guard = locks.acquire("key", long()).await.unwrap();
     let wait = Duration::from_secs(5);
-    let occupants = tokio::join!(expect_timeout(&locks, wait), expect_timeout(&other, wait));
-    for holder in [occupants.0, occupants.1] {
+    let holders = tokio::join!(expect_timeout(&locks, wait), expect_timeout(&other, wait));
+    for holder in [holders.0, holders.1] {
         assert_eq!(
             (holder.owner, holder.fence_token),
             (guard.owner(), guard.fence_token())

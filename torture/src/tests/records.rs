@@ -149,7 +149,7 @@ const SEATS: usize = 3;
 const TASKS: u64 = 4;
 /// How long calls go on at least, and how long at most until enough has gone wrong.
 const LENGTH: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// How often records go wrong before the checker must find it.
 const WRONGS: u32 = 10;
 
@@ -193,7 +193,7 @@ async fn run_on(flaw: Flaw) -> Verdict {
     tokio::time::sleep(LENGTH).await;
     if flaw != Flaw::None {
         let enough = wrong.wait_for(|wrongs| *wrongs >= WRONGS);
-        timeout(PATIENCE, enough)
+        timeout(TIMEOUT, enough)
             .await
             .expect("enough goes wrong in time")
             .unwrap();

@@ -1,4 +1,4 @@
-//! Abandoned leases: the row may name them, but no caller has them. They are released by their id.
+//! Abandoned acquires: no caller of this process has their leases, but the row may name them. They are released by their id.
 
 use std::sync::Arc;
 use std::time::Duration;

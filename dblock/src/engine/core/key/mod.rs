@@ -356,7 +356,7 @@ impl<C> Machine<C> {
     }
 
     /// Forgets a lease that has ended in the store. A request of unknown outcome may have extended the row, which
-    /// would then stay busy for one more ttl although nobody uses it. So the lease becomes an abandoned one.
+    /// would then stay busy for one more ttl although nobody uses it. So the lease is released as an abandoned acquire is.
     fn forget(&mut self, env: &Env<'_>, out: &mut Out<C>) {
         let Some(held) = self.held.take() else { return };
         let sent = self.on_its_way.as_ref();
