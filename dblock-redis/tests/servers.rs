@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind};
-use dblock::{Key, LockError, LockManager, LockOptions, Severity};
+use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind, WakeUp};
+use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions, Severity};
 use dblock_redis::RedisStore;
 use dblock_servers::{Kind, Purpose, Server, is_installed};
 use dblock_tests::proxy::{Proxy, Traffic};
@@ -181,6 +181,46 @@ async fn a_full_server_says_so_and_nothing_is_granted() {
     }
     command(&server, &["CONFIG", "SET", "maxmemory", "0"]).await;
     one(&store, acquire("a")).await.unwrap();
+}
+
+/// The successor would enter on a wake-up for a row that still names the holder.
+#[tokio::test]
+async fn a_pass_on_that_is_refused_is_not_told() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    let store = store(&server);
+    let (mut holder, mut successor) = (acquire("a"), acquire("a"));
+    one(&store, holder.clone()).await.unwrap();
+    let Action::Acquire(ask) = &mut successor.action else {
+        unreachable!()
+    };
+    (ask.wanted_for, ask.queue) = (Some(Duration::from_secs(60)), Some(Duration::ZERO));
+    let queued = one(&store, successor).await.unwrap();
+    assert!(matches!(queued, Outcome::Queued { .. }), "{queued:?}");
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let listening = RedisStore::new(server.url()).unwrap();
+    let listener =
+        tokio::spawn(async move { listening.listen(&move |wake_up| drop(tell.send(wake_up))).await });
+    assert_eq!(told.recv().await, Some(WakeUp::Listening));
+
+    holder.action = Action::Release;
+    command(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    one(&store, holder.clone()).await.unwrap_err();
+    command(&server, &["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    let held = store.inspect(&InspectFilter::new()).await.unwrap().swap_remove(0);
+    assert_eq!(held.lease_id, holder.lease_id);
+    let released = one(&store, holder).await.unwrap();
+    assert!(
+        matches!(released, Outcome::Released { freed: true, .. }),
+        "{released:?}"
+    );
+    let WakeUp::PassedOn { fence_token, .. } = told.recv().await.unwrap() else {
+        panic!("the pass-on is told")
+    };
+    let passed_on = store.inspect(&InspectFilter::new()).await.unwrap().swap_remove(0);
+    assert_eq!(fence_token, passed_on.fence_token, "the refused one was told");
+    listener.abort();
 }
 
 #[tokio::test]

@@ -21,7 +21,11 @@ pub(crate) async fn apply(ensemble: &Ensemble, requests: &[Request]) -> Result<V
             .zip(&answers)
             .filter_map(|(request, answer)| answer.is_none().then_some(request))
             .collect();
-        let mut others = carry_out_all(ensemble, &client, &open).await?.into_iter();
+        // A failure is the answer of these: releases may have been carried out already, and must not seem to be open.
+        let mut others = carry_out_all(ensemble, &client, &open)
+            .await
+            .unwrap_or_else(|error| open.iter().map(|_| Err(error.clone())).collect())
+            .into_iter();
         for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
             *answer = others.next();
         }

@@ -23,8 +23,8 @@ use crate::store::{Holder, StoreError};
 ///
 /// fn status(error: &LockError) -> u16 {
 ///     match error {
-///         LockError::Busy { .. } | LockError::Timeout { .. } => 409,
-///         LockError::Store { source, .. } if source.is_retryable() => 503,
+///         error if error.is_busy() => 409,
+///         error if error.is_store() && error.is_retryable() => 503,
 ///         LockError::Shutdown { .. } => 503,
 ///         // Lost, and variants that later versions add.
 ///         _ => 500,

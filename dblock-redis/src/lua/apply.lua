@@ -72,7 +72,7 @@ local answers = {}
 for n, key in ipairs(KEYS) do
   local action, asker
   action, asker, at = unpack_bytes('c1c16', requests, at)
-  local answer, changed = 'L', false
+  local answer, changed, passed_on = 'L', false, false
   local by, ttl, wanted_for, waited, spare, name, holds, fresh
   if action == 'A' then
     by, ttl, wanted_for, waited, spare, name, at = unpack_bytes('<c16i8i8i8I4Bc0', requests, at)
@@ -93,8 +93,7 @@ for n, key in ipairs(KEYS) do
         if fresh then
           owner, holder = next.owner, next.holder
           hold(next.lease, fresh, next.spare, next.ttl)
-          answer, changed = 'R\1\1', true
-          tell(channel, 'p' .. lease .. token .. key:sub(prefix + 1))
+          answer, changed, passed_on = 'R\1\1', true, true
         else
           answer, count = 'R\1\0', 0
           write_end(key)
@@ -158,6 +157,10 @@ for n, key in ipairs(KEYS) do
   end
   if changed then
     write(key, idle)
+  end
+  -- After the write: a server that refuses it, without enough replicas or memory, would still tell.
+  if passed_on then
+    tell(channel, 'p' .. lease .. token .. key:sub(prefix + 1))
   end
   answers[n] = answer
 end
