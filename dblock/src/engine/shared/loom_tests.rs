@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 
+use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, MaybeDone, maybe_done};
 use loom::thread;
 use tokio::sync::mpsc;
