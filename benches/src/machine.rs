@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 const LOCK_FILE: &str = include_str!("../Cargo.lock");
 
 /// The libraries whose versions matter. sqlx is in twice: ours first, then that of others.
-const LIBRARIES: [&str; 9] = [
+const LIBRARIES: [&str; 11] = [
     "dblock",
     "sqlx",
     "distributed-lock-postgres",
@@ -17,6 +17,8 @@ const LIBRARIES: [&str; 9] = [
     "rslock",
     "async-redis-lock",
     "redis",
+    "zookeeper-client",
+    "etcd-client",
     "libsqlite3-sys",
     "tokio",
 ];

@@ -139,9 +139,10 @@ const STATEMENTS: Figure = |figures| figures.statements;
 #[rustfmt::skip]
 pub(crate) const ALL: &[Ratio] = {
     use Kind::{
-        Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockMemory, DblockMemoryRecorded, DblockMillion, DblockMysql,
-        DblockPostgres, DblockRecorded, DblockRedis, DblockSqlite, DblockTwo, Dlmy, Dlpg, DlpgTry, FloorMysql, FloorPostgres,
+        Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockEtcd, DblockMemory, DblockMemoryRecorded, DblockMillion, DblockMysql,
+        DblockPostgres, DblockRecorded, DblockRedis, DblockSqlite, DblockTwo, DblockZookeeper, Dlmy, Dlpg, DlpgTry, EtcdRecipe, FloorMysql, FloorPostgres,
         FloorSqlite, OnceLock, OnceRead, OnceReplay, OnceRun, Rslock, UnitForUpdate, UnitTransaction,
+        ZookeeperRecipe,
     };
     use Scenario::{
         Alone, AloneMysql, AloneSqlite, Attribute, Bloat, Handover, Held, Hot4proc, Hot64, Keys16, Keys256,
@@ -186,6 +187,12 @@ pub(crate) const ALL: &[Ratio] = {
         ratio("redis_alone_vs_rslock", at_most(1.5, 1.5), Over(Alone, P50, DblockRedis, Rslock)),
         ratio("redis_keys256_vs_rslock", at_least(1.2, 2.0), Over(Keys256, PER_S, DblockRedis, Rslock)),
         ratio("redis_hot64_vs_rslock", at_least(20.0, 20.0), Over(Hot64, PER_S, DblockRedis, Rslock)),
+        ratio("etcd_alone_vs_recipe", None, Over(Alone, P50, DblockEtcd, EtcdRecipe)),
+        ratio("etcd_keys64_vs_recipe", at_least(1.5, 1.5), Over(Keys64, PER_S, DblockEtcd, EtcdRecipe)),
+        ratio("etcd_handover_vs_recipe", at_most(1.2, 1.2), Over(Handover, P50, DblockEtcd, EtcdRecipe)),
+        ratio("zk_alone_vs_recipe", None, Over(Alone, P50, DblockZookeeper, ZookeeperRecipe)),
+        ratio("zk_keys64_vs_recipe", None, Over(Keys64, PER_S, DblockZookeeper, ZookeeperRecipe)),
+        ratio("zk_handover_vs_recipe", at_most(1.2, 1.2), Over(Handover, P50, DblockZookeeper, ZookeeperRecipe)),
         ratio("connections", at_most(4.0, 4.0), Connections),
     ]
 };

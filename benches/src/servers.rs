@@ -2,6 +2,7 @@
 
 mod counts;
 mod durability;
+mod text;
 
 use anyhow::{Context as _, bail};
 use sqlx::mysql::MySqlConnectOptions;
@@ -16,6 +17,8 @@ pub(crate) enum Place {
     MySql,
     Sqlite,
     Redis,
+    ZooKeeper,
+    Etcd,
     Memory,
 }
 
@@ -31,6 +34,12 @@ pub(crate) struct Urls {
     /// A Redis server.
     #[arg(long, env = "DBLOCK_TEST_REDIS_URL", hide_env_values = true)]
     pub(crate) redis: Option<String>,
+    /// A ZooKeeper server.
+    #[arg(long, env = "DBLOCK_TEST_ZOOKEEPER_URL", hide_env_values = true)]
+    pub(crate) zookeeper: Option<String>,
+    /// An etcd, for a program that was built with the feature `etcd`.
+    #[arg(long, env = "DBLOCK_TEST_ETCD_URL", hide_env_values = true)]
+    pub(crate) etcd: Option<String>,
 }
 
 /// The servers, with a fresh database on each. The observing connections are in other databases, so that
@@ -46,7 +55,11 @@ pub(crate) struct Servers {
 
 impl Servers {
     /// Connects to the servers that are given and makes a database on each.
-    pub(crate) async fn prepare(given: Urls) -> anyhow::Result<Self> {
+    pub(crate) async fn prepare(mut given: Urls) -> anyhow::Result<Self> {
+        if given.etcd.is_some() && !cfg!(feature = "etcd") {
+            eprintln!("LEFT OUT: all of etcd, because this program was built without the feature `etcd`");
+            given.etcd = None;
+        }
         let database = format!("dblock_bench_{}", std::process::id());
         let mut servers = Self {
             postgres: None,
@@ -95,6 +108,8 @@ impl Servers {
             Place::Postgres => self.postgres.is_some(),
             Place::MySql => self.mysql.is_some(),
             Place::Redis => self.redis.is_some(),
+            Place::ZooKeeper => self.given.zookeeper.is_some(),
+            Place::Etcd => self.given.etcd.is_some(),
             Place::Sqlite | Place::Memory => true,
         }
     }
@@ -118,6 +133,8 @@ impl Servers {
                 options.database(&self.database).to_url_lossy().to_string()
             }
             Place::Redis => self.given.redis.clone().with_context(|| missing("Redis"))?,
+            Place::ZooKeeper => self.zookeeper()?.to_owned(),
+            Place::Etcd => self.etcd()?.to_owned(),
             Place::Memory => "memory:".to_owned(),
             Place::Sqlite => format!("sqlite://{}?mode=rwc", self.file().display()),
         })
@@ -156,6 +173,17 @@ impl Servers {
     fn redis(&mut self) -> anyhow::Result<&mut redis::aio::MultiplexedConnection> {
         self.redis.as_mut().context("no Redis server is given")
     }
+
+    fn zookeeper(&self) -> anyhow::Result<&str> {
+        self.given
+            .zookeeper
+            .as_deref()
+            .context("no ZooKeeper server is given")
+    }
+
+    fn etcd(&self) -> anyhow::Result<&str> {
+        self.given.etcd.as_deref().context("no etcd is given")
+    }
 }
 
 impl std::fmt::Debug for Servers {
@@ -166,12 +194,12 @@ impl std::fmt::Debug for Servers {
     }
 }
 
-/// The number in the line `name:number` of Redis' INFO.
+/// The number in the line `name:number` of Redis' INFO, or of ZooKeeper's answer to `srvr`.
 fn info_number(info: &str, name: &str) -> anyhow::Result<u64> {
     for line in info.lines() {
         if let Some(value) = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(':')) {
             return Ok(value.trim().parse()?);
         }
     }
-    bail!("Redis' INFO does not name {name}")
+    bail!("the server does not name {name}")
 }

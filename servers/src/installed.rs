@@ -180,7 +180,13 @@ mod tests {
         );
         assert_eq!(
             none.missing(Purpose::Benches.kinds(), Purpose::Benches),
-            ["postgresql", "mariadb-server", "redis-server"]
+            [
+                "postgresql",
+                "mariadb-server",
+                "redis-server",
+                "zookeeper",
+                "etcd-server"
+            ]
         );
         assert_eq!(none.missing(&[Kind::MySql], Purpose::Torture), ["mariadb-server"]);
         let tools = Programs {

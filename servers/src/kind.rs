@@ -43,7 +43,13 @@ impl Purpose {
                 Kind::ZooKeeper,
                 Kind::Etcd,
             ],
-            Self::Benches => &[Kind::Postgres, Kind::MySql, Kind::Redis],
+            Self::Benches => &[
+                Kind::Postgres,
+                Kind::MySql,
+                Kind::Redis,
+                Kind::ZooKeeper,
+                Kind::Etcd,
+            ],
             Self::Torture => &[],
         }
     }

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use tokio::process::Command;
 
 use crate::command::{cargo, run as run_to_end};
+use crate::etcd;
 use dblock_servers::{Purpose, Servers, packages};
 
 #[derive(Debug, clap::Args)]
@@ -29,9 +30,12 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     eprintln!(
         "building the benches and the libraries beside which dblock is measured, optimized: some minutes the first time"
     );
-    let manifest = ["--manifest-path", "benches/Cargo.toml"];
+    let mut manifest = vec!["--manifest-path", "benches/Cargo.toml"];
+    if etcd::left_out().await?.is_empty() {
+        manifest.extend(["--features", "etcd"]);
+    }
     install_openssl().await?;
-    run_to_end(cargo(["build", "--release", "--locked"]).args(manifest)).await?;
+    run_to_end(cargo(["build", "--release", "--locked"]).args(&manifest)).await?;
 
     let servers = Servers::start_missing(Purpose::Benches).await?;
     eprintln!(
@@ -39,7 +43,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         servers.names().join(", ")
     );
     let mut command = cargo(["run", "--quiet", "--release", "--locked"]);
-    command.args(manifest).arg("--").envs(servers.variables());
+    command.args(&manifest).arg("--").envs(servers.variables());
     if args.quick {
         command.arg("--quick");
     }

@@ -57,6 +57,7 @@ fn scenario_table(subjects: &BTreeMap<Kind, Figures>, style: TableStyle) -> Stri
             "p99 µs",
             "connections",
             "statements/s",
+            "a lock is on",
             "",
         ],
         style,
@@ -71,6 +72,7 @@ fn scenario_table(subjects: &BTreeMap<Kind, Figures>, style: TableStyle) -> Stri
         ];
         let mut row = vec![kind.name().to_owned()];
         row.extend(numbers.map(|value| value.map(number).unwrap_or_default()));
+        row.push(kind.kept().to_owned());
         row.push(more(figures));
         table.add_row(row);
     }

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
-use super::{Place, Servers, info_number};
+use super::{Place, Servers, info_number, text};
 
 /// Makes `pg_stat_statements` readable where the server has loaded it.
 pub(super) async fn install(connection: &mut PgConnection) -> anyhow::Result<()> {
@@ -67,6 +67,11 @@ impl Servers {
                 let info: String = redis::cmd("INFO").arg("stats").query_async(self.redis()?).await?;
                 Some(info_number(&info, "total_commands_processed")?)
             }
+            Place::ZooKeeper => {
+                let said = text::ask(self.zookeeper()?, "srvr").await?;
+                Some(info_number(&said, "Received")?)
+            }
+            Place::Etcd => Some(calls(&text::get(self.etcd()?, "/metrics").await?)),
             Place::Sqlite | Place::Memory => None,
         })
     }
@@ -78,8 +83,8 @@ impl Servers {
         before: Option<u64>,
     ) -> anyhow::Result<Option<u64>> {
         let now = self.statements(place).await?;
-        // MariaDB and Redis count the question itself.
-        let ours = u64::from(matches!(place, Place::MySql | Place::Redis));
+        // These count the question itself.
+        let ours = u64::from(matches!(place, Place::MySql | Place::Redis | Place::ZooKeeper));
         Ok(now
             .zip(before)
             .map(|(now, before)| now.saturating_sub(before + ours)))
@@ -113,6 +118,8 @@ impl Servers {
                 // Less our own.
                 info_number(&info, "connected_clients")?.saturating_sub(1)
             }
+            Place::ZooKeeper => text::connections(self.zookeeper()?)?,
+            Place::Etcd => text::connections(self.etcd()?)?,
             Place::Sqlite => open_files(&self.file())?,
             Place::Memory => 0,
         })
@@ -131,6 +138,15 @@ impl Servers {
             .await?;
         Ok(u32::try_from(pid)?)
     }
+}
+
+/// The calls in the metrics of etcd. A stream counts once, however much is asked on it.
+fn calls(metrics: &str) -> u64 {
+    let lines = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("grpc_server_started_total"));
+    let counts = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+    counts.sum()
 }
 
 /// How often this process has the file open: once for each connection.

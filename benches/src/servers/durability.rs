@@ -4,7 +4,7 @@ use anyhow::ensure;
 use serde_json::{Map, Value, json};
 use sqlx::Row as _;
 
-use super::{Place, Servers};
+use super::{Place, Servers, text};
 
 /// Settings that a durable commit needs, with the values that are durable: the servers' own defaults.
 const POSTGRES: [(&str, &[&str]); 3] = [
@@ -75,6 +75,24 @@ impl Servers {
                 found.insert(name.to_owned(), json!(value));
             }
             all.insert("redis".to_owned(), Value::Object(found));
+        }
+        // These wait for the disk unless they were started with options that nobody can ask them for.
+        if self.has(Place::ZooKeeper) {
+            let said = text::ask(self.zookeeper()?, "srvr").await?;
+            let version = said
+                .lines()
+                .find_map(|line| line.strip_prefix("Zookeeper version: "));
+            let mode = said.lines().find_map(|line| line.strip_prefix("Mode: "));
+            all.insert(
+                "zookeeper".to_owned(),
+                json!({ "version": version, "mode": mode }),
+            );
+        }
+        if self.has(Place::Etcd) {
+            let said = text::get(self.etcd()?, "/version").await?;
+            let body = said.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+            let said: Value = serde_json::from_str(body).unwrap_or_default();
+            all.insert("etcd".to_owned(), json!({ "version": said["etcdserver"] }));
         }
         Ok(all)
     }

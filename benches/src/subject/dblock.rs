@@ -9,6 +9,7 @@ use ::dblock::{LockGuard, LockManager, LockOptions, MultiLockGuard};
 use anyhow::Context as _;
 use dblock_conformance::forward_to_inner;
 use dblock_redis::RedisStore;
+use dblock_zookeeper::ZookeeperStore;
 
 use super::{Client, Step, Subject, TIMEOUT, TTL};
 
@@ -86,6 +87,13 @@ pub(crate) async fn manager(url: &str) -> anyhow::Result<LockManager> {
 pub(crate) async fn table_of(url: &str, table: &str) -> anyhow::Result<LockManager> {
     let builder = if url.starts_with("redis:") {
         LockManager::builder(RedisStore::new(url)?)
+    } else if url.starts_with("zookeeper:") {
+        LockManager::builder(ZookeeperStore::new(url)?)
+    } else if url.starts_with("http:") {
+        #[cfg(not(feature = "etcd"))]
+        anyhow::bail!("this program was built without the feature `etcd`");
+        #[cfg(feature = "etcd")]
+        LockManager::builder(dblock_etcd::EtcdStore::new([url]))
     } else {
         LockManager::builder_for_url(url)?
     };

@@ -6,12 +6,15 @@ mod commit_notify;
 mod dblock;
 mod distributed_mysql;
 mod distributed_postgres;
+#[cfg(feature = "etcd")]
+mod etcd_recipe;
 mod floor;
 mod once;
 mod plan;
 mod pool;
 mod redlock;
 mod unit;
+mod zookeeper_recipe;
 
 use std::fmt;
 use std::future::Future;
@@ -24,6 +27,9 @@ use crate::servers::{Place, Servers};
 
 pub(crate) use dblock::{MILLION_TABLE, manager, table_of};
 pub(crate) use plan::{POOL, TIMEOUT, TTL, Use};
+
+const ETCD_RECIPE: &str = "etcd's own calls `Lock` and `Unlock` over one connection; a lease for each task, made once and kept (dblock makes one for each \
+     lock)";
 
 /// The future of one step. Boxed for every subject alike.
 pub(crate) type Step<'a> = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send + 'a>>;
@@ -53,6 +59,8 @@ pub(crate) enum Kind {
     DblockMysql,
     DblockSqlite,
     DblockRedis,
+    DblockZookeeper,
+    DblockEtcd,
     /// On a lock table without other rows.
     DblockEmpty,
     /// On one with a million idle rows.
@@ -90,6 +98,10 @@ pub(crate) enum Kind {
     Dlmy,
     Rslock,
     AsyncRedisLock,
+    /// Numbered ephemeral nodes.
+    ZookeeperRecipe,
+    /// etcd's own lock.
+    EtcdRecipe,
     /// A unit of work, by a lock that ends with its transaction.
     UnitTransaction,
     /// By a lock around a transaction.
@@ -115,6 +127,8 @@ impl Kind {
             Self::DblockMysql => "dblock-mysql",
             Self::DblockSqlite => "dblock-sqlite",
             Self::DblockRedis => "dblock-redis",
+            Self::DblockZookeeper => "dblock-zookeeper",
+            Self::DblockEtcd => "dblock-etcd",
             Self::DblockEmpty => "dblock-empty-table",
             Self::DblockMillion => "dblock-million-rows",
             Self::DblockMemory => "dblock-memory",
@@ -138,6 +152,8 @@ impl Kind {
             Self::Dlmy => "distributed-lock-mysql",
             Self::Rslock => "rslock",
             Self::AsyncRedisLock => "async-redis-lock",
+            Self::ZookeeperRecipe => "zookeeper-recipe",
+            Self::EtcdRecipe => "etcd-recipe",
             Self::UnitTransaction => "unit-dblock-transaction",
             Self::UnitLock => "unit-dblock-lock",
             Self::UnitForUpdate => "unit-for-update",
@@ -188,7 +204,25 @@ impl Kind {
             }
             Self::DblockSqlite | Self::FloorSqlite | Self::BareSqlite | Self::UpsertSqlite => Place::Sqlite,
             Self::DblockRedis | Self::Rslock | Self::AsyncRedisLock => Place::Redis,
+            Self::DblockZookeeper | Self::ZookeeperRecipe => Place::ZooKeeper,
+            Self::DblockEtcd | Self::EtcdRecipe => Place::Etcd,
             Self::DblockMemory | Self::DblockMemoryRecorded => Place::Memory,
+        }
+    }
+
+    /// Where a lock is when its caller has it: what a crash of the server leaves of it.
+    pub(crate) fn kept(self) -> &'static str {
+        match self {
+            Self::Advisory
+            | Self::Dlpg
+            | Self::DlpgTry
+            | Self::Dlmy
+            | Self::UnitForUpdate
+            | Self::UnitXactLock => "memory",
+            _ => match self.place() {
+                Place::Postgres | Place::MySql | Place::Sqlite | Place::ZooKeeper | Place::Etcd => "disk",
+                Place::Redis | Place::Memory => "memory",
+            },
         }
     }
 
@@ -199,6 +233,8 @@ impl Kind {
             | Self::DblockMysql
             | Self::DblockSqlite
             | Self::DblockRedis
+            | Self::DblockZookeeper
+            | Self::DblockEtcd
             | Self::DblockEmpty
             | Self::DblockMillion
             | Self::DblockMemory => dblock::SETTINGS,
@@ -215,6 +251,8 @@ impl Kind {
             Self::Dlmy => distributed_mysql::SETTINGS,
             Self::Rslock => redlock::SETTINGS,
             Self::AsyncRedisLock => async_redis::SETTINGS,
+            Self::ZookeeperRecipe => zookeeper_recipe::SETTINGS,
+            Self::EtcdRecipe => ETCD_RECIPE,
             Self::UnitTransaction => unit::TRANSACTION_SETTINGS,
             Self::UnitLock => unit::LOCK_SETTINGS,
             Self::UnitForUpdate => unit::FOR_UPDATE_SETTINGS,
@@ -242,6 +280,8 @@ impl Kind {
             | Self::DblockMysql
             | Self::DblockSqlite
             | Self::DblockRedis
+            | Self::DblockZookeeper
+            | Self::DblockEtcd
             | Self::DblockMemory
             | Self::DblockRecorded
             | Self::DblockMemoryRecorded => {
@@ -267,6 +307,11 @@ impl Kind {
             Self::Dlmy => Box::new(distributed_mysql::open(url, plan).await?),
             Self::Rslock => Box::new(redlock::open(url, plan)),
             Self::AsyncRedisLock => Box::new(async_redis::open(url, plan).await?),
+            Self::ZookeeperRecipe => Box::new(zookeeper_recipe::open(url).await?),
+            #[cfg(feature = "etcd")]
+            Self::EtcdRecipe => Box::new(etcd_recipe::open(url).await?),
+            #[cfg(not(feature = "etcd"))]
+            Self::EtcdRecipe => anyhow::bail!("this program was built without the feature `etcd`"),
             Self::UnitTransaction => Box::new(unit::open(url, unit::Way::Transaction, plan).await?),
             Self::UnitLock => Box::new(unit::open(url, unit::Way::Lock, plan).await?),
             Self::UnitForUpdate => Box::new(unit::open(url, unit::Way::ForUpdate, plan).await?),
