@@ -51,6 +51,7 @@
 
 mod acquire;
 mod batch;
+mod clockless;
 mod context;
 mod differential;
 #[cfg(feature = "fence")]
@@ -81,6 +82,7 @@ use dblock::store::Store;
 
 pub use self::acquire::*;
 pub use self::batch::*;
+pub use self::clockless::*;
 pub use self::context::TIMEOUT;
 pub use self::differential::*;
 #[cfg(feature = "fence")]
@@ -208,6 +210,12 @@ macro_rules! store_conformance {
             tokens_grow_over_every_pass_on,
             release_frees_behind_a_lapsed_successor,
             batches_pass_on_free_and_withdraw,
+
+            successor_without_a_clock_keeps_its_place,
+            lock_without_a_clock_is_passed_on,
+            lock_without_a_clock_is_passed_on_by_the_end_of_its_lease,
+            place_without_a_clock_ends_by_itself,
+            pass_on_without_a_clock_is_told,
 
             random_requests_are_carried_out_by_the_rules,
 

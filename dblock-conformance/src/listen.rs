@@ -82,7 +82,7 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
 pub async fn passed_on_rows_are_told(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let can = store.capabilities();
-    if !(can.wake_ups && can.queues && fixture.hears()) {
+    if !(can.wake_ups && can.queues && can.clock && fixture.hears()) {
         return;
     }
     let mut listeners = Vec::new();

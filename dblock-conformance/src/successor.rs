@@ -11,11 +11,13 @@ use super::context::{
     force_release, granted, granted_briefly, one, revoke, until, until_not_held,
 };
 
-/// Whether the store queues. Where it does not, asking for a place is answered as busy, and a release frees the key.
+/// Whether the store queues, by a clock of its own; the checks of `clockless` are for the others. Where it does not queue, asking
+/// for a place is answered as busy, and a release frees the key.
 pub(super) async fn queues(fixture: &impl Fixture) -> bool {
     let store = fixture.store().await;
-    if store.capabilities().queues {
-        return true;
+    let can = store.capabilities();
+    if can.queues {
+        return can.clock;
     }
     let (holder, waiter) = (Asker::new("no queue"), Asker::new("no queue"));
     granted(&*store, holder.acquire(LONG)).await;
@@ -63,7 +65,7 @@ fn still_behind(outcome: Outcome) -> Holder {
 }
 
 #[track_caller]
-fn busy_behind(outcome: Outcome) -> Holder {
+pub(super) fn busy_behind(outcome: Outcome) -> Holder {
     match outcome {
         Outcome::Busy(named) => named,
         other => panic!("{other:?} instead of Busy"),

@@ -3,60 +3,66 @@
 use std::time::Duration;
 
 use dblock::store::clock::micros;
-use dblock::store::{Acquire, Outcome, Request, StoreError, StoreErrorKind};
+use dblock::store::{Acquire, NEXT_TTL, Outcome, Request, StoreError, StoreErrorKind};
 use etcd_client::{Client, LeaseGrantOptions, PutOptions};
 use futures_util::future::join_all;
 
 use crate::Answer;
 use crate::error;
-use crate::keys::Keys;
-use crate::look::{self, MOST_KEYS, Seen, Write, Written, grant, left, look, write};
-use crate::row::{Row, Stored, etcd_lease, first_token, has_room_for, now, seconds};
+use crate::keys::{Keys, Slot};
+use crate::look::{
+    self, Condition, MOST_KEYS, Rows, Seen, Write, Written, grant, keep_alive, left, look, write,
+};
+use crate::places::{Place, Places};
+use crate::row::{Row, Stored, etcd_lease, first_token, has_room_for, now, place_lease, seconds};
+
+type Ask<'a> = (&'a Request, &'a Acquire);
 
 /// Answers acquires.
-pub(crate) async fn acquire(client: &Client, names: &Keys, asks: &[(&Request, &Acquire)]) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    for part in asks.chunks(MOST_KEYS) {
-        answers.extend(acquire_part(&mut client.clone(), names, part).await);
-    }
-    answers
+pub(crate) async fn acquire(client: &Client, names: &Keys, places: &Places, asks: &[Ask<'_>]) -> Vec<Answer> {
+    let parts = asks.chunks(MOST_KEYS);
+    let parts = parts.map(|part| acquire_part(client.clone(), names, places, part));
+    join_all(parts).await.into_iter().flatten().collect()
 }
 
-async fn acquire_part(client: &mut Client, names: &Keys, asks: &[(&Request, &Acquire)]) -> Vec<Answer> {
+async fn acquire_part(mut client: Client, names: &Keys, places: &Places, asks: &[Ask<'_>]) -> Vec<Answer> {
+    let client = &mut client;
     let keys: Vec<_> = asks.iter().map(|(request, _)| &request.key).collect();
     let seen = match look(client, names, &keys).await {
         Ok(seen) => seen,
         Err(error) => return asks.iter().map(|_| Err(error.clone())).collect(),
     };
-    let mut steps = Vec::new();
-    for (ask, seen) in asks.iter().zip(&seen) {
-        steps.push(prepare(client.clone(), names, *ask, seen));
-    }
-    let first = join_all(steps).await;
-    let writes: Vec<Write> = first
-        .iter()
-        .zip(asks)
-        .filter(|(step, _)| matches!(step, Step::Write))
-        .map(|(_, (request, ask))| Write {
-            key: names.row(&request.key).into(),
-            row: Row::new(request.lease_id, ask),
-            mod_revision: 0,
-            lease: etcd_lease(request.lease_id),
-        })
+    let steps = asks.iter().zip(&seen);
+    let steps = steps.map(|(ask, seen)| prepare(client.clone(), names, *ask, seen));
+    let first: Vec<Step> = join_all(steps)
+        .await
+        .into_iter()
+        .map(|step| step.unwrap_or_else(|error| Step::Answered(Err(error))))
         .collect();
-    let mut written = write(client, &writes).await.into_iter();
+    let writes = first.iter().zip(asks);
+    let writes: Vec<Write<'_>> = writes.filter_map(|(step, ask)| step.write(*ask)).collect();
+    let mut written = match write(client, names, &writes).await {
+        Ok(written) => written,
+        Err(error) => writes.iter().map(|_| Err(error.clone())).collect(),
+    }
+    .into_iter();
     let mut answers = Vec::new();
-    for ((step, (request, ask)), seen) in first.into_iter().zip(asks).zip(&seen) {
-        answers.push(match step {
-            Step::Answered(answer) => answer,
-            Step::Write => match written.next() {
-                Some(Ok(written)) => granted(client, (request, ask), written, seen).await,
-                Some(Err(error)) => Err(error),
-                None => Err(StoreError::new(
-                    StoreErrorKind::Interrupted,
-                    "etcd left out an answer",
-                )),
-            },
+    for ((step, ask), seen) in first.into_iter().zip(asks).zip(&seen) {
+        let step = match step {
+            Step::Answered(answer) => {
+                answers.push(answer);
+                continue;
+            }
+            step => step,
+        };
+        answers.push(match (written.next(), step) {
+            (Some(Ok(written)), Step::Queue(holder)) => queued(client, places, *ask, written, &holder).await,
+            (Some(Ok(written)), _) => granted(client, *ask, written, seen).await,
+            (Some(Err(error)), _) => Err(error),
+            (None, _) => Err(StoreError::new(
+                StoreErrorKind::Interrupted,
+                "etcd left out an answer",
+            )),
         });
     }
     answers
@@ -65,55 +71,82 @@ async fn acquire_part(client: &mut Client, names: &Keys, asks: &[(&Request, &Acq
 enum Step {
     Answered(Answer),
     /// The key is free, and the lease is made.
-    Write,
+    Take,
+    /// Nobody is next behind this holder, and the lease is made.
+    Queue(Stored),
+}
+
+impl Step {
+    fn write<'a>(&self, (request, ask): Ask<'a>) -> Option<Write<'a>> {
+        let (slot, ttl, lease, condition) = match self {
+            Self::Answered(_) => return None,
+            Self::Take => {
+                let lease = etcd_lease(request.lease_id);
+                (Slot::First, ask.ttl, lease, Condition::Free)
+            }
+            Self::Queue(holder) => {
+                let behind = Condition::Behind(holder.create_revision);
+                let lease = place_lease(request.lease_id);
+                (holder.slot.other(), next_ttl(ask), lease, behind)
+            }
+        };
+        Some(Write {
+            key: &request.key,
+            slot,
+            row: Row::new(request.lease_id, ask, ttl, matches!(self, Self::Queue(_))),
+            lease,
+            condition,
+        })
+    }
+}
+
+/// The length of a place as successor, and of the lease that a release passes on. It is counted from each ask.
+fn next_ttl(ask: &Acquire) -> Duration {
+    ask.ttl.min(NEXT_TTL)
 }
 
 async fn prepare(
     mut client: Client,
     names: &Keys,
-    (request, ask): (&Request, &Acquire),
+    (request, ask): Ask<'_>,
     seen: &Seen,
-) -> Step {
+) -> Result<Step, StoreError> {
     let client = &mut client;
-    let prepared = async {
-        if !has_room_for(ask.spare_tokens) {
-            let message = format!(
-                "{} spare tokens are more than this store can keep",
-                ask.spare_tokens
-            );
-            return Err(StoreError::new(StoreErrorKind::Unsupported, message));
-        }
-        match seen.row.clone()? {
-            None => grant(client, etcd_lease(request.lease_id), seconds(ask.ttl))
-                .await
-                .map(|_| None),
-            Some(stored) => found(client, names, (request, ask), stored, seen.wanted_until)
-                .await
-                .map(Some),
-        }
-    };
-    match prepared.await {
-        Ok(None) => Step::Write,
-        Ok(Some(outcome)) => Step::Answered(Ok(outcome)),
-        Err(error) => Step::Answered(Err(error)),
+    if !has_room_for(ask.spare_tokens) {
+        let message = format!(
+            "{} spare tokens are more than this store can keep",
+            ask.spare_tokens
+        );
+        return Err(StoreError::new(StoreErrorKind::Unsupported, message));
     }
-}
-
-/// The answer for a key that is held.
-async fn found(
-    client: &mut Client,
-    names: &Keys,
-    (request, ask): (&Request, &Acquire),
-    stored: Stored,
-    wanted_until: Option<i64>,
-) -> Answer {
-    if stored.row.lease_id == request.lease_id {
-        return again(client, names, request, stored, wanted_until.is_some()).await;
+    let Rows { holder, next } = seen.rows.clone()?;
+    let Some(holder) = holder else {
+        grant(client, etcd_lease(request.lease_id), seconds(ask.ttl)).await?;
+        return Ok(Step::Take);
+    };
+    if holder.row.lease_id == request.lease_id {
+        let answer = again(client, names, request, holder, seen.is_wanted()).await;
+        return Ok(Step::Answered(answer));
+    }
+    let busy = Outcome::Busy(holder.told());
+    let queues = ask.queue.is_some() && ask.wanted_for.is_some();
+    match next {
+        None if queues => {
+            grant(client, place_lease(request.lease_id), seconds(next_ttl(ask))).await?;
+            return Ok(Step::Queue(holder));
+        }
+        Some(next) if queues && next.row.lease_id == request.lease_id => {
+            // From here on it lasts its whole length, whenever the holder releases.
+            let lives = keep_alive(client, next.lease).await?;
+            let queued = lives.then(|| Outcome::queued(holder.told(), next_ttl(ask)));
+            return Ok(Step::Answered(Ok(queued.unwrap_or(busy))));
+        }
+        _ => {}
     }
     if let Some(length) = ask.wanted_for {
-        want(client, names.wanted(&request.key), length, wanted_until).await?;
+        want(client, names.wanted(&request.key), length, seen.wanted_until).await?;
     }
-    Ok(Outcome::Busy(stored.told()))
+    Ok(Step::Answered(Ok(busy)))
 }
 
 /// The request was granted before: the same grant, with one hold.
@@ -126,48 +159,69 @@ async fn again(client: &mut Client, names: &Keys, request: &Request, stored: Sto
         let mut row = stored.row.clone();
         row.holds = 1;
         let one = Write {
-            key: names.row(&request.key).into(),
+            key: &request.key,
+            slot: stored.slot,
             row,
-            mod_revision: stored.mod_revision,
             lease: stored.lease,
+            condition: Condition::Unchanged(stored.mod_revision),
         };
-        if !matches!(write(client, &[one]).await.remove(0)?, Written::Done { .. }) {
+        let written = write(client, names, &[one]).await?.remove(0)?;
+        if !matches!(written, Written::Done { .. }) {
             return Ok(Outcome::Skipped);
         }
     }
     Ok(Outcome::granted(token, whole(left), None, wanted))
 }
 
-async fn granted(
-    client: &mut Client,
-    (request, ask): (&Request, &Acquire),
-    written: Written,
-    seen: &Seen,
-) -> Answer {
-    let stored = match written {
+async fn granted(client: &mut Client, (request, ask): Ask<'_>, written: Written, seen: &Seen) -> Answer {
+    let rows = match written {
         Written::Done { revision } => {
-            let wanted = seen.wanted_until.is_some();
-            return Ok(Outcome::granted(first_token(revision), ask.ttl, None, wanted));
+            let token = first_token(revision, Slot::First);
+            return Ok(Outcome::granted(token, ask.ttl, None, seen.is_wanted()));
         }
         // Released while it was asked for.
         Written::NoLease => return Ok(Outcome::Lost),
-        Written::Changed(found) => found?,
+        Written::Changed(rows) => rows?,
     };
-    match stored {
+    match rows.holder {
         Some(stored) if stored.row.lease_id == request.lease_id => {
             let left = left(client, stored.lease).await?;
-            let wanted = seen.wanted_until.is_some();
             Ok(left.map_or(Outcome::Lost, |left| {
-                Outcome::granted(stored.fence_token(), whole(left), None, wanted)
+                Outcome::granted(stored.fence_token(), whole(left), None, seen.is_wanted())
             }))
         }
-        Some(stored) => {
-            // Somebody was faster. A lease without a key does nothing; an error leaves it to its end.
-            look::revoke(client, etcd_lease(request.lease_id)).await.ok();
-            Ok(Outcome::Busy(stored.told()))
-        }
-        None => Ok(Outcome::Skipped),
+        stored => too_late(client, etcd_lease(request.lease_id), stored).await,
     }
+}
+
+async fn queued(
+    client: &mut Client,
+    places: &Places,
+    (request, ask): Ask<'_>,
+    written: Written,
+    holder: &Stored,
+) -> Answer {
+    match written {
+        Written::Done { revision } => {
+            let place = Place {
+                lease_id: request.lease_id,
+                fence_token: first_token(revision, holder.slot.other()),
+                behind: holder.slot,
+                revision,
+            };
+            places.insert(request.key.clone(), place);
+            Ok(Outcome::queued(holder.told(), next_ttl(ask)))
+        }
+        // Withdrawn while it was asked for.
+        Written::NoLease => Ok(Outcome::Lost),
+        Written::Changed(rows) => too_late(client, place_lease(request.lease_id), rows?.holder).await,
+    }
+}
+
+/// Somebody was faster. A lease without a key does nothing; an error leaves it to its end.
+async fn too_late(client: &mut Client, lease: i64, holder: Option<Stored>) -> Answer {
+    look::revoke(client, lease).await.ok();
+    Ok(holder.map_or(Outcome::Skipped, |stored| Outcome::Busy(stored.told())))
 }
 
 /// Says for `length` that somebody waits. It is only ever longer, and left alone while half of that is ahead.

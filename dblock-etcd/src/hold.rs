@@ -8,22 +8,24 @@ use futures_util::future::{join, join_all};
 
 use crate::Answer;
 use crate::keys::Keys;
-use crate::look::{MOST_KEYS, Seen, Write, Written, grant, keep_alive, left, look, revoke, write};
-use crate::row::{Stored, etcd_lease, longer_lease, seconds};
+use crate::look::{
+    Condition, MOST_KEYS, Rows, Seen, Write, Written, grant, keep_alive, left, look, revoke, write,
+};
+use crate::places::Places;
+use crate::row::{Stored, etcd_lease, longer_lease, place_lease, seconds};
 
 /// Answers extends.
 ///
 /// The read comes first, and not only for what it reads. A leader that was stopped and wakes up answers renewals for a moment
 /// although another member leads by now. It answers no read of the whole cluster until it has learned of that.
 pub(crate) async fn extend(client: &Client, names: &Keys, asks: &[(&Request, &Extend)]) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    for part in asks.chunks(MOST_KEYS) {
-        answers.extend(extend_part(&mut client.clone(), names, part).await);
-    }
-    answers
+    let parts = asks.chunks(MOST_KEYS);
+    let parts = parts.map(|part| extend_part(client.clone(), names, part));
+    join_all(parts).await.into_iter().flatten().collect()
 }
 
-async fn extend_part(client: &mut Client, names: &Keys, asks: &[(&Request, &Extend)]) -> Vec<Answer> {
+async fn extend_part(mut client: Client, names: &Keys, asks: &[(&Request, &Extend)]) -> Vec<Answer> {
+    let client = &mut client;
     let keys: Vec<_> = asks.iter().map(|(request, _)| &request.key).collect();
     let seen = match look(client, names, &keys).await {
         Ok(seen) => seen,
@@ -44,14 +46,19 @@ async fn extend_part(client: &mut Client, names: &Keys, asks: &[(&Request, &Exte
         })) = step
         {
             writes.push(Write {
-                key: names.row(&request.key).into(),
+                key: &request.key,
+                slot: stored.slot,
                 row: stored.row.clone(),
-                mod_revision: stored.mod_revision,
                 lease: *lease,
+                condition: Condition::Unchanged(stored.mod_revision),
             });
         }
     }
-    let mut written = write(client, &writes).await.into_iter();
+    let mut written = match write(client, names, &writes).await {
+        Ok(written) => written,
+        Err(error) => writes.iter().map(|_| Err(error.clone())).collect(),
+    }
+    .into_iter();
     let mut answers = Vec::new();
     for (step, seen) in lengthened.into_iter().zip(&seen) {
         answers.push(match step {
@@ -60,10 +67,10 @@ async fn extend_part(client: &mut Client, names: &Keys, asks: &[(&Request, &Exte
             Ok(Some(step)) if !step.changed => Ok(step.answer(seen)),
             Ok(Some(step)) => match written.next() {
                 Some(Ok(Written::Done { .. })) => finish(client, &step).await.map(|()| step.answer(seen)),
-                // Somebody else has changed the row: ask again.
-                Some(Ok(Written::Changed(Ok(Some(_))))) => Ok(Outcome::Skipped),
-                Some(Ok(Written::Changed(Ok(None)) | Written::NoLease)) => Ok(Outcome::Lost),
-                Some(Ok(Written::Changed(Err(error))) | Err(error)) => Err(error),
+                Some(Ok(Written::NoLease)) => Ok(Outcome::Lost),
+                // Somebody else has changed the row, or it is gone: ask again.
+                Some(Ok(Written::Changed(rows))) => rows.map(|_| Outcome::Skipped),
+                Some(Err(error)) => Err(error),
                 None => Err(StoreError::new(
                     StoreErrorKind::Interrupted,
                     "etcd left out an answer",
@@ -87,7 +94,7 @@ struct Lengthened {
 impl Lengthened {
     fn answer(&self, seen: &Seen) -> Outcome {
         let left = Duration::from_secs(u64::try_from(self.left).unwrap_or_default());
-        Outcome::extended(left, self.stored.row.revoked, seen.wanted_until.is_some())
+        Outcome::extended(left, self.stored.row.revoked, seen.is_wanted())
     }
 }
 
@@ -99,8 +106,9 @@ async fn lengthen(
 ) -> Result<Option<Lengthened>, StoreError> {
     let client = &mut client;
     let Some(before) = seen
-        .row
+        .rows
         .clone()?
+        .holder
         .filter(|stored| stored.row.lease_id == request.lease_id)
     else {
         return Ok(None);
@@ -110,6 +118,7 @@ async fn lengthen(
         stored.hand_over(to);
     }
     stored.row.holds = ask.count;
+    stored.arrive();
     let mut lease = stored.lease;
     let wanted = seconds(ask.ttl);
     let left = if stored.row.revoked {
@@ -142,53 +151,57 @@ async fn finish(client: &mut Client, step: &Lengthened) -> Result<(), StoreError
 }
 
 /// Answers releases.
-pub(crate) async fn release(client: &Client, names: &Keys, requests: &[&Request]) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    for part in requests.chunks(MOST_KEYS) {
-        answers.extend(release_part(&mut client.clone(), names, part).await);
+pub(crate) async fn release(
+    client: &Client,
+    names: &Keys,
+    places: &Places,
+    requests: &[&Request],
+) -> Vec<Answer> {
+    for request in requests {
+        places.remove(&request.key, request.lease_id);
     }
-    answers
+    let parts = requests.chunks(MOST_KEYS);
+    let parts = parts.map(|part| release_part(client.clone(), names, part));
+    join_all(parts).await.into_iter().flatten().collect()
 }
 
-/// The lease is revoked, whatever the row says: an acquire that is still on its way then writes nothing. Beside it the row
-/// is read, because a lease that was made longer has another id.
-async fn release_part(client: &mut Client, names: &Keys, requests: &[&Request]) -> Vec<Answer> {
+async fn release_part(mut client: Client, names: &Keys, requests: &[&Request]) -> Vec<Answer> {
     let keys: Vec<_> = requests.iter().map(|request| &request.key).collect();
-    let mut clients: Vec<_> = requests.iter().map(|_| client.clone()).collect();
-    let mut steps = Vec::new();
-    for (request, client) in requests.iter().zip(&mut clients) {
-        steps.push(revoke(client, etcd_lease(request.lease_id)));
-    }
-    let (seen, revoked) = join(look(client, names, &keys), join_all(steps)).await;
-    let seen = match seen {
+    let seen = match look(&mut client, names, &keys).await {
         Ok(seen) => seen,
-        // Some may have been revoked.
-        Err(error) => {
-            let error = StoreError::new(StoreErrorKind::Interrupted, error.to_string()).with_source(error);
-            return requests.iter().map(|_| Err(error.clone())).collect();
-        }
+        Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
     };
-    let mut answers = Vec::new();
-    for ((request, seen), revoked) in requests.iter().zip(seen).zip(revoked) {
-        answers.push(released(client, request, seen, revoked).await);
-    }
-    answers
+    let steps = requests.iter().zip(seen);
+    let steps = steps.map(|(request, seen)| released(client.clone(), request, seen));
+    join_all(steps).await
 }
 
-async fn released(
-    client: &mut Client,
-    request: &Request,
-    seen: Seen,
-    revoked: Result<bool, StoreError>,
-) -> Answer {
-    let mut freed = revoked?;
-    let moved = seen.row?.filter(|stored| stored.row.lease_id == request.lease_id);
-    if let Some(stored) = moved.filter(|stored| stored.lease != etcd_lease(request.lease_id)) {
-        freed |= revoke(client, stored.lease).await?;
-    }
-    Ok(if freed {
-        Outcome::released(true, false)
+/// Revokes the lease, by which its key is gone: the one that is next then holds the lock.
+async fn released(mut client: Client, request: &Request, seen: Seen) -> Answer {
+    let Rows { holder, next } = seen.rows?;
+    let ours = |stored: &Option<Stored>| {
+        let stored = stored.as_ref()?;
+        (stored.row.lease_id == request.lease_id).then_some(stored.lease)
+    };
+    let (lease, outcome) = if let Some(lease) = ours(&holder) {
+        (lease, Outcome::released(true, next.is_some()))
+    } else if let Some(lease) = ours(&next) {
+        (lease, Outcome::Withdrawn)
     } else {
-        Outcome::Lost
-    })
+        // An acquire may still be on its way. Without its lease it writes nothing.
+        let mut other = client.clone();
+        let (granted, queued) = join(
+            revoke(&mut client, etcd_lease(request.lease_id)),
+            revoke(&mut other, place_lease(request.lease_id)),
+        )
+        .await;
+        let was_there = granted? | queued?;
+        return Ok(if was_there {
+            Outcome::released(true, false)
+        } else {
+            Outcome::Lost
+        });
+    };
+    let was_there = revoke(&mut client, lease).await?;
+    Ok(if was_there { outcome } else { Outcome::Lost })
 }

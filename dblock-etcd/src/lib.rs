@@ -9,6 +9,7 @@ mod keys;
 mod listen;
 mod look;
 mod operate;
+mod places;
 mod row;
 mod server;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use futures_util::future::join3;
 
 use self::connection::Members;
 use self::keys::Keys;
+use self::places::Places;
 
 /// The answer to a request.
 type Answer = Result<Outcome, StoreError>;
@@ -54,6 +56,7 @@ pub use etcd_client;
 pub struct EtcdStore {
     members: Arc<Members>,
     names: Arc<Keys>,
+    places: Arc<Places>,
 }
 
 impl EtcdStore {
@@ -65,6 +68,7 @@ impl EtcdStore {
         Self {
             members: Arc::new(Members::new(addresses, None)),
             names: Arc::new(Keys { prefix }),
+            places: Arc::default(),
         }
     }
 
@@ -81,6 +85,7 @@ impl EtcdStore {
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         let prefix = prefix.into();
         self.names = Arc::new(Keys { prefix });
+        self.places = Arc::default();
         self
     }
 
@@ -89,8 +94,9 @@ impl EtcdStore {
     /// [`LockGuard::pin`](dblock::LockGuard::pin) first, as the section "A condition for your own transaction" above shows:
     /// the condition cannot tell owners of one process apart that handed the lock over in memory.
     pub fn holds(&self, key: &str, fence_token: i64) -> Compare {
-        let key = format!("{}{key}", self.names.rows());
-        Compare::create_revision(key, CompareOp::Equal, row::created_at(fence_token))
+        let (slot, revision) = row::created_at(fence_token);
+        let key = format!("{}{key}", self.names.rows(slot));
+        Compare::create_revision(key, CompareOp::Equal, revision)
     }
 
     /// The current revision, and whether the first one can still be read.
@@ -175,9 +181,19 @@ impl EtcdStore {
             matches!(request.action, Action::Release).then_some(request)
         });
         let (first, second, third) = join3(
-            Box::pin(acquire::acquire(&lent.client, &self.names, &acquires.asks)),
+            Box::pin(acquire::acquire(
+                &lent.client,
+                &self.names,
+                &self.places,
+                &acquires.asks,
+            )),
             Box::pin(hold::extend(&lent.client, &self.names, &extends.asks)),
-            Box::pin(hold::release(&lent.client, &self.names, &releases.asks)),
+            Box::pin(hold::release(
+                &lent.client,
+                &self.names,
+                &self.places,
+                &releases.asks,
+            )),
         )
         .await;
         let mut answers: Vec<Answer> = requests.iter().map(|_| Err(unknown_action())).collect();
@@ -206,7 +222,6 @@ impl Store for EtcdStore {
         capabilities.shortest_ttl = Duration::from_secs(2);
         capabilities.clock = false;
         capabilities.former_leases = false;
-        capabilities.queues = false;
         capabilities
     }
 
@@ -263,7 +278,7 @@ impl Store for EtcdStore {
             };
             lent.may_be_dropped();
             let mut client = lent.client.clone();
-            let error = listen::listen(&mut client, &self.names, tell).await;
+            let error = listen::listen(&mut client, &self.names, &self.places, tell).await;
             lent.finish([&error]);
             error
         })

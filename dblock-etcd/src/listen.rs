@@ -1,4 +1,5 @@
-//! Wake-ups: keys of rows that were deleted, by a release or because their lease has ended.
+//! Wake-ups: keys of rows that were deleted, by a release or because their lease has ended. By that the lock has gone to whoever was
+//! next. A process knows its own places; for others a release is reported, and they ask.
 
 use dblock::store::{StoreError, StoreErrorKind, WakeUp};
 use etcd_client::{Client, WatchFilterType, WatchOptions};
@@ -6,28 +7,30 @@ use etcd_client::{Client, WatchFilterType, WatchOptions};
 use crate::error;
 use crate::keys::Keys;
 use crate::operate::key;
+use crate::places::Places;
 
 /// Reports deleted rows until the watch ends. The engine then begins a new one.
 pub(crate) async fn listen(
     client: &mut Client,
     names: &Keys,
+    places: &Places,
     tell: &(dyn Fn(WakeUp) + Send + Sync),
 ) -> StoreError {
-    let watched = watch(client, names, tell).await;
+    let watched = watch(client, names, places, tell).await;
     watched.err().unwrap_or_else(|| ended("the stream has ended"))
 }
 
 async fn watch(
     client: &mut Client,
     names: &Keys,
+    places: &Places,
     tell: &(dyn Fn(WakeUp) + Send + Sync),
 ) -> Result<(), StoreError> {
-    let folder = names.rows();
     let options = WatchOptions::new()
         .with_prefix()
         .with_filters([WatchFilterType::NoPut]);
     let mut stream = client
-        .watch(&*folder, Some(options))
+        .watch(names.all_rows(), Some(options))
         .await
         .map_err(error::of_harmless)?;
     while let Some(answer) = stream.message().await.map_err(error::of_harmless)? {
@@ -39,9 +42,14 @@ async fn watch(
         }
         for deleted in answer.events().iter().filter_map(|event| event.kv()) {
             // A row that is not ours wakes nobody.
-            if let Ok(key) = key(&deleted.key()[folder.len()..]) {
-                tell(WakeUp::Released(key));
-            }
+            let Some((slot, name)) = names.read(deleted.key()) else {
+                continue;
+            };
+            let Ok(key) = key(name) else { continue };
+            tell(match places.passed_on(&key, slot, deleted.mod_revision()) {
+                Some(place) => WakeUp::passed_on(key, place.lease_id, place.fence_token),
+                None => WakeUp::Released(key),
+            });
         }
     }
     Ok(())

@@ -8,38 +8,89 @@ use etcd_client::{
 };
 
 use crate::error;
-use crate::keys::Keys;
+use crate::keys::{Keys, Slot};
 use crate::row::{Row, Stored};
 
-/// The keys of one transaction. etcd takes 128 operations, the nested ones included, and each key may need two.
-pub(crate) const MOST_KEYS: usize = 60;
+/// The locks of one transaction, each a nested one. etcd takes 128 operations on the way to any of them.
+pub(crate) const MOST_KEYS: usize = 120;
 
-/// One key, as it was read.
+/// The rows of a lock. Who came first holds it, and the other one is next.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rows {
+    pub(crate) holder: Option<Stored>,
+    pub(crate) next: Option<Stored>,
+}
+
+/// One lock, as it was read.
 pub(crate) struct Seen {
-    pub(crate) row: Result<Option<Stored>, StoreError>,
+    pub(crate) rows: Result<Rows, StoreError>,
     /// Until when somebody waits, by the clock of that process.
     pub(crate) wanted_until: Option<i64>,
 }
 
+impl Rows {
+    pub(crate) fn of(rows: impl IntoIterator<Item = Stored>) -> Self {
+        let mut rows: Vec<_> = rows.into_iter().collect();
+        rows.sort_by_key(|stored| stored.create_revision);
+        let mut rows = rows.into_iter();
+        Self {
+            holder: rows.next(),
+            next: rows.next(),
+        }
+    }
+
+    /// Reads the answers to [`both`].
+    fn read(answers: &[TxnOpResponse]) -> Result<Self, StoreError> {
+        let found = answers.iter().zip(Slot::BOTH);
+        let found = found.filter_map(|(answer, slot)| Some(Stored::read(&first_of(answer)?, slot)));
+        found.collect::<Result<Vec<_>, _>>().map(Self::of)
+    }
+}
+
+impl Seen {
+    /// Whether somebody waits for the lock.
+    pub(crate) fn is_wanted(&self) -> bool {
+        let next = self.rows.as_ref().is_ok_and(|rows| rows.next.is_some());
+        next || self.wanted_until.is_some()
+    }
+}
+
+/// Reads both slots of a lock.
+fn both(names: &Keys, key: &Key) -> [TxnOp; 2] {
+    Slot::BOTH.map(|slot| TxnOp::get(names.row(slot, key), None))
+}
+
 /// Reads the keys, as the whole cluster sees them.
 pub(crate) async fn look(client: &mut Client, names: &Keys, keys: &[&Key]) -> Result<Vec<Seen>, StoreError> {
-    let gets: Vec<TxnOp> = keys
-        .iter()
-        .flat_map(|key| [names.row(key), names.wanted(key)])
-        .map(|key| TxnOp::get(key, None))
-        .collect();
+    let gets = keys.iter().map(|key| {
+        let [one, two] = both(names, key);
+        let wanted = TxnOp::get(names.wanted(key), None);
+        TxnOp::txn(Txn::new().and_then([one, two, wanted]))
+    });
+    let gets: Vec<TxnOp> = gets.collect();
     let answer = client
         .txn(Txn::new().and_then(gets))
         .await
         .map_err(error::of_harmless)?;
-    let mut found = answer.op_responses().into_iter().map(|answer| first_of(&answer));
-    Ok(keys
-        .iter()
-        .map(|_| Seen {
-            row: found.next().flatten().as_ref().map(Stored::read).transpose(),
-            wanted_until: found.next().flatten().map(|kv| wanted_until(&kv)),
+    let seen = answer.op_responses().into_iter().map(|one| {
+        let TxnOpResponse::Txn(one) = one else {
+            return Err(another_kind());
+        };
+        let answers = one.op_responses();
+        Ok(Seen {
+            rows: Rows::read(&answers),
+            wanted_until: answers.last().and_then(first_of).map(|kv| wanted_until(&kv)),
         })
-        .collect())
+    });
+    let seen: Vec<Seen> = seen.collect::<Result<_, _>>()?;
+    if seen.len() < keys.len() {
+        return Err(another_kind());
+    }
+    Ok(seen)
+}
+
+fn another_kind() -> StoreError {
+    error::of_call(Error::Internal("an answer of another kind".to_owned()))
 }
 
 pub(crate) fn wanted_until(kv: &KeyValue) -> i64 {
@@ -57,14 +108,35 @@ fn first_of(answer: &TxnOpResponse) -> Option<KeyValue> {
     }
 }
 
-/// A row to be written, if its key is still as it was read.
-pub(crate) struct Write {
-    /// The etcd key.
-    pub(crate) key: Vec<u8>,
+/// A row to be written, if the lock is still as it was read.
+pub(crate) struct Write<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) slot: Slot,
     pub(crate) row: Row,
-    /// 0 for a key that was not there.
-    pub(crate) mod_revision: i64,
     pub(crate) lease: i64,
+    pub(crate) condition: Condition,
+}
+
+/// How a lock must still be.
+pub(crate) enum Condition {
+    /// Nobody has a row.
+    Free,
+    /// The slot has a row of this revision.
+    Unchanged(i64),
+    /// The other slot has a row that was created at this revision, and nobody is next.
+    Behind(i64),
+}
+
+impl Write<'_> {
+    fn when(&self, names: &Keys) -> Vec<Compare> {
+        let [own, other] = [self.slot, self.slot.other()].map(|slot| names.row(slot, self.key));
+        let created = |key: String, at: i64| Compare::create_revision(key, CompareOp::Equal, at);
+        match self.condition {
+            Condition::Free => vec![created(own, 0), created(other, 0)],
+            Condition::Unchanged(revision) => vec![Compare::mod_revision(own, CompareOp::Equal, revision)],
+            Condition::Behind(revision) => vec![created(own, 0), created(other, revision)],
+        }
+    }
 }
 
 /// The outcome of a [`Write`].
@@ -72,57 +144,62 @@ pub(crate) enum Written {
     Done {
         revision: i64,
     },
-    /// The key has changed, to this row; `None` if it is gone.
-    Changed(Result<Option<Stored>, StoreError>),
+    /// The lock has changed, to these rows.
+    Changed(Result<Rows, StoreError>),
     /// The lease was revoked, or has expired.
     NoLease,
 }
 
 /// Writes all rows whose keys are unchanged. A lease that is gone fails the whole transaction, and then nothing of it was
-/// carried out; so each is written by itself. Another failure is that of each.
-pub(crate) async fn write(client: &mut Client, writes: &[Write]) -> Vec<Result<Written, StoreError>> {
+/// carried out; so each is written by itself.
+pub(crate) async fn write(
+    client: &mut Client,
+    names: &Keys,
+    writes: &[Write<'_>],
+) -> Result<Vec<Result<Written, StoreError>>, StoreError> {
     if writes.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    match write_all(client, writes).await {
-        Ok(written) => written,
-        Err(error) if error::is_no_lease(&error) && writes.len() == 1 => vec![Ok(Written::NoLease)],
+    match write_all(client, names, writes).await {
+        Ok(written) => Ok(written),
+        Err(error) if error::is_no_lease(&error) && writes.len() == 1 => Ok(vec![Ok(Written::NoLease)]),
         Err(error) if error::is_no_lease(&error) => {
             let mut written = Vec::new();
             for one in writes {
-                written.push(match write_all(client, std::slice::from_ref(one)).await {
+                written.push(match write_all(client, names, std::slice::from_ref(one)).await {
                     Ok(mut one) => one.remove(0),
                     Err(error) if error::is_no_lease(&error) => Ok(Written::NoLease),
                     Err(error) => Err(error::of_call(error)),
                 });
             }
-            written
+            Ok(written)
         }
-        Err(error) => {
-            let error = error::of_call(error);
-            writes.iter().map(|_| Err(error.clone())).collect()
-        }
+        Err(error) => Err(error::of_call(error)),
     }
 }
 
-async fn write_all(client: &mut Client, writes: &[Write]) -> Result<Vec<Result<Written, StoreError>>, Error> {
+async fn write_all(
+    client: &mut Client,
+    names: &Keys,
+    writes: &[Write<'_>],
+) -> Result<Vec<Result<Written, StoreError>>, Error> {
     let mut nested = Vec::new();
     for write in writes {
-        let unchanged = Compare::mod_revision(&*write.key, CompareOp::Equal, write.mod_revision);
         let options = PutOptions::new().with_lease(write.lease);
-        let put = TxnOp::put(&*write.key, write.row.to_value(), Some(options));
-        let get = TxnOp::get(&*write.key, None);
+        let key = names.row(write.slot, write.key);
+        let put = TxnOp::put(key, write.row.to_value(), Some(options));
         nested.push(TxnOp::txn(
-            Txn::new().when([unchanged]).and_then([put]).or_else([get]),
+            Txn::new()
+                .when(write.when(names))
+                .and_then([put])
+                .or_else(both(names, write.key)),
         ));
     }
     let answer = client.txn(Txn::new().and_then(nested)).await?;
     let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
     let one = |answer: TxnOpResponse| match answer {
         TxnOpResponse::Txn(one) => Ok(written(&one, revision)),
-        _ => Err(error::of_call(Error::Internal(
-            "an answer of another kind".to_owned(),
-        ))),
+        _ => Err(another_kind()),
     };
     Ok(answer.op_responses().into_iter().map(one).collect())
 }
@@ -131,8 +208,7 @@ fn written(answer: &TxnResponse, revision: i64) -> Written {
     if answer.succeeded() {
         return Written::Done { revision };
     }
-    let found = answer.op_responses().first().and_then(first_of);
-    Written::Changed(found.as_ref().map(Stored::read).transpose())
+    Written::Changed(Rows::read(&answer.op_responses()))
 }
 
 /// Makes the lease, or finds it made by an earlier request that is sent again. Returns whether it is new.

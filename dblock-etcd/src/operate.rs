@@ -1,6 +1,6 @@
 //! The calls of operators.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use dblock::store::{StoreError, StoreErrorKind};
 use dblock::{InspectFilter, Key, LockRow};
@@ -8,8 +8,8 @@ use etcd_client::{Client, GetOptions, KeyValue};
 use futures_util::future::join_all;
 
 use crate::error;
-use crate::keys::Keys;
-use crate::look::{Write, Written, left, look, revoke, wanted_until, write};
+use crate::keys::{Keys, Slot};
+use crate::look::{Condition, Rows, Write, Written, left, look, revoke, wanted_until, write};
 use crate::row::Stored;
 
 /// How many keys are read at once.
@@ -27,19 +27,31 @@ pub(crate) async fn inspect(
         .into_iter()
         .map(|kv| (kv.key()[names.all_wanted().len()..].to_vec(), wanted_until(&kv)))
         .collect();
+    let [first, second] = Slot::BOTH.map(|slot| (slot, names.rows(slot)));
+    let mut found: BTreeMap<Vec<u8>, Vec<(Stored, i64)>> = BTreeMap::new();
+    for (slot, folder) in [first, second] {
+        for page in range(client, &folder, prefix).await?.chunks(PAGE) {
+            let mut clients: Vec<_> = page.iter().map(|_| client.clone()).collect();
+            let mut steps = Vec::new();
+            for (kv, client) in page.iter().zip(&mut clients) {
+                steps.push(left(client, kv.lease()));
+            }
+            for (kv, left) in page.iter().zip(join_all(steps).await) {
+                // Its lease may have ended since.
+                let Some(left) = left? else { continue };
+                let rows = found.entry(kv.key()[folder.len()..].to_vec()).or_default();
+                rows.push((Stored::read(kv, slot)?, left));
+            }
+        }
+    }
     let mut rows = Vec::new();
-    for page in range(client, &names.rows(), prefix).await?.chunks(PAGE) {
-        let mut clients: Vec<_> = page.iter().map(|_| client.clone()).collect();
-        let mut steps = Vec::new();
-        for (kv, client) in page.iter().zip(&mut clients) {
-            steps.push(left(client, kv.lease()));
-        }
-        for (kv, left) in page.iter().zip(join_all(steps).await) {
-            let (stored, name) = (Stored::read(kv)?, &kv.key()[names.rows().len()..]);
-            // Its lease may have ended since.
-            let Some(left) = left? else { continue };
-            rows.push(stored.lock_row(key(name)?, left, wanted.get(name).copied()));
-        }
+    for (name, mut slots) in found {
+        slots.sort_by_key(|(stored, _)| stored.create_revision);
+        let Some(((holder, left), others)) = slots.split_first() else {
+            continue;
+        };
+        let next = others.first().map(|(stored, left)| (stored, *left));
+        rows.push(holder.lock_row(key(&name)?, *left, wanted.get(&name).copied(), next));
     }
     Ok(filter.select(rows))
 }
@@ -84,25 +96,26 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
     vec![0]
 }
 
-/// The row of a key, if it is held.
-async fn held(client: &mut Client, names: &Keys, key: &Key) -> Result<Option<Stored>, StoreError> {
-    look(client, names, &[key]).await?.remove(0).row
+/// The rows of a key.
+async fn rows(client: &mut Client, names: &Keys, key: &Key) -> Result<Rows, StoreError> {
+    look(client, names, &[key]).await?.remove(0).rows
 }
 
 /// Marks the lease as revoked. Returns whether the key was held.
 pub(crate) async fn mark_revoked(client: &mut Client, names: &Keys, key: &Key) -> Result<bool, StoreError> {
-    while let Some(mut stored) = held(client, names, key).await? {
+    while let Some(mut stored) = rows(client, names, key).await?.holder {
         if stored.row.revoked {
             return Ok(true);
         }
         stored.row.revoked = true;
         let one = Write {
-            key: names.row(key).into(),
+            key,
+            slot: stored.slot,
             row: stored.row,
-            mod_revision: stored.mod_revision,
             lease: stored.lease,
+            condition: Condition::Unchanged(stored.mod_revision),
         };
-        if let Written::Done { .. } = write(client, &[one]).await.remove(0)? {
+        if let Written::Done { .. } = write(client, names, &[one]).await?.remove(0)? {
             return Ok(true);
         }
         // It has changed meanwhile.
@@ -110,9 +123,14 @@ pub(crate) async fn mark_revoked(client: &mut Client, names: &Keys, key: &Key) -
     Ok(false)
 }
 
-/// Ends the lease that holds the key. Returns whether the key was held.
+/// Ends the lease that holds the key, and before it that of the successor, who would hold it then. Returns whether the key was
+/// held.
 pub(crate) async fn free(client: &mut Client, names: &Keys, key: &Key) -> Result<bool, StoreError> {
-    match held(client, names, key).await? {
+    let Rows { holder, next } = rows(client, names, key).await?;
+    if let Some(next) = next {
+        revoke(client, next.lease).await?;
+    }
+    match holder {
         Some(stored) => revoke(client, stored.lease).await,
         None => Ok(false),
     }

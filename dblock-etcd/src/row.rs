@@ -3,14 +3,19 @@
 use std::time::{Duration, SystemTime};
 
 use dblock::store::clock::micros;
-use dblock::store::{Acquire, Holder, StoreError, StoreErrorKind};
+use dblock::store::{Acquire, Holder, StoreError, StoreErrorKind, Successor};
 use dblock::{Key, LockRow};
 use etcd_client::KeyValue;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::keys::Slot;
+
 /// The tokens of one grant: its own, and those that it may keep free. The engine asks for a million at most.
 const TOKENS: i64 = 1 << 21;
+
+/// The tokens of one revision: those of a grant in either slot.
+const TOKENS_OF_BOTH: i64 = 2 * TOKENS;
 
 /// The value of a lock's key, in JSON, so that `etcdctl` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +31,8 @@ pub(crate) struct Row {
     pub(crate) ttl: i64,
     /// By the clock of the process that was granted the lock, in µs since the Unix epoch; for people.
     pub(crate) acquired_at: i64,
+    /// It was written as a place, and nothing else has been written since.
+    pub(crate) queued: bool,
     pub(crate) revoked: bool,
 }
 
@@ -36,11 +43,13 @@ pub(crate) struct Stored {
     /// The etcd lease whose end deletes the key.
     pub(crate) lease: i64,
     pub(crate) mod_revision: i64,
-    create_revision: i64,
+    pub(crate) slot: Slot,
+    pub(crate) create_revision: i64,
 }
 
 impl Row {
-    pub(crate) fn new(lease_id: Uuid, ask: &Acquire) -> Self {
+    /// For an etcd lease of this length. `queued`: as a place.
+    pub(crate) fn new(lease_id: Uuid, ask: &Acquire, ttl: Duration, queued: bool) -> Self {
         Self {
             owner: ask.owner,
             holder: ask.holder.to_string(),
@@ -48,8 +57,9 @@ impl Row {
             holds: 1,
             handed_over: 0,
             spare_tokens: ask.spare_tokens,
-            ttl: seconds(ask.ttl),
+            ttl: seconds(ttl),
             acquired_at: now(),
+            queued,
             revoked: false,
         }
     }
@@ -60,7 +70,7 @@ impl Row {
 }
 
 impl Stored {
-    pub(crate) fn read(kv: &KeyValue) -> Result<Self, StoreError> {
+    pub(crate) fn read(kv: &KeyValue, slot: Slot) -> Result<Self, StoreError> {
         let row = serde_json::from_slice(kv.value()).map_err(|error| {
             let message = format!(
                 "the value of {:?} is no row of dblock: move what it is elsewhere, or give dblock another prefix ({error})",
@@ -72,12 +82,24 @@ impl Stored {
             row,
             lease: kv.lease(),
             mod_revision: kv.mod_revision(),
+            slot,
             create_revision: kv.create_revision(),
         })
     }
 
     pub(crate) fn fence_token(&self) -> i64 {
-        first_token(self.create_revision) + self.row.handed_over
+        self.first_token() + self.row.handed_over
+    }
+
+    fn first_token(&self) -> i64 {
+        first_token(self.create_revision, self.slot)
+    }
+
+    /// Writes that the lock was passed on to this row.
+    pub(crate) fn arrive(&mut self) {
+        if std::mem::take(&mut self.row.queued) {
+            self.row.acquired_at = now();
+        }
     }
 
     /// Takes a local hand-over, unless a later one was written.
@@ -85,7 +107,7 @@ impl Stored {
         if to.fence_token >= self.fence_token() {
             self.row.owner = to.owner;
             self.row.holder = to.holder.to_string();
-            self.row.handed_over = to.fence_token - first_token(self.create_revision);
+            self.row.handed_over = to.fence_token - self.first_token();
         }
     }
 
@@ -93,35 +115,68 @@ impl Stored {
         Holder::new(self.row.owner, self.row.holder.clone(), self.fence_token(), None)
     }
 
-    /// The row for operators. `left` is what etcd says is left of the lease, in whole seconds.
-    pub(crate) fn lock_row(&self, key: Key, left: i64, wanted_until: Option<i64>) -> LockRow {
+    /// The row for operators, with its successor. `left` is what etcd says is left of a lease, in whole seconds.
+    pub(crate) fn lock_row(
+        &self,
+        key: Key,
+        left: i64,
+        wanted_until: Option<i64>,
+        next: Option<(&Self, i64)>,
+    ) -> LockRow {
         let now = now();
         let mut row = LockRow::new(key, now);
         row.owner = self.row.owner;
         row.reentrant_count = self.row.holds;
         row.lease_id = self.row.lease_id;
         row.fence_token = self.fence_token();
-        row.fence_ceiling = first_token(self.create_revision) + i64::from(self.row.spare_tokens);
-        row.acquired_at = self.row.acquired_at;
+        row.fence_ceiling = self.first_token() + i64::from(self.row.spare_tokens);
+        // When it was passed on nobody has written yet.
+        row.acquired_at = if self.row.queued {
+            now
+        } else {
+            self.row.acquired_at
+        };
         row.holder.clone_from(&self.row.holder);
         row.revoked = self.row.revoked;
         // etcd still has the key, so it is held.
         row.expire_at = now + (left * 1_000_000).max(1);
         row.wanted_until = wanted_until.map_or(0, |until| until.max(now + 1));
+        if let Some((Self { row: next, .. }, left)) = next {
+            let until = now + (left * 1_000_000).max(1);
+            row.wanted_until = row.wanted_until.max(until);
+            row.next = Some(Successor::new(
+                next.lease_id,
+                next.owner,
+                &*next.holder,
+                next.ttl * 1_000_000,
+                next.spare_tokens,
+                next.acquired_at,
+                until,
+            ));
+        }
         row
     }
 }
 
 /// The first token of a grant whose key was created at this revision. A key is deleted before it is created again, and
 /// revisions grow with every change, so that this is above all that were given before, and above what those kept free.
-pub(crate) fn first_token(create_revision: i64) -> i64 {
-    create_revision.saturating_mul(TOKENS)
+pub(crate) fn first_token(create_revision: i64, slot: Slot) -> i64 {
+    let first = create_revision.saturating_mul(TOKENS_OF_BOTH);
+    match slot {
+        Slot::First => first,
+        Slot::Second => first.saturating_add(TOKENS),
+    }
 }
 
-/// The revision at which the key of this token's grant was created. For a number that is no token it is 1, at which no key
-/// was; 0 would be that of a key that is not there.
-pub(crate) fn created_at(fence_token: i64) -> i64 {
-    (fence_token / TOKENS).max(1)
+/// The slot of this token's grant, and the revision at which its key was created. For a number that is no token it is 1, at
+/// which no key was; 0 would be that of a key that is not there.
+pub(crate) fn created_at(fence_token: i64) -> (Slot, i64) {
+    let slot = if fence_token % TOKENS_OF_BOTH < TOKENS {
+        Slot::First
+    } else {
+        Slot::Second
+    };
+    (slot, (fence_token / TOKENS_OF_BOTH).max(1))
 }
 
 /// Whether a grant may keep so many tokens free.
@@ -143,6 +198,11 @@ pub(crate) fn etcd_lease(lease_id: Uuid) -> i64 {
     let (_, low) = lease_id.as_u64_pair();
     // Without the bits of the variant. The other 62 are random.
     i64::try_from(low & (u64::MAX >> 2)).unwrap_or(i64::MAX).max(1)
+}
+
+/// The id of the etcd lease of a place as successor. It is short, and that of a grant is not.
+pub(crate) fn place_lease(lease_id: Uuid) -> i64 {
+    etcd_lease(lease_id) ^ (1 << 61)
 }
 
 /// The id of the longer etcd lease to which a grant moves.
@@ -168,26 +228,30 @@ mod tests {
 
     #[test]
     fn tokens_and_the_spare_ones_stay_below_those_of_the_next_grant() {
-        let (first, next) = (first_token(7), first_token(8));
+        let tokens = [(7, Slot::First), (7, Slot::Second), (8, Slot::First)];
+        let [one, two, three] = tokens.map(|(revision, slot)| first_token(revision, slot));
         let spare = u32::try_from(TOKENS - 1).unwrap();
         assert!(has_room_for(spare) && !has_room_for(spare + 1));
-        assert_eq!(first + i64::from(spare) + 1, next);
-        assert_eq!(
-            (created_at(first), created_at(next - 1), created_at(next)),
-            (7, 7, 8)
-        );
+        assert_eq!([one, two].map(|first| first + i64::from(spare) + 1), [two, three]);
+        for (first, (revision, slot)) in [one, two, three].into_iter().zip(tokens) {
+            assert_eq!(created_at(first), (slot, revision));
+            assert_eq!(created_at(first + i64::from(spare)), (slot, revision));
+        }
     }
 
     #[test]
     fn lease_ids_are_positive_and_apart() {
         for _ in 0..100 {
             let id = Uuid::now_v7();
-            let ids = [etcd_lease(id), longer_lease(id, 30), longer_lease(id, 60)];
+            let ids = [
+                etcd_lease(id),
+                place_lease(id),
+                longer_lease(id, 30),
+                longer_lease(id, 60),
+            ];
             assert!(ids.iter().all(|id| *id > 0), "{ids:?}");
-            assert!(
-                ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2],
-                "{ids:?}"
-            );
+            let apart = std::collections::HashSet::from(ids);
+            assert_eq!(apart.len(), ids.len(), "{ids:?}");
         }
     }
 }

@@ -128,7 +128,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// is the largest number there is) is refused with an error, and its release passes nothing on.
     ///
     /// `queue` makes the request's lease the successor of a held row that has no live successor, or this very
-    /// lease, or one that has waited at least [`QUEUE_AHEAD`] less: `next_*` from the request,
+    /// lease, or one that has waited at least [`QUEUE_AHEAD`] less (without a clock, the first one keeps its place): `next_*` from the request,
     /// `next_ttl = min(ttl, `[`NEXT_TTL`]`)`, `next_since = now - waited` (never later than it was for the same
     /// lease), `next_until = now + wanted_for`.
     ///

@@ -1,0 +1,94 @@
+//! The places as successor that this process has. They tell what the end of a holder's key means: etcd reports that the key is
+//! gone, and not who is next.
+//!
+//! Nothing but a quick wake-up depends on this. A place that is missing here is found by the next ask.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dblock::Key;
+use uuid::Uuid;
+
+use crate::keys::Slot;
+
+#[derive(Debug, Default)]
+pub(crate) struct Places(Mutex<HashMap<Key, Place>>);
+
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) lease_id: Uuid,
+    /// The token of the lease when the lock is its own.
+    pub(crate) fence_token: i64,
+    /// The slot of the holder that it waits for.
+    pub(crate) behind: Slot,
+    /// The revision at which it was written. An earlier end of a key was that of an earlier holder.
+    pub(crate) revision: i64,
+}
+
+impl Places {
+    pub(crate) fn insert(&self, key: Key, place: Place) {
+        self.all().insert(key, place);
+    }
+
+    /// The lease is over.
+    pub(crate) fn remove(&self, key: &Key, lease_id: Uuid) {
+        let mut all = self.all();
+        if all.get(key).is_some_and(|place| place.lease_id == lease_id) {
+            all.remove(key);
+        }
+    }
+
+    /// A key is gone since this revision. The place to which the lock was passed on by that, if it is of this process.
+    pub(crate) fn passed_on(&self, key: &Key, slot: Slot, revision: i64) -> Option<Place> {
+        let mut all = self.all();
+        let place = all.get(key).filter(|place| place.revision < revision)?;
+        let passed_on = place.behind == slot;
+        // The other slot is that of the place, which has ended.
+        all.remove(key).filter(|_| passed_on)
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Key, Place>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(key: &Key) -> Places {
+        let places = Places::default();
+        let place = Place {
+            lease_id: Uuid::nil(),
+            fence_token: 7,
+            behind: Slot::First,
+            revision: 5,
+        };
+        places.insert(key.clone(), place);
+        places
+    }
+
+    #[test]
+    fn a_lock_is_passed_on_by_the_end_of_the_holder_that_was_waited_for() {
+        let key = Key::new(None, "k").unwrap();
+        let token = |places: &Places, slot, revision| {
+            let place = places.passed_on(&key, slot, revision);
+            place.map(|place| place.fence_token)
+        };
+        let queued = places(&key);
+        assert_eq!(token(&queued, Slot::First, 4), None, "an earlier holder");
+        assert_eq!(token(&queued, Slot::First, 6), Some(7));
+        assert_eq!(token(&queued, Slot::First, 8), None, "once");
+        let lapsed = places(&key);
+        assert_eq!(
+            token(&lapsed, Slot::Second, 6),
+            None,
+            "the place itself has ended"
+        );
+        assert_eq!(token(&lapsed, Slot::First, 7), None);
+        let withdrawn = places(&key);
+        withdrawn.remove(&key, Uuid::max());
+        withdrawn.remove(&key, Uuid::nil());
+        assert_eq!(token(&withdrawn, Slot::First, 6), None);
+    }
+}
