@@ -10,22 +10,35 @@ use futures_util::future::join_all;
 use crate::Answer;
 use crate::error;
 use crate::keys::{Keys, Slot};
+use crate::leases::Leases;
 use crate::look::{
-    self, Condition, MOST_KEYS, Rows, Seen, Write, Written, grant, keep_alive, left, look, write,
+    self, Change, Condition, MOST_KEYS, Rows, Seen, Write, Written, grant, keep_alive, left, look, write,
 };
 use crate::places::{Place, Places};
-use crate::row::{Row, Stored, etcd_lease, first_token, has_room_for, now, place_lease, seconds};
+use crate::row::{Row, Stored, first_token, has_room_for, now, place_lease, seconds};
 
 type Ask<'a> = (&'a Request, &'a Acquire);
 
 /// Answers acquires.
-pub(crate) async fn acquire(client: &Client, names: &Keys, places: &Places, asks: &[Ask<'_>]) -> Vec<Answer> {
+pub(crate) async fn acquire(
+    client: &Client,
+    names: &Keys,
+    places: &Places,
+    leases: &Leases,
+    asks: &[Ask<'_>],
+) -> Vec<Answer> {
     let parts = asks.chunks(MOST_KEYS);
-    let parts = parts.map(|part| acquire_part(client.clone(), names, places, part));
+    let parts = parts.map(|part| acquire_part(client.clone(), names, places, leases, part));
     join_all(parts).await.into_iter().flatten().collect()
 }
 
-async fn acquire_part(mut client: Client, names: &Keys, places: &Places, asks: &[Ask<'_>]) -> Vec<Answer> {
+async fn acquire_part(
+    mut client: Client,
+    names: &Keys,
+    places: &Places,
+    leases: &Leases,
+    asks: &[Ask<'_>],
+) -> Vec<Answer> {
     let client = &mut client;
     let keys: Vec<_> = asks.iter().map(|(request, _)| &request.key).collect();
     let seen = match look(client, names, &keys).await {
@@ -33,7 +46,7 @@ async fn acquire_part(mut client: Client, names: &Keys, places: &Places, asks: &
         Err(error) => return asks.iter().map(|_| Err(error.clone())).collect(),
     };
     let steps = asks.iter().zip(&seen);
-    let steps = steps.map(|(ask, seen)| prepare(client.clone(), names, *ask, seen));
+    let steps = steps.map(|(ask, seen)| prepare(client.clone(), names, leases, *ask, seen));
     let first: Vec<Step> = join_all(steps)
         .await
         .into_iter()
@@ -41,11 +54,7 @@ async fn acquire_part(mut client: Client, names: &Keys, places: &Places, asks: &
         .collect();
     let writes = first.iter().zip(asks);
     let writes: Vec<Write<'_>> = writes.filter_map(|(step, ask)| step.write(*ask)).collect();
-    let mut written = match write(client, names, &writes).await {
-        Ok(written) => written,
-        Err(error) => writes.iter().map(|_| Err(error.clone())).collect(),
-    }
-    .into_iter();
+    let mut written = write(client, names, &writes).await.into_iter();
     let mut answers = Vec::new();
     for ((step, ask), seen) in first.into_iter().zip(asks).zip(&seen) {
         let step = match step {
@@ -57,7 +66,7 @@ async fn acquire_part(mut client: Client, names: &Keys, places: &Places, asks: &
         };
         answers.push(match (written.next(), step) {
             (Some(Ok(written)), Step::Queue(holder)) => queued(client, places, *ask, written, &holder).await,
-            (Some(Ok(written)), _) => granted(client, *ask, written, seen).await,
+            (Some(Ok(written)), _) => granted(client, leases, *ask, written, seen).await,
             (Some(Err(error)), _) => Err(error),
             (None, _) => Err(StoreError::new(
                 StoreErrorKind::Interrupted,
@@ -70,8 +79,8 @@ async fn acquire_part(mut client: Client, names: &Keys, places: &Places, asks: &
 
 enum Step {
     Answered(Answer),
-    /// The key is free, and the lease is made.
-    Take,
+    /// The key is free, and the ttl is left of this lease.
+    Take(i64),
     /// Nobody is next behind this holder, and the lease is made.
     Queue(Stored),
 }
@@ -80,10 +89,7 @@ impl Step {
     fn write<'a>(&self, (request, ask): Ask<'a>) -> Option<Write<'a>> {
         let (slot, ttl, lease, condition) = match self {
             Self::Answered(_) => return None,
-            Self::Take => {
-                let lease = etcd_lease(request.lease_id);
-                (Slot::First, ask.ttl, lease, Condition::Free)
-            }
+            Self::Take(lease) => (Slot::First, ask.ttl, *lease, Condition::Free),
             Self::Queue(holder) => {
                 let behind = Condition::Behind(holder.create_revision);
                 let lease = place_lease(request.lease_id);
@@ -93,8 +99,10 @@ impl Step {
         Some(Write {
             key: &request.key,
             slot,
-            row: Row::new(request.lease_id, ask, ttl, matches!(self, Self::Queue(_))),
-            lease,
+            change: Change::Put(
+                Row::new(request.lease_id, ask, ttl, matches!(self, Self::Queue(_))),
+                lease,
+            ),
             condition,
         })
     }
@@ -108,6 +116,7 @@ fn next_ttl(ask: &Acquire) -> Duration {
 async fn prepare(
     mut client: Client,
     names: &Keys,
+    leases: &Leases,
     (request, ask): Ask<'_>,
     seen: &Seen,
 ) -> Result<Step, StoreError> {
@@ -121,8 +130,8 @@ async fn prepare(
     }
     let Rows { holder, next } = seen.rows.clone()?;
     let Some(holder) = holder else {
-        grant(client, etcd_lease(request.lease_id), seconds(ask.ttl)).await?;
-        return Ok(Step::Take);
+        let lease = leases.of_whole_length(client, request.lease_id, seconds(ask.ttl));
+        return lease.await.map(Step::Take);
     };
     if holder.row.lease_id == request.lease_id {
         let answer = again(client, names, request, holder, seen.is_wanted()).await;
@@ -161,11 +170,10 @@ async fn again(client: &mut Client, names: &Keys, request: &Request, stored: Sto
         let one = Write {
             key: &request.key,
             slot: stored.slot,
-            row,
-            lease: stored.lease,
+            change: Change::Put(row, stored.lease),
             condition: Condition::Unchanged(stored.mod_revision),
         };
-        let written = write(client, names, &[one]).await?.remove(0)?;
+        let written = write(client, names, &[one]).await.remove(0)?;
         if !matches!(written, Written::Done { .. }) {
             return Ok(Outcome::Skipped);
         }
@@ -173,14 +181,24 @@ async fn again(client: &mut Client, names: &Keys, request: &Request, stored: Sto
     Ok(Outcome::granted(token, whole(left), None, wanted))
 }
 
-async fn granted(client: &mut Client, (request, ask): Ask<'_>, written: Written, seen: &Seen) -> Answer {
+async fn granted(
+    client: &mut Client,
+    leases: &Leases,
+    (request, ask): Ask<'_>,
+    written: Written,
+    seen: &Seen,
+) -> Answer {
     let rows = match written {
-        Written::Done { revision } => {
+        Written::Done { revision, .. } => {
+            leases.granted(request.lease_id, revision);
             let token = first_token(revision, Slot::First);
             return Ok(Outcome::granted(token, ask.ttl, None, seen.is_wanted()));
         }
         // Released while it was asked for.
-        Written::NoLease => return Ok(Outcome::Lost),
+        Written::NoLease => {
+            leases.forget(request.lease_id);
+            return Ok(Outcome::Lost);
+        }
         Written::Changed(rows) => rows?,
     };
     match rows.holder {
@@ -190,7 +208,10 @@ async fn granted(client: &mut Client, (request, ask): Ask<'_>, written: Written,
                 Outcome::granted(stored.fence_token(), whole(left), None, seen.is_wanted())
             }))
         }
-        stored => too_late(client, etcd_lease(request.lease_id), stored).await,
+        stored => {
+            leases.rest(request.lease_id);
+            Ok(too_late(stored))
+        }
     }
 }
 
@@ -202,7 +223,7 @@ async fn queued(
     holder: &Stored,
 ) -> Answer {
     match written {
-        Written::Done { revision } => {
+        Written::Done { revision, .. } => {
             let place = Place {
                 lease_id: request.lease_id,
                 fence_token: first_token(revision, holder.slot.other()),
@@ -214,14 +235,17 @@ async fn queued(
         }
         // Withdrawn while it was asked for.
         Written::NoLease => Ok(Outcome::Lost),
-        Written::Changed(rows) => too_late(client, place_lease(request.lease_id), rows?.holder).await,
+        Written::Changed(rows) => {
+            // A lease without a key does nothing; an error leaves it to its end.
+            look::revoke(client, place_lease(request.lease_id)).await.ok();
+            Ok(too_late(rows?.holder))
+        }
     }
 }
 
-/// Somebody was faster. A lease without a key does nothing; an error leaves it to its end.
-async fn too_late(client: &mut Client, lease: i64, holder: Option<Stored>) -> Answer {
-    look::revoke(client, lease).await.ok();
-    Ok(holder.map_or(Outcome::Skipped, |stored| Outcome::Busy(stored.told())))
+/// Somebody was faster.
+fn too_late(holder: Option<Stored>) -> Outcome {
+    holder.map_or(Outcome::Skipped, |stored| Outcome::Busy(stored.told()))
 }
 
 /// Says for `length` that somebody waits. It is only ever longer, and left alone while half of that is ahead.

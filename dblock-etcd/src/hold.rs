@@ -1,5 +1,6 @@
 //! Extending and releasing.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dblock::store::{Extend, Outcome, Request, StoreError, StoreErrorKind};
@@ -7,24 +8,42 @@ use etcd_client::Client;
 use futures_util::future::{join, join_all};
 
 use crate::Answer;
-use crate::keys::Keys;
+use crate::keys::{Keys, Slot};
+use crate::leases::Leases;
 use crate::look::{
-    Condition, MOST_KEYS, Rows, Seen, Write, Written, grant, keep_alive, left, look, revoke, write,
+    Change, Condition, MOST_KEYS, Rows, Seen, Write, Written, grant, keep_alive, left, look, revoke, write,
 };
 use crate::places::Places;
-use crate::row::{Stored, etcd_lease, longer_lease, place_lease, seconds};
+use crate::row::{Stored, longer_lease, place_lease, seconds};
 
 /// Answers extends.
 ///
 /// The read comes first, and not only for what it reads. A leader that was stopped and wakes up answers renewals for a moment
 /// although another member leads by now. It answers no read of the whole cluster until it has learned of that.
-pub(crate) async fn extend(client: &Client, names: &Keys, asks: &[(&Request, &Extend)]) -> Vec<Answer> {
+pub(crate) async fn extend(
+    client: &Client,
+    names: &Keys,
+    leases: &Leases,
+    asks: &[(&Request, &Extend)],
+) -> Vec<Answer> {
     let parts = asks.chunks(MOST_KEYS);
-    let parts = parts.map(|part| extend_part(client.clone(), names, part));
-    join_all(parts).await.into_iter().flatten().collect()
+    let parts = parts.map(|part| extend_part(client.clone(), names, leases, part));
+    let answers: Vec<Answer> = join_all(parts).await.into_iter().flatten().collect();
+    for ((request, _), answer) in asks.iter().zip(&answers) {
+        if matches!(answer, Ok(Outcome::Lost)) {
+            // No release will be sent.
+            leases.forget(request.lease_id);
+        }
+    }
+    answers
 }
 
-async fn extend_part(mut client: Client, names: &Keys, asks: &[(&Request, &Extend)]) -> Vec<Answer> {
+async fn extend_part(
+    mut client: Client,
+    names: &Keys,
+    leases: &Leases,
+    asks: &[(&Request, &Extend)],
+) -> Vec<Answer> {
     let client = &mut client;
     let keys: Vec<_> = asks.iter().map(|(request, _)| &request.key).collect();
     let seen = match look(client, names, &keys).await {
@@ -33,7 +52,7 @@ async fn extend_part(mut client: Client, names: &Keys, asks: &[(&Request, &Exten
     };
     let mut steps = Vec::new();
     for (ask, seen) in asks.iter().zip(&seen) {
-        steps.push(lengthen(client.clone(), *ask, seen));
+        steps.push(lengthen(client.clone(), leases, *ask, seen));
     }
     let lengthened = join_all(steps).await;
     let mut writes = Vec::new();
@@ -48,17 +67,12 @@ async fn extend_part(mut client: Client, names: &Keys, asks: &[(&Request, &Exten
             writes.push(Write {
                 key: &request.key,
                 slot: stored.slot,
-                row: stored.row.clone(),
-                lease: *lease,
+                change: Change::Put(stored.row.clone(), *lease),
                 condition: Condition::Unchanged(stored.mod_revision),
             });
         }
     }
-    let mut written = match write(client, names, &writes).await {
-        Ok(written) => written,
-        Err(error) => writes.iter().map(|_| Err(error.clone())).collect(),
-    }
-    .into_iter();
+    let mut written = write(client, names, &writes).await.into_iter();
     let mut answers = Vec::new();
     for (step, seen) in lengthened.into_iter().zip(&seen) {
         answers.push(match step {
@@ -101,6 +115,7 @@ impl Lengthened {
 /// `None` when the row is not that of the request's lease.
 async fn lengthen(
     mut client: Client,
+    leases: &Leases,
     (request, ask): (&Request, &Extend),
     seen: &Seen,
 ) -> Result<Option<Lengthened>, StoreError> {
@@ -126,6 +141,7 @@ async fn lengthen(
     } else if wanted > stored.row.ttl {
         // A lease of etcd has its length for good, so the key moves to a longer one.
         lease = longer_lease(request.lease_id, wanted);
+        leases.forget(request.lease_id);
         stored.row.ttl = wanted;
         let is_there = grant(client, lease, wanted).await? || keep_alive(client, lease).await?;
         is_there.then_some(wanted)
@@ -155,29 +171,86 @@ pub(crate) async fn release(
     client: &Client,
     names: &Keys,
     places: &Places,
+    leases: &Leases,
     requests: &[&Request],
 ) -> Vec<Answer> {
     for request in requests {
         places.remove(&request.key, request.lease_id);
     }
     let parts = requests.chunks(MOST_KEYS);
-    let parts = parts.map(|part| release_part(client.clone(), names, part));
+    let parts = parts.map(|part| release_part(client.clone(), names, leases, part));
     join_all(parts).await.into_iter().flatten().collect()
 }
 
-async fn release_part(mut client: Client, names: &Keys, requests: &[&Request]) -> Vec<Answer> {
-    let keys: Vec<_> = requests.iter().map(|request| &request.key).collect();
+/// The lock goes to whoever is next when the holder's key is gone. The keys of grants that are known here are deleted together, and
+/// their leases used again. What is not known is looked at, and its lease revoked.
+async fn release_part(
+    mut client: Client,
+    names: &Keys,
+    leases: &Leases,
+    requests: &[&Request],
+) -> Vec<Answer> {
+    let (mut deletes, mut deleted, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    for (place, request) in requests.iter().enumerate() {
+        match leases.created(request.lease_id) {
+            Some(revision) => {
+                deleted.push(place);
+                deletes.push(Write {
+                    key: &request.key,
+                    slot: Slot::First,
+                    change: Change::Delete,
+                    condition: Condition::Created(revision),
+                });
+            }
+            None => others.push((place, *request)),
+        }
+    }
+    let others = look_and_revoke(client.clone(), names, leases, others);
+    let (written, revoked) = join(write(&mut client, names, &deletes), others).await;
+    let mut answers: BTreeMap<usize, Answer> = revoked.into_iter().collect();
+    for (place, written) in deleted.into_iter().zip(written) {
+        let grant = requests[place].lease_id;
+        let answer = written.map(|written| match written {
+            Written::Done { other, .. } => {
+                leases.rest(grant);
+                Outcome::released(true, other)
+            }
+            Written::Changed(_) | Written::NoLease => {
+                leases.forget(grant);
+                Outcome::Lost
+            }
+        });
+        answers.insert(place, answer);
+    }
+    answers.into_values().collect()
+}
+
+async fn look_and_revoke(
+    mut client: Client,
+    names: &Keys,
+    leases: &Leases,
+    requests: Vec<(usize, &Request)>,
+) -> Vec<(usize, Answer)> {
+    if requests.is_empty() {
+        return Vec::new();
+    }
+    let keys: Vec<_> = requests.iter().map(|(_, request)| &request.key).collect();
     let seen = match look(&mut client, names, &keys).await {
         Ok(seen) => seen,
-        Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
+        Err(error) => {
+            let failed = requests.iter().map(|(place, _)| (*place, Err(error.clone())));
+            return failed.collect();
+        }
     };
-    let steps = requests.iter().zip(seen);
-    let steps = steps.map(|(request, seen)| released(client.clone(), request, seen));
+    let steps = requests.into_iter().zip(seen).map(|((place, request), seen)| {
+        let client = client.clone();
+        async move { (place, revoked(client, leases, request, seen).await) }
+    });
     join_all(steps).await
 }
 
-/// Revokes the lease, by which its key is gone: the one that is next then holds the lock.
-async fn released(mut client: Client, request: &Request, seen: Seen) -> Answer {
+/// Revokes the leases of a request, by which its key is gone.
+async fn revoked(mut client: Client, leases: &Leases, request: &Request, seen: Seen) -> Answer {
     let Rows { holder, next } = seen.rows?;
     let ours = |stored: &Option<Stored>| {
         let stored = stored.as_ref()?;
@@ -188,20 +261,14 @@ async fn released(mut client: Client, request: &Request, seen: Seen) -> Answer {
     } else if let Some(lease) = ours(&next) {
         (lease, Outcome::Withdrawn)
     } else {
-        // An acquire may still be on its way. Without its lease it writes nothing.
-        let mut other = client.clone();
-        let (granted, queued) = join(
-            revoke(&mut client, etcd_lease(request.lease_id)),
-            revoke(&mut other, place_lease(request.lease_id)),
-        )
-        .await;
-        let was_there = granted? | queued?;
-        return Ok(if was_there {
-            Outcome::released(true, false)
-        } else {
-            Outcome::Lost
-        });
+        // Acquires may still be on their way. Without their leases they write nothing.
+        revoke(&mut client, place_lease(request.lease_id)).await?;
+        let Some(lease) = leases.of(request.lease_id) else {
+            return Ok(Outcome::Lost);
+        };
+        (lease, Outcome::released(true, false))
     };
     let was_there = revoke(&mut client, lease).await?;
+    leases.forget(request.lease_id);
     Ok(if was_there { outcome } else { Outcome::Lost })
 }

@@ -6,6 +6,7 @@ mod connection;
 mod error;
 mod hold;
 mod keys;
+mod leases;
 mod listen;
 mod look;
 mod operate;
@@ -22,11 +23,12 @@ use dblock::store::{
     Action, Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
 use dblock::{Finding, InspectFilter, Key, LockRow, StoreSource};
-use etcd_client::{Client, Compare, CompareOp, GetOptions};
+use etcd_client::{Compare, CompareOp};
 use futures_util::future::join3;
 
 use self::connection::Members;
 use self::keys::Keys;
+use self::leases::Leases;
 use self::places::Places;
 
 /// The answer to a request.
@@ -57,6 +59,7 @@ pub struct EtcdStore {
     members: Arc<Members>,
     names: Arc<Keys>,
     places: Arc<Places>,
+    leases: Arc<Leases>,
 }
 
 impl EtcdStore {
@@ -69,6 +72,7 @@ impl EtcdStore {
             members: Arc::new(Members::new(addresses, None)),
             names: Arc::new(Keys { prefix }),
             places: Arc::default(),
+            leases: Arc::default(),
         }
     }
 
@@ -99,26 +103,9 @@ impl EtcdStore {
         Compare::create_revision(key, CompareOp::Equal, revision)
     }
 
-    /// The current revision, and whether the first one can still be read.
-    async fn revisions(client: &mut Client) -> Result<(i64, bool), StoreError> {
-        let names = "dblock";
-        let now = client.get(names, None).await.map_err(error::of_harmless)?;
-        let revision = now.header().map_or(0, etcd_client::ResponseHeader::revision);
-        let first = client
-            .get(names, Some(GetOptions::new().with_revision(2.min(revision))))
-            .await;
-        match first {
-            Ok(_) => Ok((revision, true)),
-            Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("compacted") => {
-                Ok((revision, false))
-            }
-            Err(error) => Err(error::of_harmless(error)),
-        }
-    }
-
     async fn check(&self) -> Result<(), StoreError> {
         let mut lent = self.members.take().await?;
-        let checked = Self::revisions(&mut lent.client).await;
+        let checked = server::revisions(&mut lent.client).await;
         lent.finish(checked.as_ref().err());
         let (revision, first_is_there) = checked?;
         server::check_compaction(revision, first_is_there)
@@ -129,7 +116,7 @@ impl EtcdStore {
         let client = &mut lent.client;
         let looked = async {
             let status = client.status().await.map_err(error::of_harmless)?;
-            Ok((status, Self::revisions(client).await?))
+            Ok((status, server::revisions(client).await?))
         }
         .await;
         lent.finish(looked.as_ref().err());
@@ -185,13 +172,20 @@ impl EtcdStore {
                 &lent.client,
                 &self.names,
                 &self.places,
+                &self.leases,
                 &acquires.asks,
             )),
-            Box::pin(hold::extend(&lent.client, &self.names, &extends.asks)),
+            Box::pin(hold::extend(
+                &lent.client,
+                &self.names,
+                &self.leases,
+                &extends.asks,
+            )),
             Box::pin(hold::release(
                 &lent.client,
                 &self.names,
                 &self.places,
+                &self.leases,
                 &releases.asks,
             )),
         )

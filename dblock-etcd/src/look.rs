@@ -108,13 +108,19 @@ fn first_of(answer: &TxnOpResponse) -> Option<KeyValue> {
     }
 }
 
-/// A row to be written, if the lock is still as it was read.
+/// A row to be changed, if the lock is still as it was read.
 pub(crate) struct Write<'a> {
     pub(crate) key: &'a Key,
     pub(crate) slot: Slot,
-    pub(crate) row: Row,
-    pub(crate) lease: i64,
+    pub(crate) change: Change,
     pub(crate) condition: Condition,
+}
+
+/// The change of a row.
+pub(crate) enum Change {
+    /// It becomes this one, under this etcd lease.
+    Put(Row, i64),
+    Delete,
 }
 
 /// How a lock must still be.
@@ -123,6 +129,8 @@ pub(crate) enum Condition {
     Free,
     /// The slot has a row of this revision.
     Unchanged(i64),
+    /// The slot has a row that was created at this revision.
+    Created(i64),
     /// The other slot has a row that was created at this revision, and nobody is next.
     Behind(i64),
 }
@@ -134,6 +142,7 @@ impl Write<'_> {
         match self.condition {
             Condition::Free => vec![created(own, 0), created(other, 0)],
             Condition::Unchanged(revision) => vec![Compare::mod_revision(own, CompareOp::Equal, revision)],
+            Condition::Created(revision) => vec![created(own, revision)],
             Condition::Behind(revision) => vec![created(own, 0), created(other, revision)],
         }
     }
@@ -143,6 +152,8 @@ impl Write<'_> {
 pub(crate) enum Written {
     Done {
         revision: i64,
+        /// The row of the other slot, where one was deleted, is there.
+        other: bool,
     },
     /// The lock has changed, to these rows.
     Changed(Result<Rows, StoreError>),
@@ -151,18 +162,18 @@ pub(crate) enum Written {
 }
 
 /// Writes all rows whose keys are unchanged. A lease that is gone fails the whole transaction, and then nothing of it was
-/// carried out; so each is written by itself.
+/// carried out; so each is written by itself. Another failure is that of each.
 pub(crate) async fn write(
     client: &mut Client,
     names: &Keys,
     writes: &[Write<'_>],
-) -> Result<Vec<Result<Written, StoreError>>, StoreError> {
+) -> Vec<Result<Written, StoreError>> {
     if writes.is_empty() {
-        return Ok(Vec::new());
+        return Vec::new();
     }
     match write_all(client, names, writes).await {
-        Ok(written) => Ok(written),
-        Err(error) if error::is_no_lease(&error) && writes.len() == 1 => Ok(vec![Ok(Written::NoLease)]),
+        Ok(written) => written,
+        Err(error) if error::is_no_lease(&error) && writes.len() == 1 => vec![Ok(Written::NoLease)],
         Err(error) if error::is_no_lease(&error) => {
             let mut written = Vec::new();
             for one in writes {
@@ -172,9 +183,12 @@ pub(crate) async fn write(
                     Err(error) => Err(error::of_call(error)),
                 });
             }
-            Ok(written)
+            written
         }
-        Err(error) => Err(error::of_call(error)),
+        Err(error) => {
+            let error = error::of_call(error);
+            writes.iter().map(|_| Err(error.clone())).collect()
+        }
     }
 }
 
@@ -185,13 +199,21 @@ async fn write_all(
 ) -> Result<Vec<Result<Written, StoreError>>, Error> {
     let mut nested = Vec::new();
     for write in writes {
-        let options = PutOptions::new().with_lease(write.lease);
         let key = names.row(write.slot, write.key);
-        let put = TxnOp::put(key, write.row.to_value(), Some(options));
+        let change = match &write.change {
+            Change::Put(row, lease) => {
+                let options = PutOptions::new().with_lease(*lease);
+                vec![TxnOp::put(key, row.to_value(), Some(options))]
+            }
+            Change::Delete => {
+                let other = names.row(write.slot.other(), write.key);
+                vec![TxnOp::delete(key, None), TxnOp::get(other, None)]
+            }
+        };
         nested.push(TxnOp::txn(
             Txn::new()
                 .when(write.when(names))
-                .and_then([put])
+                .and_then(change)
                 .or_else(both(names, write.key)),
         ));
     }
@@ -206,7 +228,8 @@ async fn write_all(
 
 fn written(answer: &TxnResponse, revision: i64) -> Written {
     if answer.succeeded() {
-        return Written::Done { revision };
+        let other = answer.op_responses().get(1).and_then(first_of).is_some();
+        return Written::Done { revision, other };
     }
     Written::Changed(Rows::read(&answer.op_responses()))
 }

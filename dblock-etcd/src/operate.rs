@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use crate::error;
 use crate::keys::{Keys, Slot};
-use crate::look::{Condition, Rows, Write, Written, left, look, revoke, wanted_until, write};
+use crate::look::{Change, Condition, Rows, Write, Written, left, look, wanted_until, write};
 use crate::row::Stored;
 
 /// How many keys are read at once.
@@ -111,11 +111,10 @@ pub(crate) async fn mark_revoked(client: &mut Client, names: &Keys, key: &Key) -
         let one = Write {
             key,
             slot: stored.slot,
-            row: stored.row,
-            lease: stored.lease,
+            change: Change::Put(stored.row, stored.lease),
             condition: Condition::Unchanged(stored.mod_revision),
         };
-        if let Written::Done { .. } = write(client, names, &[one]).await?.remove(0)? {
+        if let Written::Done { .. } = write(client, names, &[one]).await.remove(0)? {
             return Ok(true);
         }
         // It has changed meanwhile.
@@ -123,16 +122,26 @@ pub(crate) async fn mark_revoked(client: &mut Client, names: &Keys, key: &Key) -
     Ok(false)
 }
 
-/// Ends the lease that holds the key, and before it that of the successor, who would hold it then. Returns whether the key was
-/// held.
+/// Deletes the rows of the key. Returns whether it was held. The leases are left alone: each may be that of another lock by then.
 pub(crate) async fn free(client: &mut Client, names: &Keys, key: &Key) -> Result<bool, StoreError> {
-    let Rows { holder, next } = rows(client, names, key).await?;
-    if let Some(next) = next {
-        revoke(client, next.lease).await?;
-    }
-    match holder {
-        Some(stored) => revoke(client, stored.lease).await,
-        None => Ok(false),
+    let mut freed = false;
+    loop {
+        let Rows { holder, next } = rows(client, names, key).await?;
+        if holder.is_none() {
+            return Ok(freed);
+        }
+        // The successor's comes first: it would hold the lock when the holder's is gone.
+        for stored in [next, holder].into_iter().flatten() {
+            let delete = Write {
+                key,
+                slot: stored.slot,
+                change: Change::Delete,
+                condition: Condition::Unchanged(stored.mod_revision),
+            };
+            let written = write(client, names, &[delete]).await.remove(0)?;
+            freed |= matches!(written, Written::Done { .. });
+        }
+        // What has changed meanwhile is looked at again.
     }
 }
 

@@ -2,7 +2,9 @@
 
 use dblock::Finding;
 use dblock::store::{StoreError, StoreErrorKind};
-use etcd_client::StatusResponse;
+use etcd_client::{Client, GetOptions, StatusResponse};
+
+use crate::error;
 
 /// A version, as `3.4.23`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,6 +77,23 @@ pub(crate) fn version(status: &StatusResponse) -> Finding {
 /// So many changes without a compaction are taken for a cluster that never compacts. Each grant and each release is a
 /// change, and each stays on the disk until it is compacted.
 const MANY_CHANGES: i64 = 1_000_000;
+
+/// The current revision, and whether the first one can still be read.
+pub(crate) async fn revisions(client: &mut Client) -> Result<(i64, bool), StoreError> {
+    let names = "dblock";
+    let now = client.get(names, None).await.map_err(error::of_harmless)?;
+    let revision = now.header().map_or(0, etcd_client::ResponseHeader::revision);
+    let first = client
+        .get(names, Some(GetOptions::new().with_revision(2.min(revision))))
+        .await;
+    match first {
+        Ok(_) => Ok((revision, true)),
+        Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("compacted") => {
+            Ok((revision, false))
+        }
+        Err(error) => Err(error::of_harmless(error)),
+    }
+}
 
 /// Whether old revisions are dropped. `first_is_there`: revision 2, the first one, can still be read.
 pub(crate) fn check_compaction(revision: i64, first_is_there: bool) -> Result<(), StoreError> {

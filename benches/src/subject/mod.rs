@@ -28,8 +28,7 @@ use crate::servers::{Place, Servers};
 pub(crate) use dblock::{MILLION_TABLE, manager, table_of};
 pub(crate) use plan::{POOL, TIMEOUT, TTL, Use};
 
-const ETCD_RECIPE: &str = "etcd's own calls `Lock` and `Unlock` over one connection; a lease for each task, made once and kept (dblock makes one for each \
-     lock)";
+const ETCD_RECIPE: &str = "etcd's own calls `Lock` and `Unlock` over one connection; a lease for each task, made once and kept for all its pairs";
 
 /// The future of one step. Boxed for every subject alike.
 pub(crate) type Step<'a> = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send + 'a>>;
