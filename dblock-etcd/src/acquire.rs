@@ -29,7 +29,14 @@ pub(crate) async fn acquire(
 ) -> Vec<Answer> {
     let parts = asks.chunks(MOST_KEYS);
     let parts = parts.map(|part| acquire_part(client.clone(), names, places, leases, part));
-    join_all(parts).await.into_iter().flatten().collect()
+    let answers: Vec<Answer> = join_all(parts).await.into_iter().flatten().collect();
+    for ((request, _), answer) in asks.iter().zip(&answers) {
+        if matches!(answer, Err(error) if error.kind() != StoreErrorKind::Interrupted) {
+            // It was not carried out, so no release will be sent.
+            leases.forget(request.lease_id);
+        }
+    }
+    answers
 }
 
 async fn acquire_part(

@@ -90,13 +90,20 @@ impl Leases {
             self.forget(grant);
         }
         let new = self.make(grant, ttl);
-        look::grant(client, new, length(ttl)).await?;
+        let is_new = look::grant(client, new, length(ttl)).await?;
+        if !is_new {
+            look::keep_alive(client, new).await?;
+        }
         Ok(new)
     }
 
     /// Takes an idle lease for a grant. Returns its id, and whether `ttl` is left of it. If not, it may have ended.
     fn take(&self, grant: Uuid, ttl: i64) -> Option<(i64, bool)> {
         let mut state = self.state();
+        if state.used.contains_key(&grant) {
+            // The request is sent again, and may still be carried out under its first lease.
+            return None;
+        }
         let is_younger =
             |lease: &Lease, than: i64| lease.whole_at.elapsed().is_some_and(|age| age < seconds(than));
         state.idle.retain(|lease| is_younger(lease, length(lease.ttl)));
@@ -187,6 +194,11 @@ mod tests {
         assert_eq!(leases.take(two, 30), Some((made, true)));
         assert_eq!((leases.of(two), leases.created(two)), (Some(made), None));
         assert_eq!(leases.take(three, 30), None);
+        leases.make(three, 30);
+        leases.rest(three);
+        assert_eq!(leases.take(two, 30), None, "it has one");
+        leases.take(three, 30);
+        leases.forget(three);
         leases.forget(two);
         leases.rest(two);
         assert_eq!(leases.take(three, 30), None, "it was forgotten");
