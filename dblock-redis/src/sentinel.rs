@@ -19,8 +19,9 @@ use crate::login::{Login, address};
 /// How old the Sentinels' last answer may be while a connection is in use.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The longest that a request waits for their answer. Then it goes on, and a later one learns of the answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
+/// The longest that a request waits for their answer. Then it goes on, and a later one learns of the answer. An old primary
+/// that is back grants a lock that the new one has granted too. So this is longer than an answer takes on a slow network.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Sentinels {
@@ -31,6 +32,8 @@ pub(crate) struct Sentinels {
     primary: Login,
     database: i64,
     seen: Mutex<Seen>,
+    /// Held while they are asked, so that requests that come meanwhile wait for the same answer.
+    asking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -39,9 +42,16 @@ struct Seen {
     primary: Option<String>,
     /// They name another one now.
     moved: bool,
+    /// When they were asked last, and have answered or not.
     asked: Option<Instant>,
     /// They did not answer when they were last asked.
     silent: bool,
+}
+
+impl Seen {
+    fn is_fresh(&self) -> bool {
+        self.asked.is_some_and(|asked| asked.elapsed() < FRESH)
+    }
 }
 
 impl Sentinels {
@@ -61,6 +71,7 @@ impl Sentinels {
             primary,
             database: sample.get_connection_info().redis_settings().db(),
             seen: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
         })
     }
 
@@ -124,14 +135,13 @@ impl Sentinels {
     /// server itself refuses writes once it knows better.
     pub(crate) async fn confirm(self: &Arc<Self>, address: &str) -> bool {
         let was_silent = {
-            let mut seen = self.seen();
+            let seen = self.seen();
             if seen.moved || seen.primary.as_deref() != Some(address) {
                 return false;
             }
-            if seen.asked.is_some_and(|asked| asked.elapsed() < FRESH) {
+            if seen.is_fresh() {
                 return true;
             }
-            seen.asked = Some(Instant::now());
             seen.silent
         };
         let (sentinels, address) = (Arc::clone(self), address.to_owned());
@@ -145,8 +155,14 @@ impl Sentinels {
 
     /// Finds out whether the primary is still at this address.
     async fn look_after(&self, address: &str) {
+        let _asking = self.asking.lock().await;
+        if self.seen().is_fresh() {
+            return;
+        }
+        let asked = Instant::now();
         let named = self.named().await;
         let mut seen = self.seen();
+        seen.asked = Some(asked);
         seen.silent = named.is_err();
         let is_other = named.is_ok_and(|named| !named.iter().any(|found| found == address));
         seen.moved |= is_other && seen.primary.as_deref() == Some(address);

@@ -195,7 +195,7 @@ async fn a_pass_on_that_is_refused_is_not_told() {
     let Action::Acquire(ask) = &mut successor.action else {
         unreachable!()
     };
-    (ask.wanted_for, ask.queue) = (Some(Duration::from_secs(60)), Some(Duration::ZERO));
+    (ask.wanted_for, ask.queue) = (Some(Duration::from_mins(1)), Some(Duration::ZERO));
     let queued = one(&store, successor).await.unwrap();
     assert!(matches!(queued, Outcome::Queued { .. }), "{queued:?}");
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
