@@ -47,7 +47,7 @@ pub struct Galera {
     programs: Programs,
     password: String,
     places: [Place; 3],
-    /// The nodes, in the order of the URL.
+    /// The nodes.
     pub nodes: [Server; 3],
 }
 
@@ -143,11 +143,12 @@ impl Galera {
         Ok(galera)
     }
 
-    /// The URL of a superuser, with all nodes.
-    pub fn url(&self) -> String {
-        let [first, second, third] = &self.nodes;
-        let all = [first.address(), second.address(), third.address()].join(",");
-        first.url().replace(&first.address(), &all)
+    /// The URL of a superuser, with all nodes from this one on.
+    pub fn url(&self, first: usize) -> String {
+        let mut all = self.nodes.each_ref().map(Server::address);
+        all.rotate_left(first);
+        let node = &self.nodes[first];
+        node.url().replace(&node.address(), &all.join(","))
     }
 
     /// Starts nodes again that were killed. Those of a cluster without a quorum wait for each other.

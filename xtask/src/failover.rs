@@ -25,8 +25,10 @@ pub(crate) struct Args {
 enum Store {
     /// A PostgreSQL primary and its synchronous standby.
     Postgres,
-    /// Three nodes of MariaDB with Galera.
+    /// Three nodes of MariaDB with Galera, of which one is in use.
     Galera,
+    /// The same with two nodes in use at once, which is not promised to be safe.
+    GaleraTwoInUse,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -38,6 +40,10 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Store::Galera => {
             servers::galera::install().await?;
             "galera"
+        }
+        Store::GaleraTwoInUse => {
+            servers::galera::install().await?;
+            "galera-two-in-use"
         }
     };
     let mut command = Command::new(build().await?);

@@ -96,7 +96,7 @@ async fn an_acquire_that_another_node_overtook_is_no_grant(galera: &Galera) {
 
 /// The second node has not carried out yet what the first one has granted, when the first one ends.
 async fn a_lease_is_known_on_the_node_that_is_used_next(galera: &mut Galera) {
-    let locks = process(&galera.url()).await;
+    let locks = process(&galera.url(0)).await;
     locks
         .acquire("warm", patient())
         .await

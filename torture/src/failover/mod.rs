@@ -49,13 +49,13 @@ struct Times {
 /// Runs on this thread, so that the servers, which are tied to it, live as long as the run.
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut cluster = Cluster::start(arguments.store).await?;
-    let url = cluster.url();
-    let probe = LockManager::builder_for_url(&url)?
+    let probe = LockManager::builder_for_url(&cluster.url(0))?
         .auto_migrate(true)
         .build()
         .await?;
     let mut managers = Vec::new();
-    for _ in 0..MANAGERS {
+    for manager in 0..MANAGERS {
+        let url = cluster.url(manager % arguments.store.in_use());
         managers.push(LockManager::connect(&url).await?);
     }
     let callers = Callers::start(&managers, arguments.seed);
