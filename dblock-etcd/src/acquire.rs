@@ -154,8 +154,8 @@ async fn prepare(
         Some(next) if queues && next.row.lease_id == request.lease_id => {
             // From here on it lasts its whole length, whenever the holder releases.
             let lives = keep_alive(client, next.lease).await?;
-            let queued = lives.then(|| Outcome::queued(holder.told(), next_ttl(ask)));
-            return Ok(Step::Answered(Ok(queued.unwrap_or(busy))));
+            let place = lives.then(|| Outcome::queued(holder.told(), next_ttl(ask)));
+            return Ok(Step::Answered(Ok(place.unwrap_or(busy))));
         }
         _ => {}
     }

@@ -190,12 +190,12 @@ async fn release_part(
     leases: &Leases,
     requests: &[&Request],
 ) -> Vec<Answer> {
-    let (mut deletes, mut deleted, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut writes, mut places, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for (place, request) in requests.iter().enumerate() {
         match leases.created(request.lease_id) {
             Some(revision) => {
-                deleted.push(place);
-                deletes.push(Write {
+                places.push(place);
+                writes.push(Write {
                     key: &request.key,
                     slot: Slot::First,
                     change: Change::Delete,
@@ -206,9 +206,9 @@ async fn release_part(
         }
     }
     let others = look_and_revoke(client.clone(), names, leases, others);
-    let (written, revoked) = join(write(&mut client, names, &deletes), others).await;
+    let (written, revoked) = join(write(&mut client, names, &writes), others).await;
     let mut answers: BTreeMap<usize, Answer> = revoked.into_iter().collect();
-    for (place, written) in deleted.into_iter().zip(written) {
+    for (place, written) in places.into_iter().zip(written) {
         let grant = requests[place].lease_id;
         let answer = written.map(|written| match written {
             Written::Done { other, .. } => {

@@ -156,7 +156,7 @@ pub(crate) enum Written {
         other: bool,
     },
     /// The lock has changed, to these rows.
-    Changed(Result<Rows, StoreError>),
+    Changed(Result<Box<Rows>, StoreError>),
     /// The lease was revoked, or has expired.
     NoLease,
 }
@@ -231,7 +231,7 @@ fn written(answer: &TxnResponse, revision: i64) -> Written {
         let other = answer.op_responses().get(1).and_then(first_of).is_some();
         return Written::Done { revision, other };
     }
-    Written::Changed(Rows::read(&answer.op_responses()))
+    Written::Changed(Rows::read(&answer.op_responses()).map(Box::new))
 }
 
 /// Makes the lease, or finds it made by an earlier request that is sent again. Returns whether it is new.
