@@ -33,19 +33,20 @@ mod values;
 use kind::Kind;
 use proc_macro::TokenStream;
 
-#[doc = include_str!("docs/distributed_lock.md")]
+// The examples of these pages are run in `dblock-tests`, which has `dblock`: `support/attributes.rs`.
+#[cfg_attr(not(doctest), doc = include_str!("docs/distributed_lock.md"))]
 #[proc_macro_attribute]
 pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::attribute(Kind::Lock, args.into(), item.into()).into()
 }
 
-#[doc = include_str!("docs/optimistic_retry.md")]
+#[cfg_attr(not(doctest), doc = include_str!("docs/optimistic_retry.md"))]
 #[proc_macro_attribute]
 pub fn optimistic_retry(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::attribute(Kind::Retry, args.into(), item.into()).into()
 }
 
-#[doc = include_str!("docs/run_once.md")]
+#[cfg_attr(not(doctest), doc = include_str!("docs/run_once.md"))]
 #[proc_macro_attribute]
 pub fn run_once(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::attribute(Kind::Once, args.into(), item.into()).into()
