@@ -148,8 +148,12 @@ async fn prepare(
     let queues = ask.queue.is_some() && ask.wanted_for.is_some();
     match next {
         None if queues => {
-            grant(client, place_lease(request.lease_id), seconds(next_ttl(ask))).await?;
-            return Ok(Step::Queue(holder));
+            let lease = place_lease(request.lease_id);
+            // One of an earlier ask has its whole length again from here on.
+            if grant(client, lease, seconds(next_ttl(ask))).await? || keep_alive(client, lease).await? {
+                return Ok(Step::Queue(holder));
+            }
+            return Ok(Step::Answered(Ok(busy)));
         }
         Some(next) if queues && next.row.lease_id == request.lease_id => {
             // From here on it lasts its whole length, whenever the holder releases.

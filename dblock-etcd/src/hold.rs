@@ -244,31 +244,56 @@ async fn look_and_revoke(
     };
     let steps = requests.into_iter().zip(seen).map(|((place, request), seen)| {
         let client = client.clone();
-        async move { (place, revoked(client, leases, request, seen).await) }
+        async move { (place, revoked(client, names, leases, request, seen).await) }
     });
     join_all(steps).await
 }
 
-/// Revokes the leases of a request, by which its key is gone.
-async fn revoked(mut client: Client, leases: &Leases, request: &Request, seen: Seen) -> Answer {
+/// Revokes the leases of a request, by which its key is gone. An extend of unknown outcome may move the key to another lease
+/// at this moment. So the key is deleted too.
+async fn revoked(mut client: Client, names: &Keys, leases: &Leases, request: &Request, seen: Seen) -> Answer {
     let Rows { holder, next } = seen.rows?;
     let ours = |stored: &Option<Stored>| {
         let stored = stored.as_ref()?;
-        (stored.row.lease_id == request.lease_id).then_some(stored.lease)
+        (stored.row.lease_id == request.lease_id).then_some((
+            stored.lease,
+            stored.slot,
+            stored.create_revision,
+        ))
     };
-    let (lease, outcome) = if let Some(lease) = ours(&holder) {
-        (lease, Outcome::released(true, next.is_some()))
-    } else if let Some(lease) = ours(&next) {
-        (lease, Outcome::Withdrawn)
+    let (own, outcome) = if let Some(own) = ours(&holder) {
+        (own, Outcome::released(true, next.is_some()))
+    } else if let Some(own) = ours(&next) {
+        (own, Outcome::Withdrawn)
     } else {
         // Acquires may still be on their way. Without their leases they write nothing.
         revoke(&mut client, place_lease(request.lease_id)).await?;
         let Some(lease) = leases.of(request.lease_id) else {
             return Ok(Outcome::Lost);
         };
-        (lease, Outcome::released(true, false))
+        let was_there = revoke(&mut client, lease).await?;
+        leases.forget(request.lease_id);
+        return Ok(if was_there {
+            Outcome::released(true, false)
+        } else {
+            Outcome::Lost
+        });
     };
-    let was_there = revoke(&mut client, lease).await?;
+    let (lease, slot, created) = own;
+    let delete = [Write {
+        key: &request.key,
+        slot,
+        change: Change::Delete,
+        condition: Condition::Created(created),
+    }];
+    let mut other = client.clone();
+    let (mut written, was_there) = join(write(&mut client, names, &delete), revoke(&mut other, lease)).await;
+    let is_deleted = matches!(written.remove(0)?, Written::Done { .. });
+    let was_there = was_there?;
     leases.forget(request.lease_id);
-    Ok(if was_there { outcome } else { Outcome::Lost })
+    Ok(if is_deleted || was_there {
+        outcome
+    } else {
+        Outcome::Lost
+    })
 }

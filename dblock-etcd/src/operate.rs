@@ -22,7 +22,9 @@ pub(crate) async fn inspect(
     filter: &InspectFilter,
 ) -> Result<Vec<LockRow>, StoreError> {
     let prefix = filter.key_prefix();
-    let wanted: HashMap<Vec<u8>, i64> = range(client, &names.all_wanted(), prefix)
+    // All is read as of one revision: a lock that is passed on has its row in the other slot then.
+    let mut revision = 0;
+    let wanted: HashMap<Vec<u8>, i64> = range(client, &names.all_wanted(), prefix, &mut revision)
         .await?
         .into_iter()
         .map(|kv| (kv.key()[names.all_wanted().len()..].to_vec(), wanted_until(&kv)))
@@ -30,7 +32,7 @@ pub(crate) async fn inspect(
     let [first, second] = Slot::BOTH.map(|slot| (slot, names.rows(slot)));
     let mut found: BTreeMap<Vec<u8>, Vec<(Stored, i64)>> = BTreeMap::new();
     for (slot, folder) in [first, second] {
-        for page in range(client, &folder, prefix).await?.chunks(PAGE) {
+        for page in range(client, &folder, prefix, &mut revision).await?.chunks(PAGE) {
             let mut clients: Vec<_> = page.iter().map(|_| client.clone()).collect();
             let mut steps = Vec::new();
             for (kv, client) in page.iter().zip(&mut clients) {
@@ -64,7 +66,13 @@ pub(crate) fn key(name: &[u8]) -> Result<Key, StoreError> {
     })
 }
 
-async fn range(client: &mut Client, folder: &str, prefix: &str) -> Result<Vec<KeyValue>, StoreError> {
+/// The keys as of `revision`. If that is 0, as of now, which is then written there.
+async fn range(
+    client: &mut Client,
+    folder: &str,
+    prefix: &str,
+    revision: &mut i64,
+) -> Result<Vec<KeyValue>, StoreError> {
     let mut found: Vec<KeyValue> = Vec::new();
     let whole = format!("{folder}{prefix}");
     let end = end_of(whole.as_bytes());
@@ -72,8 +80,12 @@ async fn range(client: &mut Client, folder: &str, prefix: &str) -> Result<Vec<Ke
     loop {
         let page = GetOptions::new()
             .with_range(end.clone())
-            .with_limit(i64::try_from(PAGE).unwrap_or(i64::MAX));
+            .with_limit(i64::try_from(PAGE).unwrap_or(i64::MAX))
+            .with_revision(*revision);
         let mut page = client.get(start, Some(page)).await.map_err(error::of_harmless)?;
+        if let (0, Some(header)) = (*revision, page.header()) {
+            *revision = header.revision();
+        }
         let more = page.more();
         found.extend(page.take_kvs());
         match found.last() {
@@ -123,26 +135,22 @@ pub(crate) async fn mark_revoked(client: &mut Client, names: &Keys, key: &Key) -
 }
 
 /// Deletes the rows of the key. Returns whether it was held. The leases are left alone: each may be that of another lock by then.
+///
+/// Only the rows that were seen are deleted, whatever was written to them since. Whoever gets the lock meanwhile keeps it.
 pub(crate) async fn free(client: &mut Client, names: &Keys, key: &Key) -> Result<bool, StoreError> {
-    let mut freed = false;
-    loop {
-        let Rows { holder, next } = rows(client, names, key).await?;
-        if holder.is_none() {
-            return Ok(freed);
-        }
-        // The successor's comes first: it would hold the lock when the holder's is gone.
-        for stored in [next, holder].into_iter().flatten() {
-            let delete = Write {
-                key,
-                slot: stored.slot,
-                change: Change::Delete,
-                condition: Condition::Unchanged(stored.mod_revision),
-            };
-            let written = write(client, names, &[delete]).await.remove(0)?;
-            freed |= matches!(written, Written::Done { .. });
-        }
-        // What has changed meanwhile is looked at again.
+    let Rows { holder, next } = rows(client, names, key).await?;
+    let held = holder.is_some();
+    // The successor's comes first: it would hold the lock when the holder's is gone.
+    for stored in [next, holder].into_iter().flatten() {
+        let delete = Write {
+            key,
+            slot: stored.slot,
+            change: Change::Delete,
+            condition: Condition::Created(stored.create_revision),
+        };
+        write(client, names, &[delete]).await.remove(0)?;
     }
+    Ok(held)
 }
 
 #[cfg(test)]

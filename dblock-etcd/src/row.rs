@@ -32,6 +32,7 @@ pub(crate) struct Row {
     /// By the clock of the process that was granted the lock, in µs since the Unix epoch; for people.
     pub(crate) acquired_at: i64,
     /// It was written as a place, and nothing else has been written since.
+    #[serde(default)]
     pub(crate) queued: bool,
     pub(crate) revoked: bool,
 }
