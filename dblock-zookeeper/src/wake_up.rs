@@ -71,7 +71,8 @@ pub(crate) async fn listen(
 /// that was written again since is reported as free: whoever waits for it asks.
 async fn look(ensemble: &Ensemble, client: &Client, key: Key) -> Result<WakeUp, StoreError> {
     let passed_on = match client.get_data(&ensemble.place.row(&key)).await {
-        Ok((data, stat)) => row::passed_on(&data, &key, rows::written_at(&stat))?,
+        // A row that cannot be read must not end the wake-ups of all keys. Whoever asks for it is told.
+        Ok((data, stat)) => row::passed_on(&data, &key, rows::written_at(&stat)).unwrap_or_default(),
         Err(Error::NoNode) => None,
         Err(error) => return Err(error::of_look(error)),
     };

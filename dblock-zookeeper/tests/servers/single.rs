@@ -19,7 +19,10 @@ async fn fresh() -> Option<Server> {
     if !installed() {
         return None;
     }
-    Some(Server::fresh(Kind::ZooKeeper, Purpose::Tests).await.unwrap())
+    let server = Server::fresh(Kind::ZooKeeper, Purpose::Tests).await.unwrap();
+    // Its first session takes long while many servers start side by side.
+    client(&server).await;
+    Some(server)
 }
 
 fn store(server: &Server) -> ZookeeperStore {
@@ -29,7 +32,16 @@ fn store(server: &Server) -> ZookeeperStore {
 /// A client of the test's own.
 async fn client(server: &Server) -> Client {
     let (_, hosts) = server.url().split_once("://").unwrap();
-    Client::connect(hosts).await.unwrap()
+    let opened = async {
+        loop {
+            if let Ok(client) = Client::connect(hosts).await {
+                return client;
+            }
+        }
+    };
+    timeout(Duration::from_mins(1), opened)
+        .await
+        .expect("it takes sessions")
 }
 
 #[tokio::test]
@@ -40,7 +52,10 @@ async fn a_restart_keeps_the_locks() {
     let token = guard.fence_token();
     server.kill();
     server.restart().await.unwrap();
-    let other = LockManager::builder(store(&server)).build().await.unwrap();
+    let store = store(&server);
+    // A server that has just started may be slow to answer.
+    again(&store, acquire("other")).await;
+    let other = LockManager::builder(store).build().await.unwrap();
     let busy = other.try_acquire("k", LockOptions::new()).await.unwrap();
     assert!(busy.is_none());
     assert_eq!(other.get("k").await.unwrap().unwrap().fence_token, token);
@@ -62,7 +77,7 @@ async fn a_server_that_is_away_is_unreachable_and_found_again() {
         assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
     }
     server.restart().await.unwrap();
-    let outcome = one(&store, acquire("k")).await.unwrap();
+    let outcome = again(&store, acquire("k")).await;
     assert!(matches!(outcome, Outcome::Granted { .. }), "{outcome:?}");
 }
 
