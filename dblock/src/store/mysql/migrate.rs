@@ -1,9 +1,11 @@
 //! Creating the tables and checking their version.
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
+use tokio::time::sleep;
 
 use super::{MySqlStore, error, session};
 use crate::store::schema::{self, SchemaVersion};
@@ -20,8 +22,9 @@ const SCRIPTS: [&str; 3] = [
 /// How long a node waits for the migration of another one.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How often a statement is tried that meets that of another node.
-const CONFLICTS: u32 = 10;
+/// How often it is tried where another node of Galera makes the same tables, and the pause between two tries.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
     let mut connection = store.connections.take_new().await?;
@@ -60,9 +63,22 @@ pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
     let server = store.connections.server().await?;
     let _room = store.connections.room().await?;
     let mut connection = session::open(&store.servers[server], store.any_server).await?;
-    let done = run_on(store, &mut connection).await;
+    let mut tries = TRIES;
+    // The named lock is one node's. So what is read or made here may meet what another node makes, at any statement.
+    let done = loop {
+        tries -= 1;
+        match run_on(store, &mut connection).await {
+            Err(error) if is_deadlock(&error) && tries > 0 => sleep(PAUSE).await,
+            done => break done,
+        }
+    };
     connection.close().await;
     done
+}
+
+fn is_deadlock(error: &StoreError) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref());
+    source.and_then(error::number) == Some(error::DEADLOCK)
 }
 
 async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
@@ -94,21 +110,14 @@ async fn make(
     connection: &mut MySqlConnection,
     statement: &str,
 ) -> Result<(), StoreError> {
-    for again in (0..CONFLICTS).rev() {
-        let made = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
-            .execute(&mut *connection)
-            .await;
-        match made {
-            // The named lock is one node's: another node of Galera makes the same tables.
-            Err(error) if error::number(&error) == Some(error::DEADLOCK) && again > 0 => {}
-            // An earlier run was interrupted between this statement and the script's last one.
-            Err(error) if error::number(&error) != Some(error::DUPLICATE_COLUMN) => {
-                return Err(store.failed(error));
-            }
-            _ => break,
-        }
+    let made = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
+        .execute(connection)
+        .await;
+    match made {
+        // An earlier run was interrupted between this statement and the script's last one.
+        Err(error) if error::number(&error) != Some(error::DUPLICATE_COLUMN) => Err(store.failed(error)),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The statements of a script. A script has no `;` anywhere else.
