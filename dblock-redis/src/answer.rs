@@ -17,7 +17,7 @@ pub(crate) fn each(value: Value) -> Result<impl Iterator<Item = Value>, StoreErr
     }
 }
 
-/// What is packed into one string, column after column. Numbers are little-endian, and times in µs.
+/// Columns that are packed into one string, one after the other. Numbers are little-endian, and times in µs.
 struct Columns<'a>(&'a [u8]);
 
 impl<'a> Columns<'a> {

@@ -67,7 +67,7 @@ pub(crate) async fn listen(
     }
 }
 
-/// Who has the row that was released. The server that has told of the release has carried it out, so what it knows will do. A row
+/// Tells who has the row that was released. The server that has told of the release has carried it out, so what it knows will do. A row
 /// that was written again since is reported as free: whoever waits for it asks.
 async fn look(ensemble: &Ensemble, client: &Client, key: Key) -> Result<WakeUp, StoreError> {
     let passed_on = match client.get_data(&ensemble.place.row(&key)).await {

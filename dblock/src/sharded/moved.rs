@@ -97,12 +97,12 @@ impl Moved<'_> {
         let over: Vec<Request> = half_lost
             .map(|(request, _)| same_lease(request, Action::Release))
             .collect();
-        // What cannot be released ends with its ttl.
+        // A lock that cannot be released ends with its ttl.
         join(insist(self.old, &over), insist(self.new, &over)).await;
         of_both(requests, old, new)
     }
 
-    /// Who finds the old row free must find the new one free, too.
+    /// A caller that finds the old row free must find the new one free, too.
     async fn release(&self, requests: &[Request]) -> Vec<Answer> {
         let new = insist(self.new, requests).await;
         let old = insist(self.old, requests).await;

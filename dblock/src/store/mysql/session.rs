@@ -61,7 +61,7 @@ const TAKES_WRITES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_
 /// owner would be told that it is gone. A node that the others do not answer waits until we give it up, and is not used.
 const CATCH_UP: &str = "SET SESSION wsrep_sync_wait = 1;SELECT 1;SET SESSION wsrep_sync_wait = DEFAULT";
 
-/// What a server says of itself.
+/// A server's own account of itself.
 struct Described(HashMap<String, String>);
 
 impl Described {
