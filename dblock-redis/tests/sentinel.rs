@@ -4,7 +4,8 @@
 
 mod fake;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Mutex, Once};
+use std::thread::{ThreadId, current};
 use std::time::Duration;
 
 use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind};
@@ -17,6 +18,7 @@ use tracing::field::{Field, Visit};
 use uuid::Uuid;
 
 async fn fresh(replicas: usize) -> Option<RedisSentinel> {
+    Log::install();
     if !is_installed(Kind::Redis) {
         dblock_tests::left_out("Redis servers of its own", "install redis-server");
         return None;
@@ -51,9 +53,25 @@ async fn command<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T
         .unwrap()
 }
 
-/// All that is logged about the primary.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
+/// What each thread has logged about the primary.
+static LOG: Mutex<Vec<(ThreadId, String)>> = Mutex::new(Vec::new());
+
+/// Notes lines of all threads, from before the first one: a subscriber of one thread would miss lines that another thread
+/// logs for the first time just then.
+struct Log;
+
+impl Log {
+    fn install() {
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
+    }
+
+    fn of_this_thread() -> Vec<String> {
+        let log = LOG.lock().unwrap();
+        let own = log.iter().filter(|(thread, _)| *thread == current().id());
+        own.map(|(_, line)| line.clone()).collect()
+    }
+}
 
 impl tracing::Subscriber for Log {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
@@ -69,7 +87,7 @@ impl tracing::Subscriber for Log {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
     fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut self.clone());
+        event.record(&mut Line);
     }
 
     fn enter(&self, _: &tracing::span::Id) {}
@@ -77,10 +95,12 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-impl Visit for Log {
+struct Line;
+
+impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         if field.name() == "message" {
-            self.0.lock().unwrap().push(format!("{value:?}"));
+            LOG.lock().unwrap().push((current().id(), format!("{value:?}")));
         }
     }
 }
@@ -90,15 +110,11 @@ async fn a_killed_primary_is_followed_and_replicated_tokens_grow() {
     let Some(mut servers) = fresh(2).await else {
         return;
     };
-    let log = Log::default();
     let store = store(&servers)
         .acknowledged_by(1, Duration::from_secs(1))
         .unwrap();
-    {
-        // The engine has threads of its own, so the store is asked directly.
-        let _here = tracing::subscriber::set_default(log.clone());
-        one(&store, "first").await.unwrap();
-    }
+    // The engine has threads of its own, so this store is asked directly.
+    one(&store, "first").await.unwrap();
     let locks = LockManager::builder(
         self::store(&servers)
             .acknowledged_by(1, Duration::from_secs(1))
@@ -118,15 +134,12 @@ async fn a_killed_primary_is_followed_and_replicated_tokens_grow() {
         let _ = guard.release().await;
     }
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    {
-        let _here = tracing::subscriber::set_default(log.clone());
-        let taken = one(&store, "first").await.unwrap();
-        assert!(
-            matches!(taken, Outcome::Busy(_)),
-            "the grant was replicated: {taken:?}"
-        );
-    }
-    let lines = log.0.lock().unwrap();
+    let taken = one(&store, "first").await.unwrap();
+    assert!(
+        matches!(taken, Outcome::Busy(_)),
+        "the grant was replicated: {taken:?}"
+    );
+    let lines = Log::of_this_thread();
     assert_eq!(lines.len(), 2, "one line for each change: {lines:?}");
     assert!(lines[1].contains("no longer"), "{lines:?}");
 }

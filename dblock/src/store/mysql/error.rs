@@ -15,6 +15,8 @@ pub(super) const DUPLICATE_KEY: u16 = 1062;
 pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 /// The server undid the transaction to end a deadlock. Galera also answers this when two nodes conflicted.
 pub(super) const DEADLOCK: u16 = 1213;
+/// The statement was ended, by an administrator or by Galera, where what another node wrote goes first.
+pub(super) const INTERRUPTED: u16 = 1317;
 /// MariaDB with `innodb_snapshot_isolation`: the row changed since the transaction's snapshot.
 pub(super) const RECORD_CHANGED: u16 = 1020;
 /// The members of a replication group have refused the commit, because another node was faster.
@@ -133,7 +135,7 @@ fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static st
         ),
         // Shutdown, a killed connection or statement, or a closed idle connection: statements sent before may have
         // been carried out.
-        1053 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 2006 | 2013 | 3169 | 4031 => {
+        1053 | 1079 | 1152 | 1158..=1161 | 1184 | INTERRUPTED | 1927 | 2006 | 2013 | 3169 | 4031 => {
             (Interrupted, "")
         }
         // The last two: max_statement_time (MariaDB) and max_execution_time (MySQL).

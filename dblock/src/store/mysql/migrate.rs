@@ -68,7 +68,7 @@ pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
     let done = loop {
         tries -= 1;
         match run_on(store, &mut connection).await {
-            Err(error) if is_deadlock(&error) && tries > 0 => sleep(PAUSE).await,
+            Err(error) if is_conflict(&error) && tries > 0 => sleep(PAUSE).await,
             done => break done,
         }
     };
@@ -76,9 +76,11 @@ pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
     done
 }
 
-fn is_deadlock(error: &StoreError) -> bool {
+/// Another node has made something of the same tables first.
+fn is_conflict(error: &StoreError) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref());
-    source.and_then(error::number) == Some(error::DEADLOCK)
+    let number = source.and_then(error::number);
+    matches!(number, Some(error::DEADLOCK | error::INTERRUPTED))
 }
 
 async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
