@@ -37,17 +37,17 @@
 //!
 //! # What holds
 //! At most one owner holds a key at any time, across tasks, processes and machines. This needs bodies that
-//! reach an await, a host that is not suspended, and a database that keeps its clock and its commits. Where one
-//! of these fails, the fence token protects: it is larger for each lease of a key. The README describes the
-//! limits.
+//! reach an await, a host that is not suspended, and a database whose clock does not jump ahead and that
+//! loses no commit. Where one of these fails, the fence token protects: it grows with each owner of a key.
+//! The README describes the limits.
 //!
 //! An owner is a call chain, not a thread: a nested call with the same key re-enters, and the row counts
 //! the holds. A spawned task is a new owner unless it is wrapped by [`inherit`].
 //!
 //! # Cancel safety
-//! Every future of this crate can be dropped at any point. The caller's future drives no statement, but
-//! those in a transaction of yours, so dropping it breaks no connection of the manager's and leaves no lock behind: a
-//! lock that was granted is released in the background.
+//! Every future of this crate can be dropped at any point. It runs no statement itself, except those in a
+//! transaction of yours. So dropping it breaks no connection of the manager and leaves no lock behind: a lock
+//! that was granted is released in the background.
 //!
 //! # Runtimes
 //! A manager of a database has its own thread with a tokio runtime, and opens at most four connections. Its
@@ -55,9 +55,13 @@
 //! builds it, and follows that runtime's paused time.
 //!
 //! # Features
-//! `macros` (default), the stores `postgres`, `mysql` and `sqlite`, TLS for the drivers as `tls-…`, `run_once` for work
-//! whose outcome is remembered ([`LockManager::run_once`]), `metrics`, which records through the crate of that name
-//! (install its recorder before the first manager is built), and `serde` for options and settings in a configuration file.
+//! - `macros`, which is on by default: the attributes.
+//! - `postgres`, `mysql` and `sqlite`: the stores.
+//! - `tls-…`: TLS for the drivers.
+//! - `run_once`: work whose outcome is remembered ([`LockManager::run_once`]).
+//! - `metrics`: records metrics through the crate `metrics`. Install its recorder before the first manager is
+//!   built.
+//! - `serde`: options and settings from a configuration file.
 //!
 //! The crate `dblock-conformance` has the suite for stores of your own.
 

@@ -34,7 +34,7 @@ use self::looks::Looks;
 #[cfg(feature = "run_once")]
 use self::new_keys::NewKeys;
 
-/// Takes locks in one store. One per process and store, cheap to clone.
+/// Takes locks in one store. A process needs one for each store. It is cheap to clone.
 ///
 /// Two managers of one process over one store exclude each other as two processes do: a nested call through
 /// one of them does not re-enter the locks of the other.
@@ -99,8 +99,8 @@ impl LockManager {
     /// Takes the lock on `key` by hand. Prefer the macro, or [`with`](Self::with): there the lock cannot
     /// outlive the work, and the work cannot outlive the lease.
     ///
-    /// Inside a chain that holds `key` already, this re-enters. The guard itself starts no chain: a nested call
-    /// with the same key finds the lock busy, or waits for it, unless it runs in [`LockGuard::enter`].
+    /// In a call chain that already holds `key`, this re-enters. The guard itself starts no chain: a nested
+    /// call with the same key finds the lock busy, or waits for it, unless it runs in [`LockGuard::enter`].
     ///
     /// # Errors
     /// - [`LockError::Invalid`] for a bad key or option, before anything is sent.
@@ -109,7 +109,7 @@ impl LockManager {
     /// - [`LockError::Store`] when the store failed: at once if the error is permanent or no `wait` was
     ///   given, else when the `wait` has run out. Without `wait`, a store that does not answer fails after 5
     ///   seconds.
-    /// - [`LockError::Lost`] when it would re-enter a lease that has ended.
+    /// - [`LockError::Lost`] when the chain holds `key` by a lease that has ended.
     /// - [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
@@ -118,12 +118,13 @@ impl LockManager {
         self.hold(key.as_ref(), &options).await.map(LockGuard::new)
     }
 
-    /// Takes the lock if it is free, or becomes free within the `wait` of `options`. Returns `None` when another owner
-    /// holds it for that long.
+    /// Takes the lock if it is free, or becomes free within the `wait` of `options`. Returns `None` if it is
+    /// busy for that long.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), but a busy lock is not an error. [`LockError::Timeout`] is left for a database that
-    /// did not answer in time ([`TimeoutCause::NoAnswer`]): then it is unknown whether the lock is busy.
+    /// As [`acquire`](Self::acquire), but a busy lock is not an error. So a [`LockError::Timeout`] always
+    /// says that the database did not answer in time ([`TimeoutCause::NoAnswer`]): it is unknown whether the
+    /// lock is busy.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -149,9 +150,9 @@ impl LockManager {
 
     /// Runs `body` under the lock on `key`. This is what the attribute expands to.
     ///
-    /// The body starts once the lock is taken. When it returns or panics, the lock is released, and the call
-    /// waits for the release for at most 3 seconds or what is left of the lease. Then the call returns the
-    /// body's value or resumes its panic. When the lease is lost, the body is dropped at its next await.
+    /// The body starts when the lock is taken. When it returns or panics, the lock is released. The call
+    /// waits for the release for at most 3 seconds, and not beyond the end of the lease. Then it returns the
+    /// body's value or resumes the panic. When the lease is lost, the body is dropped at its next await.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lease ended before the body did.
@@ -180,8 +181,8 @@ impl LockManager {
         body::run(acquire, body)
     }
 
-    /// As [`with`](Self::with), for a body that returns a `Result`. An error of the lock becomes one of the body's error
-    /// type, by `From`, so that no `Result` is nested in another.
+    /// As [`with`](Self::with), for a body that returns a `Result`. An error of the lock is converted by
+    /// `From` into the body's error type, so that no `Result` is nested in another.
     ///
     /// # Errors
     /// The errors of the body, and those of [`with`](Self::with).
@@ -240,13 +241,13 @@ impl LockManager {
         &self.shared.engine
     }
 
-    /// The namespace that stands before every key, if there is one. The keys in a [`LockRow`](crate::LockRow) have it, the keys
-    /// that the calls of a manager take do not.
+    /// The namespace that stands before every key; `None` if there is none. The keys in a
+    /// [`LockRow`](crate::LockRow) include it. The keys that you pass to a manager do not.
     pub fn namespace(&self) -> Option<&str> {
         self.shared.namespace.as_deref()
     }
 
-    /// The state of the manager, from memory: it asks the store nothing and costs next to nothing.
+    /// The state of the manager, read from memory. It asks the store nothing, so it is cheap.
     pub fn health(&self) -> Health {
         self.shared.health.read()
     }
@@ -258,13 +259,14 @@ impl LockManager {
 
     /// Stops the manager and all its clones.
     ///
-    /// New outermost locks are refused at once, also to callers that wait already. Callers that hold a lock may
-    /// go on for at most `grace`: they re-enter, nest and release as usual. Then the leases that are left are
-    /// ended: their bodies are dropped, and the calls return [`LockError::Lost`]. The manager releases the rows,
-    /// for at most 2 seconds more.
+    /// Calls that hold no lock fail at once with [`LockError::Shutdown`], also those that already wait. Calls
+    /// that hold a lock may go on for at most `grace`: they re-enter, nest and release as usual. Then the
+    /// manager ends the other leases: their bodies are dropped, and the calls return [`LockError::Lost`]. It
+    /// spends at most 2 seconds more on the release of the rows.
     ///
     /// A guard taken by hand, and a body with [`OnLost::Signal`](crate::OnLost::Signal), cannot be stopped.
-    /// Their leases are lost, but their rows stay busy until they release them or the ttl ends.
+    /// Their leases are lost, but their rows stay busy until they release them or the ttl ends. A second call
+    /// can shorten the grace.
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: the manager still stops.

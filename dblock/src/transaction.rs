@@ -9,10 +9,11 @@ use sqlx::{Database, Pool, Transaction};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Begins a transaction, as `pool.begin()` does, and can be dropped at any point.
+/// Begins a transaction, as `pool.begin()` does, but its future can be dropped at any point.
 ///
-/// sqlx 0.9.0's own `begin` leaves an open transaction in the pool when its future is dropped in the middle, which the next
-/// user of that connection gets. Here a task finishes what was begun, and rolls the transaction back.
+/// When the future of sqlx 0.9.0's own `begin` is dropped in the middle, an open transaction stays in the
+/// pool, and the next user of that connection gets it. Here a task goes on until the transaction has begun,
+/// and rolls it back.
 ///
 /// # Errors
 /// Those of `pool.begin()`.
@@ -21,7 +22,7 @@ use tokio::sync::oneshot;
 /// Dropping the future leaves nothing behind.
 ///
 /// # Panics
-/// The case in which sqlx panics: on tokio, outside of a runtime.
+/// As `pool.begin()`: outside of a tokio runtime.
 ///
 /// ```no_run
 /// # async fn pay(pool: &sqlx::SqlitePool) -> Result<(), sqlx::Error> {
@@ -65,8 +66,8 @@ impl<DB: Database> Drop for Begins<DB> {
 /// The transaction of a body under [`LockManager::transaction`](crate::LockManager::transaction). The call takes it back
 /// when the body has dropped it, and commits or rolls back.
 ///
-/// It derefs to sqlx's transaction: `execute(&mut **tx)` runs a statement in it, `&mut tx` is a `&mut Transaction` for
-/// other functions. It borrows nothing, so that the call can be a task of its own.
+/// It derefs to sqlx's transaction: `execute(&mut **tx)` runs a statement in it, and `&mut tx` is a
+/// `&mut Transaction` for other functions. It borrows nothing, so the call can be spawned as a task.
 pub struct LockedTransaction<DB: Database> {
     /// `None` once it was given back.
     parts: Option<Parts<DB>>,

@@ -7,8 +7,11 @@ use crate::error::LockError;
 
 /// Attributes without `manager = …`.
 impl LockManager {
-    /// Makes this manager the default of attributes without `manager = …` while `body` runs. Spawned tasks
-    /// do not see it.
+    /// Makes this manager the default of attributes without `manager = …` while `body` runs. Tasks that the
+    /// body spawns do not see it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops `body`.
     ///
     /// ```
     /// # #[cfg(feature = "macros")] {
@@ -48,7 +51,7 @@ static INSTALLED: OnceLock<LockManager> = OnceLock::new();
 /// Makes `manager` the default of every attribute without `manager = …`, for the life of the process.
 ///
 /// # Errors
-/// [`AlreadyInstalled`] when one was installed before. The first stays the default.
+/// [`AlreadyInstalled`] when a manager was installed before. That one stays the default.
 ///
 /// ```
 /// # #[cfg(feature = "macros")] {

@@ -20,30 +20,31 @@ const LOOK: Duration = Duration::from_secs(10);
 const PAUSE: std::ops::Range<u64> = 100..1_000;
 
 impl LockManager {
-    /// Runs `body` as long as this node leads: it waits for the lock on `key`, runs the body under it, and waits again
-    /// when the lease was lost. At most one of the nodes that call this leads at any time.
+    /// Runs `body` while this node leads. The call waits for the lock on `key`, runs the body under it, and
+    /// waits again when the lease was lost. At most one of the nodes that call this leads at any time.
     ///
     /// | what happens | what the call does |
     /// |---|---|
     /// | the body returns | releases the lock, which passes it on to a node that waits, and returns the value |
     /// | the lease is lost: store away, `revoke`, `force_release`, `max_hold` | drops the body at its next await, pauses for up to a second, and waits for the lock again |
     /// | another node leads | waits, however long that takes |
-    /// | the store is away while it waits | goes on waiting, and says so once in the log |
-    /// | the manager is shut down | the body has the grace: [`shutting_down`](Self::shutting_down) tells it. Then as after a loss, and the call returns [`LockError::Shutdown`] |
+    /// | the store is away while this node waits | goes on waiting, and says so once in the log |
+    /// | the manager is shut down | [`shutting_down`](Self::shutting_down) completes, and the body may go on for the grace. Then it is dropped, and the call returns [`LockError::Shutdown`] |
     ///
-    /// So the body steps down by returning. What it returns is the caller's, errors too: call `lead` again to
+    /// So the body steps down by returning. The call returns its value, also an error: call `lead` again to
     /// take part in the next campaign. After a process was killed, another one leads when the `ttl` is over.
     ///
-    /// The body gets its lock: [`fence_token`](CurrentLock::fence_token) is larger than that of every former leader.
-    /// It begins anew with each lease. To other processes, [`get`](Self::get) says who leads (`holder`) and since when (`acquired_at`).
+    /// Each lease begins a new body. The body gets its lock, whose [`fence_token`](CurrentLock::fence_token)
+    /// is larger than that of every former leader. Other processes learn by [`get`](Self::get) who leads
+    /// (`holder`) and since when (`acquired_at`).
     ///
     /// With [`OnLost::Signal`](crate::OnLost::Signal) the body is not dropped: it must return soon after
     /// [`lost`](CurrentLock::lost), and what it returns then is dropped.
     ///
     /// # Errors
-    /// - [`LockError::Invalid`] for a bad key or option, for a `wait`, and under another lock. A leader never ends by itself, so
-    ///   the other lock would be held for as long.
-    /// - [`LockError::Store`] for a failure that asking again does not cure, such as a missing table.
+    /// - [`LockError::Invalid`] for a bad key or option, for a `wait`, and under another lock, which would be
+    ///   held for as long as this node leads.
+    /// - [`LockError::Store`] for a failure that a new try does not cure, such as a missing table.
     /// - [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
@@ -124,8 +125,8 @@ impl LockManager {
         }
     }
 
-    /// Completes when [`shutdown`](Self::shutdown) was called on this manager or a clone of it. For bodies that would use up
-    /// the whole grace, such as that of [`lead`](Self::lead).
+    /// Completes when [`shutdown`](Self::shutdown) was called on this manager or a clone of it. For bodies
+    /// that would otherwise use up the whole grace, such as that of [`lead`](Self::lead).
     ///
     /// # Cancel safety
     /// Can be dropped and called again.

@@ -15,10 +15,11 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of a migration. It includes waiting for the migrations of other nodes.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Calls for operators.
+/// Calls for operators. Each waits for the store for at most 10 seconds, and [`migrate`](Self::migrate) for a
+/// minute.
 impl LockManager {
-    /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When nothing is to be
-    /// done, read rights suffice.
+    /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When there is nothing to
+    /// do, rights to read suffice.
     ///
     /// # Errors
     /// [`LockError::Store`] when the database cannot be reached or refuses, [`LockError::Shutdown`] after
@@ -39,7 +40,8 @@ impl LockManager {
             .await
     }
 
-    /// The rows of the lock table, ordered as the filter says. Only keys of this manager's namespace are included.
+    /// The rows of the lock table that `filter` selects, in its order. Only keys of this manager's namespace
+    /// are included.
     ///
     /// # Errors
     /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
@@ -68,8 +70,8 @@ impl LockManager {
             .await
     }
 
-    /// The row of `key`. `None` if the key has no row, because it was never locked or its row was purged. A row stays
-    /// after a release: [`LockRow::is_held`] says whether an owner holds the lock.
+    /// The row of `key`. `None` if the key has no row, because it was never locked or its row was purged. The
+    /// row stays after a release: [`LockRow::is_held`] says whether an owner holds the lock.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
@@ -100,8 +102,9 @@ impl LockManager {
         Ok(found.into_iter().find(|row| row.key == key))
     }
 
-    /// Whether an owner holds the lock on `key`. It only reads the row. By the time of the answer that may have changed:
-    /// code that must be alone takes the lock, such as with [`try_acquire`](Self::try_acquire).
+    /// Whether an owner holds the lock on `key`. This only reads the row, and the answer may be out of date
+    /// when you get it. Code that must be alone takes the lock, for example with
+    /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -155,11 +158,11 @@ impl LockManager {
             .await
     }
 
-    /// Deletes the rows that have been unused for `idle` and the records that are no longer remembered, and returns how
-    /// many. It covers the whole table,
-    /// whatever the namespace, in small steps that leave half of the time to others. The manager does the
-    /// same in the background: [`purge_after`](crate::LockManagerBuilder::purge_after) says what counts as used
-    /// and why a purge is safe.
+    /// Deletes the rows that have been unused for `idle`, and the records that are no longer remembered.
+    /// Returns how many it has deleted. It covers the whole table, whatever the namespace. It works in small
+    /// steps, with pauses as long as the steps, so that other work can go on. The manager does the same in
+    /// the background: [`purge_after`](crate::LockManagerBuilder::purge_after) says what counts as used and
+    /// why a purge is safe.
     ///
     /// # Errors
     /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could not be
@@ -172,10 +175,10 @@ impl LockManager {
         self.shared.engine.purge(idle).await
     }
 
-    /// Looks at what breaks locks in practice: rights, tables, settings that lose commits, standbys, poolers, wake-ups, the
-    /// clock. It changes nothing, and takes some ten statements. A [`Severity::Fault`](crate::Severity::Fault) means that
-    /// locks do not work, or that a guarantee does not hold. A store without anything to look at, such as the memory
-    /// store, has no findings.
+    /// Checks what breaks locks in practice: rights, tables, settings that lose commits, standbys, poolers,
+    /// wake-ups, the clock. It changes nothing, and takes some ten statements. A
+    /// [`Severity::Fault`](crate::Severity::Fault) means that locks do not work, or that a guarantee does not
+    /// hold. A store that has nothing to check, such as the memory store, has no findings.
     ///
     /// The tables need not exist, so build the manager with
     /// [`LockManagerBuilder::start`](crate::LockManagerBuilder::start).

@@ -16,22 +16,22 @@ impl LockManager {
 
     /// Takes the locks on several keys: all of them or none.
     ///
-    /// The keys are sorted, and a key that is given twice counts once. When all of them are free, this takes one round
-    /// trip. When one is busy, the call waits for that one, holding smaller keys only. So calls that hold nothing else never
-    /// wait for each other in a circle, in whatever order they name their keys. A key that the call chain holds already
-    /// is re-entered.
+    /// The keys are sorted, and a key that is given twice counts once. When all of them are free, this takes
+    /// one round trip. When one is busy, the call waits for that one and holds only smaller keys meanwhile.
+    /// So calls that hold nothing else never wait for each other in a circle, in whatever order they name
+    /// their keys. A key that the call chain already holds is re-entered.
     ///
-    /// Keys that are taken while another one is busy are given back at once, so for a moment others may find them busy.
-    /// Without `wait`, two calls with the same keys may both fail for that reason.
+    /// When a key is busy, the call gives back the larger keys that it has taken. So for a moment others may
+    /// find those busy. Without `wait`, two calls with the same keys may both fail for that reason.
     ///
-    /// The options apply to each key. `wait` is for all of them together. `max_hold` counts for each key from its own
-    /// grant, and so does the ttl with `renew = false`: give them room for the `wait`. A lease that is lost before all keys
-    /// are there is taken anew, within `wait`.
+    /// The options apply to each key, except that `wait` is for all of them together. `max_hold` counts for
+    /// each key from its own grant, and so does the ttl with `renew = false`: make them longer than the
+    /// `wait`. A lease that is lost before all keys are taken is acquired anew, within `wait`.
     ///
     /// # Errors
     /// - [`LockError::Invalid`] without keys, with more than [`MAX_KEYS`](Self::MAX_KEYS), for a bad key, and for
     ///   `hold_min`, before anything is sent.
-    /// - Those of [`acquire`](Self::acquire), for the key that was the reason. No key is left locked then.
+    /// - Those of [`acquire`](Self::acquire), for the key that was the reason. Then no key stays locked.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire): dropping the future leaves nothing behind.
@@ -56,12 +56,12 @@ impl LockManager {
         self.hold_all(&keys, &options).await.map(MultiLockGuard::new)
     }
 
-    /// Takes the locks if all keys are free, or become free within the `wait` of `options`. Returns `None` when another
-    /// owner holds one of them for that long.
+    /// Takes the locks if all keys are free, or become free within the `wait` of `options`. Returns `None` if
+    /// one of them is busy for that long.
     ///
     /// # Errors
-    /// As [`acquire_all`](Self::acquire_all), but a busy lock is not an error. [`LockError::Timeout`] is left for a
-    /// database that did not answer in time, as in [`try_acquire`](Self::try_acquire).
+    /// As [`acquire_all`](Self::acquire_all), but a busy lock is not an error. So a [`LockError::Timeout`]
+    /// always says that the database did not answer in time, as in [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
     /// As [`acquire_all`](Self::acquire_all).
@@ -86,8 +86,8 @@ impl LockManager {
 
     /// Runs `body` under the locks on several keys. This is what the attribute's `keys` expands to.
     ///
-    /// As [`with`](Self::with), with the locks of [`acquire_all`](Self::acquire_all). The body is stopped when one of the
-    /// leases is lost.
+    /// As [`with`](Self::with), with the locks of [`acquire_all`](Self::acquire_all). The body is stopped
+    /// when one of the leases is lost.
     ///
     /// # Errors
     /// As [`acquire_all`](Self::acquire_all), and [`LockError::Lost`] when one of the leases ended before the body did.

@@ -14,17 +14,20 @@ use crate::options::{LockOptions, Wait};
 use crate::transaction::{LockedTransaction, begin};
 
 impl LockManager {
-    /// Takes the lock on `key`, begins a transaction on `pool`, and runs `body` in it. The transaction's commit frees the
-    /// lock: others enter after the commit and never before, and there is no moment between the two.
+    /// Takes the lock on `key`, begins a transaction on `pool`, runs `body` in it, and commits. The commit
+    /// frees the lock in the same instant as it makes the work visible: others enter after it and never
+    /// before.
     ///
-    /// The lock is waited for without a connection of the pool. While the transaction is open it keeps the key, for
-    /// however long that takes: no ttl runs, and nothing is renewed. When the body returns an error or panics, or the
-    /// future is dropped, the transaction is rolled back and the lock released. A nested call with the same key re-enters.
+    /// While the call waits for the lock it keeps no connection of the pool. While the transaction is open it
+    /// keeps the key, for however long that takes: no ttl runs, and nothing is renewed. When the body returns
+    /// an error or panics, or the future is dropped, the transaction is rolled back and the lock is released.
+    /// A nested call with the same key re-enters.
     ///
-    /// `pool` must be of the database that keeps the lock. The commit costs what it costs without a lock: the lock adds
-    /// the acquire before it, and short statements: two on PostgreSQL, four on MySQL and MariaDB, one on SQLite. On SQLite the
-    /// lock is freed by the last statement before the commit, because from there on the transaction keeps every other
-    /// writer out. So the lease is renewed there until the body writes; from then on the body has one ttl left.
+    /// `pool` must be of the database that keeps the lock. The lock adds the acquire before the transaction,
+    /// and short statements in it: two on PostgreSQL, four on MySQL and MariaDB, one on SQLite. It adds no
+    /// commit to that of the transaction. On SQLite the last statement before the commit frees the lock,
+    /// because from there on the transaction keeps every other writer out. So the lease is renewed there
+    /// until the body writes; from then on the body has at most one ttl.
     ///
     /// # Errors
     /// The error of `body`, and as errors of the lock:
@@ -32,17 +35,19 @@ impl LockManager {
     /// - those of [`acquire`](Self::acquire);
     /// - [`LockError::Invalid`] for options with `hold_min`;
     /// - [`LockError::Lost`] when the lease ended before the transaction kept it, or `max_hold` is over;
-    /// - [`LockError::Store`] when the transaction cannot begin or commit, or is not on the lock's database. Of the kind
-    ///   [`StoreErrorKind::Conflict`] it says that nothing of the transaction stands, and the whole call may be repeated: a
-    ///   deadlock, or a serialization failure. Of another kind some of it may stand: the answer to the commit never
-    ///   came, or the body has ended the transaction or swallowed an error that did.
+    /// - [`LockError::Store`] when the transaction cannot begin or commit, or is not on the lock's database.
+    ///   Of the kind [`StoreErrorKind::Conflict`], such as a deadlock or a serialization failure, nothing of
+    ///   the transaction stands, and the whole call may be repeated. Of another kind some of it may stand:
+    ///   the commit was never answered, or the body has ended the transaction or swallowed an error that
+    ///   ended it.
     ///
     /// # Cancel safety
-    /// Dropping the future rolls the transaction back and releases the lock in the background. During the commit it is
-    /// unknown which of the two happens; the key is free either way.
+    /// Dropping the future rolls the transaction back and releases the lock in the background. If it is
+    /// dropped during the commit, nobody knows whether the commit succeeded; the key becomes free in both
+    /// cases.
     ///
     /// # Panics
-    /// If `body` does, and outside of a tokio runtime.
+    /// If `body` panics, and outside of a tokio runtime.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")]
