@@ -63,8 +63,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// The name of the lock table: `table` or `schema.table`. The version table has the same name followed by
-    /// `_version`. Default: `distributed_lock`. The memory store and a store of your own have no table.
+    /// The name of the lock table: `table` or `schema.table`, with ASCII letters, digits and `_`. The version
+    /// table has the same name followed by `_version`, and the table of records the same followed by
+    /// `_record`. Default: `distributed_lock`. The memory store and a store of your own have no table.
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = table.into();
         self
@@ -85,9 +86,8 @@ impl LockManagerBuilder {
     /// a fence check. While another process waits for the lock, local hand-overs go on for 10 ms where the store sends
     /// wake-ups (PostgreSQL), and for 100 ms elsewhere. Then the lock goes to the other process.
     ///
-    /// Switch it off when the row must name every owner before its body starts. The switch is this manager's alone.
-    /// Between processes nothing changes: there a release passes the row on to the waiting process, whatever the
-    /// settings.
+    /// Switch it off if the row must name every owner before its body starts. This concerns only tasks of
+    /// this manager: between processes a release passes the row on to the waiting process in any case.
     pub fn hand_over(mut self, hand_over: bool) -> Self {
         self.engine.hand_over = hand_over;
         self
@@ -136,8 +136,8 @@ impl LockManagerBuilder {
     /// Starts the manager and checks that the database has a table that fits this version.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a bad setting, [`LockError::Store`] when the database cannot be reached,
-    /// refuses, or has no table that fits this version (the message has the remedy).
+    /// As [`start`](Self::start), and [`LockError::Store`] when the database cannot be reached, refuses, or
+    /// has no table that fits this version (the message has the remedy).
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind, except that a migration may still be carried out.
@@ -152,12 +152,12 @@ impl LockManagerBuilder {
         Ok(locks)
     }
 
-    /// Starts the manager without asking the database anything: for programs that must start while the
-    /// database is down, or that call [`LockManager::migrate`] themselves. The first acquire then reports a
-    /// missing table.
+    /// Starts the manager without asking the database anything. It is for programs that must start while the
+    /// database is down, or that call [`LockManager::migrate`] themselves. A missing table is then an error
+    /// of the first acquire.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a bad setting.
+    /// [`LockError::Invalid`] for a bad setting, and for a memory store outside of a tokio runtime.
     pub fn start(self) -> Result<LockManager, LockError> {
         let table = self.check()?;
         LockManager::start(

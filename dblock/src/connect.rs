@@ -17,10 +17,12 @@ impl LockManager {
     /// change the names as [`table`](LockManagerBuilder::table) describes.
     ///
     /// A URL may name several servers of one database that replace each other:
-    /// `postgres://app@db1,db2:5433/app`, `mysql://app@db1,db2/app`. The one that takes writes is used. When a connection to it
-    /// fails or it refuses to write, all are asked again, and each move to another server is one line of the log. A fail-over
-    /// looks to callers like a server that is away: the `wait` of an acquire goes on, and leases survive it if their ttl is
-    /// longer. Transactions of your own, with their fence checks, use your own connections, which only you can move.
+    /// `postgres://app@db1,db2:5433/app`, `mysql://app@db1,db2/app`. The manager uses the one that takes
+    /// writes. When a connection to it fails, or it refuses to write, the manager asks all of them again.
+    /// Each change of the server is one line of the log. To callers a fail-over looks like a server that is
+    /// away: an acquire goes on waiting, and leases survive if their ttl is longer than the fail-over.
+    /// Transactions of your own, with their fence checks, use your own connections, which only you can move
+    /// to another server.
     ///
     /// Each manager of `memory:` has its own rows. To share rows between two managers, give a clone of one
     /// [`MemoryStore`](crate::store::MemoryStore) to each [`builder`](Self::builder).

@@ -37,7 +37,8 @@ pub fn current() -> Option<CurrentLock> {
 
 /// The locks that the running code runs under, from the innermost outwards. Empty if there are none.
 ///
-/// A nested call whose chain already holds the key re-enters the lock. The list has one entry for each.
+/// The list has one entry for each call that has entered, so a key that was re-entered is there more than
+/// once.
 ///
 /// ```
 /// use dblock::{LockManager, LockOptions, current_locks};
@@ -58,7 +59,7 @@ pub fn current_locks() -> Vec<CurrentLock> {
     links.flat_map(CurrentLock::all_of).collect()
 }
 
-/// A lock as seen from its body. It does not keep the lock: after the body it is only a record.
+/// A lock as its body sees it. It does not keep the lock held: after the body it only says what was.
 ///
 /// Locks that were taken together, by `keys = […]` or [`with_all`](crate::LockManager::with_all), end together: the time
 /// left, the loss, the revocation and the fence check of one are those of all.
@@ -113,7 +114,7 @@ impl CurrentLock {
         self.lease().owner()
     }
 
-    /// The token of this lease: larger than every token given for the key before. Store it beside what you
+    /// The token of this owner: larger than every token given for the key before. Store it beside what you
     /// write, and refuse smaller ones.
     pub fn fence_token(&self) -> i64 {
         self.lease().fence_token()
@@ -130,7 +131,7 @@ impl CurrentLock {
         self.lease().hold_count()
     }
 
-    /// Completes when the lease is lost. With `on_lost = "signal"` the body learns of the loss only by this.
+    /// Completes when the lease is lost. With `on_lost = "signal"` this is how the body learns of the loss.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
@@ -138,7 +139,7 @@ impl CurrentLock {
         crate::guard::lost(self.link.leases()).await
     }
 
-    /// Completes when an operator has revoked the lease: finish soon, it will not be renewed.
+    /// Completes when an operator has revoked the lease. Then finish soon: the lease is no longer renewed.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
@@ -147,8 +148,8 @@ impl CurrentLock {
     }
 
     /// Checks in your transaction that this lease is still held, and keeps others out until the transaction
-    /// ends: a takeover has to wait for your commit. The transaction is one of sqlx, or of another driver: see
-    /// [`fence`](crate::fence).
+    /// ends: a takeover has to wait for your commit. The transaction may be one of sqlx, or of another
+    /// driver: see [`fence`](crate::fence).
     ///
     /// Call it early in the transaction, and commit or roll back before the body returns or the guard is
     /// released: while the transaction is open the lease can be neither renewed nor released. On a bare
@@ -197,8 +198,8 @@ impl CurrentLock {
         crate::fence::verify(self.link.leases(), self.link.engine(), transaction).await
     }
 
-    /// Waits until the lock's row names this owner with its token, and keeps it so until the lock is left. See
-    /// [`LockGuard::pin`](crate::LockGuard::pin). Under several keys it is done for all of them.
+    /// Waits until the lock's row names this owner with its token, and keeps it so until the release. See
+    /// [`LockGuard::pin`](crate::LockGuard::pin). Under several keys this is done for all of them.
     ///
     /// # Errors
     /// As for [`LockGuard::pin`](crate::LockGuard::pin), for the first key that has one.
@@ -221,9 +222,9 @@ impl fmt::Debug for CurrentLock {
 
 /// Lets another task share the locks that the running code runs under.
 ///
-/// The child's hold counts from this call, before it is spawned: the locks stay held until the child is done,
-/// even when the parent returns first. A lost lease drops the child too, unless its lock was taken with
-/// `on_lost = "signal"`. Without a lock the future just runs.
+/// The child has a hold from this call on, before it is spawned. So the locks stay held until the child is
+/// done, even when the parent returns first. A lost lease drops the child too, unless its lock was taken with
+/// `on_lost = "signal"`. Without a lock the child just runs.
 ///
 /// ```no_run
 /// # async fn work() {}

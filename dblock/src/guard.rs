@@ -17,8 +17,9 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// A held lock. Released by [`release`](Self::release), or when dropped.
 ///
-/// Dropping is safe everywhere. The release then happens in the background, a moment later, and its failure
-/// is only logged. If the program ends right after the drop, the row may stay until it expires.
+/// A guard may be dropped anywhere. The release then happens in the background, a moment later, and its
+/// failure is only logged. If the program ends right after the drop, the row may stay busy until its lease
+/// expires.
 ///
 /// A guard is not in the call chain: a call under it with the same key waits for it, or is busy. Use
 /// [`enter`](Self::enter) for code that should re-enter.
@@ -55,7 +56,7 @@ impl LockGuard {
         self.hold.lease().owner()
     }
 
-    /// The token of this lease: larger than every token given for the key before. A resource that
+    /// The token of this owner: larger than every token given for the key before. A resource that
     /// remembers the largest token it saw can refuse writers whose lease is over.
     pub fn fence_token(&self) -> i64 {
         self.hold.lease().fence_token()
@@ -98,7 +99,7 @@ impl LockGuard {
         lost([self.hold.lease()]).await
     }
 
-    /// Completes when an operator has revoked the lease: finish soon, it will not be renewed.
+    /// Completes when an operator has revoked the lease. Then finish soon: the lease is no longer renewed.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
@@ -106,17 +107,18 @@ impl LockGuard {
         self.hold.lease().revoked().await;
     }
 
-    /// Gives the lock another ttl: the lease then lasts `ttl` from now, and renewals go on with that ttl. Waits until the
-    /// store confirms it, at most until the lease ends. For a lock with `renew(false)` whose work takes longer than
-    /// planned; a lock that is renewed needs it only to outlast a longer failure of the database.
+    /// Gives the lock another ttl: the lease then lasts `ttl` from now, and renewals go on with that ttl.
+    /// Waits until the store confirms it, at most until the lease ends. It is for a lock with `renew(false)`
+    /// whose work takes longer than planned. A lock that is renewed needs it only to survive a longer failure
+    /// of the database.
     ///
     /// A lease is never shortened: a shorter ttl takes effect when the lease is next extended. `max_hold` ends the lock
     /// in any case. While a transaction keeps the lock no ttl runs.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a ttl that [`LockOptions::ttl`](crate::LockOptions::ttl) would not take,
-    /// [`LockError::Lost`] when the lease has ended or an operator has revoked it (then it ends at the time that it had), and
-    /// [`LockError::Store`] when the store did not confirm before the lease ended.
+    /// [`LockError::Invalid`] for a ttl that [`LockOptions::ttl`](crate::LockOptions::ttl) does not allow.
+    /// [`LockError::Lost`] when the lease has ended, or when an operator has revoked it (it then runs to its
+    /// present end). [`LockError::Store`] when the store did not confirm before the lease ended.
     ///
     /// # Cancel safety
     /// Once polled, the lease is extended whether or not the future is polled again.
@@ -139,9 +141,10 @@ impl LockGuard {
         self.hold.lease().extend(ttl).await
     }
 
-    /// Waits until the lock's row names this owner with its token, and keeps it so until the lock is left: from here on it
-    /// is not handed over in memory. For a check of yours where the locks are kept, such as in a script on Redis. Where
-    /// `verify_in` works it does this too, and keeps others out.
+    /// Waits until the lock's row names this owner with its token. From here on the lock is not handed over
+    /// in memory, so the row stays so until the release. It is for a check of your own in the store, such as
+    /// in a script on Redis. Where `verify_in` works, use that instead: it does this too, and keeps others
+    /// out.
     ///
     /// # Errors
     /// [`LockError::Lost`] when the lease has ended, [`LockError::Store`] when the store did not confirm before that.
@@ -192,8 +195,8 @@ impl LockGuard {
         enter(std::slice::from_ref(&self.hold), body).await
     }
 
-    /// Releases the lock and waits until the store confirms it, for at most 3 seconds or what is left of the
-    /// lease.
+    /// Releases the lock and waits until the store confirms it: for at most 3 seconds, and not beyond the end
+    /// of the lease.
     ///
     /// # Errors
     /// [`LockError::Lost`] when the lease had already ended, [`LockError::Store`] when the store did not
@@ -225,18 +228,21 @@ impl LockGuard {
     /// renewals. Its commit frees the key together with the work, and wakes the next waiter; nobody enters before. After a
     /// rollback, or when the connection ends, nothing of the transaction stands, and the manager frees the key.
     ///
-    /// `transaction` must be an open transaction: on a bare connection the release takes effect at once. Call it before the
-    /// work, on SQLite right before the commit: there it keeps every other writer out. A guard that
-    /// re-entered a lock only checks the fence token, as [`verify_in`](Self::verify_in) does: the outermost one ends it.
-    /// Begin the transaction inside the lock, with [`begin`](crate::begin), before anything is read. Of another driver than sqlx
-    /// it is passed as [`fence`](crate::fence) says.
+    /// `transaction` must be an open transaction: on a bare connection the release takes effect at once.
+    /// Begin it with [`begin`](crate::begin) after the lock was taken, and call this before the work, before
+    /// anything is read. On SQLite call it right before the commit, because from then on the transaction
+    /// keeps every other writer out. A guard that re-entered a lock only checks the fence token, as
+    /// [`verify_in`](Self::verify_in) does: the outermost guard ends the lock. The module
+    /// [`fence`](crate::fence) says what to pass for another driver than sqlx.
     ///
     /// # Errors
-    /// As [`verify_in`](Self::verify_in), and [`LockError::Invalid`] for a lock with `hold_min`. On PostgreSQL
-    /// [`LockError::Store`] below a savepoint. After an error roll the transaction back: the manager frees the key by itself.
+    /// As [`verify_in`](Self::verify_in), and [`LockError::Invalid`] for a lock with `hold_min`. On
+    /// PostgreSQL also [`LockError::Store`] below a savepoint. After an error roll the transaction back: the
+    /// manager frees the key by itself.
     ///
     /// # Cancel safety
-    /// A future that is dropped releases the lock at once or with the transaction. Roll the transaction back.
+    /// If the future is dropped, the lock is released at once or with the transaction: roll the transaction
+    /// back.
     ///
     /// ```no_run
     /// # async fn pay(locks: &dblock::LockManager, pool: &sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {

@@ -20,8 +20,8 @@ pub struct Health {
     pub failing_for: Option<Duration>,
     /// The store's last error, while it is failing.
     pub last_error: Option<String>,
-    /// How far behind its plan the last renewal was: about one round trip when all is well. A lease is
-    /// lost when this reaches two thirds of its ttl.
+    /// How late the last renewal was: about one round trip when all is well. A lease is lost when this
+    /// reaches two thirds of its ttl.
     pub renewal_lag: Duration,
     /// Keys whose release is still to be written.
     pub pending_releases: usize,

@@ -45,7 +45,7 @@ impl MultiLockGuard {
         self.leases().map(|lease| lease.key().as_str())
     }
 
-    /// Each key with the token of its lease: larger than every token given for that key before.
+    /// Each key with the token of its owner: larger than every token given for that key before.
     pub fn fence_tokens(&self) -> impl Iterator<Item = (&str, i64)> {
         self.leases()
             .map(|lease| (lease.key().as_str(), lease.fence_token()))
@@ -69,7 +69,8 @@ impl MultiLockGuard {
         guard::lost(self.leases()).await
     }
 
-    /// Completes when an operator has revoked one of the leases: finish soon, it will not be renewed.
+    /// Completes when an operator has revoked one of the leases. Then finish soon: that lease is no longer
+    /// renewed.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
@@ -89,7 +90,8 @@ impl MultiLockGuard {
         guard::enter(&self.holds, body).await
     }
 
-    /// Releases all locks and waits until the store confirms it, for at most 3 seconds or what is left of the leases.
+    /// Releases all locks and waits until the store confirms it: for at most 3 seconds, and not beyond the
+    /// end of the leases.
     ///
     /// # Errors
     /// Those of [`LockGuard::release`](crate::LockGuard::release), for the first key that has one. The others are

@@ -55,11 +55,12 @@
 //! ```
 //!
 //! # What a body must keep
-//! The body runs again from its start. So what it did before a conflict must be undone with its transaction, or do no harm when
-//! it is done twice: one transaction a body, and calls to other services after it, outside of the body.
+//! The body runs again from its start. So its work from before a conflict must be undone with its
+//! transaction, or do no harm when it is done twice. Begin one transaction in the body, and call other
+//! services after the body, not in it.
 //!
-//! The next run needs a new transaction, because a conflict ends the one in which it happens. The error must leave the body, so
-//! that the old transaction is dropped, which rolls it back.
+//! A conflict ends the transaction in which it happens, so the next run needs a new one. Return the error
+//! from the body: then the old transaction is dropped, which rolls it back.
 
 pub(crate) mod attribute;
 mod conflict;

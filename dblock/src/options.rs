@@ -77,15 +77,15 @@ impl LockOptions {
         self
     }
 
-    /// How long the acquire may take in all, time spent on the store included. Zero, the default, means: do not
-    /// wait. At most 30 days.
+    /// How long the acquire may take in all, including the time that the store takes to answer. Zero, the
+    /// default, does not wait for a busy lock, and gives the store 5 seconds to answer. At most 30 days.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = if wait.is_zero() { Wait::No } else { Wait::For(wait) };
         self
     }
 
-    /// Wait until the lock is free, however long that takes. Refused while the call chain holds another key: two
-    /// chains could then wait for each other for good.
+    /// Waits until the lock is free, however long that takes. The acquire refuses it while the call chain
+    /// holds another key: two chains could then wait for each other for good.
     pub fn wait_forever(mut self) -> Self {
         self.wait = Wait::Forever;
         self
@@ -104,7 +104,7 @@ impl LockOptions {
         self
     }
 
-    /// The longest time that the lock may be held, renewals included. Then it is lost with
+    /// The longest time that the lock may be held, renewals included. After that it is lost with
     /// [`LostReason::MaxHold`](crate::LostReason::MaxHold). More than zero, at most 30 days. Default: no limit.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);

@@ -6,8 +6,9 @@ use crate::builder::LockManagerBuilder;
 use crate::error::LockError;
 use crate::store::MemoryStore;
 
-/// Settings of a [`LockManagerBuilder`], from a configuration file by serde (feature `serde`). Each is optional; what is left out
-/// keeps the builder's value. Durations are texts such as `"30s"` or `"1m 30s"`, as in the attribute.
+/// Settings of a [`LockManagerBuilder`], read from a configuration file by serde (feature `serde`). Each is
+/// optional: a setting that is not given keeps the builder's value. Durations are texts such as `"30s"` or
+/// `"1m 30s"`, as in the attribute.
 ///
 /// | setting | value | see |
 /// |---|---|---|
@@ -19,8 +20,8 @@ use crate::store::MemoryStore;
 /// | `purge_after` | a duration, or `"none"` | [`LockManagerBuilder::purge_after`] |
 /// | `transaction_idle_limit` | a duration, or `"none"` | [`LockManagerBuilder::transaction_idle_limit`] |
 ///
-/// The URL is not among them, because it often has a password. An unknown or wrong setting is an error that says what is meant
-/// or accepted.
+/// The URL is not among them, because it often has a password. An unknown or wrong setting is an error, which
+/// says what was probably meant, or what is accepted.
 ///
 /// ```
 /// use dblock::{LockManager, LockOptions, ManagerSettings};
@@ -86,7 +87,7 @@ impl ManagerSettings {
 }
 
 impl LockManagerBuilder {
-    /// Takes over the settings that are given in `settings`.
+    /// Sets what is given in `settings`. The other settings keep their values.
     pub fn settings(mut self, settings: ManagerSettings) -> Self {
         if let Some(namespace) = settings.namespace {
             self = self.namespace(namespace);

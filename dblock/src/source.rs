@@ -67,8 +67,9 @@ impl StoreSource {
         }
     }
 
-    /// The store by itself, with the default settings of [`LockManagerBuilder`](crate::LockManagerBuilder) but for the name
-    /// of its `table`, to be a shard of a [`ShardedStore`](crate::ShardedStore). Opens no connection yet.
+    /// Makes the store without a manager, as a shard of a [`ShardedStore`](crate::ShardedStore). Its settings
+    /// are the defaults of [`LockManagerBuilder`](crate::LockManagerBuilder), except for the name of its
+    /// `table`. It opens no connection yet.
     ///
     /// ```no_run
     /// use dblock::StoreSource;
@@ -300,8 +301,8 @@ macro_rules! from_options {
     ($feature:literal, $name:ident, $kind:ident, $options:ty, $example:literal) => {
         #[cfg(feature = $feature)]
         impl StoreSource {
-            /// Locks on a server whose password or address may change while the program runs: `options` is called
-            /// each time a connection is opened. When it fails, the server counts as unreachable.
+            /// A server whose password or address may change while the program runs: `options` is called each
+            /// time a connection is opened. When it fails, the server counts as unreachable.
             ///
             /// A manager that is built from a pool follows `set_connect_options` of the pool, without this.
             ///

@@ -90,15 +90,16 @@ pub enum RunError {
         "called `complete_in` without committing that transaction, so nothing of it stands; commit it in the body"
     )]
     NotCommitted,
-    /// The body returned `Ok` without a call of `complete_in`, although `on_crash` says `complete_in`. Its success is recorded, so
-    /// that later calls return the result and nothing is done twice. After a crash before that the work would have been.
+    /// The body returned `Ok` without a call of `complete_in`, although `on_crash` says `complete_in`. Its
+    /// success is recorded, so later calls return the result. But after a crash between the work and the
+    /// record the work would be done twice.
     #[error(
         "is done and recorded, but its body did not call `complete_in`, as `on_crash = \"complete_in\"` needs: after a crash \
          the work would have been done twice; complete the transaction of the work, or choose another `on_crash`"
     )]
     NotCompleted,
-    /// The body is done, and the store did not confirm the record: it may be written or not. Where it is not, the next call
-    /// finds a crashed attempt.
+    /// The body is done, and the store did not confirm the record, which may be written or not. If it is not,
+    /// the next call finds a crashed attempt.
     #[error("is done, but it is not known whether its outcome is recorded: {source}")]
     #[non_exhaustive]
     Unrecorded {

@@ -42,7 +42,7 @@ use crate::manager::LockManager;
 pub enum Once<T> {
     /// This call has run the body.
     Ran(T),
-    /// An earlier call has; this is its stored result.
+    /// An earlier call has run it, and this is its stored result.
     Replayed(T),
 }
 
@@ -59,7 +59,7 @@ impl<T> Once<T> {
     }
 }
 
-/// For a body that returns `Once<T>`: what it made itself.
+/// For a body that returns `Once<T>`: a value that it has made itself.
 impl<T> From<T> for Once<T> {
     fn from(value: T) -> Self {
         Self::Ran(value)
@@ -68,24 +68,29 @@ impl<T> From<T> for Once<T> {
 
 /// Runs that are remembered. These calls need the feature `run_once`.
 impl LockManager {
-    /// Runs `body` under the lock on `key`, unless a former run of the key succeeded: then its result is returned.
+    /// Runs `body` under the lock on `key`, unless an earlier run of the key succeeded: then it returns the
+    /// stored result of that run.
     ///
-    /// The outcome is remembered in the table of records, next to the lock table. Only a returned `Err` is a failure, after
-    /// which the body may run again, unless [`Run::leave_in_doubt`] was called. A panic, a dropped future or a lost lease is a crash, as the end of the process is:
-    /// [`OnCrash`] decides about it. While another call runs, this one waits as long as the lock's `wait` says and then
-    /// returns that one's result; without `wait` it fails with [`LockError::Busy`].
+    /// The outcome is remembered in the table of records, next to the lock table. Only a returned `Err` is a
+    /// failure: then the next call runs the body again. A panic, a dropped future, a lost lease and the end
+    /// of the process are crashes, and so is an `Err` after [`Run::leave_in_doubt`]: [`OnCrash`] decides
+    /// about those. While another call runs the body, this one waits as long as the lock's `wait` says, and
+    /// then returns the result of that call. Without `wait` it fails with [`LockError::Busy`].
     ///
-    /// It costs one read more than a plain lock, and no commit: the mark that the body has begun is written with the grant,
-    /// and the outcome with the release. A replay is one read. While the keys of this manager's runs are all new, not even
-    /// that read is made; the first replay after that takes the lock for a moment.
+    /// A run costs one read more than a plain lock, and no further commit: the mark that the body has begun
+    /// is written with the grant, and the outcome with the release. A replay is one read. While the keys of
+    /// this manager's runs are all new, even that read is spared; the first replay after that takes the lock
+    /// for a moment.
     ///
-    /// `docs/run-once.md` in the repository says what each crash leaves, and what this does not protect from.
+    /// `docs/run-once.md` in the repository says what each crash leaves behind, and what `run_once` does not
+    /// protect from.
     ///
     /// # Errors
-    /// Those of `body`, those of [`with`](Self::with), and [`LockError::Run`], whose [`RunError`](crate::RunError) says why nothing ran or
-    /// what is unknown. [`LockError::Invalid`] for options that cannot work, and for a run of the key inside itself.
-    /// [`LockError::Store`] with [`StoreErrorKind::Schema`](crate::store::StoreErrorKind::Schema) where the table of records
-    /// is missing.
+    /// - Those of `body`, and those of [`with`](Self::with).
+    /// - [`LockError::Run`], whose [`RunError`](crate::RunError) says why nothing ran or what is unknown.
+    /// - [`LockError::Invalid`] for options that cannot work, and for a run of the key inside itself.
+    /// - [`LockError::Store`] with [`StoreErrorKind::Schema`](crate::store::StoreErrorKind::Schema) where the
+    ///   table of records is missing.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body, which is a crash, and releases the lock in the background. An outcome that was

@@ -8,13 +8,13 @@ use super::codec::Fingerprint;
 use crate::error::LockError;
 use crate::options::LockOptions;
 
-/// The answer to a run whose process ended in the middle: its body began, and nobody knows how far it came.
+/// What becomes of a run that crashed: its body began and did not return, and nobody knows how far it came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnCrash {
     /// The body runs again. For work that may be done twice, such as a call that carries an idempotency key of its own.
     Retry,
-    /// It does not run again. Calls fail with [`RunError::InDoubt`](crate::RunError::InDoubt) until
+    /// The body does not run again. Calls fail with [`RunError::InDoubt`](crate::RunError::InDoubt) until
     /// [`LockManager::resolve`](crate::LockManager::resolve) says what happened.
     Stop,
     /// The body runs again, and that is safe: all its work is in the transaction that it gives to
@@ -57,8 +57,9 @@ impl RunOptions {
     /// The largest result where none is given: 256 KiB of JSON.
     pub const DEFAULT_RESULT: usize = 256 << 10;
 
-    /// A run whose outcome is remembered for `remember`, from a second to ten years. A success is final for so long; then
-    /// the next call runs anew. No fingerprint, no limit of attempts, no pause after a failure.
+    /// Options of a run whose outcome is remembered for `remember`, which is from a second to ten years. A
+    /// success is final for that time; then the next call runs the body anew. There is no fingerprint, no
+    /// limit of attempts and no pause after a failure.
     pub fn new(remember: Duration, on_crash: OnCrash) -> Self {
         Self {
             lock: LockOptions::new(),
@@ -79,18 +80,19 @@ impl RunOptions {
         self
     }
 
-    /// Tells this work from other work with the same key, such as the request that a client sent. A hash of its JSON is
-    /// remembered; a call with another one fails with [`RunError::KeyReused`](crate::RunError::KeyReused). Maps are hashed
-    /// in the order of their keys. A new field changes the hash. Default: none, which fits every record.
+    /// A value that tells this work from other work with the same key, such as the request that a client
+    /// sent. A hash of its JSON is remembered. A call with another hash fails with
+    /// [`RunError::KeyReused`](crate::RunError::KeyReused). Maps are hashed in the order of their keys. A new
+    /// field changes the hash. Default: none, which fits every record.
     pub fn fingerprint(mut self, value: &(impl Fingerprint + ?Sized)) -> Self {
         self.fingerprint = Some(value.fingerprint());
         self
     }
 
-    /// How often it may begin, crashed attempts included. Then calls fail with
+    /// How often the body may begin, crashed attempts included. After that calls fail with
     /// [`RunError::GaveUp`](crate::RunError::GaveUp). At least 1. Default: no limit.
     ///
-    /// The attempts are counted in the record. Without it they count from 1 again: after
+    /// The attempts are counted in the record. When the record is gone, they count from 1 again: after
     /// [`Resolution::RunAgain`](crate::Resolution::RunAgain), [`LockManager::forget`](crate::LockManager::forget), or the end
     /// of `remember`.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
@@ -105,8 +107,8 @@ impl RunOptions {
         self
     }
 
-    /// The largest result in bytes of JSON that is kept, from 1 to [`MAX_RESULT`](Self::MAX_RESULT). Default:
-    /// [`DEFAULT_RESULT`](Self::DEFAULT_RESULT).
+    /// The largest result that is kept, in bytes of JSON, from 1 to [`MAX_RESULT`](Self::MAX_RESULT).
+    /// Default: [`DEFAULT_RESULT`](Self::DEFAULT_RESULT).
     ///
     /// [`Run::complete_in`](crate::Run::complete_in) refuses a larger one, before the work is committed. Elsewhere the work
     /// is done already, so the success is recorded without its result: the caller gets it, and later calls fail with
@@ -116,10 +118,11 @@ impl RunOptions {
         self
     }
 
-    /// The time for which scheduled work is done, which is in its key too. A tick that is older than `remember` by the store's
-    /// clock is refused with [`RunError::TickTooOld`](crate::RunError::TickTooOld), because nobody remembers whether it has run. A
-    /// tick that lies ahead of that clock is remembered for longer by as much. So no clock of a node, however wrong, makes a
-    /// tick run twice. A run that begins reads its record and its row once more. Default: none, which never refuses.
+    /// The scheduled time of the work, which must be in its key too. A tick that is older than `remember` by
+    /// the store's clock is refused with [`RunError::TickTooOld`](crate::RunError::TickTooOld), because
+    /// nobody remembers whether it has run. A tick that lies ahead of that clock is remembered for longer, by
+    /// as much. So no tick runs twice, however wrong a node's clock is. A run that begins reads its record
+    /// and its row once more. Default: none, and nothing is refused.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -99,7 +99,8 @@ impl LockManager {
         Ok(Some(RunRecord { record, result }))
     }
 
-    /// Records without their results being read, ordered by key. Only keys of this manager's namespace.
+    /// Lists the records that `filter` selects, ordered by key, without decoding their results. Only keys of
+    /// this manager's namespace are included.
     ///
     /// # Errors
     /// [`LockError::Store`] when the store could not be asked, or keeps no records.
@@ -142,7 +143,7 @@ impl LockManager {
     }
 
     /// Decides about a run that is in doubt, or that has failed. It takes the lock of the key, so no attempt is running
-    /// meanwhile. Returns whether there was such a record; one that succeeded stays as it is.
+    /// meanwhile. Returns whether there was such a record. A record that succeeded stays as it is.
     ///
     /// # Errors
     /// [`LockError::Busy`] while an attempt is running, [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the

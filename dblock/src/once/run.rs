@@ -70,9 +70,9 @@ impl Run {
         self.0.begun.fence_token
     }
 
-    /// Writes the success of this run into your transaction, with its result `value` and the end of its lock. The commit
-    /// makes the work, the record and the release stand together; after a rollback none of them does. So the work has
-    /// exactly one effect, whatever crashes.
+    /// Writes the success of this run into your transaction, with its result `value` and the end of its lock.
+    /// The commit makes the work, the record and the release durable together; after a rollback none of them
+    /// stands. So the work has exactly one effect, whatever crashes.
     ///
     /// Call it last, right before the commit, and return the same value from the body. Begin the transaction in the body,
     /// with [`begin`](crate::begin), before anything is read. From here on the lock lives as long as the transaction, and
@@ -131,9 +131,10 @@ impl Run {
         crate::fence::complete(lease, engine, transaction, &completion).await
     }
 
-    /// Says that nobody knows what came of the work, such as after a provider did not answer: an `Err` that the body
-    /// returns then is a crash and no failure. It stays in doubt under [`OnCrash::Stop`](crate::OnCrash::Stop). Under the others it runs
-    /// again anyway, so there this changes nothing. Nor does it for a body that returns `Ok`.
+    /// Says that nobody knows what came of the work, for example because a provider did not answer. If the
+    /// body then returns `Err`, that is a crash and no failure: under [`OnCrash::Stop`](crate::OnCrash::Stop)
+    /// the run is in doubt. Under the other two the body runs again anyway. If it returns `Ok`, this call
+    /// changes nothing.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

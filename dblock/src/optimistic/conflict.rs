@@ -18,8 +18,9 @@ use crate::store::StoreErrorKind;
 /// | `sqlx::Error`, SQLite | `SQLITE_BUSY` with its snapshot kind, `SQLITE_LOCKED` |
 /// | [`LockError`] | a store error of the kind [`Conflict`](StoreErrorKind::Conflict), as `verify_in` and `release_in` give it when the database has ended the transaction |
 ///
-/// No error is a conflict after which the work may stand: a connection that breaks during the commit, a lease that was
-/// [lost](LockError::Lost) while the body ran. Neither is a lock that is busy: `wait` is for that.
+/// An error after which the work may stand is no conflict: a connection that breaks during the commit, or a
+/// lease that was [lost](LockError::Lost) while the body ran. A lock that is busy is no conflict either:
+/// `wait` is for that.
 ///
 /// Implement it for your error type by asking the errors inside:
 ///
@@ -56,11 +57,12 @@ use crate::store::StoreErrorKind;
             error.is_conflict()) }}`"
 )]
 pub trait Conflict: Display {
-    /// Nothing of the work stands, and the same call may succeed when it starts over.
+    /// Whether nothing of the work stands, and the same call may succeed when it starts over.
     fn is_conflict(&self) -> bool;
 
-    /// The error to return when the body has run for the last time and this conflict is what came of it. `tries` is how often
-    /// the body ran. The default returns the error as it is; the number is in the log as well.
+    /// Makes the error that the call returns when the last run of the body has ended with this conflict.
+    /// `tries` is how often the body ran. The default returns the error as it is; the number is in the log as
+    /// well.
     #[must_use]
     fn exhausted(self, tries: u32) -> Self
     where

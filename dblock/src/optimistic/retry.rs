@@ -8,8 +8,8 @@ use tokio::time::{Instant, Sleep};
 use super::Conflict;
 use crate::error::rounded;
 
-/// How often a body runs, and how long it pauses in between. The defaults: at most 5 runs within 10 seconds, and pauses of
-/// up to 10 ms at first and 200 ms at last.
+/// How often a body runs, and how long the pauses in between are. The defaults are at most 5 runs within 10
+/// seconds, and pauses of up to 10 ms at first and up to 200 ms later.
 ///
 /// ```
 /// use std::time::Duration;

@@ -30,7 +30,7 @@ pub struct StaleVersion {
 }
 
 impl StaleVersion {
-    /// The error, for a write that dblock does not know the result of.
+    /// The error, for a write whose result [`ExpectVersion`] cannot be asked for.
     pub fn new(what: impl Into<String>, id: impl Display, version: impl Display) -> Self {
         Self {
             what: what.into(),
@@ -60,8 +60,8 @@ fn counted(tries: Option<u32>) -> String {
     }
 }
 
-/// The result of a write: how many rows it has changed. Implemented for the query results of sqlx, and for `u64`, the number
-/// of rows that other drivers tell.
+/// The result of a write: how many rows it has changed. Implemented for the query results of sqlx, and for
+/// `u64`, as other drivers give the number of rows.
 pub trait ExpectVersion {
     /// Fails if the write has changed no row. `what` and `id` name the row, and `version` is the one that the write expected;
     /// they are for the message.
