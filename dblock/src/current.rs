@@ -174,7 +174,8 @@ impl CurrentLock {
     /// - [`LockError::Store`] with [`is_retryable`](LockError::is_retryable) when the snapshot of a REPEATABLE READ or
     ///   stricter transaction is older than the lease or, on PostgreSQL and SQLite, older than its last renewal: begin
     ///   the transaction again.
-    /// - [`LockError::Store`] when the database refuses, or the transaction is on another kind of database.
+    /// - [`LockError::Store`] when the database refuses, or the transaction is on another kind of database,
+    ///   or the locks are in a store without such transactions (memory, Redis, ZooKeeper, etcd).
     ///
     /// # Cancel safety
     /// The statement runs on your transaction. After dropping the future, roll the transaction back.
@@ -234,7 +235,9 @@ impl fmt::Debug for CurrentLock {
 /// ```
 ///
 /// # Errors
-/// The returned future gives [`LockError::Lost`] when one of the leases has ended or ends before the child.
+/// The returned future gives [`LockError::Lost`] when one of the leases has ended, or ends before the child
+/// does. It gives [`LockError::Invalid`] under a lock that ends with a transaction, because the commit would
+/// free it under the child.
 ///
 /// # Cancel safety
 /// Dropping the returned future drops the child and ends its holds.

@@ -1,7 +1,7 @@
 //! Statements of dblock in a transaction of yours, over any driver.
 //!
 //! [`verify_in`](crate::LockGuard::verify_in) asks in your transaction whether the lease is still held, and
-//! [`release_in`](crate::LockGuard::release_in) writes its end there. What to pass:
+//! [`release_in`](crate::LockGuard::release_in) writes its end there. Pass the transaction like this:
 //!
 //! | driver | what to pass |
 //! |---|---|

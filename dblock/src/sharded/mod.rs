@@ -1,7 +1,7 @@
 //! A store over stores: each key is kept by one of them, chosen by its name.
 //!
-//! It has no rows of its own and decides nothing about a lock. [`store`] is the contract, [`place`] says which shard keeps a key, [`moved`] carries out
-//! requests for keys that two shards keep while they move.
+//! It has no rows of its own and decides nothing about a lock. [`store`] is the contract, [`place`] says
+//! which shard keeps a key, [`moved`] carries out requests for keys that two shards keep while they move.
 
 mod listen;
 mod moved;
@@ -26,16 +26,17 @@ type Answer = Result<Outcome, StoreError>;
 
 /// Locks spread over several stores, the *shards*, for services that outgrow one server.
 ///
-/// Each key is kept by one shard. Which one depends on the key and on the **names** of the shards, and on nothing else: not
-/// on their order, their addresses, the machine or the version of dblock (rendezvous hashing). So a shard can move to another
-/// server under its name, and a new shard takes over its share of the keys from all others and moves no other key.
-/// **All processes must use the same names for the same stores.**
+/// One shard keeps each key. The key and the **names** of the shards decide which one (rendezvous hashing).
+/// The order of the shards, their addresses, the machine and the version of dblock do not matter. So a shard
+/// can move to another server under its name. A new shard takes over its share of the keys from all others,
+/// and no other key moves. **All processes must use the same names for the same stores.**
 ///
-/// A shard that is down stops its own keys; others do not notice. Exclusion, fence tokens and everything else are per key, so
-/// they are what the key's shard promises. What not all shards can do, the whole cannot do ([`Capabilities`](crate::store::Capabilities)). A fence
-/// check goes to the key's own shard: open the transaction on the database of [`shard_of`](Self::shard_of).
-/// [`records`](Store::records) are not kept: a key's records would stay behind when it moves to another shard, and finished
-/// work would run again. Use a manager over one database for `run_once`.
+/// A shard that is down stops its own keys only. Exclusion, fence tokens and all other promises of a key are
+/// those of its shard. The `ShardedStore` can only do what all of its shards can do
+/// ([`Capabilities`](crate::store::Capabilities)). For a fence check, open the transaction on the database of
+/// the key's own shard, [`shard_of`](Self::shard_of). The `ShardedStore` keeps no
+/// [`records`](Store::records): those of a key would stay behind when the key moves to another shard, and
+/// finished work would run again. Use a manager over one database for `run_once`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -54,9 +55,10 @@ type Answer = Result<Outcome, StoreError>;
 /// ```
 ///
 /// # Adding or removing a shard
-/// While processes are replaced, old ones would look for a key in one shard and new ones in another, and both could hold it.
-/// So there are two rolling changes instead of one: first to [`moving_to`](Self::moving_to), and when every process has that,
-/// to the new shards.
+/// If processes with the old shards were replaced at once by processes with the new ones, an old process
+/// could hold a key in one shard while a new process holds it in another. So replace the processes twice:
+/// first by processes with [`moving_to`](Self::moving_to), and when all processes have that, by processes
+/// with the new shards.
 pub struct ShardedStore {
     shards: Vec<Shard>,
     places: Places,
@@ -71,8 +73,8 @@ impl ShardedStore {
     /// A store over the given shards, each with its name.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for no shards, a name that is empty, contains NUL or is there twice, and a shard that is a
-    /// `ShardedStore` itself.
+    /// [`LockError::Invalid`] without shards, for a name that is empty, contains NUL or occurs twice, and for
+    /// a shard that is a `ShardedStore` itself.
     pub fn new<N: Into<String>>(
         shards: impl IntoIterator<Item = (N, Arc<dyn Store>)>,
     ) -> Result<Self, LockError> {
@@ -104,22 +106,24 @@ impl ShardedStore {
         })
     }
 
-    /// The store for the time in which processes with the shards of `self` are replaced by processes with those of `new`. A
-    /// key that moves is held on both of its shards, the old one first. So it excludes processes with the shards of `self`,
-    /// and also those with the shards of `new`. A shard that has the same name in both is the same shard.
+    /// The store to use while processes with the shards of `self` are replaced by processes with those of
+    /// `new`. It holds a key that moves on both of its shards, first on the old one. So it excludes processes
+    /// with the shards of `self`, and also those with the shards of `new`. A shard that has the same name in
+    /// both is the same shard.
     ///
-    /// 1. Replace all processes, with `self`, by processes with `self.moving_to(new)`.
-    /// 2. Wait until none is left with `self`, and then for [`time_left`](Self::time_left): what only the old shards know, such
-    ///    as a lease of a process that was cut off, must be over.
-    /// 3. Replace all processes by processes with `new`.
+    /// 1. Replace all processes, which use `self`, by processes that use `self.moving_to(new)`.
+    /// 2. When no process uses `self` any more, wait for [`time_left`](Self::time_left). Until then only the
+    ///    old shards know some things, such as the lease of a process that was cut off.
+    /// 3. Replace all processes by processes that use `new`.
     ///
-    /// Meanwhile a lock on a key that moves costs four or five round trips instead of two, a fence check of such a key is
-    /// refused as unsupported, nothing is purged, and a look at the rows reads all of them. Fence tokens grow over the whole
-    /// change.
+    /// Meanwhile a lock on a key that moves costs four or five round trips instead of two. A fence check of
+    /// such a key is refused as unsupported. Nothing is purged, and every list of rows reads all of them.
+    /// Fence tokens grow over the whole change.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] when `self` or `new` is moving already, and for a shard that cannot raise tokens
-    /// ([`Capabilities::raises_tokens`](crate::store::Capabilities::raises_tokens)): then stop all processes, wait for the longest ttl, and start them with `new`.
+    /// [`LockError::Invalid`] when `self` or `new` is moving already, and for a shard that cannot raise
+    /// tokens ([`Capabilities::raises_tokens`](crate::store::Capabilities::raises_tokens)). In the second
+    /// case stop all processes, wait for the longest ttl, and start them with `new`.
     pub fn moving_to(self, new: Self) -> Result<Self, LockError> {
         let all = || self.shards.iter().chain(&new.shards);
         if let Some(shard) = all().find(|shard| !shard.store.capabilities().raises_tokens) {
@@ -142,7 +146,8 @@ impl ShardedStore {
         Ok(Self { shards, places })
     }
 
-    /// The name of the shard that keeps `key`, which includes the manager's namespace; while the key moves, of the new one.
+    /// The name of the shard that keeps `key`; while the key moves, the name of its new shard. `key` includes
+    /// the manager's namespace.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -162,11 +167,14 @@ impl ShardedStore {
         }
     }
 
-    /// How long the old shards know something about keys that move that the new ones do not: a lease, or a fence token that is
-    /// ahead of the clock. Zero when nothing keeps the processes from going on to the new shards; always zero for a store
-    /// that is not moving. It does not see a transaction that keeps a lock ([`LockManager::transaction`](crate::LockManager::transaction)):
-    /// those of the old processes must have ended in the database, too. Call it when no process with the old shards is left, wait for so long, and in addition for as long as
-    /// the clocks of the shards may differ.
+    /// How long the old shards still know something about keys that move that the new ones do not: a lease,
+    /// or a fence token that is ahead of the clock. Zero when the processes may go on to the new shards, and
+    /// always for a store that is not moving.
+    ///
+    /// Call it when no process with the old shards runs any more. Wait for the time that it returns, and in
+    /// addition for as long as the clocks of the shards may differ. It does not see a transaction that keeps
+    /// a lock ([`LockManager::transaction`](crate::LockManager::transaction)): those of the old processes
+    /// must have ended in the database, too.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -182,10 +190,10 @@ impl ShardedStore {
     /// ```
     ///
     /// # Errors
-    /// A shard cannot be read. It is named, and nothing is known then.
+    /// When a shard cannot be read. The message names it. Nothing is known then.
     ///
     /// # Cancel safety
-    /// Nothing is changed.
+    /// Reads only.
     pub async fn time_left(&self) -> Result<Duration, StoreError> {
         rows::time_left(self).await
     }

@@ -11,7 +11,7 @@ use crate::key::Key;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WakeUp {
-    /// From here on no release of a key that others wait for is missed.
+    /// The store listens: from here on it reports each release of a key that others wait for.
     Listening,
     /// The key has been freed while others waited for it.
     Released(Key),
@@ -70,8 +70,8 @@ pub enum Outcome {
         taken_over: Option<Holder>,
         /// Somebody waits for the key: `wanted_until > now`.
         wanted: bool,
-        /// The change of the record that came with the request was made. A store may leave it out whenever it likes:
-        /// the lock is granted all the same, and the record is then written by itself.
+        /// Whether the store has made the change of the record that came with the request. It may always omit
+        /// the change: the lock is granted all the same, and the engine then writes the record separately.
         recorded: bool,
     },
     /// `Extend`: the count is written.

@@ -12,11 +12,11 @@ use super::error::{StoreError, StoreErrorKind};
 #[cfg(feature = "sql")]
 pub(crate) use grants::{grants, probes};
 
-/// One thing that a diagnosis has looked at. From [`LockManager::diagnose`](crate::LockManager::diagnose).
+/// One thing that a diagnosis has checked. From [`LockManager::diagnose`](crate::LockManager::diagnose).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// Its short name, such as `durability`. Names are not changed; new ones are added.
+    /// The short name of the check, such as `durability`. Names are added, never changed.
     pub check: &'static str,
     /// Whether something must be done.
     pub severity: Severity,
@@ -34,7 +34,7 @@ pub struct Finding {
 pub enum Severity {
     /// All is well.
     Fine,
-    /// Locks are safe, but slower than they could be, or on a condition that cannot be checked.
+    /// Locks are safe, but slower than they could be, or safe only under a condition that cannot be checked.
     Note,
     /// Locks do not work, or a guarantee does not hold.
     Fault,

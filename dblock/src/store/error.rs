@@ -20,7 +20,7 @@ pub enum StoreErrorKind {
     /// fail-over the next connection may find the primary.
     Unreachable,
     /// The connection broke, or the time limit passed, after something was sent: the request may have been
-    /// carried out or may still be. The store has given up the connection. Worth trying again.
+    /// carried out, or may still be carried out. The store has given up the connection. Worth trying again.
     Interrupted,
     /// The database undid the statement because of others (a deadlock, a serialization failure, or a lock
     /// that was not free in time). Worth trying again.
@@ -70,7 +70,7 @@ impl StoreError {
         matches!(self.kind, Unreachable | Interrupted | Conflict)
     }
 
-    /// The request may have been carried out, or may still be.
+    /// The request may have been carried out, or may still be carried out.
     pub fn is_outcome_unknown(&self) -> bool {
         self.kind == StoreErrorKind::Interrupted
     }

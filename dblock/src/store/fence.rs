@@ -25,16 +25,16 @@ use crate::key::Key;
 /// `dblock-tokio-postgres`, `dblock-sea-orm` and `dblock-diesel-async` have it for their drivers.
 ///
 /// # To write one
-/// An implementation carries statements; it knows nothing of locks. What it must do:
+/// An implementation only runs statements; it knows nothing of locks. It must do three things:
 ///
 /// - Run each statement **in the user's transaction**, on its connection: not on a connection of a pool, not in a
 ///   transaction or savepoint of its own.
 /// - Run it **once**, and return the driver's error. It never sends a statement again.
-/// - Tell the database's own error code: [`DriverError`].
+/// - Pass on the database's own error code: [`DriverError`].
 ///
-/// The suite `dblock-conformance` has `fence_conformance!`, a few lines of test that tell an implementation that does
-/// otherwise. A statement is one SQL statement, whose parameters and answers are text, never NULL. It may have any number of
-/// parameters, and an answer any number of rows, in no particular order.
+/// `fence_conformance!` of the crate `dblock-conformance` tests whether an implementation does so. Each
+/// [`FenceStatement`] is one SQL statement. Its parameters and its answers are text, never NULL. It may have
+/// any number of parameters, and an answer any number of rows, in any order.
 ///
 /// ```
 /// use dblock::fence::{Database, DriverError, FenceConnection, FenceStatement};

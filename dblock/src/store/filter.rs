@@ -23,8 +23,8 @@ pub struct InspectFilter {
     limit: u32,
 }
 
-/// The place of a row in a list, to go on after it: from [`LockRow::position`]. Positions are ordered as the rows of
-/// [`InspectFilter::urgent_first`] are.
+/// The place of a row in a list, from [`LockRow::position`], for [`InspectFilter::after`]. Positions are
+/// ordered as the rows of [`InspectFilter::urgent_first`] are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RowPosition {
     /// 0 for a row that is held and that somebody waits for, 1 for one that is held, 2 for any other.
@@ -75,15 +75,16 @@ impl InspectFilter {
         self
     }
 
-    /// In another order than by key: held rows that somebody waits for, then the other held rows, then the rest. Among
-    /// each of these, the longest held comes first. The store reads all rows that have the prefix and sorts them.
+    /// Orders the rows by urgency, not by key: held rows that somebody waits for, then the other held rows,
+    /// then the rest. In each of the three groups the longest held comes first. The store reads all rows that
+    /// have the prefix and sorts them.
     pub fn urgent_first(mut self) -> Self {
         self.urgent_first = true;
         self
     }
 
-    /// Only rows behind `position`, in the order of the list: the next page after the row that stood there. By key, only
-    /// the position's key counts.
+    /// Only rows after `position`, in the order of the list. It continues a list after the last row that it
+    /// has returned. In a list by key, only the position's key counts.
     pub fn after(mut self, position: RowPosition) -> Self {
         self.after = Some(position);
         self

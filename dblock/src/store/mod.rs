@@ -1,7 +1,7 @@
 //! The contract between the engine and the stores, which keep the rows.
 //!
-//! A store executes requests; it has no memory of its own, decides nothing about waiting, and never
-//! retries an acquire. Its database's clock alone decides expiry.
+//! A store executes requests. It has no memory of its own, decides nothing about waiting, and never
+//! retries an acquire. The clock of its database alone decides when a lease expires.
 //!
 //! # The row
 //! `lock_key` (primary key), `lock_owner`, `reentrant_count`, `expire_at`, `lease_id`, `fence_token`,
@@ -83,12 +83,15 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A store keeps the rows: in one table of one database, or in memory.
 ///
-/// To write a store of your own: `examples/custom_store` shows a small one and what to take care of. The
-/// crate `dblock-conformance` has the suite that it must pass.
+/// `examples/custom_store` shows how to write a small store of your own, and what to take care of. The crate
+/// `dblock-conformance` has the suite that it must pass.
 /// [`LockManager::builder`](crate::LockManager::builder) takes it as an `Arc<dyn Store>`.
 ///
 /// The engine calls every method on its own runtime. It drops a future of [`apply`](Self::apply) only when a
 /// statement takes far too long; the store must then give up the connection that it used.
+///
+/// The [kind](StoreError::kind) of an error says whether the request may have been carried out, and whether
+/// to try again.
 pub trait Store: Debug + Send + Sync + 'static {
     /// The store's capabilities. Constant for the life of the store.
     fn capabilities(&self) -> Capabilities;
@@ -101,7 +104,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// that finds its row locked by somebody else is answered with [`Outcome::Skipped`]; the store does not
     /// wait for the row.
     ///
-    /// Rules, by action and state of the row:
+    /// These are the rules, by action and state of the row:
     ///
     /// | action | row | effect and outcome |
     /// |---|---|---|
@@ -127,15 +130,17 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// `next_owner`, `next_holder`, `next_spare` and `next_ttl`. A key whose tokens are used up (`fence_ceiling`
     /// is the largest number there is) is refused with an error, and its release passes nothing on.
     ///
-    /// `queue` makes the request's lease the successor of a held row that has no live successor, or this very
-    /// lease, or one that has waited at least [`QUEUE_AHEAD`] less (without a clock, the first one keeps its place): `next_*` from the request,
-    /// `next_ttl = min(ttl, `[`NEXT_TTL`]`)`, `next_since = now - waited` (never later than it was for the same
-    /// lease), `next_until = now + wanted_for`.
+    /// `queue` makes the request's lease the successor of a held row. It does so if the row has no live
+    /// successor, if this lease is its successor already, or if its successor has waited less, by
+    /// [`QUEUE_AHEAD`] at least (without a clock, the first successor keeps its place). To become the
+    /// successor means: `next_*` from the request, `next_ttl = min(ttl, `[`NEXT_TTL`]`)`,
+    /// `next_since = now - waited` (never later than it was for the same lease),
+    /// `next_until = now + wanted_for`.
     ///
-    /// A busy acquire may leave `wanted_until` alone while at least half of `wanted_for` is still ahead, and the
-    /// successor too if it is the request's lease and owner already. `Queued` is only ever answered from a row that
-    /// the request has locked. Where nothing is to be written, a store may answer `Busy` in its place, from a row that
-    /// it has read without a lock.
+    /// A busy acquire need not write `wanted_until` while at least half of `wanted_for` is still ahead, nor
+    /// the successor if that is the request's lease and owner already. `Queued` is only ever answered from a
+    /// row that the request has locked. If there is nothing to write, a store may instead answer `Busy` from
+    /// a row that it has read without a lock.
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>>;
 
     /// Checks that the table is there and fits this version of dblock.
@@ -147,8 +152,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once.
     fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>>;
 
-    /// Reads rows without locking them, as the filter says: which, in which order, and behind which position. A store that
-    /// has all its rows in memory can leave that to [`InspectFilter::select`].
+    /// Reads rows without locking them. The filter says which rows, in which order, and after which position.
+    /// A store that has all its rows in memory can use [`InspectFilter::select`].
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>>;
 
     /// Marks the lease that holds `key` as revoked: it is no longer extended. Returns whether the key was held.
@@ -158,9 +163,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// the former holder's requests find nothing. Returns whether the key was held.
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
 
-    /// Listens for releases of keys that others wait for, and reports each one to `tell` until it cannot
-    /// listen any more. The returned error says why. Called only where [`Capabilities::wake_ups`] is set.
-    /// Dropping the future ends it.
+    /// Listens for releases of keys that others wait for, and reports each one to `tell`, until the store
+    /// cannot listen any more. The returned error says why it cannot. Called only where
+    /// [`Capabilities::wake_ups`] is set. Dropping the future ends the listening.
     ///
     /// [`WakeUp::Listening`] is reported first. From then on every such release is reported, or the future
     /// ends. A store may report more: releases that nobody waits for, and leases that expire.
@@ -179,7 +184,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// all lie `idle` or more before now. After a purge the next grant of the key is a first one, whose token
     /// is the clock. That is why the ceiling must be in the past.
     ///
-    /// A store that drops unused rows by itself has nothing to do, which is the default. Others set
+    /// A store that drops unused rows by itself has nothing to do, which is the default. Other stores set
     /// [`Capabilities::purge`].
     fn purge<'a>(
         &'a self,
@@ -191,8 +196,8 @@ pub trait Store: Debug + Send + Sync + 'static {
         Box::pin(async { Ok(Purged::default()) })
     }
 
-    /// Looks at what could keep locks in this store from working: rights, settings, clock, and so on. It changes
-    /// nothing. The default has nothing to look at.
+    /// Checks what could keep locks in this store from working: rights, settings, clock, and so on. It
+    /// changes nothing. The default has nothing to check.
     ///
     /// # Errors
     /// The store cannot be reached or refuses altogether. Everything else is a [`Finding`].
@@ -203,8 +208,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Closes the store's own connections.
     fn close(&self) -> StoreFuture<'_, ()>;
 
-    /// Which of the store's [parts](Capabilities::parts) keeps the row of `key`. The engine sends the requests of each
-    /// part in batches of their own, side by side, so that a part that hangs delays no other.
+    /// Which of the store's [parts](Capabilities::parts) keeps the row of `key`, counted from 0. The engine
+    /// sends the requests of each part in batches of their own, side by side, so that a part that hangs
+    /// delays no other.
     fn part_of(&self, key: &Key) -> usize {
         let _ = key;
         0
@@ -232,36 +238,37 @@ pub trait Store: Debug + Send + Sync + 'static {
 pub struct Capabilities {
     /// A short name for messages and logs, such as `postgres`.
     pub name: &'static str,
-    /// The store must run on the runtime that builds the manager rather than on the engine's own thread.
+    /// The store must run on the runtime that builds the manager, not on the engine's own thread.
     pub callers_runtime: bool,
-    /// A user's transaction in the same database can check a fence token, for every key.
+    /// A user's transaction in the same database can check the fence token of every key.
     pub verify_in: bool,
     /// How many calls of [`Store::apply`] may run at once, for each part.
     pub concurrency: usize,
     /// How many parts [`Store::part_of`] tells apart: at least 1, which is the default.
     pub parts: usize,
-    /// An `Extend` with a token above the row's ceiling moves the ceiling as far as the token, so that later grants are
-    /// above it, too. [`ShardedStore::moving_to`](crate::ShardedStore::moving_to) needs it.
+    /// An `Extend` with a token above the row's ceiling raises the ceiling to that token, so that later
+    /// grants are above it, too. [`ShardedStore::moving_to`](crate::ShardedStore::moving_to) needs this.
     pub raises_tokens: bool,
     /// [`Store::listen`] reports releases by other processes. Without it waiters poll.
     pub wake_ups: bool,
     /// [`Store::apply`] never waits: its future is ready at the first poll. The engine then carries out requests in
     /// the thread that makes them.
     pub immediate: bool,
-    /// The rows of keys that nobody uses stay until [`Store::purge`] deletes them. Without it the store drops them by
+    /// The rows of unused keys stay until [`Store::purge`] deletes them. Without this the store drops them by
     /// itself, no earlier than a purge may, and [`Store::purge`] does nothing.
     pub purge: bool,
     /// The shortest lease that the store can keep. A manager refuses a shorter ttl before anything is sent. Zero, the
-    /// default, where every ttl will do. A store that counts in steps rounds a lease up.
+    /// default, allows every ttl. A store that counts in steps rounds a lease up.
     pub shortest_ttl: Duration,
-    /// The store has a clock that it tells of: [`Holder::remaining`] and the times of a [`LockRow`] are exact. Without it
-    /// `remaining` is `None`, and fence tokens have nothing to do with a clock; they are larger than all before them and
-    /// the tokens that those kept free.
+    /// The store has a clock that can be read: [`Holder::remaining`] and the times of a [`LockRow`] are
+    /// exact. Without it `remaining` is `None`, and fence tokens have nothing to do with a clock. They are
+    /// then larger than all earlier tokens of the key, and than the tokens that earlier grants kept free.
     pub clock: bool,
-    /// A row outlives its lease. So the store tells a takeover from the grant of a free row, refuses a lease that was
-    /// released or has expired, and confirms a second release. Without it a lease that is over leaves nothing behind:
-    /// `taken_over` is always `None`, [`Store::inspect`] finds held rows only, an extend or release of a lease that is over is
-    /// [`Lost`](Outcome::Lost), and an acquire with it, which the engine never sends, may be a new grant.
+    /// A row outlives its lease. So the store can tell a takeover from the grant of a free row, refuses a
+    /// lease that was released or has expired, and confirms a second release. Without this nothing remains of
+    /// a lease that is over: `taken_over` is always `None`, [`Store::inspect`] finds held rows only, and an
+    /// extend or release of a lease that is over is [`Lost`](Outcome::Lost). An acquire with such a lease,
+    /// which the engine never sends, may be a new grant.
     pub former_leases: bool,
     /// A held row names a successor, and its release passes it on. Without it `queue` means nothing: the answer is
     /// [`Busy`](Outcome::Busy), and waiters compete for a key that was released.

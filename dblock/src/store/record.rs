@@ -89,7 +89,7 @@ pub struct Record {
     pub started_at: i64,
     /// When it ended; 0 while it is processing.
     pub finished_at: i64,
-    /// Until when it is remembered. Means nothing while it is processing.
+    /// Until when it is remembered. Without meaning while it is processing.
     pub keep_until: i64,
     /// The clock when the record was read.
     pub now: i64,
@@ -105,7 +105,8 @@ impl Record {
         }
     }
 
-    /// Whether it is to be taken for absent: its outcome is no longer remembered. Never while it is processing.
+    /// Whether its outcome is no longer remembered, so that it counts as absent. Never while it is
+    /// processing.
     pub fn is_forgotten(&self) -> bool {
         self.state != RecordState::Processing && self.keep_until <= self.now
     }
@@ -161,7 +162,8 @@ pub struct RecordEntry {
 }
 
 impl RecordEntry {
-    /// As a fence token in the change of a [`Request`](super::Request): that of the lease. No lease has this token.
+    /// In the change of a [`Request`](super::Request), this fence token stands for the token of the request's
+    /// lease. No lease has this token itself.
     pub const OF_THE_LEASE: i64 = 0;
 
     /// The version of the record once it is written.

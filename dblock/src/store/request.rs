@@ -18,10 +18,11 @@ pub struct Request {
     pub lease_id: Uuid,
     /// The action.
     pub action: Action,
-    /// The change of the key's record, in the same transaction. An `Acquire` changes it if it is `Granted`, a
-    /// `Release` if the row names the lease as that of its holder, live or expired. A fence token of
-    /// [`RecordEntry::OF_THE_LEASE`](super::RecordEntry::OF_THE_LEASE) stands for the token of that lease. Extends have
-    /// none, and neither has a request to a store that keeps no [`records`](super::Store::records).
+    /// The change of the key's record, in the same transaction. An `Acquire` makes it if the answer is
+    /// `Granted`. A `Release` makes it if the row names the lease as its holder's, live or expired. The fence
+    /// token [`RecordEntry::OF_THE_LEASE`](super::RecordEntry::OF_THE_LEASE) stands for the token of that
+    /// lease. An `Extend` has none, and neither has a request to a store that keeps no
+    /// [`records`](super::Store::records).
     pub record: Option<Arc<RecordChange>>,
 }
 
@@ -44,9 +45,9 @@ impl Request {
     }
 }
 
-/// A waiting lease replaces the successor if it has waited for this much longer. The time is short, so that processes
-/// enter about in the order in which they came, however often each of them asks. It is not zero, so that they do not
-/// keep replacing each other.
+/// A waiting lease replaces the successor if it has waited longer by this time. The time is short, so that
+/// processes enter in about the order in which they came, however often each of them asks. It is not zero, so
+/// that they do not keep replacing each other.
 pub const QUEUE_AHEAD: Duration = Duration::from_millis(100);
 
 /// The longest lease that a release passes on. The successor extends it to its whole ttl.
@@ -94,9 +95,10 @@ pub struct Acquire {
     pub ttl: Duration,
     /// Host, process and function, for people. At most 255 bytes.
     pub holder: Arc<str>,
-    /// When busy: say in the row that somebody waits, for this long.
+    /// For a busy key: how long the row says that somebody waits. `None` writes nothing.
     pub wanted_for: Option<Duration>,
-    /// When busy: become the successor for `wanted_for`. The value is how long the caller has waited so far.
+    /// For a busy key: the lease becomes the successor for `wanted_for`. The value is how long the caller has
+    /// waited so far. `None` asks for no place.
     pub queue: Option<Duration>,
     /// How many tokens to keep free above the lease's own, for local hand-overs.
     pub spare_tokens: u32,
@@ -147,8 +149,8 @@ pub struct HandedOver {
     pub owner: Uuid,
     /// As in [`Acquire`].
     pub holder: Arc<str>,
-    /// Its token: one of those that the acquire kept free, or one above all of them. As many tokens as before are then
-    /// free above it, in a store that [raises tokens](super::Capabilities::raises_tokens).
+    /// Its token: one of those that the acquire kept free, or one above all of them. In a store that
+    /// [raises tokens](super::Capabilities::raises_tokens) as many tokens as before are then free above it.
     pub fence_token: i64,
 }
 

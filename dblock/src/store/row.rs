@@ -16,8 +16,9 @@ pub struct Holder {
     pub name: String,
     /// Its token.
     pub fence_token: i64,
-    /// Time left of its lease unless it is renewed, so the lock may stay busy for longer. Zero when the lease
-    /// has expired. `None` when the store cannot tell: see [`Capabilities::clock`](crate::store::Capabilities::clock).
+    /// How long its lease still runs. The lock may stay busy for longer, because the lease may be renewed.
+    /// Zero when the lease has expired. `None` when the store cannot tell: see
+    /// [`Capabilities::clock`](crate::store::Capabilities::clock).
     pub remaining: Option<Duration>,
 }
 
@@ -38,9 +39,9 @@ impl Holder {
     }
 }
 
-/// A row of the lock table. Times are µs since the Unix epoch on the store's clock. A store
-/// [without a clock](crate::store::Capabilities::clock) gives them by the clocks of the processes that wrote and read the
-/// row, and estimates `expire_at`: they are for people then, and show no more than about what is left.
+/// A row of the lock table. Times are µs since the Unix epoch on the store's clock. A store [without a
+/// clock](crate::store::Capabilities::clock) takes them from the clocks of the processes that wrote and read
+/// the row, and estimates `expire_at`. Such times are for people only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockRow {
@@ -58,7 +59,7 @@ pub struct LockRow {
     pub fence_token: i64,
     /// The largest token that any owner may have been given.
     pub fence_ceiling: i64,
-    /// Somebody waits for the key until then; 0 when nobody has waited.
+    /// Until this time somebody waits for the key; 0 when nobody has waited.
     pub wanted_until: i64,
     /// When the lease was granted.
     pub acquired_at: i64,
@@ -147,7 +148,7 @@ impl LockRow {
         self.is_held() && (self.wanted_until > self.now || self.live_successor().is_some())
     }
 
-    /// The owner that gets the lock when the present one releases it, if somebody is next.
+    /// The owner that gets the lock when the present one releases it; `None` if nobody is next.
     pub fn live_successor(&self) -> Option<&Successor> {
         self.next
             .as_ref()

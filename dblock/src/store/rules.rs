@@ -112,9 +112,10 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
 /// Whether a crash of the store may forget a release with this answer: such a release need not wait for the disk, nor
 /// for a standby.
 ///
-/// A forgotten release leaves a lease that nobody has, and that ends by itself; a forgotten withdrawal leaves a
-/// successor that does. A later grant of the key is durable together with the release, because the log is written in
-/// order. A pass-on must not be forgotten: the release would be sent again, and free the row beside the successor.
+/// After a forgotten release the row names a lease that nobody has, and that ends by itself. After a
+/// forgotten withdrawal it names a successor that ends by itself. A later grant of the key is durable
+/// together with the release, because the log is written in order. A pass-on must not be forgotten: the
+/// release would be sent again, and free the row beside the successor.
 pub fn may_be_forgotten(released: &Outcome) -> bool {
     matches!(
         released,

@@ -7,7 +7,7 @@ use super::Database;
 /// One SQL statement, with text parameters.
 ///
 /// A driver binds [`parameters`](Self::parameters) to the placeholders of [`sql`](Self::sql), which is the same text each
-/// time. Where binding costs a round trip of its own, it sends [`text`](Self::text).
+/// time. If binding costs the driver a round trip of its own, the driver sends [`text`](Self::text) instead.
 #[derive(Debug, Clone)]
 pub struct FenceStatement {
     database: Database,
@@ -18,7 +18,7 @@ pub struct FenceStatement {
 }
 
 impl FenceStatement {
-    /// A statement of one's own, for the tests of an implementation of [`FenceConnection`](super::FenceConnection).
+    /// A statement of your own, to test an implementation of [`FenceConnection`](super::FenceConnection).
     /// `template` has `$1` in the place of the first value, and so on, on every database, and no other `$`.
     pub fn new(database: Database, template: &str, values: impl Into<Vec<String>>) -> Self {
         Self {

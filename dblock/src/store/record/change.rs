@@ -14,8 +14,8 @@ pub struct RecordWrite {
     pub key: Key,
     /// The change to the record.
     pub change: RecordChange,
-    /// A lease of the same key that ends in the same transaction, if the record is replaced and the lease is live. The
-    /// row becomes free, without a successor, and others that wait for it are woken.
+    /// A lease of the same key that ends in the same transaction, if the record is replaced and the lease is
+    /// live. Its row becomes free, without a successor, and those that wait for it are woken.
     pub release: Option<Uuid>,
 }
 
@@ -42,9 +42,9 @@ impl RecordWrite {
 pub enum RecordChange {
     /// The first record of its key. Changes nothing if there is one.
     Insert(RecordEntry),
-    /// In the place of the record with that version.
+    /// Replaces the record that has this version.
     Replace(RecordVersion, RecordEntry),
-    /// Deletes the record with that version.
+    /// Deletes the record that has this version.
     Delete(RecordVersion),
 }
 

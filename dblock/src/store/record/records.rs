@@ -14,8 +14,8 @@ pub trait Records: Send + Sync {
     /// Reads a record. It locks nothing.
     fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>>;
 
-    /// Reads several records. Returns one answer for each key, in the order of the keys. A store that can read them in one
-    /// round trip does; otherwise they are read one after the other.
+    /// Reads several records. Returns one answer for each key, in the order of the keys. The default reads
+    /// them one after the other; a store that can read them in one round trip does so.
     fn read_all<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
         Box::pin(async move {
             let mut records = Vec::with_capacity(keys.len());
@@ -26,16 +26,16 @@ pub trait Records: Send + Sync {
         })
     }
 
-    /// Writes a record, and ends the lease that the write names, in one transaction. Returns whether it was written. It
-    /// is durable before it is answered.
+    /// Writes a record, and ends the lease that the write names, in one transaction. Returns whether it was
+    /// written. The write is durable before it is answered.
     fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>>;
 
     /// Reads records without locking them, ordered by key.
     fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>>;
 
-    /// One step of a purge. It looks at up to `limit` records in the order of their keys, starting after `after`, and
-    /// deletes those that are no longer remembered. Records that are processing stay, whatever their age. Where the
-    /// tables are of a version without records, it does nothing.
+    /// One step of a purge. It looks at up to `limit` records in the order of their keys, starting after
+    /// `after`, and deletes those that are no longer remembered. Records that are processing stay, whatever
+    /// their age. If the schema has no records yet, it does nothing.
     fn purge<'a>(&'a self, after: Option<&'a Key>, limit: u32)
     -> StoreFuture<'a, Result<Purged, StoreError>>;
 }
@@ -110,7 +110,7 @@ impl RecordFilter {
         self
     }
 
-    /// At most so many records. Default: 1,000.
+    /// At most this many records. Default: 1,000.
     pub fn limit(mut self, limit: u32) -> Self {
         self.limit = limit;
         self
