@@ -34,11 +34,11 @@ use self::places::Places;
 /// The answer to a request.
 type Answer = Result<Outcome, StoreError>;
 
-/// The client that this store uses, of which a compare is part.
+/// The client that this store uses. [`EtcdStore::holds`] returns a compare of it.
 pub use etcd_client;
 
-/// Locks in an etcd cluster. Made from addresses, it opens nothing until it is used. A clone is another handle on the same
-/// connection.
+/// Locks in an etcd cluster. It is made from addresses, and opens no connection until it is used. Clones
+/// share the connection.
 ///
 /// A manager takes it as its store:
 ///
@@ -63,8 +63,8 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// A store on the members with these addresses, such as `http://etcd-1:2379`. One connection is open at a time. When it
-    /// breaks, or its member has lost the leader, the next member is tried.
+    /// A store on the members with these addresses, such as `http://etcd-1:2379`. It has one open connection
+    /// at a time. When that breaks, or its member knows no leader, the store tries the next member.
     pub fn new(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let addresses = addresses.into_iter().map(Into::into).collect();
         let prefix = "dblock".to_owned();
@@ -76,7 +76,7 @@ impl EtcdStore {
         }
     }
 
-    /// The user that etcd knows us as. Default: none.
+    /// The user for etcd's authentication. Default: none.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         self.members = Arc::new(self.members.with_user(name.into(), password.into()));
@@ -93,10 +93,11 @@ impl EtcdStore {
         self
     }
 
-    /// A condition for a transaction of yours in the same cluster: the owner that was given `fence_token` still has the lock
-    /// `key`. `key` is that of the guard, with the namespace of the manager. Call
-    /// [`LockGuard::pin`](dblock::LockGuard::pin) first, as the section "A condition for your own transaction" above shows:
-    /// the condition cannot tell owners of one process apart that handed the lock over in memory.
+    /// A condition for a transaction of yours in the same cluster: the owner with this `fence_token` still
+    /// has the lock `key`. `key` is that of the guard, with the namespace of the manager. Call
+    /// [`LockGuard::pin`](dblock::LockGuard::pin) first, as the section "A condition for your own
+    /// transaction" above shows. Without it the lock may go to another task in memory, and the condition
+    /// cannot tell that task's ownership from yours.
     pub fn holds(&self, key: &str, fence_token: i64) -> Compare {
         let (slot, revision) = row::created_at(fence_token);
         let key = format!("{}{key}", self.names.rows(slot));

@@ -75,16 +75,18 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// A store on the server of a URL: `redis://user:password@host:port/database`, or `valkey://…`, which means the same.
-    /// `rediss://…` is with TLS, which needs the feature `tls-rustls`. Unix: `redis+unix:///path/of/the.sock`.
+    /// A store on the server of a URL: `redis://user:password@host:port/database`, or `valkey://…`, which
+    /// means the same. `rediss://…` uses TLS, and needs the feature `tls-rustls`.
+    /// `redis+unix:///path/of/the.sock` is a Unix socket.
     ///
     /// `redis+sentinel://user:password@sentinel:26379,sentinel:26379/NAME/database` is the primary that these Sentinels watch
     /// by that name; `?sentinel_username=…&sentinel_password=…` is for the Sentinels themselves.
     ///
-    /// `redis+cluster://user:password@node:6379,node:6379?shards=16` is a Redis Cluster, of which any of its servers are named.
-    /// All managers that share locks must have the same number of shards, from 1 to 256. Default: 16.
+    /// `redis+cluster://user:password@node:6379,node:6379?shards=16` is a Redis Cluster, some of whose
+    /// servers are named. All managers that share locks must give the same number of shards, from 1 to 256.
+    /// Default: 16.
     ///
-    /// `?prefix=…` is the same as [`prefix`](Self::prefix), in a URL of each kind.
+    /// `?prefix=…` works in all of these URLs, and means the same as [`prefix`](Self::prefix).
     ///
     /// # Errors
     /// [`StoreErrorKind::Unsupported`] for a URL that cannot be read. The message does not repeat the URL.
@@ -99,25 +101,27 @@ impl RedisStore {
         })
     }
 
-    /// Counts an acquire, a renewal or a release only once `replicas` replicas have it in their memory (`WAIT`). Where they do
-    /// not have it `within` that time, from 1 ms to 1 s, the outcome is unknown: an acquire is not granted, and its lease is
-    /// released. It makes it unlikely that a fail-over loses a lock, not impossible. By default no replica is waited for.
+    /// An acquire, a renewal or a release then counts only when `replicas` replicas have it in their memory
+    /// (`WAIT`). If they do not have it `within` that time, from 1 ms to 1 s, the outcome is unknown: an
+    /// acquire is not granted, and its lease is released. This makes it unlikely that a fail-over loses a
+    /// lock, not impossible. By default no replica is waited for.
     ///
-    /// A lock then never passes from one process to the next within the release, because that grant would not be waited for:
-    /// the next process asks for it.
+    /// A release then never passes the lock on to the next process, because nothing would wait for the
+    /// replicas of that grant. The next process asks for the lock instead.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unsupported`] for 0 replicas, and for another time.
+    /// [`StoreErrorKind::Unsupported`] for 0 replicas, and for a time below 1 ms or above 1 s.
     pub fn acknowledged_by(self, replicas: u32, within: Duration) -> Result<Self, StoreError> {
         Acknowledgement::new(replicas, within, false)
             .map(|acknowledgement| self.acknowledged(acknowledgement))
     }
 
-    /// The same on disks (`WAITAOF`): on that of the primary and on those of `replicas` replicas, which may be 0. It needs Redis
-    /// 7.2 or later, or Valkey, and `appendonly yes`.
+    /// As [`acknowledged_by`](Self::acknowledged_by), but on disks (`WAITAOF`): on the disk of the primary
+    /// and on those of `replicas` replicas, which may be 0. It needs Redis 7.2 or later, or Valkey, and
+    /// `appendonly yes`.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unsupported`] for a time that is not from 1 ms to 1 s.
+    /// [`StoreErrorKind::Unsupported`] for a time below 1 ms or above 1 s.
     pub fn synced_by(self, replicas: u32, within: Duration) -> Result<Self, StoreError> {
         Acknowledgement::new(replicas, within, true).map(|acknowledgement| self.acknowledged(acknowledgement))
     }
@@ -139,7 +143,7 @@ impl RedisStore {
     }
 
     /// How long the server keeps the row of a key that nobody uses. Default: 7 days. A row takes about 300 bytes of the
-    /// server's memory. Fence tokens grow as long as the server's clock is never set back by more than this.
+    /// server's memory. Fence tokens grow unless the server's clock is set back by more than this.
     ///
     /// # Errors
     /// [`StoreErrorKind::Unsupported`] below a day.

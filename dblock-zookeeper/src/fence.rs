@@ -6,14 +6,14 @@ use dblock::store::{StoreError, StoreErrorKind};
 use crate::rows;
 use crate::session::Ensemble;
 
-/// The node of a lock's row, and its version at a time when the row had the owner's token. From
+/// The node of a lock's row, and its version while the row had the owner's token. From
 /// [`ZookeeperStore::fence`](crate::ZookeeperStore::fence).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fence {
     /// The whole path of the node.
     pub path: String,
-    /// Its version. It changes when anybody gets the lock, and also when the lease is renewed.
+    /// The version of the node. It changes when anybody gets the lock, and also when the lease is renewed.
     pub version: i32,
 }
 

@@ -25,7 +25,8 @@ use uuid::Uuid;
 pub use self::fence::Fence;
 use self::session::Ensemble;
 
-/// Locks in ZooKeeper. Made from a URL, it opens nothing until it is used. A clone shares the session.
+/// Locks in ZooKeeper. It is made from a URL, and opens no session until it is used. Clones share the
+/// session.
 ///
 /// A manager takes it as its store:
 ///
@@ -47,9 +48,10 @@ pub struct ZookeeperStore {
 }
 
 impl ZookeeperStore {
-    /// A store in the ensemble of a URL: `zookeeper://one:2181,two:2181,three:2181`, with all of its servers. Everything is
-    /// kept below the node `/dblock`, or below that of `zookeeper://…/node`. With `zookeeper://user:password@…` the session
-    /// has that user (ZooKeeper's scheme `digest`), and the nodes are for this user alone.
+    /// A store in the ensemble of a URL, which names all of its servers:
+    /// `zookeeper://one:2181,two:2181,three:2181`. Everything is kept below the node `/dblock`; with
+    /// `zookeeper://…/node` below `/node`. With `zookeeper://user:password@…` the session has that user
+    /// (ZooKeeper's scheme `digest`), and the nodes are for this user alone.
     ///
     /// # Errors
     /// [`StoreErrorKind::Unsupported`](dblock::store::StoreErrorKind::Unsupported) for a URL that cannot be read. The message
@@ -59,16 +61,16 @@ impl ZookeeperStore {
         Ok(Self { ensemble })
     }
 
-    /// For a transaction of yours in the same ZooKeeper: the node of a lock's row and the version to check there. `None` if
-    /// the row does not have the token any more: then somebody else has got the lock, or it is free. `key` and `token` are
-    /// those of the guard, after [`pin`](dblock::LockGuard::pin); the section "Checking the token in a transaction of yours"
-    /// above has an example.
+    /// The node of a lock's row, and the version that a transaction of yours in the same ZooKeeper must
+    /// check. `None` if the row does not have the token any more: then somebody else has got the lock, or it
+    /// is free. `key` and `token` are those of the guard, after [`pin`](dblock::LockGuard::pin). The section
+    /// "Checking the token in a transaction of yours" above has an example.
     ///
     /// # Errors
-    /// ZooKeeper cannot be asked, or the key is no key.
+    /// When ZooKeeper cannot be asked, and for a key that [`Key`](dblock::Key) refuses.
     ///
     /// # Cancel safety
-    /// Nothing is changed, so the future can be dropped at any time.
+    /// Reads only.
     pub async fn fence(&self, key: &str, token: i64) -> Result<Option<Fence>, StoreError> {
         fence::fence(&self.ensemble, key, token).await
     }
