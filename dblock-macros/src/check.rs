@@ -39,7 +39,8 @@ pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
     }
 }
 
-/// Without a return type, nothing can carry a failure. Whether a given type can is left to the compiler.
+/// A function without a return type cannot return a failure. Whether a given type can is left to the
+/// compiler.
 pub(crate) const LOCK_NEEDS_RESULT: &str = "this function returns nothing, so it cannot say that the lock failed; return \
     `Result<(), E>` where `E: From<dblock::LockError>`, or say what to do with `on_error = |error| …`";
 

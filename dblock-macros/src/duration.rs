@@ -1,6 +1,7 @@
-//! Durations written as strings, such as `"30s"` or `"1m 30s"`: in attributes, which are checked at compile time, and in
-//! configuration files. `dblock` and `dblock-cli` have this file as a link, since a crate of macros exports nothing else.
-//! The crate humantime is not it: it takes `1M` for a month and `0s` for a ttl, and its errors name no remedy.
+//! Durations written as strings, such as `"30s"` or `"1m 30s"`: in attributes, which are checked at compile
+//! time, and in configuration files. `dblock` and `dblock-cli` have this file as a link, since a crate of
+//! macros exports nothing else. The crate humantime would not do: it takes `1M` for a month and accepts `0s`
+//! as a ttl, and its errors name no remedy.
 //!
 //! The limits are those of `dblock::LockOptions`. A test of `dblock` checks that they agree.
 

@@ -48,7 +48,8 @@ fn bare(kind: Kind, item: TokenStream) -> TokenStream {
     function.with_body(&quote!(#imports #body))
 }
 
-/// Mentions the attributes that were taken from below: nothing else uses their imports. That of `kind` is used anyway.
+/// Mentions the attributes that were removed from below this one, because nothing else uses their imports.
+/// The import of `kind` is used anyway.
 fn imports(kind: Kind, stacked: &[(Kind, Attribute)]) -> TokenStream {
     let others = stacked.iter().filter(|(other, _)| *other != kind);
     others

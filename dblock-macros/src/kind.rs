@@ -1,5 +1,5 @@
-//! The attributes of this crate. Several of them on one function are expanded together, because only then is the topmost
-//! the outermost.
+//! The attributes of this crate. If several stand on one function, they are expanded together: only so is the
+//! topmost one also the outermost.
 
 use syn::Attribute;
 

@@ -47,7 +47,7 @@ impl Layer {
         }
     }
 
-    /// The reason why a function without a return type does not do.
+    /// The reason why a function without a return type is refused.
     pub(crate) fn no_return_type(&self) -> Option<&'static str> {
         match self {
             Self::Lock(lock) => lock.on_error.is_none().then_some(check::LOCK_NEEDS_RESULT),
@@ -56,7 +56,7 @@ impl Layer {
         }
     }
 
-    /// Whether the function's arguments are such that this layer can be around its body.
+    /// Checks that this layer can be put around the body of a function with these arguments.
     pub(crate) fn check(&self, function: &Function, scope: &Scope, errors: &mut Errors) {
         match self {
             Self::Lock(lock) => {

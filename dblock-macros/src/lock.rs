@@ -14,10 +14,10 @@ use crate::values::{Key, Keys};
 
 /// The key of a lock in generated code, or all keys.
 pub(crate) struct KeyCode {
-    /// An expression of type `String`; of all keys, an array.
+    /// An expression of type `String`, or for several keys an array of them.
     pub(crate) value: TokenStream,
-    /// Mistakes that the compiler will find in `value`, and can report at a better place than a macro can.
-    /// They count only if `value` is never compiled.
+    /// Mistakes that the compiler will find in `value` too, and can report at a better place than a macro
+    /// can. They count only if `value` is never compiled.
     pub(crate) explained: Vec<syn::Error>,
 }
 

@@ -33,8 +33,8 @@ impl Output {
         self.method(private, "Fallible", "or_error")
     }
 
-    /// A method of a trait that the type must have. It has the span of the whole type, so that "cannot say that the lock
-    /// failed" and the like are reported there.
+    /// A method of a trait that the type must implement. It has the span of the whole type, so that "cannot
+    /// say that the lock failed" and the like are reported there.
     pub(crate) fn method(&self, private: &TokenStream, name: &str, method: &str) -> TokenStream {
         let ty = &self.ty;
         let (name, method) = (Ident::new(name, self.end), Ident::new(method, self.end));

@@ -8,7 +8,7 @@ use redis::{FromRedisValue as _, RedisError, Value};
 
 use crate::server::Info;
 
-/// The longest wait. Nothing else goes over the connection meanwhile, renewals neither.
+/// The longest wait. Meanwhile the connection carries nothing else, not even renewals.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The oldest version that has `WAITAOF`.

@@ -173,7 +173,7 @@ pub(crate) fn no_row(key: &Key) -> StoreError {
     StoreError::new(StoreErrorKind::Schema, message)
 }
 
-/// Our own script has answered, so this cannot be unless something between changes answers.
+/// Our own script has answered. So this happens only if something between us and the server changes answers.
 fn unreadable(found: &dyn std::fmt::Debug) -> StoreError {
     let message =
         format!("the Redis server's answer cannot be read, as behind a proxy that changes it: {found:?}");

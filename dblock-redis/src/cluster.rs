@@ -1,7 +1,7 @@
 //! The servers of a Redis Cluster, and which of them has which slot.
 //!
-//! A server that does not have a slot says so before it carries anything out. Only then is a request sent again: an answer
-//! that is lost is lost here too.
+//! A server that does not have a slot says so before it carries anything out. Only then is a request sent
+//! again. If an answer is lost, the request is not.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

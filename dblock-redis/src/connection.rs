@@ -1,8 +1,9 @@
 //! The store's connection, opened when it is needed.
 //!
-//! One connection carries everything, because the server carries out one request at a time anyway. The `redis` crate keeps
-//! requests and answers in order on it, and a request whose caller has gone loses its answer only. Neither reconnecting
-//! nor retrying is left to that crate: nothing may send an acquire twice.
+//! One connection carries everything, because the server carries out one request at a time anyway. The
+//! `redis` crate keeps requests and answers in order on it. If the caller of a request has gone, only the
+//! answer is lost. That crate neither reconnects nor retries for us, because nothing may send an acquire
+//! twice.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +20,8 @@ use crate::call::Call;
 use crate::sentinel::Sentinels;
 use crate::{error, server};
 
-/// Time limit for opening a connection. It is shorter than the engine waits for an acquire, so that a server that drops
-/// packets is known to be unreachable, with nothing sent.
+/// Time limit for opening a connection. It is shorter than the engine waits for an acquire. So a server that
+/// drops packets is reported as unreachable, which says that nothing was sent.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection that was unused for this long is pinged first: a firewall may have dropped it, or the server restarted.
@@ -44,7 +45,7 @@ pub(crate) enum Way {
     Sentinels(Arc<Sentinels>),
 }
 
-/// The answer to a call, and why its writes do not count where too few servers have them.
+/// The answer to a call, and the error if its writes do not count because too few servers have them.
 pub(crate) struct Answer {
     pub(crate) value: Value,
     pub(crate) open: Option<StoreError>,
@@ -250,8 +251,8 @@ impl fmt::Debug for Server {
     }
 }
 
-/// The connection in use. If it is dropped before an answer arrived, nobody uses it any more: what is behind a request
-/// that is not answered would not be answered either.
+/// The connection in use. If it is dropped before an answer arrived, nobody uses it any more: the requests
+/// behind one that is not answered would not be answered either.
 struct Lent<'a> {
     connection: MultiplexedConnection,
     number: u64,

@@ -62,7 +62,7 @@ impl Deployment {
         }
     }
 
-    /// Rows are apart in each database of a server, and channels are not.
+    /// The databases of a server share its channels, and each has rows of its own.
     pub(crate) fn database(&self) -> i64 {
         match self {
             Self::Server(server) => server.database(),

@@ -91,7 +91,8 @@ pub(crate) fn address(host: &str, port: impl fmt::Display) -> String {
     }
 }
 
-/// The same as one at `asked` tells it. One that does not know its own host leaves it out: it is where it was asked.
+/// The same, as the server at `asked` tells it. A server that does not know its own host leaves it out: then
+/// it is the host of `asked`.
 pub(crate) fn named_by(asked: &str, named: &str) -> String {
     let (host, port) = named.rsplit_once(':').unwrap_or((named, ""));
     if !matches!(host, "" | "?") {

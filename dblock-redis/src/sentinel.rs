@@ -19,8 +19,9 @@ use crate::login::{Login, address};
 /// How old the Sentinels' last answer may be while a connection is in use.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The longest that a request waits for their answer. Then it goes on, and a later one learns of the answer. An old primary
-/// that is back grants a lock that the new one has granted too. So this is longer than an answer takes on a slow network.
+/// The longest time that a request waits for their answer. After it the request goes on, and a later one
+/// learns of the answer. Meanwhile an old primary that is back may grant a lock that the new one has granted
+/// too. So this is longer than an answer takes on a slow network.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -84,8 +85,8 @@ impl Sentinels {
         self.primary.client(address)
     }
 
-    /// Where the primary is: the address that more than half of the Sentinels name. Where no address has so many, all that
-    /// are named, the most often named first.
+    /// Where the primary is: the address that more than half of the Sentinels name. If no address has so
+    /// many, all that are named, the most often named first.
     pub(crate) async fn named(&self) -> Result<Vec<String>, StoreError> {
         let mut asked: FuturesUnordered<_> =
             self.addresses.iter().map(|sentinel| self.ask(sentinel)).collect();
@@ -122,7 +123,7 @@ impl Sentinels {
         Ok(votes.into_iter().map(|(_, named)| named).collect())
     }
 
-    /// Where the connection in use leads to, or else whom they name first.
+    /// Where the connection in use leads to, or else the address that they name first.
     pub(crate) async fn current(&self) -> Result<String, StoreError> {
         let known = self.seen().primary.clone();
         match known {
@@ -131,8 +132,8 @@ impl Sentinels {
         }
     }
 
-    /// Whether a connection that leads to this address still leads to the primary. Without an answer it does, because the
-    /// server itself refuses writes once it knows better.
+    /// Whether a connection that leads to this address still leads to the primary. Without an answer that is
+    /// assumed, because the server itself refuses writes once it knows better.
     pub(crate) async fn confirm(self: &Arc<Self>, address: &str) -> bool {
         let was_silent = {
             let seen = self.seen();

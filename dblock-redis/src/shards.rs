@@ -29,7 +29,7 @@ impl Shards {
     }
 
     /// Makes sure that all who share locks have the same number of shards: with another one a key would have another row.
-    /// The first writes it down.
+    /// The first program writes the number down.
     pub(crate) async fn agree(&self, cluster: &Cluster, prefix: &str) -> Result<(), StoreError> {
         if self.agreed.load(Ordering::Relaxed) {
             return Ok(());

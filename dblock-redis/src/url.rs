@@ -187,7 +187,7 @@ fn refuse(message: &str) -> StoreError {
     StoreError::new(StoreErrorKind::Unsupported, message)
 }
 
-/// rustls needs somebody to choose who encrypts: the program, or else we.
+/// rustls needs a choice of who encrypts. The program makes it, or else we do.
 #[cfg(feature = "tls-rustls")]
 #[allow(clippy::unnecessary_wraps, reason = "without the feature it fails")]
 fn secure() -> Result<(), StoreError> {

@@ -38,7 +38,7 @@ fn argument(input: &FnArg) -> syn::Result<()> {
     Err(syn::Error::new_spanned(ty, message))
 }
 
-/// Without a return type, nothing can tell a conflict.
+/// A function without a return type cannot return a conflict.
 pub(crate) const NEEDS_RESULT: &str = "this function returns nothing, so it cannot say that there was a conflict; return \
     `Result<(), E>` where `E: dblock::optimistic::Conflict`";
 
