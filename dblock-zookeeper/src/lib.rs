@@ -67,7 +67,7 @@ impl ZookeeperStore {
     /// "Checking the token in a transaction of yours" above has an example.
     ///
     /// # Errors
-    /// When ZooKeeper cannot be asked, and for a key that [`Key`](dblock::Key) refuses.
+    /// When ZooKeeper cannot be asked, and for a key that [`Key`] refuses.
     ///
     /// # Cancel safety
     /// Reads only.

@@ -15,8 +15,8 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of a migration. It includes waiting for the migrations of other nodes.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Calls for operators. Each waits for the store for at most 10 seconds, and [`migrate`](Self::migrate) for a
-/// minute.
+/// Calls for operators. Each waits for the store for at most 10 seconds, and [`migrate`](LockManager::migrate) for
+/// a minute.
 impl LockManager {
     /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When there is nothing to
     /// do, rights to read suffice.
