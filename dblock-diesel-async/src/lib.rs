@@ -18,8 +18,9 @@
 //! # }
 //! ```
 //!
-//! Turn on the feature of your database: `postgres` or `mysql`. No client library is linked. A connection of a pool is passed
-//! as `fence(&mut **tx)`. On PostgreSQL a statement takes two round trips, as all that Diesel sends for the first time.
+//! Turn on the feature of your database: `postgres` or `mysql`. No client library is linked. Pass a connection of a pool
+//! as `fence(&mut **tx)`. On PostgreSQL a statement takes two round trips, like every statement that Diesel sends for the
+//! first time.
 //!
 //! # Errors
 //! Diesel does not pass on the database's error code. This crate knows what can be tried again (deadlocks, serialization
@@ -43,7 +44,8 @@ pub fn fence<C>(connection: &mut C) -> Fence<'_, C> {
     Fence(connection)
 }
 
-/// A connection, with its transaction, in which dblock runs statements. From [`fence`]. It passes as the connection.
+/// A connection, with its transaction, in which dblock runs statements. From [`fence`]. It derefs to
+/// the connection.
 ///
 /// A function under the attribute takes it as its argument:
 ///

@@ -36,7 +36,7 @@ pub fn fence(transaction: &DatabaseTransaction) -> Fence<'_> {
     Fence(transaction)
 }
 
-/// A transaction in which dblock runs statements. From [`fence`]. It passes as the transaction.
+/// A transaction in which dblock runs statements. From [`fence`]. It derefs to the transaction.
 ///
 /// A function under the attribute takes it as its argument:
 ///

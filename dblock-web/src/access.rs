@@ -38,7 +38,7 @@ impl Access {
         Self::manage_if(|_| true)
     }
 
-    /// Those of whom `decide` says so. It is asked for each request, and again before anything is done.
+    /// Those for whom `decide` returns `true`. It is called for each request, and again before anything is done.
     pub fn manage_if(decide: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         let [one, other] = [Uuid::new_v4(), Uuid::new_v4()].map(Uuid::into_bytes);
         let mut secret = [0; 32];
