@@ -1,14 +1,15 @@
 //! Requests for keys that move: each is held on two shards, the old one and the new one.
 //!
-//! Three kinds of processes meet on such a key. Those that do not know the new shards use its old row alone, those that move
-//! it use both, and those that have the new shards only use its new row alone. The first and the last never run at the same
-//! time. So whoever moves the key excludes both, if it has both rows. What each outcome means:
+//! Three kinds of processes meet on such a key. Those that do not know the new shards use its old row alone,
+//! those that move it use both, and those that have the new shards only use its new row alone. The first and
+//! the last never run at the same time. So a process that moves the key and has both rows excludes the two
+//! others. The outcomes have these meanings:
 //!
 //! | acquire at the old shard | at the new one | answer |
 //! |---|---|---|
 //! | not granted | is not asked | that of the old shard |
 //! | granted | granted | `Granted`, once both rows have one token, above all earlier ones of both |
-//! | granted | `Queued` | `Queued`; the old row stays held, so whoever waits with the same lease is next on both |
+//! | granted | `Queued` | `Queued`; the old row stays held, so a process that waits with the same lease is next on both |
 //! | granted | busy, skipped, lost, or failed and not carried out | that of the new shard, once the old row is released again |
 //! | granted | outcome unknown, or the old row could not be released | outcome unknown: the engine releases the lease on both rows |
 //!
@@ -196,7 +197,8 @@ impl Moved<'_> {
         uncertain.collect()
     }
 
-    /// Gives both rows the lease's token, and the ceiling above it. What is left of the lease then.
+    /// Gives both rows the lease's token, and the ceiling above it. Returns how long each lease then still
+    /// runs.
     async fn raise(&self, leases: &[HeldOnBoth<'_>]) -> Vec<Result<Duration, StoreError>> {
         let requests: Vec<Request> = leases.iter().map(HeldOnBoth::raise).collect();
         let answers = join(insist(self.old, &requests), insist(self.new, &requests)).await;
@@ -229,7 +231,8 @@ impl HeldOnBoth<'_> {
     }
 }
 
-/// The request to the old row. Who would wait for the new one takes it for a short time.
+/// The request to the old row. An acquire that would wait for the new row takes the old one for a short time
+/// only.
 fn of_old(request: &Request) -> Request {
     let mut request = request.clone();
     if let Action::Acquire(ask) = &mut request.action
