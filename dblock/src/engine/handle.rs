@@ -1,5 +1,7 @@
 //! The calls of a manager: acquire a lock, run a task on the engine's runtime, shut down.
 
+mod tasks;
+
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -7,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use self::tasks::AdminTask;
+pub(crate) use self::tasks::Turn;
 use super::cells::Cell;
 use super::core::key::{Event, Waiter};
 use super::core::ownership::{Begin, Call};
@@ -21,11 +24,10 @@ use super::resumption::Resuming;
 use super::shared::{Shared, Unscheduled};
 use crate::error::LockError;
 use crate::key::Key;
-use crate::meter::{Ended, Site};
+use crate::meter::{AcquireOutcome, Site};
 use crate::options::{LockOptions, Wait};
 #[cfg(feature = "sql")]
 use crate::store::FenceSource;
-use crate::store::{Store, StoreError, StoreErrorKind, StoreFuture};
 
 /// Time limit of the store for a caller that does not wait for the lock.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,40 +53,6 @@ pub(super) enum Command {
         grace: Duration,
         done: oneshot::Sender<()>,
     },
-}
-
-/// A task on the store. It takes a permit before it uses the store.
-pub(super) type AdminTask = dyn FnOnce(Arc<dyn Store>, Arc<Semaphore>) -> StoreFuture<'static, ()> + Send;
-
-/// How many tasks run at once: most connections are for locks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// One at a time.
-    Admin,
-    /// A look at records without a lock. Those of many calls go together, so what is done under a lock does not queue
-    /// behind new calls.
-    #[cfg_attr(
-        not(feature = "run_once"),
-        allow(dead_code, reason = "only runs have records")
-    )]
-    Looks,
-    /// Work on a record under its lock.
-    #[cfg_attr(
-        not(feature = "run_once"),
-        allow(dead_code, reason = "only runs have records")
-    )]
-    Records,
-}
-
-impl Turn {
-    /// How long a task may take, with the wait for its turn, if its work alone may take `limit`. Under a lock it waits as long
-    /// as that takes: the lease is renewed meanwhile.
-    fn limit_with_wait(self, limit: Duration) -> Duration {
-        match self {
-            Self::Admin | Self::Looks => limit,
-            Self::Records => Duration::MAX,
-        }
-    }
 }
 
 /// The arguments of an acquire.
@@ -218,7 +186,7 @@ impl EngineHandle {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
         let refused = |key| {
-            site.acquire_ended(Ended::Shutdown, Duration::ZERO);
+            site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
             LockError::Shutdown { key: Some(key) }
         };
         if shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire) {
@@ -263,55 +231,6 @@ impl EngineHandle {
             return Err(refused(key));
         }
         Ok((asked, stepped.unscheduled))
-    }
-
-    /// Runs `work` on the engine's runtime when it is its turn. It may take `limit`; what the wait may take, the turn says.
-    pub(crate) async fn run<T, W, F>(&self, turn: Turn, limit: Duration, work: W) -> Result<T, LockError>
-    where
-        T: Send + 'static,
-        W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        let (reply, answer) = oneshot::channel();
-        self.start(turn, limit, work, |result| {
-            let _ = reply.send(result);
-        });
-        match answer.await {
-            Ok(result) => result.map_err(LockError::store),
-            Err(_) => Err(LockError::Shutdown { key: None }),
-        }
-    }
-
-    /// Starts what [`run`](Self::run) runs. `done` gets the result; an engine that has stopped drops it.
-    pub(crate) fn start<T, W, F>(
-        &self,
-        turn: Turn,
-        limit: Duration,
-        work: W,
-        done: impl FnOnce(Result<T, StoreError>) + Send + 'static,
-    ) where
-        T: Send + 'static,
-        W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        self.send(Command::Run(
-            turn,
-            Box::new(move |store, permits| {
-                Box::pin(async move {
-                    // Nobody closes these semaphores.
-                    let in_turn = async {
-                        let _permit = permits.acquire().await;
-                        timeout(limit, work(store)).await
-                    };
-                    let in_time = timeout(turn.limit_with_wait(limit), in_turn).await;
-                    let result = in_time.flatten().unwrap_or_else(|_| {
-                        let message = format!("the database has not answered within {limit:?}");
-                        Err(StoreError::new(StoreErrorKind::Interrupted, message))
-                    });
-                    done(result);
-                })
-            }),
-        ));
     }
 
     pub(crate) async fn shutdown(&self, grace: Duration) {
@@ -365,7 +284,7 @@ impl Asked<'_> {
         let cell = self.gone.cell.take();
         answer.map_or_else(
             |_| {
-                site.acquire_ended(Ended::Shutdown, Duration::ZERO);
+                site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
                 let key = cell.map(|cell| cell.key().clone());
                 Err(LockError::Shutdown { key })
             },
@@ -387,7 +306,7 @@ impl Drop for GiveUp<'_> {
     fn drop(&mut self) {
         if let Some(cell) = self.cell.take() {
             let waited = self.shared.clock.now().since(self.since);
-            self.site.acquire_ended(Ended::Dropped, waited);
+            self.site.acquire_ended(AcquireOutcome::Dropped, waited);
             self.shared.step(&cell, Event::GiveUp(self.number));
         }
     }

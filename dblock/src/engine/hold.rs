@@ -14,7 +14,7 @@ use crate::error::{LockError, LostReason};
 pub(crate) struct Hold {
     lease: Lease,
     engine: EngineHandle,
-    left: bool,
+    has_left: bool,
     /// The grant of this hold has begun a run, which is taken back unless the caller says that it has entered.
     #[cfg_attr(
         not(feature = "run_once"),
@@ -37,7 +37,7 @@ impl Hold {
             begun: lease.ownership.begun,
             lease,
             engine,
-            left: false,
+            has_left: false,
         })
     }
 
@@ -73,7 +73,7 @@ impl Hold {
         Ok(Self {
             lease: lease.clone(),
             engine: engine.clone(),
-            left: false,
+            has_left: false,
             begun: false,
         })
     }
@@ -100,7 +100,7 @@ impl Hold {
     /// The transaction that kept the lease has committed: the key is free.
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn committed(mut self) {
-        self.left = true;
+        self.has_left = true;
         let event = Event::Committed(Arc::clone(&self.lease.ownership));
         let unscheduled = step_ending(&self.lease, event);
         self.lease.shared.put(unscheduled);
@@ -115,19 +115,19 @@ impl Hold {
         limit: Duration,
         in_order: bool,
     ) -> Vec<(Lease, Unconfirmed)> {
-        let mut left = Vec::with_capacity(holds.len());
+        let mut leaving = Vec::with_capacity(holds.len());
         let mut unscheduled = Vec::with_capacity(holds.len());
         for mut hold in holds {
-            hold.left = true;
+            hold.has_left = true;
             let (confirm, answer) = confirm(hold.lease.now() + limit);
             unscheduled.extend(leave(&hold.lease, in_order, Some(confirm)));
-            left.push((hold, answer));
+            leaving.push((hold, answer));
         }
-        if let Some((hold, _)) = left.first() {
+        if let Some((hold, _)) = leaving.first() {
             hold.lease.shared.put(unscheduled);
         }
         let mut unconfirmed = Vec::new();
-        for (hold, answer) in left {
+        for (hold, answer) in leaving {
             let why = match answer.await {
                 Ok((Ok(()), _)) => continue,
                 Ok((Err(why), _)) => why,
@@ -161,15 +161,15 @@ fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Opt
 /// Ends a hold by an event. The caller puts the answer into the schedule.
 fn step_ending(lease: &Lease, event: Event<Ticket>) -> Option<Unscheduled> {
     let stepped = lease.shared.step_unscheduled(&lease.cell, event);
-    if let Some(held) = stepped.left {
-        lease.ownership.call.site.left(held);
+    if let Some(held_for) = stepped.held_for {
+        lease.ownership.call.site.left(held_for);
     }
     stepped.unscheduled
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if !self.left {
+        if !self.has_left {
             let unscheduled = leave(&self.lease, false, None);
             self.lease.shared.put(unscheduled);
         }

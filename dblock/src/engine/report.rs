@@ -12,9 +12,9 @@ use super::lease::{Lease, Unconfirmed};
 use super::resumption::Resuming;
 use super::shared::Shared;
 use crate::error::{LockError, LostReason, TimeoutCause};
-use crate::meter::Ended;
+use crate::meter::AcquireOutcome;
 
-/// Answers a caller.
+/// Replies to a caller.
 pub(super) fn reply(
     shared: &Arc<Shared>,
     cell: &Arc<Cell>,
@@ -67,7 +67,7 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
     caller
         .call
         .site
-        .acquire_ended(ended(&refusal, caller.non_blocking), waited);
+        .acquire_ended(outcome(&refusal, caller.non_blocking), waited);
     let (holder, cause) = match refusal {
         Refusal::Shutdown => return LockError::Shutdown { key: Some(key) },
         Refusal::Store(source) => {
@@ -100,14 +100,14 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
     }
 }
 
-fn ended(refusal: &Refusal, non_blocking: bool) -> Ended {
+fn outcome(refusal: &Refusal, non_blocking: bool) -> AcquireOutcome {
     match refusal {
-        Refusal::Shutdown => Ended::Shutdown,
-        Refusal::Store(_) => Ended::StoreError,
-        _ if non_blocking => Ended::Busy,
-        Refusal::Busy(_) => Ended::Timeout,
-        Refusal::RowLocked => Ended::RowLocked,
-        Refusal::NoAnswer => Ended::NoAnswer,
+        Refusal::Shutdown => AcquireOutcome::Shutdown,
+        Refusal::Store(_) => AcquireOutcome::StoreError,
+        _ if non_blocking => AcquireOutcome::Busy,
+        Refusal::Busy(_) => AcquireOutcome::Timeout,
+        Refusal::RowLocked => AcquireOutcome::RowLocked,
+        Refusal::NoAnswer => AcquireOutcome::NoAnswer,
     }
 }
 
@@ -165,8 +165,8 @@ pub(super) fn note(shared: &Shared, note: Note) {
         Note::Waited(ownership, waited) => ownership.call.site.waited(waited),
         Note::HandedOver(ownership) => ownership.call.site.handed_over(),
         Note::PassedOn(ownership) => ownership.call.site.passed_on(),
-        Note::LeftBusy(ownership) => {
-            tracing::debug!(key = %ownership.key, "left busy for hold_min");
+        Note::StaysBusy(ownership) => {
+            tracing::debug!(key = %ownership.key, "stays busy for hold_min");
         }
     }
 }

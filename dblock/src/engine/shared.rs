@@ -45,8 +45,8 @@ pub(crate) struct Shared {
     pub(super) stops: Notify,
     /// The engine has ended or is about to: nothing is granted.
     pub(super) stopped: AtomicBool,
-    /// The driver is gone. Steps that come later end their machine themselves.
-    pub(super) ended: AtomicBool,
+    /// The driver is gone. Steps that come later abort their machine themselves.
+    pub(super) driver_gone: AtomicBool,
     pub(super) listening: AtomicBool,
     /// A caller waits for a key that another process holds.
     pub(super) wants_wake_ups: AtomicBool,
@@ -74,7 +74,7 @@ pub(super) struct Stepped {
     /// Whether the hold was added, for a re-entry.
     pub(super) entered: bool,
     /// How long the owner held the lock that has just left it.
-    pub(super) left: Option<Duration>,
+    pub(super) held_for: Option<Duration>,
     pub(super) unscheduled: Option<Unscheduled>,
 }
 
@@ -116,7 +116,7 @@ impl Shared {
             stopping: AtomicBool::new(false),
             stops: Notify::new(),
             stopped: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
+            driver_gone: AtomicBool::new(false),
             listening: AtomicBool::new(false),
             wants_wake_ups: AtomicBool::new(false),
             counts: Counts::default(),

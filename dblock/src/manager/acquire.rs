@@ -14,7 +14,7 @@ use crate::chain::Link;
 use crate::engine::{AcquireCall, Begin, EngineHandle, Hold, Lease, STORE_TIMEOUT, Time};
 use crate::error::LockError;
 use crate::key::Key;
-use crate::meter::Ended;
+use crate::meter::AcquireOutcome;
 use crate::options::{LockOptions, Wait};
 
 impl LockManager {
@@ -187,15 +187,15 @@ impl<'a> Caller<'a> {
             Wait::Forever => lease.remaining(),
         };
         let entered = Hold::enter(lease, self.engine, timeout).await;
-        let ended = match &entered {
-            Ok(_) => Ended::ReEntered,
-            Err(LockError::Lost { .. }) => Ended::Lost,
-            Err(LockError::Shutdown { .. }) => Ended::Shutdown,
-            Err(_) => Ended::StoreError,
+        let outcome = match &entered {
+            Ok(_) => AcquireOutcome::ReEntered,
+            Err(LockError::Lost { .. }) => AcquireOutcome::Lost,
+            Err(LockError::Shutdown { .. }) => AcquireOutcome::Shutdown,
+            Err(_) => AcquireOutcome::StoreError,
         };
         self.engine
             .site(self.options.function)
-            .acquire_ended(ended, self.since.elapsed());
+            .acquire_ended(outcome, self.since.elapsed());
         let hold = entered?;
         tracing::debug!(key = %lease.key(), owner = %lease.owner(), fence_token = lease.fence_token(),
             waited = ?self.since.elapsed(), "lock re-entered");

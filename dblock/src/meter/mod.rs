@@ -21,7 +21,7 @@ pub(crate) use self::unrecorded::{Meter, Site};
     not(feature = "metrics"),
     allow(dead_code, reason = "only the names are read")
 )]
-pub(crate) enum Ended {
+pub(crate) enum AcquireOutcome {
     Acquired,
     ReEntered,
     Busy,

@@ -9,7 +9,7 @@ use metrics::{
     histogram,
 };
 
-use super::Ended;
+use super::AcquireOutcome;
 use crate::error::LostReason;
 use crate::store::{Outcome, StoreError, StoreErrorKind};
 
@@ -69,7 +69,7 @@ struct Handles {
     store: &'static str,
     function: &'static str,
     /// By the outcome. Most functions see few of them, and each costs a recorder a whole set of buckets.
-    acquire: [OnceLock<Histogram>; Ended::Dropped as usize + 1],
+    acquire: [OnceLock<Histogram>; AcquireOutcome::Dropped as usize + 1],
     wait: Histogram,
     hold: Histogram,
     held: Gauge,
@@ -172,11 +172,11 @@ impl Site {
     }
 
     /// An acquire has ended after this time.
-    pub(crate) fn acquire_ended(&self, ended: Ended, took: Duration) {
+    pub(crate) fn acquire_ended(&self, outcome: AcquireOutcome, took: Duration) {
         self.record(|handles| {
-            let histogram = handles.acquire[ended as usize].get_or_init(|| {
+            let histogram = handles.acquire[outcome as usize].get_or_init(|| {
                 histogram!(ACQUIRE, "store" => handles.store, "function" => handles.function,
-                    "outcome" => ended_name(ended))
+                    "outcome" => outcome_name(outcome))
             });
             histogram.record(took);
         });
@@ -184,7 +184,7 @@ impl Site {
 
     /// An owner has entered, after this time.
     pub(crate) fn granted(&self, took: Duration) {
-        self.acquire_ended(Ended::Acquired, took);
+        self.acquire_ended(AcquireOutcome::Acquired, took);
         self.record(|handles| handles.held.increment(1));
     }
 
@@ -253,18 +253,18 @@ fn count<T: Copy + PartialEq>(counters: &[(T, Counter)], what: T) {
     }
 }
 
-fn ended_name(ended: Ended) -> &'static str {
-    match ended {
-        Ended::Acquired => "acquired",
-        Ended::ReEntered => "re_entered",
-        Ended::Busy => "busy",
-        Ended::Timeout => "timeout",
-        Ended::RowLocked => "row_locked",
-        Ended::NoAnswer => "no_answer",
-        Ended::StoreError => "store_error",
-        Ended::Lost => "lost",
-        Ended::Shutdown => "shutdown",
-        Ended::Dropped => "dropped",
+fn outcome_name(outcome: AcquireOutcome) -> &'static str {
+    match outcome {
+        AcquireOutcome::Acquired => "acquired",
+        AcquireOutcome::ReEntered => "re_entered",
+        AcquireOutcome::Busy => "busy",
+        AcquireOutcome::Timeout => "timeout",
+        AcquireOutcome::RowLocked => "row_locked",
+        AcquireOutcome::NoAnswer => "no_answer",
+        AcquireOutcome::StoreError => "store_error",
+        AcquireOutcome::Lost => "lost",
+        AcquireOutcome::Shutdown => "shutdown",
+        AcquireOutcome::Dropped => "dropped",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Ended;
+use super::AcquireOutcome;
 use crate::error::LostReason;
 use crate::store::{Outcome, StoreError};
 
@@ -40,7 +40,7 @@ nothing! {
     Meter::renewal_lag(Duration)
     Meter::batch(usize, Duration)
     Meter::answers(&[Result<Outcome, StoreError>])
-    Site::acquire_ended(Ended, Duration)
+    Site::acquire_ended(AcquireOutcome, Duration)
     Site::granted(Duration)
     Site::waited(Duration)
     Site::left(Duration)

@@ -37,7 +37,7 @@ flaws! {
     WakeUpsAreIgnored,
     /// A place is kept although no caller waits for it.
     PlacesAreKept,
-    /// A caller whose timeout has passed is not answered.
+    /// A caller whose timeout has passed gets no reply.
     TimeoutsAreForgotten,
     /// An acquire of unknown outcome is asked again with the same lease.
     UnknownOutcomeIsRepeated,
@@ -87,7 +87,7 @@ flaws! {
     TurnsNeverEnd,
     /// A revoked lease is handed over.
     RevokedIsHandedOver,
-    /// A caller that is gone is answered.
+    /// A caller that is gone gets a reply.
     GoneCallersAreKept,
     /// A release of unknown outcome is not repeated.
     UnknownReleaseIsDone,

@@ -11,7 +11,7 @@ use crate::store::{Holder, Request, StoreError};
 
 pub(crate) use crate::store::Kind;
 
-/// The output of a step: what it wants done. `C` is the means to answer a caller: a channel, or a number in a simulation.
+/// The output of a step: what it wants done. `C` is the means to reply to a caller: a channel, or a number in a simulation.
 #[derive(Debug)]
 pub(crate) struct Out<C> {
     pub(crate) replies: Vec<Reply<C>>,
@@ -33,7 +33,7 @@ pub(crate) struct Out<C> {
     /// Whether the hold was added, for a re-entry.
     pub(crate) entered: bool,
     /// The last hold has ended, and the owner held the lock for this long. Not set if the lease was lost before.
-    pub(crate) left: Option<Duration>,
+    pub(crate) held_for: Option<Duration>,
     /// Nothing is held, waited for or on its way: the key can be forgotten.
     pub(crate) idle: bool,
     /// A machine that panicked. It must be dropped outside of all locks.
@@ -53,14 +53,14 @@ impl<C> Default for Out<C> {
             wants_wake_ups: false,
             waiter: 0,
             entered: false,
-            left: None,
+            held_for: None,
             idle: false,
             broken: None,
         }
     }
 }
 
-/// The answer to a caller.
+/// The reply to a caller.
 #[derive(Debug)]
 pub(crate) enum Reply<C> {
     /// The caller has the lock.
@@ -120,6 +120,6 @@ pub(crate) enum Note {
     HandedOver(Arc<Ownership>),
     /// The owner's lock went to another process.
     PassedOn(Arc<Ownership>),
-    /// A row that `hold_min` keeps busy was left to expire.
-    LeftBusy(Arc<Ownership>),
+    /// A row that `hold_min` keeps busy is not released: it expires.
+    StaysBusy(Arc<Ownership>),
 }

@@ -215,7 +215,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.stop_granting();
         self.shared.stopped.store(true, Ordering::Release);
-        self.shared.ended.store(true, Ordering::Release);
-        self.shared.each(|| Event::End);
+        self.shared.driver_gone.store(true, Ordering::Release);
+        self.shared.each(|| Event::Abort);
     }
 }

@@ -58,7 +58,7 @@ impl Shared {
     }
 
     fn try_step(self: &Arc<Self>, cell: &Arc<Cell>, event: Event<Ticket>) -> Result<Stepped, Event<Ticket>> {
-        let ends = matches!(event, Event::End);
+        let aborts = matches!(event, Event::Abort);
         let mut out = {
             let mut state = lock(&cell.state);
             if state.retired {
@@ -66,16 +66,16 @@ impl Shared {
             }
             self.step_locked(&mut state, event)
         };
-        let (waiter, entered, left) = (out.waiter, out.entered, out.left);
+        let (waiter, entered, held_for) = (out.waiter, out.entered, out.held_for);
         let unscheduled = self.carry_out(cell, &mut out, None);
-        if self.ended.load(Ordering::Acquire) && !ends {
+        if self.driver_gone.load(Ordering::Acquire) && !aborts {
             // The driver's last event came before this step.
-            self.step(cell, Event::End);
+            self.step(cell, Event::Abort);
         }
         Ok(Stepped {
             waiter,
             entered,
-            left,
+            held_for,
             unscheduled,
         })
     }
@@ -96,10 +96,10 @@ impl Shared {
             let fresh = Machine::new(state.machine.key().clone());
             let mut broken = Box::new(mem::replace(&mut state.machine, fresh));
             state.retired = true;
-            let ended = catch_unwind(AssertUnwindSafe(|| broken.step(&mut env, Event::End)));
+            let aborted = catch_unwind(AssertUnwindSafe(|| broken.step(&mut env, Event::Abort)));
             Out {
                 broken: Some(broken),
-                ..ended.unwrap_or_default()
+                ..aborted.unwrap_or_default()
             }
         });
         let machine = &state.machine;

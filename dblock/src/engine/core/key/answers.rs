@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Machine;
 use super::abandoned::Abandoned;
 use super::held::{After, Grant};
-use super::{ForWhom, Machine, OnItsWay};
+use super::sending::{ForWhom, OnItsWay};
 use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{LastAnswer, Note, Out, Refusal, Reply};
+use crate::engine::core::out::{LastAnswer, Note, Out, Refusal};
 use crate::engine::core::time::Time;
 use crate::store::{Action, Extend, Holder, Outcome, StoreError, StoreErrorKind};
 
@@ -16,7 +17,7 @@ use crate::store::{Action, Extend, Holder, Outcome, StoreError, StoreErrorKind};
 const ROW_LOCKED_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl<C> Machine<C> {
-    pub(super) fn answer(
+    pub(super) fn apply_answer(
         &mut self,
         answer: Result<Outcome, StoreError>,
         env: &mut Env<'_>,
@@ -28,12 +29,12 @@ impl<C> Machine<C> {
             return;
         };
         if flawed(Flaw::AnswersCountTwice) {
-            self.apply(&sent, answer.clone(), env, out);
+            self.apply_to(&sent, answer.clone(), env, out);
         }
-        self.apply(&sent, answer, env, out);
+        self.apply_to(&sent, answer, env, out);
     }
 
-    fn apply(
+    fn apply_to(
         &mut self,
         sent: &OnItsWay,
         answer: Result<Outcome, StoreError>,
@@ -45,13 +46,13 @@ impl<C> Machine<C> {
                 abandoned.lease_id != sent.lease_id
                     || !abandoned.release_answered(&answer, sent.sent_at, env.now)
             }),
-            ForWhom::OwnLease => self.answer_held(sent, answer, env, out),
-            ForWhom::Arriving => self.answer_arriving(sent, answer, env, out),
-            ForWhom::Waiter(number) => self.answer_acquire(number, sent, answer, env, out),
+            ForWhom::OwnLease => self.apply_to_own_lease(sent, answer, env, out),
+            ForWhom::Arriving => self.apply_to_arriving(sent, answer, env, out),
+            ForWhom::Waiter(number) => self.apply_to_waiter(number, sent, answer, env, out),
         }
     }
 
-    fn answer_held(
+    fn apply_to_own_lease(
         &mut self,
         sent: &OnItsWay,
         answer: Result<Outcome, StoreError>,
@@ -65,7 +66,7 @@ impl<C> Machine<C> {
             out.notes.extend(held.renewal_lag(env.now).map(Note::RenewalLag));
             held.hand_over_until(self.fairness.extended(*wanted, env));
         }
-        let after = held.answered(&sent.action, sent.sent_at, answer, env.now, out);
+        let after = held.apply_answer(&sent.action, sent.sent_at, answer, env.now, out);
         if let After::Over { passed_on } = after
             && let Some(held) = self.held.take()
         {
@@ -77,8 +78,8 @@ impl<C> Machine<C> {
         }
     }
 
-    /// Takes the answer to the extension of a row that was passed on.
-    fn answer_arriving(
+    /// Applies the answer to the extension of a row that was passed on.
+    fn apply_to_arriving(
         &mut self,
         sent: &OnItsWay,
         answer: Result<Outcome, StoreError>,
@@ -125,12 +126,12 @@ impl<C> Machine<C> {
                 // ttl.
                 self.asking.retry_arriving(*ttl * 2, env);
                 self.refuse_hopeless(&error, out);
-                self.asking.answered(LastAnswer::Failed(error), env.now);
+                self.asking.note_answer(LastAnswer::Failed(error), env.now);
             }
         }
     }
 
-    fn answer_acquire(
+    fn apply_to_waiter(
         &mut self,
         number: u64,
         sent: &OnItsWay,
@@ -240,18 +241,5 @@ impl<C> Machine<C> {
         }
         self.refuse_hopeless(&error, out);
         self.asking.failed(error, env);
-    }
-
-    /// Refuses the callers for whom asking again cannot help.
-    fn refuse_hopeless(&mut self, error: &StoreError, out: &mut Out<C>) {
-        let refusal = Refusal::Store(error.clone());
-        if error.kind() == StoreErrorKind::Unreachable {
-            self.refuse_non_blocking(Time::MAX, &refusal, out);
-        }
-        if !error.is_retryable() {
-            let refused = self.queue.take(true).into_iter();
-            out.replies
-                .extend(refused.map(|waiter| Reply::Refused(waiter, refusal.clone())));
-        }
     }
 }

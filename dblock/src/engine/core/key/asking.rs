@@ -204,10 +204,12 @@ impl Asking {
             self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
             pause
         };
-        let expiry = holder.remaining.map(|left| left + Duration::from_millis(1));
+        let expiry = holder
+            .remaining
+            .map(|remaining| remaining + Duration::from_millis(1));
         self.ask_after(expiry.map_or(pause, |expiry| pause.min(expiry)), env.now);
         self.taken_at = Some(env.now);
-        self.answered(LastAnswer::Busy(Some(holder)), env.now);
+        self.note_answer(LastAnswer::Busy(Some(holder)), env.now);
     }
 
     /// A statement or transaction had the row locked.
@@ -221,7 +223,7 @@ impl Asking {
         let pause = env.jittered(pause);
         self.ask_after(pause, env.now);
         self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
-        self.answered(LastAnswer::RowLocked, env.now);
+        self.note_answer(LastAnswer::RowLocked, env.now);
     }
 
     /// A flaw: lets an answer extend the place although it must not.
@@ -236,10 +238,10 @@ impl Asking {
         let pause = env.jittered(self.pause);
         self.ask_after(pause, env.now);
         self.pause = (self.pause * 2).min(LONGEST_ERROR_PAUSE);
-        self.answered(LastAnswer::Failed(error), env.now);
+        self.note_answer(LastAnswer::Failed(error), env.now);
     }
 
-    pub(super) fn answered(&mut self, answer: LastAnswer, now: Time) {
+    pub(super) fn note_answer(&mut self, answer: LastAnswer, now: Time) {
         self.last = Some((answer, now + ANSWER_LASTS));
     }
 
@@ -271,7 +273,7 @@ impl Asking {
         self.place = self.place.filter(|_| flawed(Flaw::EnteredPlaceIsKept));
         self.arriving = None;
         self.pause = FIRST_PAUSE;
-        self.answered(LastAnswer::Busy(None), now);
+        self.note_answer(LastAnswer::Busy(None), now);
     }
 
     /// The lease of this process is over.
@@ -290,7 +292,7 @@ impl Asking {
         self.taken_at.is_some_and(|at| since < at)
     }
 
-    /// The answer to a caller whose timeout has passed, and that came at `since`.
+    /// The reply to a caller whose timeout has passed, and that came at `since`.
     pub(super) fn refusal(&self, since: Time, non_blocking: bool) -> Refusal {
         // An answer from long before the caller came says nothing about its wait.
         let news = self.last.as_ref().filter(|(_, until)| since <= *until);

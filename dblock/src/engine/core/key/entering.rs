@@ -1,5 +1,5 @@
 //! How callers enter. Every lease that comes to this process goes through [`Machine::arrive`]. A lease that no caller
-//! waits for is given back.
+//! waits for is given back. One that a transaction keeps is entered again by the next call in that transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,12 @@ use uuid::Uuid;
 use super::abandoned::Abandoned;
 use super::asking::Arriving;
 use super::held::{Grant, Held};
-use super::{ForWhom, Machine, fairness};
+use super::sending::ForWhom;
+use super::wait_queue::Waiter;
+use super::{Machine, fairness};
 use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{Note, Out, Reply};
+use crate::engine::core::out::{Note, Out, Refusal, Reply};
 use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
 use crate::store::RecordChange;
@@ -186,5 +188,21 @@ impl<C> Machine<C> {
         self.held = Some(Held::new(grant, Arc::clone(&ownership), until, now));
         out.replies.push(Reply::Granted(waiter, ownership));
         Offered::Entered
+    }
+
+    /// Another call in the transaction that keeps the lease.
+    pub(super) fn enter_again(
+        &mut self,
+        lease_id: Uuid,
+        waiter: Box<Waiter<C>>,
+        now: Time,
+        out: &mut Out<C>,
+    ) {
+        let held = self.held.as_mut();
+        let entered = held.and_then(|held| held.enter_again(lease_id, &waiter.call, &self.key, now));
+        out.replies.push(match entered {
+            Some(ownership) => Reply::Granted(waiter, ownership),
+            None => Reply::Refused(waiter, Refusal::RowLocked),
+        });
     }
 }

@@ -6,13 +6,13 @@
 //! | `Held` | the deadline or `max_hold` passes, a fence check finds the lease gone, shutdown | `Lost` |
 //! | `Held` | a transaction of the owner's has written the release: the lease is *kept* from here on | `Held` |
 //! | `Held`, `Lost` | the last hold ends while `hold_min` is not over, and nothing but time has ended the lease | `Lingering` |
-//! | `Held`, `Lost` | the last hold ends otherwise | `Left` |
-//! | `Lingering` | `hold_min` is over | `Left` |
-//! | `Left` | the next caller of this process enters in memory: local hand-over | `Held` |
-//! | `Left` | the release is sent | `Releasing` |
+//! | `Held`, `Lost` | the last hold ends otherwise | `ReleaseDue` |
+//! | `Lingering` | `hold_min` is over | `ReleaseDue` |
+//! | `ReleaseDue` | the next caller of this process enters in memory: local hand-over | `Held` |
+//! | `ReleaseDue` | the release is sent | `Releasing` |
 //! | `Releasing` | the answer is `Released` or `Lost` | – |
 //! | `Releasing` | the row was locked, or the outcome is unknown: the release is sent again | `Releasing` |
-//! | `Left`, `Releasing`, kept | another call enters in the same transaction | `Held` |
+//! | `ReleaseDue`, `Releasing`, kept | another call enters in the same transaction | `Held` |
 //! | any, kept | `locks.transaction` has committed | – |
 //! | `Lingering` | shutdown, when the row is busy for long enough by itself | – |
 //! | any but `Held` | the latest possible end in the store has passed | – |
@@ -22,7 +22,7 @@
 //! - `Lost`: the lease has ended before its holds did. Bodies are being stopped. A lost lease never becomes `Held`.
 //! - `Lingering`: all holds have ended, and `hold_min` keeps the row busy. The row is extended if it would expire too
 //!   early.
-//! - `Left`: all holds have ended, and the release is due. The next caller may still enter without the store.
+//! - `ReleaseDue`: all holds have ended, and the release was not sent. The next caller may still enter without the store.
 //! - `Releasing`: the release was sent, so no caller enters with this lease any more.
 //!
 //! When the store answers `Lost`, the lease is forgotten from any state.
@@ -31,7 +31,7 @@
 //! ([`Held::keep_in_transaction`]). Then the lease has no end of its own: nothing is renewed, and `Releasing` asks until
 //! that transaction is over. Answered `Released` or `Lost`, the transaction has been rolled back or has committed.
 
-mod answered;
+mod answers;
 mod confirmations;
 mod grant;
 mod hand_over;
@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub(super) use self::answered::{After, ttl_of};
+pub(super) use self::answers::{After, ttl_of};
 pub(crate) use self::confirmations::Confirm;
 use self::confirmations::Confirmations;
 pub(super) use self::confirmations::Shows;
@@ -68,7 +68,7 @@ enum State {
     Held { holds: u32 },
     Lost { holds: u32 },
     Lingering { until: Time },
-    Left,
+    ReleaseDue,
     Releasing { unsure: bool },
 }
 
@@ -143,19 +143,14 @@ impl<C> Held<C> {
         &self.current
     }
 
-    /// An owner holds it, perhaps although the lease has ended, or `hold_min` keeps the row busy.
-    pub(super) fn is_occupied(&self) -> bool {
-        !self.is_left()
-    }
-
     /// An owner holds it, and the lease has not ended.
     pub(super) fn is_held(&self) -> bool {
         matches!(self.state, State::Held { .. })
     }
 
     /// All holds have ended, and the row must still be released.
-    pub(super) fn is_left(&self) -> bool {
-        matches!(self.state, State::Left | State::Releasing { .. })
+    pub(super) fn needs_release(&self) -> bool {
+        matches!(self.state, State::ReleaseDue | State::Releasing { .. })
     }
 
     /// `hold_min` keeps the row busy, and no further request is needed for that.
@@ -235,25 +230,25 @@ impl<C> Held<C> {
                     self.current.ended(),
                     None | Some(LostReason::Expired | LostReason::MaxHold)
                 );
-                self.end_in_order(now, out);
+                self.end_ownership(now, out);
                 let lingers = self.current.hold_min_until.filter(|until| stands && now < *until);
                 let lingers = lingers.filter(|_| !flawed(Flaw::HoldMinIsForgotten));
-                self.state = lingers.map_or(State::Left, |until| State::Lingering { until });
+                self.state = lingers.map_or(State::ReleaseDue, |until| State::Lingering { until });
                 if self.failure.is_none() {
                     // The last request found the row locked. The release need not wait for its pause.
                     self.retry_at = None;
                     self.pause = FIRST_RETRY;
                 }
             }
-            State::Lingering { .. } | State::Left | State::Releasing { .. } => return None,
+            State::Lingering { .. } | State::ReleaseDue | State::Releasing { .. } => return None,
         }
         Some(())
     }
 
     /// The owner is done. Does nothing when the lease was lost before.
-    fn end_in_order(&self, now: Time, out: &mut Out<C>) {
+    fn end_ownership(&self, now: Time, out: &mut Out<C>) {
         if self.current.end(LostReason::Released, now) {
-            out.left = Some(self.current.held_for(now));
+            out.held_for = Some(self.current.held_for(now));
         }
     }
 
@@ -275,7 +270,7 @@ impl<C> Held<C> {
         Ok(())
     }
 
-    /// Answers `confirm` when the store has confirmed the change.
+    /// Replies to `confirm` when the store has confirmed the change.
     pub(super) fn confirm(&mut self, confirm: Confirm<C>, shows: Shows, out: &mut Out<C>) {
         let named = !self.row_is_behind() || flawed(Flaw::PinsAreConfirmedAtOnce);
         if shows == Shows::Owner && named || self.is_kept_in_transaction() {
@@ -296,15 +291,15 @@ impl<C> Held<C> {
                 self.note_lost(reason, out);
             }
             if reason.is_some() {
-                self.lose(holds);
+                self.set_lost(holds);
             }
         }
         if let State::Lingering { until } = self.state
             && now >= until
         {
-            self.state = State::Left;
+            self.state = State::ReleaseDue;
         }
-        self.answer_waiting(now, out);
+        self.reply_to_waiting(now, out);
         let over = now >= self.grant.over_at;
         over && !matches!(self.state, State::Held { .. })
     }
@@ -316,8 +311,8 @@ impl<C> Held<C> {
         }
     }
 
-    /// Answers callers whose timeout has passed, and those that wait for a lost lease.
-    fn answer_waiting(&mut self, now: Time, out: &mut Out<C>) {
+    /// Replies to callers whose timeout has passed, and to those that wait for a lost lease.
+    fn reply_to_waiting(&mut self, now: Time, out: &mut Out<C>) {
         if matches!(self.state, State::Lost { .. }) {
             let reason = ended_reason(&self.current);
             let lost = self.confirmations.take_all();
@@ -332,32 +327,32 @@ impl<C> Held<C> {
         }
     }
 
-    /// Answers the waiting callers as unconfirmed, because nothing is sent any more.
-    pub(super) fn give_up_confirms(&mut self, out: &mut Out<C>) {
+    /// Replies "unconfirmed" to the waiting callers, because nothing is sent any more.
+    pub(super) fn give_up_confirmations(&mut self, out: &mut Out<C>) {
         let pending = self.confirmations.take_all();
         out.replies
             .extend(pending.map(|ticket| unconfirmed(ticket, self.failure.as_ref())));
     }
 
-    /// Ends the lease for those that hold it.
-    pub(super) fn end(&mut self, reason: LostReason, now: Time, out: &mut Out<C>) {
+    /// The lease ends before its holds do. Does nothing when they have ended.
+    pub(super) fn lose(&mut self, reason: LostReason, now: Time, out: &mut Out<C>) {
         if let State::Held { holds } = self.state {
             if self.current.end(reason, now) {
                 self.note_lost(Some(reason), out);
             }
-            self.lose(holds);
+            self.set_lost(holds);
         }
     }
 
     /// A lost lease is never handed over.
-    fn lose(&mut self, holds: u32) {
+    fn set_lost(&mut self, holds: u32) {
         self.state = State::Lost { holds };
         if !flawed(Flaw::HandOverAfterLoss) {
             self.hand_over_until = None;
         }
     }
 
-    /// Forgets the lease, and answers all callers that wait for it. Returns how long its row may still be busy
+    /// Forgets the lease, and replies to all callers that wait for it. Returns how long its row may still be busy
     /// because of a request of unknown outcome, and until when `hold_min` wants it to be.
     pub(super) fn forget(
         mut self,
@@ -366,7 +361,7 @@ impl<C> Held<C> {
         out: &mut Out<C>,
     ) -> Option<(Duration, Time)> {
         let held = matches!(self.state, State::Held { .. } | State::Lost { .. });
-        self.end(LostReason::Gone, now, out);
+        self.lose(LostReason::Gone, now, out);
         let reason = ended_reason(&self.current);
         let pending = self.confirmations.take_all();
         out.replies.extend(pending.map(|ticket| {

@@ -6,12 +6,34 @@ use uuid::Uuid;
 
 use super::asking::{Arriving, Asking};
 use super::held::Held;
-use super::{ForWhom, Machine, OnItsWay, fairness};
+use super::{Machine, fairness};
 use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{Kind, Out};
 use crate::engine::core::time::Time;
-use crate::store::{Acquire, Action, Extend, HandedOver, Request};
+use crate::store::{Acquire, Action, Extend, HandedOver, RecordChange, Request};
+
+/// The request on its way.
+#[derive(Debug)]
+pub(super) struct OnItsWay {
+    pub(super) lease_id: Uuid,
+    pub(super) action: Action,
+    pub(super) for_whom: ForWhom,
+    pub(super) sent_at: Time,
+    /// For an acquire that begins a run: what takes that back.
+    pub(super) undo: Option<Arc<RecordChange>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ForWhom {
+    Abandoned,
+    /// The lease that this process has.
+    OwnLease,
+    /// The extension of a row that was passed on: no caller has entered yet.
+    Arriving,
+    /// The acquire for the caller with this number.
+    Waiter(u64),
+}
 
 /// The request to send next.
 enum Next {
@@ -50,15 +72,6 @@ impl<C> Machine<C> {
         };
         out.wants_wake_ups = waits && !self.queue.is_empty();
         out.idle = self.is_idle();
-    }
-
-    /// Nothing needs to be known about the key.
-    pub(crate) fn is_idle(&self) -> bool {
-        !self.is_busy()
-            && self.queue.is_empty()
-            && self.asking.place.is_none()
-            && self.asking.arriving.is_none()
-            && self.listed.is_none()
     }
 
     fn next_request(&self, now: Time) -> Option<Next> {

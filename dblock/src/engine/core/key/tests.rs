@@ -5,11 +5,12 @@ mod lease;
 mod successor;
 mod transaction;
 
-use super::super::ownership::Call;
 use std::time::Duration;
 
 use super::*;
-use crate::store::{Holder, Request, StoreErrorKind};
+use crate::engine::core::out::Refusal;
+use crate::engine::core::ownership::Call;
+use crate::store::{Action, Holder, Outcome, Request, StoreError, StoreErrorKind};
 
 const TTL: Duration = Duration::from_secs(9);
 const SECOND: Duration = Duration::from_secs(1);
@@ -137,19 +138,30 @@ impl Process {
     }
 
     fn leaves(&mut self, ticket: &'static str, in_order: bool) -> Vec<String> {
-        let ownership = self.ownership.clone().unwrap();
-        let deadline = self.now + 5 * SECOND;
+        let (ownership, confirm) = (self.ownership.clone().unwrap(), self.confirm(ticket));
         self.says(Event::Leave {
             ownership,
             in_order,
-            confirm: Some(Confirm { ticket, deadline }),
+            confirm: Some(confirm),
         })
+    }
+
+    /// A caller that waits for a confirmation from now on.
+    fn confirm(&self, ticket: &'static str) -> Confirm<&'static str> {
+        Confirm {
+            ticket,
+            deadline: self.now + 5 * SECOND,
+        }
     }
 
     /// A process whose first caller holds the lock.
     fn holding(ticket: &'static str) -> Self {
+        Self::holding_with(ticket, call(TTL))
+    }
+
+    fn holding_with(ticket: &'static str, call: Call) -> Self {
         let mut process = Self::new();
-        process.wants(ticket, Some(5 * SECOND));
+        process.wants_with(ticket, Some(5 * SECOND), call);
         process.sends().unwrap();
         assert_eq!(process.answered(granted(7)), [format!("{ticket} has 7")]);
         process

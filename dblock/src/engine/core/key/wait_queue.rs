@@ -12,9 +12,9 @@ pub(crate) struct Waiter<C> {
     pub(crate) since: Time,
     /// When the caller's timeout passes; `None` for a caller that waits for ever.
     pub(crate) deadline: Option<Time>,
-    /// The caller wants `Busy` as an answer instead of waiting.
+    /// The caller wants `Busy` as a reply instead of waiting.
     pub(crate) non_blocking: bool,
-    /// The means to answer the caller.
+    /// The means to reply to the caller.
     pub(crate) ticket: C,
 }
 

@@ -9,7 +9,7 @@ pub(crate) struct Confirm<C> {
     pub(crate) deadline: Time,
 }
 
-/// The row must show this before a caller is answered.
+/// The row must show this before a caller gets its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shows {
     /// The number of holds. Memory is enough while somebody has the row locked.
@@ -96,8 +96,8 @@ impl<C> Confirmations<C> {
         let late = self.waiting.extract_if(.., is_late);
         let late = late.chain(self.sent.extract_if(.., is_late));
         let late = late.map(|pending| pending.confirm.ticket).collect();
-        let left = self.waiting.iter().chain(&self.sent);
-        self.due = left.map(|pending| pending.confirm.deadline).min();
+        let rest = self.waiting.iter().chain(&self.sent);
+        self.due = rest.map(|pending| pending.confirm.deadline).min();
         late
     }
 }

@@ -34,9 +34,9 @@ impl<C> Held<C> {
     ) -> bool {
         let after_loss = flawed(Flaw::HandOverAfterLoss);
         let until = self.hand_over_until.is_some_and(|until| now < until);
-        let left =
-            matches!(self.state, State::Left) || flawed(Flaw::HandOverWhileReleasing) && self.is_left();
-        if !left
+        let not_sent = matches!(self.state, State::ReleaseDue)
+            || flawed(Flaw::HandOverWhileReleasing) && self.needs_release();
+        if !not_sent
             || !until
             || self.current.hold_min_until.is_some()
             || self.current.is_revoked() && !flawed(Flaw::RevokedIsHandedOver)
@@ -74,7 +74,7 @@ impl<C> Held<C> {
         let former = mem::replace(&mut self.current, Arc::clone(&ownership));
         out.notes.extend([waited, Note::HandedOver(former)]);
         self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
-        // The former owner need not wait until the row names its successor.
+        // The former owner need not wait until the row names the next one.
         let done = self.confirmations.take_waiting();
         out.replies.extend(done.map(Reply::Confirmed));
         out.replies.push(Reply::Granted(next, ownership));

@@ -33,7 +33,7 @@ impl<C> Held<C> {
 
     /// The owner's transaction has committed, and with it the release.
     pub(crate) fn committed(&mut self, now: Time, out: &mut Out<C>) {
-        self.end_in_order(now, out);
+        self.end_ownership(now, out);
         self.released(now, out);
     }
 
@@ -45,7 +45,7 @@ impl<C> Held<C> {
         key: &Key,
         now: Time,
     ) -> Option<Arc<Ownership>> {
-        if !self.in_transaction || !self.is_left() || self.grant.lease_id != lease_id {
+        if !self.in_transaction || !self.needs_release() || self.grant.lease_id != lease_id {
             return None;
         }
         let ids = (lease_id, self.current.fence_token);
@@ -66,6 +66,7 @@ impl<C> Held<C> {
 
     /// The lease that a transaction keeps although its owner has left. The transaction may have ended unnoticed.
     pub(crate) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
-        (self.in_transaction && self.is_left()).then_some((self.grant.lease_id, self.current.fence_token))
+        (self.in_transaction && self.needs_release())
+            .then_some((self.grant.lease_id, self.current.fence_token))
     }
 }

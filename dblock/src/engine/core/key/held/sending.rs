@@ -89,11 +89,10 @@ impl<C> Held<C> {
             State::Lost { .. } => None,
             State::Lingering { until } => {
                 let missing = !self.covers(until + TO_RELEASE_IN / 2) && !self.current.is_revoked();
-                let left = until.since(now);
-                let ttl = on_any_clock(left) + TO_RELEASE_IN;
+                let ttl = on_any_clock(until.since(now)) + TO_RELEASE_IN;
                 missing.then(|| self.extend(1, ttl))
             }
-            State::Left | State::Releasing { .. } => Some(Action::Release),
+            State::ReleaseDue | State::Releasing { .. } => Some(Action::Release),
         }
     }
 

@@ -54,12 +54,7 @@ fn a_body_that_did_not_return_hands_nothing_over() {
 #[test]
 fn another_ttl_is_confirmed_when_the_row_has_it_and_renewed_from_then_on() {
     let mut a = Process::holding("a");
-    let ownership = a.ownership.clone().unwrap();
-    let deadline = a.now + 5 * SECOND;
-    let confirm = Confirm {
-        ticket: "extended",
-        deadline,
-    };
+    let (ownership, confirm) = (a.ownership.clone().unwrap(), a.confirm("extended"));
     assert!(
         a.says(Event::SetTtl(ownership.clone(), 2 * TTL, confirm))
             .is_empty()
@@ -124,14 +119,11 @@ fn a_lease_ends_before_the_store_s_and_stays_lost() {
 
 #[test]
 fn the_row_is_busy_for_hold_min_before_the_call_returns() {
-    let mut a = Process::new();
     let long = Call {
         hold_min: Some(60 * SECOND),
         ..call(TTL)
     };
-    a.wants_with("a", None, long);
-    a.sends().unwrap();
-    a.answered(granted(7));
+    let mut a = Process::holding_with("a", long);
     assert!(
         a.leaves("a", true).is_empty(),
         "the row is not busy for long enough"
@@ -178,10 +170,7 @@ fn a_lost_re_entry_counts_no_hold() {
     let mut a = Process::holding("a");
     let body = a.ownership.clone().unwrap();
     a.passes(9 * SECOND);
-    let confirm = Confirm {
-        ticket: "b",
-        deadline: a.now + SECOND,
-    };
+    let confirm = a.confirm("b");
     let (out, said) = a.step(Event::Enter(body, Some(confirm)));
     assert!(!out.entered);
     assert_eq!(said, ["b lost: Expired"]);
@@ -191,13 +180,8 @@ fn a_lost_re_entry_counts_no_hold() {
 #[test]
 fn a_retry_that_is_not_needed_any_more_leaves_the_renewal() {
     let mut a = Process::holding("a");
-    let ownership = a.ownership.clone().unwrap();
-    let deadline = a.now + 5 * SECOND;
-    let confirm = Some(Confirm {
-        ticket: "n",
-        deadline,
-    });
-    a.says(Event::Enter(Arc::clone(&ownership), confirm));
+    let (ownership, confirm) = (a.ownership.clone().unwrap(), a.confirm("n"));
+    a.says(Event::Enter(Arc::clone(&ownership), Some(confirm)));
     a.sends().unwrap();
     assert_eq!(a.answered(Outcome::Skipped), ["n confirmed"]);
     a.says(Event::Leave {
@@ -210,9 +194,9 @@ fn a_retry_that_is_not_needed_any_more_leaves_the_renewal() {
     assert!(look_at <= a.now + TTL / 3, "{look_at:?}");
 }
 
-/// A guard that is released after the engine has ended gets an answer.
+/// A guard that is released after the engine has ended gets a reply.
 #[test]
-fn the_end_answers_everybody() {
+fn an_abort_replies_to_everybody() {
     for leaves_before in [true, false] {
         let mut a = Process::holding("a");
         a.wants("b", Some(5 * SECOND));
@@ -221,10 +205,10 @@ fn the_end_answers_everybody() {
             assert!(a.leaves("a", true).is_empty());
             a.sends().unwrap();
         }
-        let mut said = a.says(Event::End);
+        let mut said = a.says(Event::Abort);
         if !leaves_before {
             said.extend(a.leaves("a", true));
-            said.extend(a.says(Event::End));
+            said.extend(a.says(Event::Abort));
         }
         assert_eq!(said, ["b refused: shutdown", "a unconfirmed"]);
     }

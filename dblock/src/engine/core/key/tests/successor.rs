@@ -59,8 +59,8 @@ fn what_is_left_counts_from_when_the_ask_was_sent() {
     assert_eq!(a.sends(), None);
 }
 
-#[test]
-fn a_caller_that_does_not_renew_enters_after_an_extension() {
+/// As [`Process::queued`], with a caller that does not renew.
+fn queued_without_renewal() -> (Process, Uuid) {
     let mut a = Process::new();
     a.wants_with(
         "a",
@@ -72,6 +72,12 @@ fn a_caller_that_does_not_renew_enters_after_an_extension() {
     );
     let lease = a.sends().unwrap().lease_id;
     a.answered(queued_behind(7));
+    (a, lease)
+}
+
+#[test]
+fn a_caller_that_does_not_renew_enters_after_an_extension() {
+    let (mut a, lease) = queued_without_renewal();
     assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
     assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
     assert_eq!(a.answered(extended()), ["a has 8"]);
@@ -82,17 +88,7 @@ fn a_caller_that_does_not_renew_enters_after_an_extension() {
 /// Found by the simulation: the first extension, for a caller with a longer ttl, was carried out behind the second one.
 #[test]
 fn a_release_is_repeated_for_as_long_as_an_extension_before_entering_may_last() {
-    let mut a = Process::new();
-    a.wants_with(
-        "a",
-        Some(9 * SECOND),
-        Call {
-            renew: false,
-            ..call(TTL)
-        },
-    );
-    let lease = a.sends().unwrap().lease_id;
-    a.answered(queued_behind(7));
+    let (mut a, lease) = queued_without_renewal();
     a.says(Event::PassedOn(lease, 8));
     assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
     a.says(Event::Answer(Err(unknown())));

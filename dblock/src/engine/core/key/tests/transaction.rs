@@ -30,11 +30,7 @@ fn no_ttl_ends_it_and_nothing_is_sent_while_the_body_runs() {
     assert_eq!(a.sends(), None, "nothing is renewed");
     assert_eq!(body.look(a.now).0, None);
     // The row says nothing new, so a nested call does not ask it.
-    let deadline = a.now + SECOND;
-    let confirm = Confirm {
-        ticket: "nested",
-        deadline,
-    };
+    let confirm = a.confirm("nested");
     assert_eq!(
         a.says(Event::Enter(Arc::clone(&body), Some(confirm))),
         ["nested confirmed"]
@@ -44,14 +40,11 @@ fn no_ttl_ends_it_and_nothing_is_sent_while_the_body_runs() {
 
 #[test]
 fn max_hold_ends_it() {
-    let mut a = Process::new();
     let call = Call {
         max_hold: Some(60 * SECOND),
         ..call(TTL)
     };
-    a.wants_with("a", None, call);
-    a.sends().unwrap();
-    a.answered(granted(7));
+    let mut a = Process::holding_with("a", call);
     let body = a.ownership.clone().unwrap();
     a.says(Event::KeptInTransaction(Arc::clone(&body)));
     a.passes(59 * SECOND);

@@ -22,8 +22,8 @@ pub(crate) enum After {
 }
 
 impl<C> Held<C> {
-    /// Takes the answer to a request sent at `sent_at`.
-    pub(crate) fn answered(
+    /// Applies the answer to a request sent at `sent_at`.
+    pub(crate) fn apply_answer(
         &mut self,
         action: &Action,
         sent_at: Time,
@@ -149,7 +149,7 @@ impl<C> Held<C> {
 
     pub(super) fn released(&mut self, now: Time, out: &mut Out<C>) {
         // Another call in a transaction that has ended behind its back.
-        self.end(LostReason::Gone, now, out);
+        self.lose(LostReason::Gone, now, out);
         out.notes.push(Note::Released(Arc::clone(&self.current)));
         let pending = self.confirmations.take_all();
         out.replies.extend(pending.map(Reply::Confirmed));
@@ -162,9 +162,13 @@ impl<C> Held<C> {
         } else {
             LostReason::Gone
         };
-        let left = self.is_left() || matches!(self.state, State::Lingering { .. });
-        self.end(reason, now, out);
-        let reason = if left { reason } else { ended_reason(&self.current) };
+        let all_left = self.needs_release() || matches!(self.state, State::Lingering { .. });
+        self.lose(reason, now, out);
+        let reason = if all_left {
+            reason
+        } else {
+            ended_reason(&self.current)
+        };
         let pending = self.confirmations.take_all();
         out.replies
             .extend(pending.map(|ticket| Reply::Lost(ticket, reason)));

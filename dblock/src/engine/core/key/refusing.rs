@@ -1,0 +1,62 @@
+//! Callers that do not get the lock: who is refused, when, and why.
+
+use super::Machine;
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::out::{Out, Refusal, Reply};
+use crate::engine::core::time::Time;
+use crate::store::{StoreError, StoreErrorKind};
+
+impl<C> Machine<C> {
+    /// Refuses callers whose timeout has passed, and non-blocking callers of a key that is held.
+    pub(super) fn refuse_overdue(&mut self, now: Time, out: &mut Out<C>) {
+        if self.queue.first_deadline().is_none_or(|deadline| now < deadline) && !self.queue.has_non_blocking()
+        {
+            return;
+        }
+        let mut holder = None;
+        if let Some(held) = &self.held {
+            if held.needs_release() {
+                // Nobody holds the lock, but the row is not released yet: callers wait for that.
+                self.asking.note_last_error(held.last_error(), now);
+            } else {
+                holder = Some(held.holder(now));
+                self.refuse_non_blocking(Time::MAX, &Refusal::Busy(holder.clone()), out);
+            }
+        }
+        if flawed(Flaw::TimeoutsAreForgotten) {
+            return;
+        }
+        while let Some(waiter) = self.queue.pop_overdue(now) {
+            let refusal = match &holder {
+                Some(_) => Refusal::Busy(holder.clone()),
+                None => self.asking.refusal(waiter.since, waiter.non_blocking),
+            };
+            out.replies.push(Reply::Refused(waiter, refusal));
+        }
+    }
+
+    pub(super) fn refuse_non_blocking(&mut self, came_before: Time, refusal: &Refusal, out: &mut Out<C>) {
+        while let Some(waiter) = self.queue.pop_non_blocking(came_before) {
+            out.replies.push(Reply::Refused(waiter, refusal.clone()));
+        }
+    }
+
+    pub(super) fn refuse_all(&mut self, nested_too: bool, out: &mut Out<C>) {
+        let refused = self.queue.take(nested_too).into_iter();
+        out.replies
+            .extend(refused.map(|waiter| Reply::Refused(waiter, Refusal::Shutdown)));
+    }
+
+    /// Refuses the callers for whom asking again cannot help.
+    pub(super) fn refuse_hopeless(&mut self, error: &StoreError, out: &mut Out<C>) {
+        let refusal = Refusal::Store(error.clone());
+        if error.kind() == StoreErrorKind::Unreachable {
+            self.refuse_non_blocking(Time::MAX, &refusal, out);
+        }
+        if !error.is_retryable() {
+            let refused = self.queue.take(true).into_iter();
+            out.replies
+                .extend(refused.map(|waiter| Reply::Refused(waiter, refusal.clone())));
+        }
+    }
+}
