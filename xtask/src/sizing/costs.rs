@@ -17,7 +17,7 @@ pub(super) struct Costs {
     pub(super) flush: f64,
     /// A statement, however many rows it writes.
     pub(super) statement: f64,
-    /// A row that it writes.
+    /// A row that it writes, with its share of the waiting for commits.
     pub(super) row: f64,
     /// Statements a second of a process that waits for a key.
     pub(super) asks: f64,
@@ -47,12 +47,13 @@ impl Costs {
         let alone = 1e6 / figure(&format!("alone{suffix}"), &subject, "statements")?;
         let shared = 1e6 / figure(&keys256, &floor, "statements")?;
         let flush = (alone - shared) / (1.0 - 1.0 / FLOOR_CONNECTIONS);
+        let statement = alone - flush;
         let rows = 2.0 * figure(&keys256, &subject, "per_s")?;
-        let row = (1e6 - figure(&keys256, &subject, "statements")? * alone) / rows;
+        let row = (1e6 - figure(&keys256, &subject, "statements")? * statement) / rows;
         Ok(Self {
             name,
             flush,
-            statement: alone - flush,
+            statement,
             row,
             asks: figure("waiters", &subject, "statements")?,
             sessions: figure("waiters", &subject, "connections")?.max(figure(

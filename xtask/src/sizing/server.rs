@@ -23,8 +23,8 @@ const LONGEST: f64 = 50_000.0;
 const HELD: f64 = 10_000.0;
 const WAY: f64 = 100.0;
 
-/// So many locks are simulated, and the first half is not counted.
-const LOCKS: usize = 20_000;
+/// At least so many locks are simulated, and those of at least a second. The first half is not counted.
+const LOCKS: f64 = 20_000.0;
 
 /// Sessions of the server that work at once.
 const SESSIONS: usize = 64;
@@ -72,11 +72,12 @@ pub(super) fn limit(costs: &Costs, processes: u32) -> f64 {
 
 /// The time that one acquire in a hundred exceeds.
 fn slowest(costs: &Costs, processes: usize, rate: f64) -> f64 {
+    let locks = LOCKS.max(rate);
     let mut random = Rng::with_seed(1);
     let mut lanes = vec![[Lane::default(), Lane::default()]; processes];
     let mut arrived: VecDeque<Batch> = VecDeque::new();
     let mut events = BinaryHeap::new();
-    let (mut working, mut asked, mut took) = (false, 0, Vec::with_capacity(LOCKS));
+    let (mut working, mut asked, mut took) = (false, 0.0, Vec::new());
     let mut ask = |events: &mut BinaryHeap<Event>, now: f64| {
         let at = now - (1.0 - random.f64()).ln() * 1e6 / rate;
         let what = What::Asks {
@@ -90,8 +91,8 @@ fn slowest(costs: &Costs, processes: usize, rate: f64) -> f64 {
         match what {
             What::Asks { process, lane } => {
                 if lane == LANES[0] {
-                    asked += 1;
-                    if asked < LOCKS {
+                    asked += 1.0;
+                    if asked < locks {
                         ask(&mut events, now);
                     }
                 }
@@ -133,7 +134,8 @@ fn slowest(costs: &Costs, processes: usize, rate: f64) -> f64 {
             });
         }
     }
-    let counted = &mut took[LOCKS / 2..];
+    let half = took.len() / 2;
+    let counted = &mut took[half..];
     counted.sort_by(f64::total_cmp);
     counted[counted.len() * 99 / 100]
 }
