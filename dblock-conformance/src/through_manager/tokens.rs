@@ -2,6 +2,7 @@
 
 use super::site::{SHORT, Site, long, patient};
 use crate::Fixture;
+use crate::context::ROUNDS;
 
 /// Two managers in turn, freed by release or by force: each token is larger, and the row has it.
 pub async fn tokens_grow_over_managers_and_force(fixture: &impl Fixture) {
@@ -40,8 +41,16 @@ pub async fn a_guard_reports_its_own_token_while_another_has_a_newer(fixture: &i
 /// The token after a takeover is larger than the dead holder's.
 pub async fn tokens_grow_over_a_takeover(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
-    let dead = site.die_inside("key", SHORT).await;
-    let guard = site.manager().await.acquire("key", patient()).await.unwrap();
-    assert!(guard.fence_token() > dead.fence_token);
-    assert_eq!(site.the_row("key").await.fence_token, guard.fence_token());
+    let locks = site.manager().await;
+    for _ in 0..ROUNDS {
+        let dead = site.die_inside("key", SHORT).await;
+        let guard = locks.acquire("key", patient()).await.unwrap();
+        assert!(guard.fence_token() > dead.fence_token);
+        // A lease that was passed on is short at first. It may be over before a machine that stalls goes on.
+        if guard.pin().await.is_ok() {
+            assert_eq!(site.the_row("key").await.fence_token, guard.fence_token());
+            return;
+        }
+    }
+    panic!("each lease was lost at once");
 }
