@@ -1,0 +1,178 @@
+//! `locks.transaction` whose body, call or transaction does not come to its end: nothing of it stands, and the key is free.
+
+use std::future::{Future as _, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::task::Poll;
+
+use dblock::LockError;
+use dblock::store::StoreErrorKind;
+use dblock_tests::backend::{Kind, Place};
+use dblock_tests::{Backend, on_every_store};
+use futures_util::FutureExt as _;
+
+use super::{Failure, Work, execute, is_free, on_its_pool};
+use crate::{long, patient};
+
+on_every_store!(databases:
+    an_error_of_the_body_takes_its_work_back,
+    a_panic_of_the_body_takes_its_work_back,
+    a_call_that_is_dropped_leaves_nothing_behind,
+);
+on_every_store!(servers:
+    a_body_that_ends_its_transaction_fails_the_call,
+    a_nested_transaction_that_is_over_fails_the_call_too,
+    a_connection_that_is_killed_frees_the_key,
+);
+on_every_store!(postgres: an_error_that_the_body_swallows_fails_the_call);
+
+async fn an_error_of_the_body_takes_its_work_back(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    on_its_pool!(backend, pool => {
+        let failed = locks.transaction(pool, "key", long(), async |mut tx| {
+            execute(&mut **tx, work.insert()).await?;
+            Err::<(), _>(Failure::Own)
+        });
+        assert!(matches!(failed.await, Err(Failure::Own)));
+    });
+    assert_eq!(work.done(&backend).await, 0);
+    is_free(&other).await;
+}
+
+async fn a_panic_of_the_body_takes_its_work_back(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    on_its_pool!(backend, pool => {
+        let panics = locks.transaction(pool, "key", long(), async |mut tx| {
+            execute(&mut **tx, work.insert()).await?;
+            panic!("the body");
+            #[expect(unreachable_code, reason = "gives the body its type")]
+            Ok::<(), Failure>(())
+        });
+        AssertUnwindSafe(panics).catch_unwind().await.unwrap_err();
+    });
+    is_free(&other).await;
+    assert_eq!(work.done(&backend).await, 0);
+}
+
+/// Dropped at each of its awaits.
+async fn a_call_that_is_dropped_leaves_nothing_behind(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    for polls in 1.. {
+        let before = work.done(&backend).await;
+        let mut answered = false;
+        on_its_pool!(backend, pool => {
+            let mut call = Box::pin(locks.transaction(pool, "key", patient(), async |mut tx| {
+                execute(&mut **tx, work.insert()).await?;
+                Ok::<_, Failure>(())
+            }));
+            let mut polled = 0;
+            poll_fn(|context| {
+                polled += 1;
+                match call.as_mut().poll(context) {
+                    Poll::Pending if polled < polls => Poll::Pending,
+                    Poll::Pending => Poll::Ready(()),
+                    Poll::Ready(result) => {
+                        result.unwrap();
+                        answered = true;
+                        Poll::Ready(())
+                    }
+                }
+            })
+            .await;
+        });
+        is_free(&other).await;
+        let done = work.done(&backend).await - before;
+        assert!(done == 1 || done == 0 && !answered, "{done} after {polls} polls");
+        if answered {
+            return;
+        }
+    }
+}
+
+/// PostgreSQL would answer the commit with a rollback, and the driver would not say so.
+async fn an_error_that_the_body_swallows_fails_the_call(backend: Backend) {
+    let locks = backend.manager().await;
+    let Place::Postgres(pool, _) = backend.place() else {
+        unreachable!()
+    };
+    let work = Work::new(&backend).await;
+    let swallows = locks.transaction(pool, "key", long(), async |mut tx| {
+        execute(&mut **tx, work.insert()).await?;
+        execute(&mut **tx, "SELECT 1/0".to_owned()).await.unwrap_err();
+        Ok::<_, Failure>(())
+    });
+    let failed = swallows.await.unwrap_err().lock();
+    assert!(matches!(failed, LockError::Store { .. }), "{failed:?}");
+    assert_eq!(work.done(&backend).await, 0);
+    is_free(&locks).await;
+}
+
+/// What comes after the end would be committed without the lock. Nobody may repeat what stands.
+async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    for (end, stands) in [("ROLLBACK", 0), ("COMMIT", 1)] {
+        on_its_pool!(backend, pool => {
+            let ends = locks.transaction(pool, "key", patient(), async |mut tx| {
+                execute(&mut **tx, work.insert()).await?;
+                execute(&mut **tx, end.to_owned()).await?;
+                Ok::<_, Failure>(())
+            });
+            let kind = ends.await.unwrap_err().kind();
+            assert_eq!(kind, StoreErrorKind::Other, "{end}");
+        });
+        assert_eq!(work.done(&backend).await, stands, "{end}");
+        is_free(&other).await;
+    }
+}
+
+/// The outer call keeps the lock, so the transaction itself is what has to be found.
+async fn a_nested_transaction_that_is_over_fails_the_call_too(backend: Backend) {
+    let locks = backend.manager().await;
+    let work = Work::new(&backend).await;
+    let outer = locks.with("key", long(), async {
+        on_its_pool!(backend, pool => {
+            let swallows = locks.transaction(pool, "key", long(), async |mut tx| {
+                execute(&mut **tx, work.insert()).await?;
+                if backend.kind() == Kind::Postgres {
+                    execute(&mut **tx, "SELECT 1/0".to_owned()).await.unwrap_err();
+                } else {
+                    // As a deadlock would.
+                    execute(&mut **tx, "ROLLBACK".to_owned()).await?;
+                }
+                Ok::<_, Failure>(())
+            });
+            let failed = swallows.await.unwrap_err().lock();
+            assert!(failed.is_store(), "{failed:?}");
+            let done = locks.transaction(pool, "key", long(), async |mut tx| {
+                Ok::<_, Failure>(execute(&mut **tx, work.insert()).await?)
+            });
+            done.await.unwrap();
+        });
+    });
+    outer.await.unwrap();
+    assert_eq!(work.done(&backend).await, 1);
+}
+
+async fn a_connection_that_is_killed_frees_the_key(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    on_its_pool!(backend, pool => {
+        let killed = locks.transaction(pool, "key", long(), async |mut tx| {
+            execute(&mut **tx, work.insert()).await?;
+            let (id, kill) = match backend.kind() {
+                Kind::Postgres => ("SELECT pg_backend_pid()::bigint", "SELECT pg_terminate_backend"),
+                _ => ("SELECT CAST(connection_id() AS SIGNED)", "KILL "),
+            };
+            let id: i64 = sqlx::query_scalar(id).fetch_one(&mut **tx).await?;
+            execute(pool, format!("{kill}({id})")).await?;
+            Ok::<_, Failure>(())
+        });
+        let failed = killed.await.unwrap_err();
+        assert!(matches!(failed, Failure::Lock(LockError::Store { .. })), "{failed:?}");
+    });
+    assert_eq!(work.done(&backend).await, 0);
+    is_free(&other).await;
+}

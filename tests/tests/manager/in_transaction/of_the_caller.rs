@@ -1,0 +1,210 @@
+//! `tx = tx`: calls in a transaction that their caller begins and commits.
+
+use std::time::Duration;
+
+use dblock::fence::FenceConnection;
+use dblock::store::StoreErrorKind;
+use dblock::{LockManager, begin, current, distributed_lock};
+use dblock_conformance::Fixture as _;
+use dblock_tests::backend::Kind;
+use dblock_tests::faulty_store::{FaultyStore, Kind as Asked};
+use dblock_tests::{Backend, on_every_store};
+use sqlx::{Database, Executor, Transaction};
+
+use super::{Failure, Work, execute, is_free, nobody_enters, on_its_pool, passes};
+use crate::{LONG, patient};
+
+on_every_store!(databases:
+    the_callers_commit_ends_the_lock,
+    the_callers_rollback_takes_everything_back,
+    later_calls_in_a_transaction_enter_again,
+    calls_in_a_transaction_nest,
+    later_calls_enter_again_after_a_ttl_too,
+);
+on_every_store!(servers:
+    opposite_orders_end_with_an_error,
+    another_transaction_waits_for_the_first,
+);
+
+#[distributed_lock(key = "{key}", ttl = "30s", wait = "30s", manager = locks, tx = tx)]
+async fn add<DB>(
+    locks: &LockManager,
+    key: &str,
+    tx: &mut Transaction<'static, DB>,
+    work: &Work,
+) -> Result<i64, Failure>
+where
+    DB: Database,
+    Transaction<'static, DB>: FenceConnection,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    execute(&mut **tx, work.insert()).await?;
+    Ok(current().unwrap().fence_token())
+}
+
+/// As [`add`], twice in one.
+#[distributed_lock(key = "{key}", ttl = "30s", manager = locks, tx = tx)]
+async fn add_twice<DB>(
+    locks: &LockManager,
+    key: &str,
+    tx: &mut Transaction<'static, DB>,
+    work: &Work,
+) -> Result<[i64; 2], Failure>
+where
+    DB: Database,
+    Transaction<'static, DB>: FenceConnection,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    Ok([add(locks, key, tx, work).await?, add(locks, key, tx, work).await?])
+}
+
+async fn the_callers_commit_ends_the_lock(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    on_its_pool!(backend, pool => {
+        let mut tx = begin(pool).await.unwrap();
+        let token = add(&locks, "key", &mut tx, &work).await.unwrap();
+        nobody_enters(&backend, &other).await;
+        nobody_enters(&backend, &locks).await;
+        tx.commit().await.unwrap();
+        let next = other.acquire("key", patient()).await.unwrap();
+        assert!(next.fence_token() > token);
+        next.release().await.unwrap();
+    });
+    assert_eq!(work.done(&backend).await, 1);
+}
+
+async fn the_callers_rollback_takes_everything_back(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    on_its_pool!(backend, pool => {
+        let mut tx = begin(pool).await.unwrap();
+        add(&locks, "key", &mut tx, &work).await.unwrap();
+        tx.rollback().await.unwrap();
+    });
+    is_free(&other).await;
+    assert_eq!(work.done(&backend).await, 0);
+}
+
+async fn later_calls_in_a_transaction_enter_again(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    on_its_pool!(backend, pool => {
+        let mut tx = begin(pool).await.unwrap();
+        let first = add(&locks, "key", &mut tx, &work).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(add(&locks, "key", &mut tx, &work).await.unwrap(), first);
+            nobody_enters(&backend, &other).await;
+        }
+        tx.commit().await.unwrap();
+        // It is over with that transaction.
+        is_free(&other).await;
+        let mut tx = begin(pool).await.unwrap();
+        assert!(add(&locks, "key", &mut tx, &work).await.unwrap() > first);
+        tx.commit().await.unwrap();
+    });
+    is_free(&other).await;
+    assert_eq!(work.done(&backend).await, 4);
+}
+
+async fn calls_in_a_transaction_nest(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    on_its_pool!(backend, pool => {
+        let mut tx = begin(pool).await.unwrap();
+        let [one, two] = add_twice(&locks, "key", &mut tx, &work).await.unwrap();
+        assert_eq!(one, two);
+        nobody_enters(&backend, &other).await;
+        tx.commit().await.unwrap();
+    });
+    is_free(&other).await;
+    assert_eq!(work.done(&backend).await, 2);
+}
+
+async fn later_calls_enter_again_after_a_ttl_too(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    on_its_pool!(backend, pool => {
+        let mut tx = begin(pool).await.unwrap();
+        let first = brief(&locks, &mut tx).await.unwrap();
+        passes(&backend, Duration::from_millis(2_500)).await;
+        assert_eq!(brief(&locks, &mut tx).await.unwrap(), first);
+        nobody_enters(&backend, &other).await;
+        tx.commit().await.unwrap();
+    });
+    is_free(&other).await;
+}
+
+#[distributed_lock(key = "key", ttl = "1s", manager = locks, tx = tx)]
+async fn brief<DB>(locks: &LockManager, tx: &mut Transaction<'static, DB>) -> Result<i64, Failure>
+where
+    DB: Database,
+    Transaction<'static, DB>: FenceConnection,
+{
+    let _ = &tx;
+    Ok(current().unwrap().fence_token())
+}
+
+async fn opposite_orders_end_with_an_error(backend: Backend) {
+    let locks = backend.manager().await;
+    on_its_pool!(backend, pool => {
+        let (mut one, mut two) = (begin(pool).await.unwrap(), begin(pool).await.unwrap());
+        soon(&locks, "a", &mut one).await.unwrap();
+        soon(&locks, "b", &mut two).await.unwrap();
+        let (first, second) = tokio::join!(soon(&locks, "b", &mut one), soon(&locks, "a", &mut two));
+        let (first, second) = (first.unwrap_err().lock(), second.unwrap_err().lock());
+        assert!(first.is_busy() && second.is_busy(), "{first:?} {second:?}");
+        one.rollback().await.unwrap();
+        backend.until("a", LONG, |row| row.reentrant_count == 0).await;
+        let second = soon(&locks, "a", &mut two).await;
+        if backend.kind() == Kind::MySql {
+            // REPEATABLE READ: the first lock has fixed the snapshot, which is older than the second.
+            assert_eq!(second.unwrap_err().kind(), StoreErrorKind::Conflict);
+            two.rollback().await.unwrap();
+        } else {
+            second.unwrap();
+            two.commit().await.unwrap();
+        }
+    });
+    for key in ["a", "b"] {
+        locks
+            .acquire(key, patient())
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+}
+
+#[distributed_lock(key = "{key}", ttl = "30s", wait = "2s", manager = locks, tx = tx)]
+async fn soon<DB>(locks: &LockManager, key: &str, tx: &mut Transaction<'static, DB>) -> Result<(), Failure>
+where
+    DB: Database,
+    Transaction<'static, DB>: FenceConnection,
+{
+    let _ = &tx;
+    Ok(())
+}
+
+/// And sees what it has done, although its own transaction was open before.
+async fn another_transaction_waits_for_the_first(backend: Backend) {
+    let store = FaultyStore::over(backend.store().await);
+    let locks = store.manager();
+    let work = Work::new(&backend).await;
+    on_its_pool!(backend, pool => {
+        let (mut one, mut two) = (begin(pool).await.unwrap(), begin(pool).await.unwrap());
+        let first = add(&locks, "key", &mut one, &work).await.unwrap();
+        let mut second = Box::pin(add(&locks, "key", &mut two, &work));
+        // It looks whether its own transaction keeps the lock, and then waits. Meanwhile the release is refused.
+        let refused = store.asked_to(Asked::Release).len() + 3;
+        tokio::select! {
+            early = second.as_mut() => panic!("{early:?}"),
+            () = store.until_asked(Asked::Release, refused) => {}
+        }
+        one.commit().await.unwrap();
+        assert!(second.await.unwrap() > first);
+        two.commit().await.unwrap();
+    });
+    assert_eq!(work.done(&backend).await, 2);
+    is_free(&locks).await;
+}
