@@ -1,12 +1,13 @@
-//! A store of each kind for one test, with a look at its rows that does not go through dblock.
+//! A store of each kind for one test, and managers of it.
 
 mod place;
+mod row;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dblock::store::{Acquire, Action, MemoryStore, Request, Store};
-use dblock::{InspectFilter, Key, LockManager, LockManagerBuilder, LockRow, StoreSource, open};
+use dblock::store::{MemoryStore, Store};
+use dblock::{LockManager, LockManagerBuilder, LockRow, StoreSource, open};
 use dblock_conformance::Fixture;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
@@ -14,6 +15,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use tempfile::TempDir;
 use uuid::Uuid;
+
+pub use self::row::Row;
 
 /// The stores, and memory once more under paused time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,72 +53,6 @@ pub enum Place {
     Sqlite(SqlitePool, TempDir),
     /// Rows in memory.
     Memory(MemoryStore),
-}
-
-/// A lock row as the database has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
-    /// The holder, or the last one.
-    pub lock_owner: Uuid,
-    /// The number of holds; 0 is free.
-    pub reentrant_count: i32,
-    /// End of the lease, in µs on the store's clock.
-    pub expire_at: i64,
-    /// The lease that holds or last held it.
-    pub lease_id: Uuid,
-    /// The last token.
-    pub fence_token: i64,
-    /// The largest token that anyone may have been given.
-    pub fence_ceiling: i64,
-    /// Until when somebody waits.
-    pub wanted_until: i64,
-    /// When the lease was granted.
-    pub acquired_at: i64,
-    /// Host, process and function.
-    pub holder: String,
-    /// The store's clock when the row was read.
-    pub now: i64,
-}
-
-type Columns = (Uuid, i32, i64, Uuid, i64, i64, i64, i64, String, i64);
-
-impl<'r, R: sqlx::Row> sqlx::FromRow<'r, R> for Row
-where
-    Columns: sqlx::FromRow<'r, R>,
-{
-    fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
-        let (
-            lock_owner,
-            reentrant_count,
-            expire_at,
-            lease_id,
-            fence_token,
-            fence_ceiling,
-            wanted_until,
-            acquired_at,
-            holder,
-            now,
-        ) = Columns::from_row(row)?;
-        Ok(Self {
-            lock_owner,
-            reentrant_count,
-            expire_at,
-            lease_id,
-            fence_token,
-            fence_ceiling,
-            wanted_until,
-            acquired_at,
-            holder,
-            now,
-        })
-    }
-}
-
-impl Row {
-    /// Nobody is inside.
-    pub fn is_free(&self) -> bool {
-        self.reentrant_count == 0
-    }
 }
 
 impl Backend {
@@ -212,123 +149,6 @@ impl Backend {
         .unwrap()
     }
 
-    /// The row of a key, whole with its namespace. Read on a connection of the test's own.
-    pub async fn row(&self, key: &str) -> Option<Row> {
-        let columns = "lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling, \
-                       wanted_until, acquired_at, holder";
-        let read = |clock: &str, parameter: &str| {
-            let table = &self.table;
-            AssertSqlSafe(format!(
-                "SELECT {columns}, {clock} AS now FROM {table} WHERE lock_key = {parameter}"
-            ))
-        };
-        match self.place() {
-            Place::Postgres(pool, _) => {
-                let clock = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-                sqlx::query_as(read(clock, "$1"))
-                    .bind(key)
-                    .fetch_optional(pool)
-                    .await
-            }
-            Place::MySql(pool, _) => {
-                let clock = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
-                let query = sqlx::query_as(read(clock, "?")).bind(key.as_bytes());
-                query.fetch_optional(pool).await
-            }
-            Place::Sqlite(pool, _) => {
-                let clock = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
-                sqlx::query_as(read(clock, "?"))
-                    .bind(key)
-                    .fetch_optional(pool)
-                    .await
-            }
-            Place::Memory(store) => return memory_row(store, key).await,
-        }
-        .unwrap()
-    }
-
-    /// As [`row`](Self::row), of a key that has been locked before.
-    pub async fn the_row(&self, key: &str) -> Row {
-        let row = self.row(key).await;
-        row.unwrap_or_else(|| panic!("no row for {key:?}"))
-    }
-
-    /// Reads the row until it is as wished, for at most `within`. The row.
-    pub async fn until(&self, key: &str, within: Duration, wish: impl Fn(&Row) -> bool) -> Row {
-        let since = tokio::time::Instant::now();
-        loop {
-            let row = self.row(key).await;
-            if let Some(row) = row.as_ref().filter(|row| wish(row)) {
-                return row.clone();
-            }
-            assert!(
-                since.elapsed() < within,
-                "after {within:?} the row is still {row:?}"
-            );
-            tokio::time::sleep(Duration::from_millis(3)).await;
-        }
-    }
-
-    /// Waits until the row is free, which must be long before any ttl of 30 seconds.
-    pub async fn until_free(&self, key: &str) {
-        self.until(key, Duration::from_secs(15), Row::is_free).await;
-    }
-
-    /// Leaves a lease of `ttl` behind, as a process does that dies while it is inside.
-    pub async fn die_inside(&self, key: &str, ttl: Duration) -> Row {
-        let micros = i64::try_from(ttl.as_micros()).unwrap();
-        let insert = |clock: &str, key: &str, ids: [&str; 2]| {
-            let [owner, lease] = ids;
-            AssertSqlSafe(format!(
-                "INSERT INTO {} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
-                 fence_ceiling, wanted_until, acquired_at, holder, revoked) \
-                 SELECT {key}, {owner}, 1, now + {micros}, {lease}, now, now, 0, now, 'host/dead', {no} \
-                 FROM (SELECT {clock} AS now) clock",
-                self.table,
-                no = if self.kind == Kind::Postgres { "false" } else { "0" },
-            ))
-        };
-        let (owner, lease) = (Uuid::now_v7(), Uuid::now_v7());
-        match self.place() {
-            Place::Postgres(pool, _) => {
-                let clock = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-                let query = sqlx::query(insert(clock, "$1", ["$2", "$3"]));
-                query
-                    .bind(key)
-                    .bind(owner)
-                    .bind(lease)
-                    .execute(pool)
-                    .await
-                    .unwrap();
-            }
-            Place::MySql(pool, _) => {
-                let clock = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
-                let query = sqlx::query(insert(clock, "?", ["?", "?"]));
-                let query = query.bind(key.as_bytes()).bind(owner).bind(lease);
-                query.execute(pool).await.unwrap();
-            }
-            Place::Sqlite(pool, _) => {
-                let clock = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
-                let query = sqlx::query(insert(clock, "?", ["?", "?"]));
-                query
-                    .bind(key)
-                    .bind(owner)
-                    .bind(lease)
-                    .execute(pool)
-                    .await
-                    .unwrap();
-            }
-            Place::Memory(store) => {
-                let action = Action::Acquire(Acquire::new(owner, ttl, "host/dead"));
-                let request = Request::new(Key::new(None, key).unwrap(), lease, action);
-                for answer in store.apply(&[request]).await {
-                    answer.unwrap();
-                }
-            }
-        }
-        self.the_row(key).await
-    }
-
     /// Executes SQL on the test's own connection, with the table's name for `{table}`.
     ///
     /// # Panics
@@ -389,24 +209,6 @@ async fn built(builder: impl Fn() -> LockManagerBuilder) -> LockManager {
             manager => return manager.unwrap(),
         }
     }
-}
-
-async fn memory_row(store: &MemoryStore, key: &str) -> Option<Row> {
-    let filter = InspectFilter::new().include_free().prefix(key);
-    let rows = store.inspect(&filter).await.unwrap();
-    let row = rows.into_iter().find(|row| row.key.as_str() == key)?;
-    Some(Row {
-        lock_owner: row.owner,
-        reentrant_count: i32::try_from(row.reentrant_count).unwrap(),
-        expire_at: row.expire_at,
-        lease_id: row.lease_id,
-        fence_token: row.fence_token,
-        fence_ceiling: row.fence_ceiling,
-        wanted_until: row.wanted_until,
-        acquired_at: row.acquired_at,
-        holder: row.holder,
-        now: row.now,
-    })
 }
 
 /// Waits until `done` is true, in real time, for at most half a minute.

@@ -1,9 +1,14 @@
 //! Rows in any state, written past dblock.
 
-use dblock::{LockRow, open};
-use sqlx::AssertSqlSafe;
+use std::time::Duration;
 
-use super::{Backend, Place};
+use dblock::store::{Acquire, Action, Request, Store as _};
+use dblock::{Key, LockRow, open};
+use sqlx::AssertSqlSafe;
+use uuid::Uuid;
+
+use super::row::clock;
+use super::{Backend, Kind, Place, Row};
 
 const HELD: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling, \
                     wanted_until, acquired_at, holder, revoked";
@@ -67,5 +72,49 @@ pub(super) async fn place(backend: &Backend, rows: &[LockRow]) {
         Place::MySql(pool, _) => write!(pool, bytes, plain),
         Place::Sqlite(pool, _) => write!(pool, text, plain),
         Place::Memory(store) => open::memory::place(store, rows),
+    }
+}
+
+impl Backend {
+    /// Leaves a lease of `ttl` behind, as a process does that dies while it is inside.
+    pub async fn die_inside(&self, key: &str, ttl: Duration) -> Row {
+        let micros = i64::try_from(ttl.as_micros()).unwrap();
+        let insert = |key: &str, ids: [&str; 2]| {
+            let ([owner, lease], clock) = (ids, clock(self.kind));
+            AssertSqlSafe(format!(
+                "INSERT INTO {} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
+                 fence_ceiling, wanted_until, acquired_at, holder, revoked) \
+                 SELECT {key}, {owner}, 1, now + {micros}, {lease}, now, now, 0, now, 'host/dead', {no} \
+                 FROM (SELECT {clock} AS now) clock",
+                self.table,
+                no = if self.kind == Kind::Postgres { "false" } else { "0" },
+            ))
+        };
+        let (owner, lease) = (Uuid::now_v7(), Uuid::now_v7());
+        match self.place() {
+            Place::Postgres(pool, _) => {
+                let query = sqlx::query(insert("$1", ["$2", "$3"]));
+                let query = query.bind(key).bind(owner).bind(lease);
+                query.execute(pool).await.unwrap();
+            }
+            Place::MySql(pool, _) => {
+                let query = sqlx::query(insert("?", ["?", "?"]));
+                let query = query.bind(key.as_bytes()).bind(owner).bind(lease);
+                query.execute(pool).await.unwrap();
+            }
+            Place::Sqlite(pool, _) => {
+                let query = sqlx::query(insert("?", ["?", "?"]));
+                let query = query.bind(key).bind(owner).bind(lease);
+                query.execute(pool).await.unwrap();
+            }
+            Place::Memory(store) => {
+                let action = Action::Acquire(Acquire::new(owner, ttl, "host/dead"));
+                let request = Request::new(Key::new(None, key).unwrap(), lease, action);
+                for answer in store.apply(&[request]).await {
+                    answer.unwrap();
+                }
+            }
+        }
+        self.the_row(key).await
     }
 }
