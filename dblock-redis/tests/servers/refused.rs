@@ -1,0 +1,92 @@
+//! Servers and users that are refused, with what to do about it.
+
+use dblock::store::{Store as _, StoreError, StoreErrorKind};
+use dblock::{LockError, LockManager};
+use dblock_redis::RedisStore;
+use dblock_servers::{Purpose, Server};
+
+use super::{acquire, command, fresh, one, options, store};
+
+async fn refused(server: &Server) -> StoreError {
+    let built = LockManager::builder(store(server)).build().await;
+    let Err(LockError::Store { source, .. }) = built else {
+        panic!("{built:?}");
+    };
+    let asked = one(&store(server), acquire("k")).await.unwrap_err();
+    assert_eq!(asked.to_string(), source.to_string(), "a lock is refused as well");
+    source
+}
+
+#[tokio::test]
+async fn an_evicting_server_is_refused() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    command(&server, &["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]).await;
+    let error = refused(&server).await;
+    assert_eq!(error.kind(), StoreErrorKind::Unsupported);
+    assert!(error.to_string().contains("set it to noeviction"), "{error}");
+    command(&server, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+    one(&store(&server), acquire("k")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_and_used_once_it_is_the_primary() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    let store = store(&server);
+    one(&store, acquire("before")).await.unwrap();
+    command(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
+    let demoted = one(&store, acquire("k")).await.unwrap_err();
+    for error in [demoted, refused(&server).await] {
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("the server is a replica"), "{error}");
+    }
+    command(&server, &["REPLICAOF", "NO", "ONE"]).await;
+    one(&store, acquire("k")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_and_not_repeated() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    let store = RedisStore::new(&server.url_of("default", "hush")).unwrap();
+    let error = store.check_schema().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    let shown = format!("{error} {error:?} {store:?}");
+    assert!(!shown.contains("hush"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_user_needs_what_the_readme_lists() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    let readme = include_str!("../../README.md");
+    let line = readme
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER"))
+        .unwrap();
+    let words: Vec<_> = line.split(' ').map(|word| word.replace("…", "hush")).collect();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    command(&server, &words).await;
+    let url = server.url_of("locks", "hush");
+    let open = || RedisStore::new(&url).unwrap();
+    let (one, other) = (
+        LockManager::builder(open()).build().await.unwrap(),
+        LockManager::builder(open()).build().await.unwrap(),
+    );
+    let guard = one.acquire("k", options()).await.unwrap();
+    let next = tokio::spawn(async move { other.acquire("k", options()).await.unwrap() });
+    assert!(one.inspect(dblock::InspectFilter::new()).await.unwrap().len() == 1);
+    assert!(one.revoke("k").await.unwrap());
+    guard.release().await.unwrap();
+    next.await.unwrap().release().await.unwrap();
+    one.diagnose().await.unwrap();
+
+    let elsewhere = RedisStore::new(&url).unwrap().prefix("other");
+    let error = super::one(&elsewhere, acquire("k")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+}
