@@ -1,0 +1,155 @@
+//! What the pages show, in which order, and where their links lead.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use dblock::{LockManager, LockOptions, OnCrash, RunOptions};
+use dblock_web::{Access, router};
+
+use super::{get, memory};
+
+#[tokio::test]
+async fn links_fit_under_any_path() {
+    let locks = memory().await;
+    let alone: Router = router(locks.clone(), Access::read_only());
+    assert_eq!(get(&alone, "/").await.headers[header::LOCATION], "list");
+    let nested: Router = Router::new().nest("/admin/locks", router(locks, Access::read_only()));
+    assert_eq!(
+        get(&nested, "/admin/locks").await.headers[header::LOCATION],
+        "locks/list"
+    );
+    let page = get(&nested, "/admin/locks/list").await;
+    assert_eq!(page.status, StatusCode::OK);
+    for link in page
+        .body
+        .split("href=\"")
+        .chain(page.body.split("src=\""))
+        .skip(1)
+    {
+        assert!(!link.starts_with('/'), "{link}");
+    }
+    assert_eq!(get(&nested, "/admin/locks/page.css").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_longest_held_comes_first_and_pages_have_all() {
+    let locks = memory().await;
+    let mut guards = Vec::new();
+    for number in (0..120).rev() {
+        guards.push(
+            locks
+                .acquire(format!("key {number:03}"), LockOptions::new())
+                .await
+                .unwrap(),
+        );
+    }
+    let app: Router = router(locks, Access::read_only());
+    for (begin, first) in [
+        ("/list", "key 119"),
+        ("/list?show=all", "key 000"),
+        ("/list?prefix=key+0", "key 099"),
+    ] {
+        let mut address = begin.to_owned();
+        let mut keys = Vec::new();
+        loop {
+            let page = get(&app, &address).await.body;
+            let found = page
+                .split("<bdi>key ")
+                .skip(1)
+                .map(|rest| format!("key {}", &rest[..3]));
+            keys.extend(found);
+            assert!(keys.len() <= 120, "{begin} goes on: {keys:?}");
+            let Some((before, _)) = page.split_once("\" rel=\"next\"") else {
+                break;
+            };
+            let next = before.rsplit_once("href=\"").unwrap().1.replace("&amp;", "&");
+            address = format!("/{next}");
+        }
+        assert_eq!(keys[0], first, "{begin}");
+        let count = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(
+            (keys.len(), count),
+            if begin.contains("prefix") {
+                (100, 100)
+            } else {
+                (120, 120)
+            },
+            "{begin}"
+        );
+    }
+    drop(guards);
+}
+
+#[tokio::test]
+async fn a_keys_page_tells_what_the_row_and_the_record_have() {
+    let locks = memory().await;
+    let app: Router = router(locks.clone(), Access::read_only());
+    assert!(get(&app, "/key?key=a").await.body.contains("This key has no row"));
+    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let row = locks.get("a").await.unwrap().unwrap();
+    let page = get(&app, "/key?key=a").await.body;
+    for part in [
+        &row.holder,
+        &row.owner.to_string(),
+        &row.fence_token.to_string(),
+        "Held since",
+        "Lease ends",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    guard.release().await.unwrap();
+    let page = get(&app, "/key?key=a").await.body;
+    assert!(page.contains("Last holder") && page.contains(">free<"), "{page}");
+
+    let options = RunOptions::new(Duration::from_hours(1), OnCrash::Stop);
+    locks
+        .run_once("pay", options, async |_| {
+            Ok::<_, dblock::LockError>("sekret".to_owned())
+        })
+        .await
+        .unwrap();
+    for address in ["/key?key=pay", "/records", "/records?state=succeeded&prefix=p"] {
+        let page = get(&app, address).await.body;
+        assert!(
+            page.contains(">succeeded<") && !page.contains("sekret"),
+            "{address}: {page}"
+        );
+    }
+    assert!(
+        get(&app, "/records?state=failed")
+            .await
+            .body
+            .contains("There is no such run")
+    );
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_told_with_a_remedy() {
+    let locks = memory().await;
+    locks.shutdown(Duration::ZERO).await;
+    let app: Router = router(locks, Access::read_only());
+    let page = get(&app, "/list").await;
+    assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE, "{}", page.body);
+    assert!(page.body.contains("role=\"alert\""), "{}", page.body);
+    // The stream ends, so that a server that waits for its connections can stop.
+    assert_eq!(get(&app, "/list-events").await.body, "");
+}
+
+/// The page is for people who operate it, and cannot build a manager.
+#[tokio::test]
+async fn without_tables_the_page_says_what_to_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("a.db").display());
+    let locks = LockManager::builder_for_url(&url).unwrap();
+    let app = router(locks.auto_migrate(false).start().unwrap(), Access::read_only());
+    let answer = get(&app, "/list").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(
+        answer.body.contains("is not there; run `dblock migrate`") && !answer.body.contains("LockManager"),
+        "{}",
+        answer.body
+    );
+}
