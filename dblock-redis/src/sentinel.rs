@@ -4,11 +4,14 @@
 //! wakes up does not know for some seconds that another has taken its place. All of them are asked, because one may be cut
 //! off and name the primary of yesterday.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dblock::store::{StoreError, StoreErrorKind};
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use redis::Client;
 use tokio::time::{Instant, timeout};
@@ -49,6 +52,12 @@ struct Seen {
     silent: bool,
 }
 
+/// An address, and the Sentinels that name it.
+struct Vote<'a> {
+    named: String,
+    by: Vec<&'a str>,
+}
+
 impl Seen {
     fn is_fresh(&self) -> bool {
         self.asked.is_some_and(|asked| asked.elapsed() < FRESH)
@@ -86,13 +95,15 @@ impl Sentinels {
     }
 
     /// Where the primary is: the address that more than half of the Sentinels name. If no address has so
-    /// many, all that are named, the most often named first.
+    /// many, all that are named and not known to be replaced, the most often named first.
     pub(crate) async fn named(&self) -> Result<Vec<String>, StoreError> {
-        let mut asked: FuturesUnordered<_> =
-            self.addresses.iter().map(|sentinel| self.ask(sentinel)).collect();
-        let mut votes: Vec<(usize, String)> = Vec::new();
+        let questions = self.addresses.iter();
+        let questions =
+            questions.map(|sentinel| async move { (sentinel.as_str(), self.ask(sentinel).await) });
+        let mut asked: FuturesUnordered<_> = questions.collect();
+        let mut votes: Vec<Vote<'_>> = Vec::new();
         let mut failed: Option<StoreError> = None;
-        while let Some(answer) = asked.next().await {
+        while let Some((sentinel, answer)) = asked.next().await {
             let found = match answer {
                 Ok(found) => found,
                 Err(error) => {
@@ -101,14 +112,15 @@ impl Sentinels {
                     continue;
                 }
             };
-            let place = votes.iter().position(|(_, named)| *named == found);
+            let place = votes.iter().position(|vote| vote.named == found);
             let place = place.unwrap_or_else(|| {
-                votes.push((0, found));
+                let (named, by) = (found, Vec::new());
+                votes.push(Vote { named, by });
                 votes.len() - 1
             });
-            votes[place].0 += 1;
-            if votes[place].0 * 2 > self.addresses.len() {
-                return Ok(vec![votes.swap_remove(place).1]);
+            votes[place].by.push(sentinel);
+            if votes[place].by.len() * 2 > self.addresses.len() {
+                return Ok(vec![votes.swap_remove(place).named]);
             }
         }
         if votes.is_empty() {
@@ -119,8 +131,24 @@ impl Sentinels {
             );
             return Err(StoreError::new(failed.kind(), message).with_source(failed));
         }
-        votes.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
-        Ok(votes.into_iter().map(|(_, named)| named).collect())
+        if votes.len() > 1 {
+            votes = self.newest(votes).await;
+        }
+        votes.sort_by_key(|vote| Reverse(vote.by.len()));
+        Ok(votes.into_iter().map(|vote| vote.named).collect())
+    }
+
+    /// Leaves out a primary from before a fail-over of which another Sentinel knows. Who tells no epoch is believed.
+    async fn newest<'a>(&self, votes: Vec<Vote<'a>>) -> Vec<Vote<'a>> {
+        let epochs = votes.iter().map(|vote| async move {
+            let told = join_all(vote.by.iter().map(|sentinel| self.epoch(sentinel))).await;
+            told.into_iter().max().flatten()
+        });
+        let epochs = join_all(epochs).await;
+        let newest = epochs.iter().copied().max().flatten();
+        let votes = votes.into_iter().zip(epochs);
+        let votes = votes.filter(|(_, epoch)| epoch.is_none() || *epoch == newest);
+        votes.map(|(vote, _)| vote).collect()
     }
 
     /// Where the connection in use leads to, or else the address that they name first.
@@ -175,6 +203,14 @@ impl Sentinels {
         let answer: Option<(String, u16)> = self.login.ask(sentinel, &question).await?;
         let (host, port) = answer.ok_or_else(|| self.unknown())?;
         Ok(address(&host, port))
+    }
+
+    /// The number of the fail-over by which the primary came to its place, if the Sentinel tells it.
+    async fn epoch(&self, sentinel: &str) -> Option<u64> {
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("MASTER").arg(&self.name);
+        let told: HashMap<String, String> = self.login.ask(sentinel, &question).await.ok()?;
+        told.get("config-epoch")?.parse().ok()
     }
 
     fn unknown(&self) -> StoreError {

@@ -3,9 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod fake;
+mod log;
 
-use std::sync::{Mutex, Once};
-use std::thread::{ThreadId, current};
 use std::time::Duration;
 
 use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind};
@@ -14,8 +13,9 @@ use dblock_redis::RedisStore;
 use dblock_servers::{Kind, Purpose, RedisSentinel, Server, is_installed};
 use dblock_tests::proxy::{Proxy, Traffic};
 use tokio::time::timeout;
-use tracing::field::{Field, Visit};
 use uuid::Uuid;
+
+use self::log::Log;
 
 async fn fresh(replicas: usize) -> Option<RedisSentinel> {
     Log::install();
@@ -51,58 +51,6 @@ async fn command<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T
         .query_async(&mut connection)
         .await
         .unwrap()
-}
-
-/// What each thread has logged about the primary.
-static LOG: Mutex<Vec<(ThreadId, String)>> = Mutex::new(Vec::new());
-
-/// Notes lines of all threads, from before the first one: a subscriber of one thread would miss lines that another thread
-/// logs for the first time just then.
-struct Log;
-
-impl Log {
-    fn install() {
-        static INSTALLED: Once = Once::new();
-        INSTALLED.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
-    }
-
-    fn of_this_thread() -> Vec<String> {
-        let log = LOG.lock().unwrap();
-        let own = log.iter().filter(|(thread, _)| *thread == current().id());
-        own.map(|(_, line)| line.clone()).collect()
-    }
-}
-
-impl tracing::Subscriber for Log {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target().starts_with("dblock_redis")
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut Line);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
-struct Line;
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" {
-            LOG.lock().unwrap().push((current().id(), format!("{value:?}")));
-        }
-    }
 }
 
 #[tokio::test]
@@ -228,6 +176,24 @@ fn parts(url: &str) -> (&str, Vec<&str>, &str) {
     (user, sentinels.split(',').collect(), name)
 }
 
+/// A Sentinel that names this primary, and this epoch where it tells one.
+async fn sentinel(primary: &str, epoch: Option<u64>) -> String {
+    let (host, port) = primary.split_once(':').unwrap();
+    let named = format!("*2\r\n{}{}", fake::text(host), fake::text(port));
+    let epoch = epoch.map_or("-NOPERM no\r\n".to_owned(), |epoch| {
+        let (field, value) = (fake::text("config-epoch"), fake::text(&epoch.to_string()));
+        format!("*2\r\n{field}{value}")
+    });
+    let (listener, address) = fake::bind().await;
+    fake::serve(listener, move |words| {
+        let asks_for = |what: &str| words[0] == "SENTINEL" && words[1] == what;
+        let told = asks_for("MASTER").then_some(&epoch);
+        told.or_else(|| asks_for("GET-MASTER-ADDR-BY-NAME").then_some(&named))
+            .cloned()
+    });
+    address
+}
+
 #[tokio::test]
 async fn a_sentinel_that_knows_yesterdays_primary_is_overruled() {
     let Some(servers) = fresh(1).await else {
@@ -236,18 +202,44 @@ async fn a_sentinel_that_knows_yesterdays_primary_is_overruled() {
     let (user, sentinels, name) = parts(servers.url());
     let (_, replica) = servers.servers[1].url().rsplit_once('@').unwrap();
     for yesterdays in [replica, "127.0.0.1:1"] {
-        let (host, port) = yesterdays.split_once(':').unwrap();
-        let answer = format!("*2\r\n{}{}", fake::text(host), fake::text(port));
-        let (listener, stale) = fake::bind().await;
-        fake::serve(listener, move |words| {
-            (words[0] == "SENTINEL").then(|| answer.clone())
-        });
+        let stale = sentinel(yesterdays, None).await;
         for others in [sentinels.join(","), sentinels[0].to_owned()] {
             let url = format!("{user}@{stale},{others}/{name}");
             let key = format!("{yesterdays} {others}");
             let granted = one(&RedisStore::new(&url).unwrap(), &key).await;
             assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
         }
+    }
+}
+
+/// Both take writes, and each is named by half of the Sentinels.
+#[tokio::test]
+async fn of_two_primaries_that_of_the_last_fail_over_is_taken() {
+    if !is_installed(Kind::Redis) {
+        dblock_tests::left_out("Redis servers of its own", "install redis-server");
+        return;
+    }
+    let former = Server::fresh(Kind::Redis, Purpose::Tests).await.unwrap();
+    let newest = Server::fresh(Kind::Redis, Purpose::Tests).await.unwrap();
+    for server in [&former, &newest] {
+        let _: String = command(server, &["CONFIG", "SET", "requirepass", ""]).await;
+    }
+    let address = |server: &Server| server.url().rsplit_once('@').unwrap().1.to_owned();
+    let proxy = Proxy::start(address(&newest).parse().unwrap());
+    // The other one answers first.
+    proxy.set(Traffic::Slow(Duration::from_millis(50)));
+    let stale = sentinel(&address(&former), Some(6)).await;
+    let knows = sentinel(&proxy.address().to_string(), Some(7)).await;
+    for (key, sentinels) in [("a", [&stale, &knows]), ("b", [&knows, &stale])] {
+        let url = format!("redis+sentinel://{},{}/main", sentinels[0], sentinels[1]);
+        let granted = one(&RedisStore::new(&url).unwrap(), key).await.unwrap();
+        assert!(matches!(granted, Outcome::Granted { .. }), "{granted:?}");
+        let there = RedisStore::new(&format!("redis://{}", address(&newest))).unwrap();
+        let there = one(&there, key).await.unwrap();
+        assert!(
+            matches!(there, Outcome::Busy(_)),
+            "granted by the former one: {there:?}"
+        );
     }
 }
 
