@@ -2,7 +2,7 @@
 //! next. A process knows its own places; for others a release is reported, and they ask.
 
 use dblock::store::{StoreError, StoreErrorKind, WakeUp};
-use etcd_client::{Client, WatchFilterType, WatchOptions};
+use etcd_client::{Client, ResponseHeader, WatchFilterType, WatchOptions};
 
 use crate::error;
 use crate::keys::Keys;
@@ -38,6 +38,8 @@ async fn watch(
             return Err(ended(answer.cancel_reason()));
         }
         if answer.created() {
+            let since = answer.header().map_or(i64::MAX, ResponseHeader::revision);
+            places.watched_since(since);
             tell(WakeUp::Listening);
         }
         for deleted in answer.events().iter().filter_map(|event| event.kv()) {

@@ -12,7 +12,14 @@ use uuid::Uuid;
 use crate::keys::Slot;
 
 #[derive(Debug, Default)]
-pub(crate) struct Places(Mutex<HashMap<Key, Place>>);
+pub(crate) struct Places(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    all: HashMap<Key, Place>,
+    /// The watch reports what happens after this revision. A place that was written earlier may be gone unseen.
+    watched_since: i64,
+}
 
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -27,27 +34,37 @@ pub(crate) struct Place {
 
 impl Places {
     pub(crate) fn insert(&self, key: Key, place: Place) {
-        self.all().insert(key, place);
+        let mut state = self.state();
+        if place.revision >= state.watched_since {
+            state.all.insert(key, place);
+        }
+    }
+
+    /// A watch begins behind this revision.
+    pub(crate) fn watched_since(&self, revision: i64) {
+        let mut state = self.state();
+        state.watched_since = revision;
+        state.all.retain(|_, place| place.revision >= revision);
     }
 
     /// The lease is over.
     pub(crate) fn remove(&self, key: &Key, lease_id: Uuid) {
-        let mut all = self.all();
-        if all.get(key).is_some_and(|place| place.lease_id == lease_id) {
-            all.remove(key);
+        let mut state = self.state();
+        if state.all.get(key).is_some_and(|place| place.lease_id == lease_id) {
+            state.all.remove(key);
         }
     }
 
     /// A key is gone since this revision. The place to which the lock was passed on by that, if it is of this process.
     pub(crate) fn passed_on(&self, key: &Key, slot: Slot, revision: i64) -> Option<Place> {
-        let mut all = self.all();
-        let place = all.get(key).filter(|place| place.revision < revision)?;
+        let mut state = self.state();
+        let place = state.all.get(key).filter(|place| place.revision < revision)?;
         let passed_on = place.behind == slot;
         // The other slot is that of the place, which has ended.
-        all.remove(key).filter(|_| passed_on)
+        state.all.remove(key).filter(|_| passed_on)
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<Key, Place>> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -56,15 +73,18 @@ impl Places {
 mod tests {
     use super::*;
 
-    fn places(key: &Key) -> Places {
-        let places = Places::default();
-        let place = Place {
+    fn place() -> Place {
+        Place {
             lease_id: Uuid::nil(),
             fence_token: 7,
             behind: Slot::First,
             revision: 5,
-        };
-        places.insert(key.clone(), place);
+        }
+    }
+
+    fn places(key: &Key) -> Places {
+        let places = Places::default();
+        places.insert(key.clone(), place());
         places
     }
 
@@ -90,5 +110,20 @@ mod tests {
         withdrawn.remove(&key, Uuid::max());
         withdrawn.remove(&key, Uuid::nil());
         assert_eq!(token(&withdrawn, Slot::First, 6), None);
+    }
+
+    /// The place ended while nobody watched, and the holder that goes now is another one.
+    #[test]
+    fn a_place_from_before_the_watch_is_not_believed() {
+        let key = Key::new(None, "k").unwrap();
+        let before = places(&key);
+        before.watched_since(6);
+        assert!(before.passed_on(&key, Slot::First, 7).is_none());
+        // The answer that tells of the place comes after the watch has begun.
+        before.insert(key.clone(), place());
+        assert!(before.passed_on(&key, Slot::First, 7).is_none());
+        let since = places(&key);
+        since.watched_since(5);
+        assert!(since.passed_on(&key, Slot::First, 6).is_some());
     }
 }
