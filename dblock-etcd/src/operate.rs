@@ -39,10 +39,9 @@ pub(crate) async fn inspect(
                 steps.push(left(client, kv.lease()));
             }
             for (kv, left) in page.iter().zip(join_all(steps).await) {
-                // Its lease may have ended since.
-                let Some(left) = left? else { continue };
                 let rows = found.entry(kv.key()[folder.len()..].to_vec()).or_default();
-                rows.push((Stored::read(kv, slot)?, left));
+                // The lease may have ended since. Who has the lock by now is not in what was read, so the row is not left out.
+                rows.push((Stored::read(kv, slot)?, left?.unwrap_or_default()));
             }
         }
     }
