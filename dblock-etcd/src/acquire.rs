@@ -5,7 +5,7 @@ use std::time::Duration;
 use dblock::store::clock::micros;
 use dblock::store::{Acquire, NEXT_TTL, Outcome, Request, StoreError, StoreErrorKind};
 use etcd_client::{Client, LeaseGrantOptions, PutOptions};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 
 use crate::Answer;
 use crate::error;
@@ -61,7 +61,14 @@ async fn acquire_part(
         .collect();
     let writes = first.iter().zip(asks);
     let writes: Vec<Write<'_>> = writes.filter_map(|(step, ask)| step.write(*ask)).collect();
-    let mut written = write(client, names, &writes).await.into_iter();
+    let takes = first
+        .iter()
+        .zip(asks)
+        .filter(|(step, _)| matches!(step, Step::Take(_)));
+    let takes: Vec<_> = takes.map(|(_, (request, _))| request.lease_id).collect();
+    let other = client.clone();
+    let (written, not_renewed) = join(write(client, names, &writes), leases.renew(&other, &takes)).await;
+    let mut written = written.into_iter();
     let mut answers = Vec::new();
     for ((step, ask), seen) in first.into_iter().zip(asks).zip(&seen) {
         let step = match step {
@@ -73,12 +80,12 @@ async fn acquire_part(
         };
         answers.push(match (written.next(), step) {
             (Some(Ok(written)), Step::Queue(holder)) => queued(client, places, *ask, written, &holder).await,
+            (Some(Ok(Written::Done { .. })), _) if not_renewed.contains(&ask.0.lease_id) => {
+                Err(error::unknown("etcd has not renewed the lease of the lock"))
+            }
             (Some(Ok(written)), _) => granted(client, leases, *ask, written, seen).await,
             (Some(Err(error)), _) => Err(error),
-            (None, _) => Err(StoreError::new(
-                StoreErrorKind::Interrupted,
-                "etcd left out an answer",
-            )),
+            (None, _) => Err(error::unknown("etcd left out an answer")),
         });
     }
     answers
@@ -86,7 +93,7 @@ async fn acquire_part(
 
 enum Step {
     Answered(Answer),
-    /// The key is free, and the ttl is left of this lease.
+    /// The key is free, and there is this lease for it.
     Take(i64),
     /// Nobody is next behind this holder, and the lease is made.
     Queue(Stored),
@@ -137,7 +144,7 @@ async fn prepare(
     }
     let Rows { holder, next } = seen.rows.clone()?;
     let Some(holder) = holder else {
-        let lease = leases.of_whole_length(client, request.lease_id, seconds(ask.ttl));
+        let lease = leases.take(client, request.lease_id, seconds(ask.ttl));
         return lease.await.map(Step::Take);
     };
     if holder.row.lease_id == request.lease_id {
@@ -205,10 +212,10 @@ async fn granted(
             let token = first_token(revision, Slot::First);
             return Ok(Outcome::granted(token, ask.ttl, None, seen.is_wanted()));
         }
-        // Released while it was asked for.
+        // It had ended before it was used again.
         Written::NoLease => {
             leases.forget(request.lease_id);
-            return Ok(Outcome::Lost);
+            return Ok(Outcome::Skipped);
         }
         Written::Changed(rows) => rows?,
     };
@@ -220,7 +227,7 @@ async fn granted(
             }))
         }
         stored => {
-            leases.rest(request.lease_id);
+            leases.rest(client, &[request.lease_id]).await;
             Ok(too_late(stored))
         }
     }

@@ -50,6 +50,11 @@ pub(crate) fn of_call(error: Error) -> StoreError {
     StoreError::new(kind, format!("{remedy} ({text})")).with_source(error)
 }
 
+/// It is not known what was carried out.
+pub(crate) fn unknown(message: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Interrupted, message)
+}
+
 fn refused() -> (StoreErrorKind, &'static str) {
     (
         StoreErrorKind::Refused,

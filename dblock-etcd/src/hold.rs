@@ -1,13 +1,14 @@
 //! Extending and releasing.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dblock::store::{Extend, Outcome, Request, StoreError, StoreErrorKind};
+use dblock::store::{Extend, Outcome, Request, StoreError};
 use etcd_client::Client;
 use futures_util::future::{join, join_all};
 
 use crate::Answer;
+use crate::error;
 use crate::keys::{Keys, Slot};
 use crate::leases::Leases;
 use crate::look::{
@@ -85,10 +86,7 @@ async fn extend_part(
                 // Somebody else has changed the row, or it is gone: ask again.
                 Some(Ok(Written::Changed(rows))) => rows.map(|_| Outcome::Skipped),
                 Some(Err(error)) => Err(error),
-                None => Err(StoreError::new(
-                    StoreErrorKind::Interrupted,
-                    "etcd left out an answer",
-                )),
+                None => Err(error::unknown("etcd left out an answer")),
             },
         });
     }
@@ -135,7 +133,7 @@ async fn lengthen(
     stored.row.holds = ask.count;
     stored.arrive();
     let mut lease = stored.lease;
-    let wanted = seconds(ask.ttl);
+    let (wanted, sent_at) = (seconds(ask.ttl), Instant::now());
     let left = if stored.row.revoked {
         left(client, lease).await?
     } else if wanted > stored.row.ttl {
@@ -147,6 +145,7 @@ async fn lengthen(
         is_there.then_some(wanted)
     } else {
         let is_there = keep_alive(client, lease).await?;
+        leases.renewed(request.lease_id, sent_at);
         is_there.then_some(stored.row.ttl)
     };
     let changed = stored.row != before.row;
@@ -208,11 +207,12 @@ async fn release_part(
     let others = look_and_revoke(client.clone(), names, leases, others);
     let (written, revoked) = join(write(&mut client, names, &writes), others).await;
     let mut answers: BTreeMap<usize, Answer> = revoked.into_iter().collect();
+    let mut released = Vec::new();
     for (place, written) in places.into_iter().zip(written) {
         let grant = requests[place].lease_id;
         let answer = written.map(|written| match written {
             Written::Done { other, .. } => {
-                leases.rest(grant);
+                released.push(grant);
                 Outcome::released(true, other)
             }
             Written::Changed(_) | Written::NoLease => {
@@ -222,6 +222,7 @@ async fn release_part(
         });
         answers.insert(place, answer);
     }
+    leases.rest(&client, &released).await;
     answers.into_values().collect()
 }
 

@@ -10,10 +10,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use dblock::store::StoreError;
 use etcd_client::Client;
+use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::look;
@@ -23,9 +24,16 @@ use crate::row::etcd_lease;
 const LONGER: i64 = 1;
 const LONG: i64 = 10;
 
+/// So many leases are kept for later grants. Those beyond are revoked.
+const MOST_IDLE: usize = 1_000;
+
 /// The length of a new lease for this ttl, both in seconds.
 fn length(ttl: i64) -> i64 {
-    if ttl < LONG { ttl } else { ttl + LONGER }
+    if ttl < LONG {
+        ttl
+    } else {
+        ttl.saturating_add(LONGER)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +43,9 @@ pub(crate) struct Leases(Mutex<State>);
 struct State {
     /// By the id of the grant.
     used: HashMap<Uuid, Used>,
+    /// When there are so many, those that have ended are forgotten.
+    most_used: usize,
+    /// The last one was used last.
     idle: Vec<Lease>,
 }
 
@@ -43,23 +54,14 @@ struct Lease {
     id: i64,
     /// In seconds.
     ttl: i64,
-    /// It had its whole length then, or later.
-    whole_at: Moment,
+    /// It had its whole length then, or later. The clock may have stood still since, with the host.
+    whole_at: Instant,
 }
 
-/// A time by both clocks. The monotonic one stands still while a host is suspended, and etcd's does not.
-#[derive(Debug, Clone, Copy)]
-struct Moment(Instant, SystemTime);
-
-impl Moment {
-    fn now() -> Self {
-        Self(Instant::now(), SystemTime::now())
-    }
-
-    /// The longer of the times that have passed; none where the wall clock was set back.
-    fn elapsed(self) -> Option<Duration> {
-        let by_wall_clock = self.1.elapsed().ok()?;
-        Some(by_wall_clock.max(self.0.elapsed()))
+impl Lease {
+    /// Whether it was renewed less than so many seconds ago, by this process's clock.
+    fn is_younger(&self, than: i64) -> bool {
+        self.whole_at.elapsed() < Duration::from_secs(u64::try_from(than).unwrap_or_default())
     }
 }
 
@@ -71,57 +73,72 @@ struct Used {
 }
 
 impl Leases {
-    /// A lease of which `ttl` is left, for a grant: one that was used before, or a new one.
-    pub(crate) async fn of_whole_length(
-        &self,
-        client: &mut Client,
-        grant: Uuid,
-        ttl: i64,
-    ) -> Result<i64, StoreError> {
-        if let Some((idle, is_whole)) = self.take(grant, ttl) {
-            let sent_at = Moment::now();
-            if is_whole {
-                return Ok(idle);
-            }
-            if look::keep_alive(client, idle).await? {
-                self.renewed(grant, sent_at);
-                return Ok(idle);
-            }
-            self.forget(grant);
+    /// A lease for a grant: one that was used before, or a new one.
+    pub(crate) async fn take(&self, client: &mut Client, grant: Uuid, ttl: i64) -> Result<i64, StoreError> {
+        if let Some(idle) = self.reuse(grant, ttl) {
+            return Ok(idle);
         }
         let new = self.make(grant, ttl);
-        let is_new = look::grant(client, new, length(ttl)).await?;
-        if !is_new {
-            look::keep_alive(client, new).await?;
-        }
+        look::grant(client, new, length(ttl)).await?;
         Ok(new)
     }
 
-    /// Takes an idle lease for a grant. Returns its id, and whether `ttl` is left of it. If not, it may have ended.
-    fn take(&self, grant: Uuid, ttl: i64) -> Option<(i64, bool)> {
+    /// Sees that the leases of these grants have their whole ttl, and returns the grants for which that failed. It runs beside the
+    /// writes under them, so that it notices what has held us up before those.
+    pub(crate) async fn renew(&self, client: &Client, grants: &[Uuid]) -> Vec<Uuid> {
+        let lease = |grant: &Uuid| Some((*grant, self.state().used.get(grant)?.lease));
+        let (mut young, mut others): (Vec<_>, Vec<_>) = grants
+            .iter()
+            .filter_map(lease)
+            .partition(|(_, lease)| lease.ttl >= LONG && lease.is_younger(LONGER));
+        // Our clock may have stood still, so etcd's is asked for the one that was renewed first. The others have more left.
+        if let Some((_, first)) = young.iter().min_by_key(|(_, lease)| lease.whole_at) {
+            let left = look::left(&mut client.clone(), first.id).await;
+            if !left.is_ok_and(|left| left >= Some(first.ttl)) {
+                others.append(&mut young);
+            }
+        }
+        let renewals = others.into_iter().map(|(grant, lease)| async move {
+            let sent_at = Instant::now();
+            let is_there = look::keep_alive(&mut client.clone(), lease.id).await;
+            if matches!(is_there, Ok(true)) {
+                self.renewed(grant, sent_at);
+                return None;
+            }
+            Some(grant)
+        });
+        join_all(renewals).await.into_iter().flatten().collect()
+    }
+
+    /// Takes an idle lease for a grant. It may have ended in etcd.
+    fn reuse(&self, grant: Uuid, ttl: i64) -> Option<i64> {
         let mut state = self.state();
         if state.used.contains_key(&grant) {
             // The request is sent again, and may still be carried out under its first lease.
             return None;
         }
-        let is_younger =
-            |lease: &Lease, than: i64| lease.whole_at.elapsed().is_some_and(|age| age < seconds(than));
-        state.idle.retain(|lease| is_younger(lease, length(lease.ttl)));
+        state.idle.retain(|lease| lease.is_younger(lease.ttl / 2));
         let place = state.idle.iter().rposition(|lease| lease.ttl == ttl)?;
-        let lease = state.idle.swap_remove(place);
+        let lease = state.idle.remove(place);
         state.used.insert(grant, Used { lease, created: None });
-        Some((lease.id, is_younger(&lease, length(ttl) - ttl)))
+        Some(lease.id)
     }
 
     /// The id of a lease to be made for a grant: the same for a request that is sent again.
     fn make(&self, grant: Uuid, ttl: i64) -> i64 {
         let mut state = self.state();
+        if state.used.len() >= state.most_used {
+            // A lock that is lost while etcd is away is never released. After two ttls the engine sends nothing more for it.
+            let lasts = |used: &Used| used.lease.is_younger(used.lease.ttl.saturating_mul(3));
+            state.used.retain(|_, used| lasts(used));
+            state.most_used = MOST_IDLE.max(state.used.len() * 2);
+        }
         let new = || Used {
             lease: Lease {
                 // Not made of the grant's id: the lease may serve others later.
                 id: etcd_lease(Uuid::now_v7()),
                 ttl,
-                whole_at: Moment::now(),
+                whole_at: Instant::now(),
             },
             created: None,
         };
@@ -129,7 +146,7 @@ impl Leases {
     }
 
     /// The grant's lease had its whole length at this time.
-    fn renewed(&self, grant: Uuid, whole_at: Moment) {
+    pub(crate) fn renewed(&self, grant: Uuid, whole_at: Instant) {
         if let Some(used) = self.state().used.get_mut(&grant) {
             used.lease.whole_at = whole_at;
         }
@@ -152,12 +169,25 @@ impl Leases {
         self.state().used.get(&grant).map(|used| used.lease.id)
     }
 
-    /// The grant has no key, and will have none. Its lease is idle from now on.
-    pub(crate) fn rest(&self, grant: Uuid) {
+    /// These grants have no keys, and will have none. Their leases are idle from now on.
+    pub(crate) async fn rest(&self, client: &Client, grants: &[Uuid]) {
+        let surplus = self.lay_down(grants).into_iter().map(|lease| async move {
+            // It has no key, so it does nothing. An error leaves it to its end.
+            look::revoke(&mut client.clone(), lease.id).await.ok()
+        });
+        join_all(surplus).await;
+    }
+
+    /// Makes the leases of these grants idle ones. Returns those that are too many, which were idle for longest.
+    fn lay_down(&self, grants: &[Uuid]) -> Vec<Lease> {
         let mut state = self.state();
-        if let Some(used) = state.used.remove(&grant) {
-            state.idle.push(used.lease);
+        for grant in grants {
+            if let Some(used) = state.used.remove(grant) {
+                state.idle.push(used.lease);
+            }
         }
+        let surplus = state.idle.len().saturating_sub(MOST_IDLE);
+        state.idle.drain(..surplus).collect()
     }
 
     /// The grant is over, or has another lease. This one is not used again.
@@ -170,62 +200,97 @@ impl Leases {
     }
 }
 
-fn seconds(seconds: i64) -> Duration {
-    Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn later(leases: &Leases, grant: Uuid, seconds: u64) {
+        let earlier = Instant::now().checked_sub(Duration::from_secs(seconds));
+        leases.renewed(grant, earlier.expect("the machine has run for some time"));
+    }
 
     #[test]
     fn a_lease_has_one_lock_at_a_time_and_another_when_it_rests() {
         let leases = Leases::default();
         let [one, two, three] = [(); 3].map(|()| Uuid::now_v7());
-        assert_eq!(leases.take(one, 30), None);
+        assert_eq!(leases.reuse(one, 30), None);
         let made = leases.make(one, 30);
         assert_eq!(leases.make(one, 30), made, "the request is sent again");
         assert_eq!(leases.created(one), None, "it may not have been carried out yet");
         leases.granted(one, 7);
         assert_eq!(leases.created(one), Some(7));
-        assert_eq!(leases.take(two, 30), None, "it is used");
-        leases.rest(one);
-        assert_eq!(leases.take(two, 60), None, "another length");
-        assert_eq!(leases.take(two, 30), Some((made, true)));
+        assert_eq!(leases.reuse(two, 30), None, "it is used");
+        leases.lay_down(&[one]);
+        assert_eq!(leases.reuse(two, 60), None, "another length");
+        assert_eq!(leases.reuse(two, 30), Some(made));
         assert_eq!((leases.of(two), leases.created(two)), (Some(made), None));
-        assert_eq!(leases.take(three, 30), None);
+        assert_eq!(leases.reuse(three, 30), None);
         leases.make(three, 30);
-        leases.rest(three);
-        assert_eq!(leases.take(two, 30), None, "it has one");
-        leases.take(three, 30);
+        leases.lay_down(&[three]);
+        assert_eq!(leases.reuse(two, 30), None, "it has one");
+        leases.reuse(three, 30);
         leases.forget(three);
         leases.forget(two);
-        leases.rest(two);
-        assert_eq!(leases.take(three, 30), None, "it was forgotten");
+        leases.lay_down(&[two]);
+        assert_eq!(leases.reuse(three, 30), None, "it was forgotten");
     }
 
     #[test]
-    fn a_lease_that_rests_is_renewed_before_too_little_is_left_and_dropped_when_it_has_ended() {
+    fn a_lease_that_may_soon_end_is_not_used_again() {
         let leases = Leases::default();
         let grant = Uuid::now_v7();
-        for (ttl, age, expected) in [
-            (30, 0, Some(true)),
-            (30, 2, Some(false)),
-            (30, 32, None),
-            (5, 0, Some(false)),
-            (5, 6, None),
-        ] {
-            let Moment(monotonic, wall) = Moment::now();
-            let earlier = monotonic.checked_sub(seconds(age)).unwrap();
-            // Of a host that was suspended, too.
-            for whole_at in [Moment(earlier, wall), Moment(monotonic, wall - seconds(age))] {
-                leases.make(grant, ttl);
-                leases.renewed(grant, whole_at);
-                leases.rest(grant);
-                let taken = leases.take(grant, ttl).map(|(_, is_whole)| is_whole);
-                assert_eq!(taken, expected, "{ttl} s, {age} s old");
-                leases.forget(grant);
-            }
+        for (age, is_used) in [(0, true), (14, true), (16, false)] {
+            let made = leases.make(grant, 30);
+            later(&leases, grant, age);
+            leases.lay_down(&[grant]);
+            let expected = is_used.then_some(made);
+            assert_eq!(leases.reuse(grant, 30), expected, "{age} s old");
+            leases.forget(grant);
         }
+    }
+
+    /// As that of a virtual machine that was paused, where the lock is taken after that.
+    #[tokio::test]
+    async fn a_lease_has_its_whole_length_although_our_clock_stood_still() {
+        let Some(url) = dblock_tests::etcd_url() else {
+            return;
+        };
+        let mut client = Client::connect([url], None).await.unwrap();
+        let (leases, grant) = (Leases::default(), Uuid::now_v7());
+        let lease = leases.take(&mut client, grant, 30).await.unwrap();
+        while look::left(&mut client, lease).await.unwrap() > Some(28) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        leases.renewed(grant, Instant::now());
+        assert!(leases.renew(&client, &[grant]).await.is_empty());
+        let left = look::left(&mut client, lease).await.unwrap();
+        assert!(left >= Some(30), "{left:?}");
+    }
+
+    #[test]
+    fn leases_that_rest_are_bounded_and_those_that_rested_for_longest_go() {
+        let leases = Leases::default();
+        let grants: Vec<_> = (0..MOST_IDLE + 2).map(|_| Uuid::now_v7()).collect();
+        let ids: Vec<_> = grants.iter().map(|grant| leases.make(*grant, 30)).collect();
+        let surplus = leases.lay_down(&grants);
+        let surplus: Vec<_> = surplus.iter().map(|lease| lease.id).collect();
+        assert_eq!(surplus, ids[..2]);
+        assert_eq!(leases.state().idle.len(), MOST_IDLE);
+    }
+
+    /// Each lock is lost while etcd is away: no answer ever ends what is remembered of its lease.
+    #[test]
+    fn grants_that_nobody_releases_are_forgotten_when_nothing_more_is_sent_for_them() {
+        let leases = Leases::default();
+        let held = Uuid::now_v7();
+        leases.make(held, 30);
+        for _ in 0..MOST_IDLE * 3 {
+            let lost = Uuid::now_v7();
+            leases.make(lost, 30);
+            later(&leases, lost, 91);
+        }
+        let remembered = leases.state().used.len();
+        assert!(remembered <= MOST_IDLE, "{remembered}");
+        assert!(leases.of(held).is_some());
     }
 }
