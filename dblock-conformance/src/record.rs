@@ -23,7 +23,7 @@ const STATES: [RecordState; 3] = [
     RecordState::Failed,
 ];
 
-fn entry(state: RecordState, fence_token: i64, attempts: u32) -> RecordEntry {
+pub(super) fn entry(state: RecordState, fence_token: i64, attempts: u32) -> RecordEntry {
     RecordEntry {
         state,
         attempts,
@@ -36,7 +36,7 @@ fn entry(state: RecordState, fence_token: i64, attempts: u32) -> RecordEntry {
     }
 }
 
-async fn read(records: &dyn Records, key: &Key) -> Option<Record> {
+pub(super) async fn read(records: &dyn Records, key: &Key) -> Option<Record> {
     insist(|| records.read(key)).await
 }
 
@@ -52,7 +52,7 @@ async fn write(records: &dyn Records, write: &RecordWrite) -> bool {
     insist(|| records.write(write)).await
 }
 
-async fn change(records: &dyn Records, key: &Key, change: RecordChange) -> bool {
+pub(super) async fn change(records: &dyn Records, key: &Key, change: RecordChange) -> bool {
     write(records, &RecordWrite::new(key.clone(), change)).await
 }
 

@@ -8,45 +8,30 @@ use dblock::LockRow;
 use dblock::store::record::carry_out;
 use dblock::store::rules::carry_out_with_record;
 use dblock::store::{
-    Action, Outcome, Record, RecordChange, RecordEntry, RecordState, RecordVersion, RecordWrite, Records,
-    Request, Store,
+    Action, Outcome, Record, RecordChange, RecordEntry, RecordState, RecordVersion, Records, Request, Store,
 };
 
 use super::Fixture;
-use super::context::{
-    Asker, LONG, SHORT, batch, changed, existing, granted, insist, one, row, until_not_held,
-};
+use super::context::{Asker, LONG, SHORT, batch, changed, existing, granted, one, row, until_not_held};
+use super::record::{self, entry};
 
 fn begun(attempts: u32) -> RecordEntry {
-    RecordEntry {
-        state: RecordState::Processing,
-        attempts,
-        fence_token: RecordEntry::OF_THE_LEASE,
-        fingerprint: None,
-        result: None,
-        error: None,
-        holder: "host/1 conformance::check".into(),
-        keep: LONG,
-    }
+    entry(RecordState::Processing, RecordEntry::OF_THE_LEASE, attempts)
 }
 
 fn failed(attempts: u32, fence_token: i64) -> RecordEntry {
     RecordEntry {
-        state: RecordState::Failed,
-        fence_token,
         error: Some("it's \u{1f510} \\ $1 ? {}".into()),
-        ..begun(attempts)
+        ..entry(RecordState::Failed, fence_token, attempts)
     }
 }
 
 async fn read(store: &dyn Store, key: &Key) -> Option<Record> {
-    let records = store.records().expect("checked at the begin");
-    insist(|| records.read(key)).await
+    record::read(store.records().expect("checked at the begin"), key).await
 }
 
 async fn write(records: &dyn Records, key: &Key, change: RecordChange) {
-    let write = RecordWrite::new(key.clone(), change);
-    assert!(insist(|| records.write(&write)).await);
+    assert!(record::change(records, key, change).await);
 }
 
 /// The version of a record, if there is one.
