@@ -79,8 +79,8 @@ async fn measure(
         .filter(|one| only.is_empty() || only.contains(one))
         .collect();
     for (number, scenario) in scenarios.iter().copied().enumerate() {
-        let kinds = scenario.subjects().iter().copied();
-        let kinds: Vec<_> = kinds
+        let kinds: Vec<_> = scenario
+            .subjects()
             .filter(|kind| {
                 let wanted = match wanted {
                     // A quick run takes its time for the figures that are judged.

@@ -92,9 +92,9 @@ struct Group {
 }
 
 fn group(results: &Results, scenario: Scenario, figure: fn(&Figures) -> Option<f64>) -> Option<Group> {
-    let subjects = scenario.subjects().iter();
-    let bars: Vec<_> = subjects
-        .filter_map(|kind| Some((*kind, figure(&results.get(scenario, *kind)?)?)))
+    let bars: Vec<_> = scenario
+        .subjects()
+        .filter_map(|kind| Some((kind, figure(&results.get(scenario, kind)?)?)))
         .collect();
     (!bars.is_empty()).then_some(Group { scenario, bars })
 }

@@ -20,10 +20,6 @@ pub(super) const POSTGRES: &[Kind] = &[
     Kind::DblockRedis,
     Kind::Rslock,
     Kind::AsyncRedisLock,
-    Kind::DblockZookeeper,
-    Kind::ZookeeperRecipe,
-    Kind::DblockEtcd,
-    Kind::EtcdRecipe,
 ];
 pub(super) const MYSQL: &[Kind] = &[
     Kind::DblockMysql,

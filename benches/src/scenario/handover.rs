@@ -16,10 +16,6 @@ pub(super) const SUBJECTS: &[Kind] = &[
     Kind::DblockMysql,
     Kind::DblockSqlite,
     Kind::Rslock,
-    Kind::DblockZookeeper,
-    Kind::ZookeeperRecipe,
-    Kind::DblockEtcd,
-    Kind::EtcdRecipe,
 ];
 
 pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {

@@ -16,20 +16,6 @@ pub(super) const SUBJECTS: &[Kind] = &[
     Kind::AsyncRedisLock,
     Kind::FloorPostgres,
 ];
-/// With the stores whose servers are measured at one size only.
-pub(super) const OF_64: &[Kind] = &[
-    Kind::DblockPostgres,
-    Kind::Dlpg,
-    Kind::DlpgTry,
-    Kind::DblockRedis,
-    Kind::Rslock,
-    Kind::AsyncRedisLock,
-    Kind::FloorPostgres,
-    Kind::DblockZookeeper,
-    Kind::ZookeeperRecipe,
-    Kind::DblockEtcd,
-    Kind::EtcdRecipe,
-];
 pub(super) const MYSQL: &[Kind] = &[Kind::DblockMysql, Kind::Dlmy, Kind::FloorMysql];
 
 pub(super) async fn round(context: &mut Context<'_>, kind: Kind, tasks: usize) -> anyhow::Result<Figures> {

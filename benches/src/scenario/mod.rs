@@ -48,6 +48,14 @@ pub(crate) struct Context<'a> {
     pub(crate) pools: &'a mut BTreeMap<(Kind, usize), usize>,
 }
 
+/// The subjects on ZooKeeper and etcd, which are measured in a few scenarios only.
+const COORDINATION: &[Kind] = &[
+    Kind::DblockZookeeper,
+    Kind::ZookeeperRecipe,
+    Kind::DblockEtcd,
+    Kind::EtcdRecipe,
+];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
 pub(crate) enum Scenario {
     Alone,
@@ -153,13 +161,12 @@ impl Scenario {
     }
 
     /// The subjects, in the order of a round.
-    pub(crate) fn subjects(self) -> &'static [Kind] {
-        match self {
+    pub(crate) fn subjects(self) -> impl Iterator<Item = Kind> {
+        let own = match self {
             Self::Alone => alone::POSTGRES,
             Self::AloneMysql => alone::MYSQL,
             Self::AloneSqlite => alone::SQLITE,
-            Self::Keys16 | Self::Keys256 => keys::SUBJECTS,
-            Self::Keys64 => keys::OF_64,
+            Self::Keys16 | Self::Keys64 | Self::Keys256 => keys::SUBJECTS,
             Self::Keys256Mysql => keys::MYSQL,
             Self::Hot64 => hot::SUBJECTS,
             Self::Hot4proc => hot4proc::SUBJECTS,
@@ -173,7 +180,12 @@ impl Scenario {
             Self::TxAlone | Self::TxKeys64 | Self::TxHot64 => unit::SUBJECTS,
             Self::OnceAlone => once::RUNS,
             Self::OnceReplays64 => once::REPLAYS,
-        }
+        };
+        let coordination: &[Kind] = match self {
+            Self::Alone | Self::Keys64 | Self::Handover => COORDINATION,
+            _ => &[],
+        };
+        own.iter().chain(coordination).copied()
     }
 
     pub(crate) fn rounds(self, pace: Pace) -> usize {
@@ -181,11 +193,12 @@ impl Scenario {
             Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(21, 25),
             Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(9, 9),
             Self::Hot4proc => pace.pick(3, 5),
-            Self::Hot64 | Self::Handover => pace.pick(5, 9),
+            Self::Hot64 | Self::Handover | Self::TxKeys64 | Self::TxHot64 | Self::OnceReplays64 => {
+                pace.pick(5, 9)
+            }
             // A difference of a few percent is looked for.
             Self::Attribute => pace.pick(15, 25),
             Self::TxAlone | Self::OnceAlone => pace.pick(9, 15),
-            Self::TxKeys64 | Self::TxHot64 | Self::OnceReplays64 => pace.pick(5, 9),
             Self::Polling => pace.pick(1, 3),
             // Counts of statements and pages, which noise hardly changes.
             Self::Waiters | Self::Held | Self::Bloat => 1,

@@ -1,11 +1,11 @@
 //! sqlx's `PgAdvisoryLock`: a session lock of PostgreSQL, which occupies a connection while it is held and
 //! while it is awaited.
 
-use anyhow::Context as _;
 use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockGuard, PgPool};
 
+use super::guarded::{Guarded, client};
 use super::{Client, Step, Subject, Use, pool};
 
 pub(super) const SETTINGS: &str = "a connection for each task, taken from an sqlx pool once and kept; `acquire` and `release_now`; the statement prepared";
@@ -19,7 +19,6 @@ struct Task {
     lock: PgAdvisoryLock,
     // Kept between the pairs: giving it back to the pool would cost a ping each time.
     connection: Option<PoolConnection<Postgres>>,
-    guard: Option<PgAdvisoryLockGuard<PoolConnection<Postgres>>>,
 }
 
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Advisory> {
@@ -29,11 +28,10 @@ pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Advisory> {
 
 impl Subject for Advisory {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Task {
+        client(Task {
             pool: self.pool.clone(),
             lock: PgAdvisoryLock::new(key),
             connection: None,
-            guard: None,
         })
     }
 
@@ -42,23 +40,19 @@ impl Subject for Advisory {
     }
 }
 
-impl Client for Task {
-    fn lock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let connection = match self.connection.take() {
-                Some(connection) => connection,
-                None => self.pool.acquire().await?,
-            };
-            self.guard = Some(self.lock.acquire(connection).await?);
-            Ok(())
-        })
+impl Guarded for Task {
+    type Guard = PgAdvisoryLockGuard<PoolConnection<Postgres>>;
+
+    async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.pool.acquire().await?,
+        };
+        Ok(self.lock.acquire(connection).await?)
     }
 
-    fn unlock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let guard = self.guard.take().context("locked before")?;
-            self.connection = Some(guard.release_now().await?);
-            Ok(())
-        })
+    async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
+        self.connection = Some(guard.release_now().await?);
+        Ok(())
     }
 }

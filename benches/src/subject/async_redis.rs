@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use async_redis_lock::{Lock, Locker, Options};
 
-use super::{Client, Step, Subject, TIMEOUT, TTL, Use};
+use super::guarded::{Guarded, client};
+use super::{Client, Subject, TIMEOUT, TTL, Use};
 
 pub(super) const SETTINGS: &str = "one shared connection (it has no other way); `acquire_with_options` and `release`; under contention it \
      retries after 2 ms instead of 100 ms";
@@ -19,7 +19,6 @@ struct Task {
     locker: Locker,
     options: Options,
     key: String,
-    guard: Option<Lock>,
 }
 
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<AsyncRedis> {
@@ -35,33 +34,23 @@ pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<AsyncRedis> {
 
 impl Subject for AsyncRedis {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Task {
+        client(Task {
             locker: self.locker.clone(),
             options: self.options.clone(),
             key: key.to_owned(),
-            guard: None,
         })
-    }
-
-    fn close(&self) -> Step<'_> {
-        // The connection closes with the last clone of the locker.
-        Box::pin(async { Ok(()) })
     }
 }
 
-impl Client for Task {
-    fn lock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let taken = self.locker.acquire_with_options(&self.options, self.key.as_str());
-            self.guard = Some(taken.await?);
-            Ok(())
-        })
+impl Guarded for Task {
+    type Guard = Lock;
+
+    async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
+        let taken = self.locker.acquire_with_options(&self.options, self.key.as_str());
+        Ok(taken.await?)
     }
 
-    fn unlock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let guard = self.guard.take().context("locked before")?;
-            Ok(guard.release().await?)
-        })
+    async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
+        Ok(guard.release().await?)
     }
 }

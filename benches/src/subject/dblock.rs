@@ -6,11 +6,11 @@ use ::dblock::store::{
     Capabilities, Outcome, PostgresStore, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
 use ::dblock::{LockGuard, LockManager, LockOptions, MultiLockGuard};
-use anyhow::Context as _;
 use dblock_conformance::forward_to_inner;
 use dblock_redis::RedisStore;
 use dblock_zookeeper::ZookeeperStore;
 
+use super::guarded::{Guarded, client};
 use super::{Client, Step, Subject, TIMEOUT, TTL};
 
 pub(super) const SETTINGS: &str = "defaults; at most four connections of its own; `acquire` and `release`";
@@ -36,7 +36,6 @@ struct Task {
     locks: LockManager,
     key: String,
     options: LockOptions,
-    guard: Option<LockGuard>,
 }
 
 pub(super) async fn open(url: &str, table: &str) -> anyhow::Result<Dblock> {
@@ -102,11 +101,10 @@ pub(crate) async fn table_of(url: &str, table: &str) -> anyhow::Result<LockManag
 
 impl Subject for Dblock {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Task {
+        client(Task {
             locks: self.locks.clone(),
             key: key.to_owned(),
             options: self.options.clone(),
-            guard: None,
         })
     }
 
@@ -118,19 +116,15 @@ impl Subject for Dblock {
     }
 }
 
-impl Client for Task {
-    fn lock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            self.guard = Some(self.locks.acquire(&self.key, self.options.clone()).await?);
-            Ok(())
-        })
+impl Guarded for Task {
+    type Guard = LockGuard;
+
+    async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
+        Ok(self.locks.acquire(&self.key, self.options.clone()).await?)
     }
 
-    fn unlock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let guard = self.guard.take().context("locked before")?;
-            Ok(guard.release().await?)
-        })
+    async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
+        Ok(guard.release().await?)
     }
 }
 
@@ -141,16 +135,14 @@ struct TaskOfTwo {
     locks: LockManager,
     keys: [String; 2],
     options: LockOptions,
-    guard: Option<MultiLockGuard>,
 }
 
 impl Subject for Two {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(TaskOfTwo {
+        client(TaskOfTwo {
             locks: self.0.locks.clone(),
             keys: [format!("{key}:two"), key.to_owned()],
             options: self.0.options.clone(),
-            guard: None,
         })
     }
 
@@ -159,18 +151,14 @@ impl Subject for Two {
     }
 }
 
-impl Client for TaskOfTwo {
-    fn lock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            self.guard = Some(self.locks.acquire_all(&self.keys, self.options.clone()).await?);
-            Ok(())
-        })
+impl Guarded for TaskOfTwo {
+    type Guard = MultiLockGuard;
+
+    async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
+        Ok(self.locks.acquire_all(&self.keys, self.options.clone()).await?)
     }
 
-    fn unlock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let guard = self.guard.take().context("locked before")?;
-            Ok(guard.release().await?)
-        })
+    async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
+        Ok(guard.release().await?)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
 use distributed_lock_mysql::lock::MySqlDistributedLock;
 use distributed_lock_mysql::{MySqlLockHandle, MySqlLockProvider};
 use sqlx_of_peers::mysql::{MySqlPool, MySqlPoolOptions};
 
+use super::guarded::{Guarded, client};
 use super::{Client, Step, Subject, TIMEOUT, Use};
 
 pub(super) const SETTINGS: &str = "a pool of the size that is fastest here, with `test_before_acquire(false)`, no \
@@ -20,7 +20,6 @@ pub(super) struct Distributed {
 
 struct Task {
     lock: MySqlDistributedLock,
-    handle: Option<MySqlLockHandle>,
 }
 
 pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
@@ -38,9 +37,8 @@ pub(super) async fn open(url: &str, plan: Use) -> anyhow::Result<Distributed> {
 
 impl Subject for Distributed {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Task {
+        client(Task {
             lock: self.provider.create_lock(key),
-            handle: None,
         })
     }
 
@@ -52,18 +50,14 @@ impl Subject for Distributed {
     }
 }
 
-impl Client for Task {
-    fn lock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            self.handle = Some(self.lock.acquire(Some(TIMEOUT)).await?);
-            Ok(())
-        })
+impl Guarded for Task {
+    type Guard = MySqlLockHandle;
+
+    async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
+        Ok(self.lock.acquire(Some(TIMEOUT)).await?)
     }
 
-    fn unlock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let handle = self.handle.take().context("locked before")?;
-            Ok(handle.release().await?)
-        })
+    async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
+        Ok(guard.release().await?)
     }
 }

@@ -9,6 +9,7 @@ use distributed_lock_postgres::handle::PostgresLockHandle;
 use distributed_lock_postgres::lock::PostgresDistributedLock;
 use sqlx_of_peers::postgres::{PgPool, PgPoolOptions};
 
+use super::guarded::{Guarded, client};
 use super::{Client, Step, Subject, TIMEOUT, Use};
 
 pub(super) const SETTINGS: &str = "a pool of the size that is fastest here (with contention a connection for each task), with \
@@ -26,7 +27,6 @@ pub(super) struct Distributed {
 struct Task {
     lock: PostgresDistributedLock,
     waits: bool,
-    handle: Option<PostgresLockHandle>,
 }
 
 pub(super) async fn open(url: &str, plan: Use, waits: bool) -> anyhow::Result<Distributed> {
@@ -50,10 +50,9 @@ pub(super) async fn open(url: &str, plan: Use, waits: bool) -> anyhow::Result<Di
 
 impl Subject for Distributed {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Task {
+        client(Task {
             lock: self.provider.create_lock(key),
             waits: self.waits,
-            handle: None,
         })
     }
 
@@ -65,23 +64,20 @@ impl Subject for Distributed {
     }
 }
 
-impl Client for Task {
-    fn lock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            self.handle = if self.waits {
-                Some(self.lock.acquire(Some(TIMEOUT)).await?)
-            } else {
-                self.lock.try_acquire().await?
-            };
-            self.handle.as_ref().context("nobody else wants the key")?;
-            Ok(())
-        })
+impl Guarded for Task {
+    type Guard = PostgresLockHandle;
+
+    async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
+        if self.waits {
+            return Ok(self.lock.acquire(Some(TIMEOUT)).await?);
+        }
+        self.lock
+            .try_acquire()
+            .await?
+            .context("nobody else wants the key")
     }
 
-    fn unlock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let handle = self.handle.take().context("locked before")?;
-            Ok(handle.release().await?)
-        })
+    async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
+        Ok(guard.release().await?)
     }
 }

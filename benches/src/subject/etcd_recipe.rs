@@ -1,9 +1,9 @@
 //! etcd's own lock: the server's calls `Lock` and `Unlock`, through the client that dblock uses.
 
-use anyhow::Context as _;
 use dblock_etcd::etcd_client::{Client as Connection, LockOptions};
 
-use super::{Client, Step, Subject};
+use super::guarded::{Guarded, client};
+use super::{Client, Subject};
 
 /// Longer than any round, so that nothing has to be renewed.
 const LEASE_SECONDS: i64 = 300;
@@ -17,7 +17,6 @@ struct Task {
     key: String,
     /// Kept for all pairs. With the lease of another task of the same key, the two would have the same lock.
     lease: Option<i64>,
-    held: Option<Vec<u8>>,
 }
 
 pub(super) async fn open(url: &str) -> anyhow::Result<EtcdLock> {
@@ -27,40 +26,30 @@ pub(super) async fn open(url: &str) -> anyhow::Result<EtcdLock> {
 
 impl Subject for EtcdLock {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Task {
+        client(Task {
             connection: self.connection.clone(),
             key: format!("recipe/{key}"),
             lease: None,
-            held: None,
         })
-    }
-
-    fn close(&self) -> Step<'_> {
-        // The connection closes with its last clone.
-        Box::pin(async { Ok(()) })
     }
 }
 
-impl Client for Task {
-    fn lock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let lease = match self.lease {
-                Some(lease) => lease,
-                None => self.connection.lease_grant(LEASE_SECONDS, None).await?.id(),
-            };
-            self.lease = Some(lease);
-            let options = LockOptions::new().with_lease(lease);
-            let locked = self.connection.lock(self.key.as_str(), Some(options)).await?;
-            self.held = Some(locked.key().to_vec());
-            Ok(())
-        })
+impl Guarded for Task {
+    type Guard = Vec<u8>;
+
+    async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
+        let lease = match self.lease {
+            Some(lease) => lease,
+            None => self.connection.lease_grant(LEASE_SECONDS, None).await?.id(),
+        };
+        self.lease = Some(lease);
+        let options = LockOptions::new().with_lease(lease);
+        let locked = self.connection.lock(self.key.as_str(), Some(options)).await?;
+        Ok(locked.key().to_vec())
     }
 
-    fn unlock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let held = self.held.take().context("locked before")?;
-            self.connection.unlock(held).await?;
-            Ok(())
-        })
+    async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
+        self.connection.unlock(guard).await?;
+        Ok(())
     }
 }

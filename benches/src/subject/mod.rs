@@ -9,6 +9,7 @@ mod distributed_postgres;
 #[cfg(feature = "etcd")]
 mod etcd_recipe;
 mod floor;
+mod guarded;
 mod once;
 mod plan;
 mod pool;
@@ -38,8 +39,10 @@ pub(crate) trait Subject: Send + Sync {
     /// The means of one task for one key.
     fn client(&self, key: &str) -> Box<dyn Client>;
 
-    /// Closes the connections and waits until they are closed.
-    fn close(&self) -> Step<'_>;
+    /// Closes the connections and waits until they are closed. By default it does nothing: they close with their last clone.
+    fn close(&self) -> Step<'_> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// One task's lock on one key.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use rslock::{LockGuard, LockManager};
 
-use super::{Client, Step, Subject, TTL, Use};
+use super::guarded::{Guarded, client};
+use super::{Client, Subject, TTL, Use};
 
 pub(super) const SETTINGS: &str = "one Redis server, one multiplexed connection (it has no other way); `acquire` and `release`; under \
      contention a retry delay of up to 2 ms instead of 200 ms";
@@ -17,7 +17,6 @@ pub(super) struct Redlock {
 struct Task {
     manager: LockManager,
     key: String,
-    guard: Option<LockGuard>,
 }
 
 pub(super) fn open(url: &str, plan: Use) -> Redlock {
@@ -30,31 +29,22 @@ pub(super) fn open(url: &str, plan: Use) -> Redlock {
 
 impl Subject for Redlock {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Task {
+        client(Task {
             manager: self.manager.clone(),
             key: key.to_owned(),
-            guard: None,
         })
-    }
-
-    fn close(&self) -> Step<'_> {
-        // The connection closes with the last clone of the manager.
-        Box::pin(async { Ok(()) })
     }
 }
 
-impl Client for Task {
-    fn lock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            self.guard = Some(self.manager.acquire(self.key.as_str(), TTL).await?);
-            Ok(())
-        })
+impl Guarded for Task {
+    type Guard = LockGuard;
+
+    async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
+        Ok(self.manager.acquire(self.key.as_str(), TTL).await?)
     }
 
-    fn unlock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            self.guard.take().context("locked before")?.release().await;
-            Ok(())
-        })
+    async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
+        guard.release().await;
+        Ok(())
     }
 }

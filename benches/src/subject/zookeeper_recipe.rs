@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use zookeeper_client::{Acls, Client as Session, CreateMode};
 
-use super::{Client, Step, Subject};
+use super::guarded::{Guarded, client};
+use super::{Client, Subject};
 
 pub(super) const SETTINGS: &str = "numbered ephemeral nodes, one session for all tasks; make the node, list, watch the node below if there is one; \
      delete the node";
@@ -19,7 +20,6 @@ struct Task {
     session: Session,
     folder: String,
     has_folder: bool,
-    held: Option<String>,
 }
 
 pub(super) async fn open(url: &str) -> anyhow::Result<Nodes> {
@@ -34,53 +34,43 @@ pub(super) async fn open(url: &str) -> anyhow::Result<Nodes> {
 
 impl Subject for Nodes {
     fn client(&self, key: &str) -> Box<dyn Client> {
-        Box::new(Task {
+        client(Task {
             session: self.session.clone(),
             folder: format!("/recipe/{key}"),
             has_folder: false,
-            held: None,
         })
-    }
-
-    fn close(&self) -> Step<'_> {
-        // The session ends with its last clone.
-        Box::pin(async { Ok(()) })
     }
 }
 
-impl Client for Task {
-    fn lock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            if !self.has_folder {
-                let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-                self.session.mkdir(&self.folder, &options).await?;
-                self.has_folder = true;
+impl Guarded for Task {
+    type Guard = String;
+
+    async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
+        if !self.has_folder {
+            let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+            self.session.mkdir(&self.folder, &options).await?;
+            self.has_folder = true;
+        }
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let start = format!("{}/n-", self.folder);
+        let (_, number) = self.session.create(&start, &[], &options).await?;
+        // The number has ten digits, so the order of the names is that of the numbers.
+        let own = format!("n-{number}");
+        loop {
+            let others = self.session.list_children(&self.folder).await?;
+            let Some(before) = others.into_iter().filter(|name| *name < own).max() else {
+                break;
+            };
+            let before = format!("{}/{before}", self.folder);
+            let (found, gone) = self.session.check_and_watch_stat(&before).await?;
+            if found.is_some() {
+                gone.changed().await;
             }
-            let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-            let start = format!("{}/n-", self.folder);
-            let (_, number) = self.session.create(&start, &[], &options).await?;
-            // The number has ten digits, so the order of the names is that of the numbers.
-            let own = format!("n-{number}");
-            loop {
-                let others = self.session.list_children(&self.folder).await?;
-                let Some(before) = others.into_iter().filter(|name| *name < own).max() else {
-                    break;
-                };
-                let before = format!("{}/{before}", self.folder);
-                let (found, gone) = self.session.check_and_watch_stat(&before).await?;
-                if found.is_some() {
-                    gone.changed().await;
-                }
-            }
-            self.held = Some(format!("{start}{number}"));
-            Ok(())
-        })
+        }
+        Ok(format!("{start}{number}"))
     }
 
-    fn unlock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            let held = self.held.take().context("locked before")?;
-            Ok(self.session.delete(&held, None).await?)
-        })
+    async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
+        Ok(self.session.delete(&guard, None).await?)
     }
 }
