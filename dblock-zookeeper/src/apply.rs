@@ -11,64 +11,56 @@ use crate::wake_up;
 
 type Answer = Result<Outcome, StoreError>;
 
-/// One answer for each request. An error stands for the answers of all.
+/// One answer for each request.
+///
+/// # Errors
+/// There is no session, so nothing was sent.
 pub(crate) async fn apply(ensemble: &Ensemble, requests: &[Request]) -> Result<Vec<Answer>, StoreError> {
     let client = ensemble.client().await?;
-    let answered = async {
-        let mut answers = release_held(ensemble, &client, requests).await?;
-        let open: Vec<&Request> = requests
-            .iter()
-            .zip(&answers)
-            .filter_map(|(request, answer)| answer.is_none().then_some(request))
-            .collect();
-        // A failure is the answer of these: releases may have been carried out already, and must not seem to be open.
-        let mut others = carry_out_all(ensemble, &client, &open)
-            .await
-            .unwrap_or_else(|error| open.iter().map(|_| Err(error.clone())).collect())
-            .into_iter();
-        for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
-            *answer = others.next();
-        }
-        Ok(answers.into_iter().flatten().collect::<Vec<_>>())
-    };
-    let answers = answered
+    // All releases are on their way together.
+    let released = requests
+        .iter()
+        .map(|request| release_held(ensemble, &client, request));
+    let mut answers = join_all(released).await;
+    let open: Vec<&Request> = requests
+        .iter()
+        .zip(&answers)
+        .filter_map(|(request, answer)| answer.is_none().then_some(request))
+        .collect();
+    // A failure is the answer of these: releases may have been carried out already, and must not seem to be open.
+    let mut others = carry_out_all(ensemble, &client, &open)
         .await
-        .inspect_err(|error| ensemble.check(&client, error))?;
+        .unwrap_or_else(|error| open.iter().map(|_| Err(error.clone())).collect())
+        .into_iter();
+    for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
+        *answer = others.next();
+    }
+    let answers: Vec<Answer> = answers.into_iter().flatten().collect();
     for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
         ensemble.check(&client, error);
     }
     Ok(answers)
 }
 
-/// The answers to the releases of leases that hold their rows, and `None` for all other requests.
-async fn release_held(
-    ensemble: &Ensemble,
-    client: &Client,
-    requests: &[Request],
-) -> Result<Vec<Option<Answer>>, StoreError> {
-    let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
-    let releases = requests.iter().enumerate();
-    let releases: Vec<_> = releases
-        .filter(|(_, request)| matches!(request.action, Action::Release))
-        .collect();
-    if releases.is_empty() {
-        return Ok(answers);
+/// The answer to the release of a lease that holds its row, and `None` for every other request.
+async fn release_held(ensemble: &Ensemble, client: &Client, request: &Request) -> Option<Answer> {
+    if !matches!(request.action, Action::Release) {
+        return None;
     }
-    let keys: Vec<&Key> = releases.iter().map(|(_, request)| &request.key).collect();
-    let found = rows::glance(ensemble, client, &keys).await?;
-    let ended = releases
-        .into_iter()
-        .zip(found)
-        .filter_map(|((place, request), found)| {
-            let found = found
-                .ok()
-                .filter(|found| found.may_be_released(request.lease_id))?;
-            Some(async move { (place, rows::release(ensemble, client, found).await) })
-        });
-    for (place, answer) in join_all(ended).await {
-        answers[place] = Some(answer);
+    if let Some(found) = ensemble.held.take(&request.key, request.lease_id) {
+        let released = rows::release(ensemble, client, found).await;
+        if !matches!(released, Ok(Outcome::Skipped)) {
+            return Some(released);
+        }
+        // What was known of the row is out of date. Nothing was written.
     }
-    Ok(answers)
+    match rows::glance(&ensemble.place, client, &request.key).await {
+        Ok(found) if found.may_be_released(request.lease_id) => {
+            Some(rows::release(ensemble, client, found).await)
+        }
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    }
 }
 
 async fn carry_out_all(
@@ -106,8 +98,11 @@ async fn carry_out(
         });
     }
     let message = message.filter(|_| matches!(outcome, Outcome::Released { .. }));
-    Ok(match rows::put(ensemble, client, &found, message).await? {
-        Put::Written => outcome,
-        Put::Outrun => Outcome::Skipped,
-    })
+    if rows::put(ensemble, client, &found, message).await? == Put::Outrun {
+        return Ok(Outcome::Skipped);
+    }
+    if matches!(outcome, Outcome::Granted { .. } | Outcome::Extended { .. }) {
+        ensemble.held.keep(&ensemble.place, client, found.written());
+    }
+    Ok(outcome)
 }

@@ -1,10 +1,12 @@
 //! Locks of [`dblock`] in Apache ZooKeeper.
 #![doc = concat!("\n", include_str!("../README.md"))]
 
+mod admin;
 mod apply;
 mod diagnose;
 mod error;
 mod fence;
+mod held;
 mod place;
 mod row;
 mod rows;
@@ -117,14 +119,14 @@ impl Store for ZookeeperStore {
     }
 
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        Box::pin(rows::operate(&self.ensemble, key, |row| {
+        Box::pin(admin::operate(&self.ensemble, key, |row| {
             row.revoked = true;
             None
         }))
     }
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        Box::pin(rows::operate(&self.ensemble, key, |row| {
+        Box::pin(admin::operate(&self.ensemble, key, |row| {
             row.reentrant_count = 0;
             row.lease_id = Uuid::now_v7();
             row.next = None;

@@ -17,18 +17,20 @@
 //!    asked the leader of its time.
 //!
 //! The holder's own release needs neither the clock nor the `sync` ([`release`]): it is carried out at the time of its write, and
-//! a row that was read out of date is not written.
+//! a row that was read out of date is not written. So it may be a row that was read long before ([`held`](crate::held)).
 
 use dblock::store::{Outcome, StoreError, StoreErrorKind};
 use dblock::{Key, LockRow};
 use futures_util::future::join_all;
 use uuid::Uuid;
-use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
+use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, OneshotWatcher, Stat};
 
+use crate::place::Place;
 use crate::session::Ensemble;
 use crate::{error, row, wake_up};
 
 /// A row, the version of its node (`None` where there is no node), and the version of `purges` before it was read.
+#[derive(Clone)]
 pub(crate) struct Found {
     pub(crate) row: LockRow,
     pub(crate) version: Option<i32>,
@@ -41,6 +43,17 @@ impl Found {
     pub(crate) fn may_be_released(&self, lease_id: Uuid) -> bool {
         let holds = self.row.lease_id == lease_id && self.row.reentrant_count > 0;
         holds && self.version.is_some_and(|version| !is_old(version))
+    }
+
+    /// What is there when [`put`] has written it.
+    pub(crate) fn written(mut self) -> Self {
+        let replaced = self.version.is_some_and(is_old);
+        self.purges = self.purges.wrapping_add(replaced.into());
+        self.version = match self.version {
+            Some(version) if !replaced => Some(version + 1),
+            _ => Some(0),
+        };
+        self
     }
 }
 
@@ -77,23 +90,28 @@ pub(crate) async fn read(
         .collect())
 }
 
-/// Reads the rows of `keys` as the server knows them that we are connected to, each by the time of its write. They may be out of
-/// date.
-pub(crate) async fn glance(
-    ensemble: &Ensemble,
-    client: &Client,
-    keys: &[&Key],
-) -> Result<Vec<Result<Found, StoreError>>, StoreError> {
+/// Reads the row of `key` as the server knows it that we are connected to, by the time of its write. It may be out of date.
+pub(crate) async fn glance(place: &Place, client: &Client, key: &Key) -> Result<Found, StoreError> {
     // Each request is sent here, too, and `purges` first.
-    let purges = client.get_data(&ensemble.place.purges());
-    let rows: Vec<_> = keys
-        .iter()
-        .map(|key| client.get_data(&ensemble.place.row(key)))
-        .collect();
-    let (purges, rows) = futures_util::join!(purges, join_all(rows));
+    let purges = client.get_data(&place.purges());
+    let row = client.get_data(&place.row(key));
+    let (purges, row) = futures_util::join!(purges, row);
+    found(row, key, purges.map_err(error::of_look)?.1.version, None)
+}
+
+/// As [`glance`], of a row that is there. Also returns what tells of the next write.
+pub(crate) async fn watch(
+    place: &Place,
+    client: &Client,
+    key: &Key,
+) -> Result<(Found, OneshotWatcher), StoreError> {
+    let path = place.row(key);
+    let purges = client.get_data(&place.purges());
+    let row = client.get_and_watch_data(&path);
+    let (purges, row) = futures_util::join!(purges, row);
+    let (data, stat, written) = row.map_err(error::of_look)?;
     let purges = purges.map_err(error::of_look)?.1.version;
-    let rows = rows.into_iter().zip(keys);
-    Ok(rows.map(|(row, key)| found(row, key, purges, None)).collect())
+    Ok((found(Ok((data, stat)), key, purges, None)?, written))
 }
 
 /// The row that a node has, by the clock `now`, or by the time of its write.
@@ -259,36 +277,4 @@ pub(crate) async fn delete(ensemble: &Ensemble, client: &Client, found: &[Found]
 fn is_old(version: i32) -> bool {
     const OLD: i32 = if cfg!(test) { 50 } else { 1 << 30 };
     version >= OLD
-}
-
-/// Reads the row of `key`, and changes it if it is held. Returns whether it was.
-pub(crate) async fn operate(
-    ensemble: &Ensemble,
-    key: &Key,
-    change: impl Fn(&mut LockRow) -> Option<String>,
-) -> Result<bool, StoreError> {
-    /// The holder of a key writes its row a few times a second, and waiters do.
-    const TRIES: usize = 20;
-    let client = ensemble.client().await?;
-    let operated = async {
-        for _ in 0..TRIES {
-            let found = read(ensemble, &client, &[key])
-                .await?
-                .into_iter()
-                .next()
-                .transpose()?;
-            let Some(mut found) = found.filter(|found| found.row.is_held()) else {
-                return Ok(false);
-            };
-            let message = change(&mut found.row);
-            if put(ensemble, &client, &found, message).await? == Put::Written {
-                return Ok(true);
-            }
-        }
-        let message = format!(
-            "the row of {key:?} was changed by others {TRIES} times while it was about to be changed"
-        );
-        Err(StoreError::new(StoreErrorKind::Conflict, message))
-    };
-    operated.await.inspect_err(|error| ensemble.check(&client, error))
 }

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, MultiReadResult, SessionState};
 
 use crate::error;
+use crate::held::Held;
 use crate::place::Place;
 use crate::url::Parts;
 
@@ -33,6 +34,7 @@ pub(crate) struct Ensemble {
     hosts: String,
     user: Option<String>,
     pub(crate) place: Place,
+    pub(crate) held: Held,
     open: Mutex<Open>,
 }
 
@@ -48,6 +50,7 @@ impl Ensemble {
             hosts: parts.hosts,
             user: parts.user,
             place: Place::new(parts.root),
+            held: Held::default(),
             open: Mutex::default(),
         }
     }
@@ -63,7 +66,7 @@ impl Ensemble {
             if let Some(client) = open.client.as_ref().filter(connected) {
                 return Ok(client.clone());
             }
-            open.client = None;
+            self.give_up(&mut open);
         }
         let client = self.connect().await?;
         let mut open = self.open();
@@ -128,17 +131,23 @@ impl Ensemble {
     pub(crate) fn check(&self, client: &Client, error: &StoreError) {
         use StoreErrorKind::{Interrupted, Unreachable};
         let mut open = self.open();
-        if matches!(error.kind(), Interrupted | Unreachable) {
-            open.client
-                .take_if(|open| open.session_id() == client.session_id());
+        let same = |open: &Client| open.session_id() == client.session_id();
+        if matches!(error.kind(), Interrupted | Unreachable) && open.client.as_ref().is_some_and(same) {
+            self.give_up(&mut open);
         }
     }
 
     /// Takes no more work, and ends the session when those who use it are done.
     pub(crate) fn close(&self) {
         let mut open = self.open();
-        open.client = None;
+        self.give_up(&mut open);
         open.closed = true;
+    }
+
+    /// Uses this session for nothing new. What is known of rows was learned through it, and would keep it open.
+    fn give_up(&self, open: &mut Open) {
+        open.client = None;
+        self.held.clear();
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {

@@ -1,8 +1,9 @@
 //! The whole suite, on a real server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use dblock::store::{Outcome, Store, Successor};
+use dblock::store::{Acquire, Action, Outcome, Request, Store, StoreErrorKind, Successor};
 use dblock::{Key, LockRow};
 use dblock_conformance::Fixture;
 use futures_util::future::join_all;
@@ -13,19 +14,19 @@ use crate::rows::{Found, Put};
 use crate::session::Ensemble;
 
 /// Nodes of their own on the server of `DBLOCK_TEST_ZOOKEEPER_URL`.
-struct Place {
-    url: String,
+pub(crate) struct Place {
+    pub(crate) url: String,
 }
 
 impl Place {
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let node = Uuid::now_v7().simple().to_string();
         dblock_tests::zookeeper_url().map(|url| Self {
             url: format!("{url}/suite/{node}"),
         })
     }
 
-    fn open(&self) -> ZookeeperStore {
+    pub(crate) fn open(&self) -> ZookeeperStore {
         ZookeeperStore::new(&self.url).unwrap()
     }
 }
@@ -58,7 +59,7 @@ impl Fixture for Place {
 dblock_conformance::store_conformance!(Place::new());
 
 /// A connection may break on a busy machine. A read is then repeated.
-async fn found(ensemble: &Ensemble, key: &Key) -> Found {
+pub(crate) async fn found(ensemble: &Ensemble, key: &Key) -> Found {
     let read = async || {
         let client = ensemble.client().await?;
         rows::read(ensemble, &client, &[key]).await
@@ -162,8 +163,7 @@ async fn about_to_be_released(ensemble: &Ensemble, key: &Key) -> Found {
     found.row.next = Some(Successor::new(id, id, "next", LONG, 0, now, now + MOMENT));
     assert_eq!(put(ensemble, &found).await, Put::Written);
     let client = ensemble.client().await.unwrap();
-    let read = rows::glance(ensemble, &client, &[key]).await.unwrap();
-    read.into_iter().next().unwrap().unwrap()
+    rows::glance(&ensemble.place, &client, key).await.unwrap()
 }
 
 async fn release(ensemble: &Ensemble, found: Found) -> Outcome {
@@ -202,4 +202,43 @@ async fn a_release_leaves_a_row_that_was_written_since_it_was_read() {
     assert_eq!(release(&ensemble, read).await, Outcome::Skipped);
     let row = found(&ensemble, &key).await.row;
     assert_eq!((row.reentrant_count, row.fence_token), (1, 7));
+}
+
+#[tokio::test]
+async fn a_late_release_leaves_a_row_that_was_made_again() {
+    let Some(place) = Place::new() else { return };
+    let (ensemble, key) = (place.open().ensemble, Key::new(None, "k").unwrap());
+    let stale = purged_and_made_again(&ensemble, &key).await;
+    assert_eq!(release(&ensemble, stale).await, Outcome::Skipped);
+    assert_eq!(found(&ensemble, &key).await.row.fence_token, 4);
+}
+
+pub(crate) fn acquire(key: &Key) -> Request {
+    let ask = Acquire::new(Uuid::now_v7(), Duration::from_secs(30), "test");
+    Request::new(key.clone(), Uuid::now_v7(), Action::Acquire(ask))
+}
+
+/// Takes the lock. Returns the request that releases it.
+pub(crate) async fn granted(store: &ZookeeperStore, acquire: Request) -> Request {
+    let answer = store.apply(std::slice::from_ref(&acquire)).await.remove(0);
+    assert!(matches!(answer, Ok(Outcome::Granted { .. })), "{answer:?}");
+    Request::new(acquire.key, acquire.lease_id, Action::Release)
+}
+
+#[tokio::test]
+async fn a_release_keeps_its_answer_when_the_rest_of_its_batch_fails() {
+    let Some(place) = Place::new() else { return };
+    let store = place.open();
+    let [key, other] = ["k", "other"].map(|key| Key::new(None, key).unwrap());
+    let release = granted(&store, acquire(&key)).await;
+    let client = store.ensemble.client().await.unwrap();
+    // A release needs no clock.
+    client.delete(&store.ensemble.place.clock(), None).await.unwrap();
+    let answers = store.apply(&[acquire(&other), release]).await;
+    let error = answers[0].as_ref().unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+    assert!(
+        matches!(answers[1], Ok(Outcome::Released { freed: true, .. })),
+        "{answers:?}"
+    );
 }
