@@ -28,8 +28,6 @@ mod wait_queue;
 
 use std::sync::Arc;
 
-use uuid::Uuid;
-
 pub(crate) use self::event::Event;
 pub(crate) use self::held::Confirm;
 pub(crate) use self::wait_queue::Waiter;
@@ -83,7 +81,7 @@ impl<C> Machine<C> {
 
     /// The lease that a transaction keeps although its owner has left. The transaction may have ended unnoticed.
     #[cfg(feature = "sql")]
-    pub(crate) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
+    pub(crate) fn left_in_transaction(&self) -> Option<(uuid::Uuid, i64)> {
         self.held.as_ref().and_then(Held::left_in_transaction)
     }
 

@@ -7,6 +7,8 @@ mod transaction;
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::*;
 use crate::engine::core::out::Refusal;
 use crate::engine::core::ownership::Call;
