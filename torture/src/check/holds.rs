@@ -1,13 +1,16 @@
 //! How long a lock is kept: at least `hold_min` once its call has returned, and at most `max_hold`.
 
 use super::calls::{Call, Calls, Stay};
-use super::cause::{Cause, GRACE, cause};
+use super::cause::{Cause, cause};
 use super::facts::{Facts, Span};
 use super::finding::{Finding, Who};
 use crate::history::{End, MS};
 
 /// A call that was so slow to leave may have returned before its `hold_min` was in the row.
 const LEFT_AT_ONCE: i64 = 1_500 * MS;
+
+/// How much later than its `max_hold` a section may end: a machine that stalls tells its body late. No exclusion depends on it.
+const TOLD_LATE: i64 = 500 * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     for (key, sections) in calls.sections() {
@@ -66,7 +69,7 @@ fn held_too_long(calls: &Calls, call: &Call, stay: &Stay, facts: &Facts, finding
         return;
     };
     let span = Span {
-        from: (root.entered + max_hold + GRACE).max(stay.entered),
+        from: (root.entered + max_hold + TOLD_LATE).max(stay.entered),
         to: call.stay_end(),
     };
     let cut = stay.left.is_none();

@@ -88,10 +88,10 @@ fn hold_min_counts_from_the_end_of_the_one_before() {
 
 #[test]
 fn a_body_ends_with_its_max_hold() {
-    // 50 ms are for being told.
+    // 500 ms are for being told.
     let sketch = |to| held((None, Some(1_000)), to, End::Lost);
-    assert_eq!(sketch(1_055).findings(), []);
-    let found = sketch(1_056).findings();
+    assert_eq!(sketch(1_505).findings(), []);
+    let found = sketch(1_506).findings();
     assert!(matches!(found[..], [Finding::HeldTooLong { .. }]), "{found:?}");
     assert_eq!(paused(sketch(3_000), A, 900, 2_990).findings(), []);
 }

@@ -74,7 +74,7 @@ impl Plan {
             self.way = Way::With;
         }
         if stays {
-            self.section.length = max_hold * 2;
+            self.section.length = max_hold + Duration::from_secs(2);
         }
         self.max_hold = Some(max_hold);
         self
