@@ -212,9 +212,10 @@ async fn granted(
             let token = first_token(revision, Slot::First);
             return Ok(Outcome::granted(token, ask.ttl, None, seen.is_wanted()));
         }
-        // It had ended before it was used again.
+        // It had ended before it was used again. While the host was suspended, the others that rest may have, too.
         Written::NoLease => {
             leases.forget(request.lease_id);
+            leases.forget_idle();
             return Ok(Outcome::Skipped);
         }
         Written::Changed(rows) => rows?,

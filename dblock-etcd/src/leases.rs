@@ -195,6 +195,11 @@ impl Leases {
         self.state().used.remove(&grant);
     }
 
+    /// None of the leases that rest is used again. They end by themselves.
+    pub(crate) fn forget_idle(&self) {
+        self.state().idle.clear();
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
