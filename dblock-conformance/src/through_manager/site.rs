@@ -97,8 +97,8 @@ impl<'f, F: Fixture> Site<'f, F> {
 
     /// Leaves a lease of `ttl` behind, as a process does that dies while it is inside.
     pub(super) async fn die_inside(&self, name: &str, ttl: Duration) -> LockRow {
-        let dead = Asker::with_holder(name, "host/dead");
-        context::granted(&*self.look, dead.acquire(ttl)).await;
+        let mut dead = Asker::with_holder(name, "host/dead");
+        context::granted_briefly(&*self.look, &mut dead, ttl, 0).await;
         self.the_row(name).await
     }
 }
