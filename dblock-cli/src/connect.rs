@@ -91,7 +91,7 @@ pub(crate) fn builder(arguments: &StoreArguments, missing: Missing) -> Result<Lo
 fn redis_builder(scheme: &str, url: &str) -> Option<Result<LockManagerBuilder, Failure>> {
     is_redis(scheme).then(|| match dblock_redis::RedisStore::new(url) {
         Ok(store) => Ok(LockManager::builder(store)),
-        Err(error) => Err(Failure::new(Code::Config, error.to_string())),
+        Err(error) => Err(Failure::new(Code::Usage, error.to_string())),
     })
 }
 

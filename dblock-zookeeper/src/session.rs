@@ -70,8 +70,9 @@ impl Ensemble {
         }
         let client = self.connect().await?;
         let mut open = self.open();
-        if !open.closed {
-            open.client = Some(client.clone());
+        if !open.closed && open.client.replace(client.clone()).is_some() {
+            // Another caller has opened a session meanwhile. The rows that follow it would keep it open.
+            self.held.clear();
         }
         Ok(client)
     }
