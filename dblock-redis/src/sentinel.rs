@@ -138,7 +138,8 @@ impl Sentinels {
         Ok(votes.into_iter().map(|vote| vote.named).collect())
     }
 
-    /// Leaves out a primary from before a fail-over of which another Sentinel knows. Who tells no epoch is believed.
+    /// Leaves out a primary from before a fail-over of which another Sentinel knows. A Sentinel that tells no epoch is
+    /// believed.
     async fn newest<'a>(&self, votes: Vec<Vote<'a>>) -> Vec<Vote<'a>> {
         let epochs = votes.iter().map(|vote| async move {
             let told = join_all(vote.by.iter().map(|sentinel| self.epoch(sentinel))).await;
