@@ -106,8 +106,8 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// The standard error of the median, from the median distance to it, as for normally distributed values. Without
-/// the far ends, which a median does not follow either.
+/// The standard error of the median, from the median distance to it, as for normally distributed values.
+/// Without the far ends, which a median does not follow either.
 pub(crate) fn spread_of_median(values: &[f64]) -> f64 {
     const SIGMA_OVER_MEDIAN_DISTANCE: f64 = 1.4826;
     const MEDIAN_OVER_MEAN: f64 = 1.2533;

@@ -1,5 +1,6 @@
-//! A recorder of metrics that is there for some subjects and not for others. The facade takes one for the whole process, and dblock
-//! asks it for its handles when a manager is built and when a function first takes a lock: so the switch is set before that.
+//! A recorder of metrics that is there for some subjects and not for others. The facade takes one for the
+//! whole process, and dblock asks it for its handles when a manager is built and when a function first takes
+//! a lock: so the switch is set before that.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! `cargo run -p dblock-axum --example idempotency`: a service that takes payments, each of them once, on a SQLite file.
-//! Start it twice, with two ports, to see two nodes share their keys:
+//! `cargo run -p dblock-axum --example idempotency`: a service that takes payments, each of them once, on a
+//! SQLite file. Start it twice, with two ports, to see two nodes share their keys:
 //!
 //! ```text
 //! cargo run -p dblock-axum --example idempotency                              # or with an address: -- 127.0.0.1:3001
@@ -10,7 +10,8 @@
 //! curl localhost:3000/payments                                             # one payment
 //! ```
 //!
-//! Payment and answer are written in one transaction. So each request has exactly one effect, whatever crashes.
+//! Payment and answer are written in one transaction. So each request has exactly one effect, whatever
+//! crashes.
 
 use std::time::Duration;
 

@@ -58,8 +58,8 @@ enum StoredBody {
 }
 
 impl Answer {
-    /// Takes down what is kept, and gives the answer back. It reads the body to its end, or up to the longest that
-    /// could be kept.
+    /// Takes down what is kept, and gives the answer back. It reads the body to its end, or up to the longest
+    /// that could be kept.
     pub(crate) async fn of(
         response: Response,
         replayed: &[HeaderName],

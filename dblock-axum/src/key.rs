@@ -12,8 +12,8 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// The longest key that a client may send, in bytes.
 const LONGEST: usize = 255;
 
-/// The longest part of a record's key that people read, in bytes. With the hash and the longest namespace it stays
-/// within [`dblock::Key::MAX_BYTES`].
+/// The longest part of a record's key that people read, in bytes. With the hash and the longest namespace it
+/// stays within [`dblock::Key::MAX_BYTES`].
 const LONGEST_NAME: usize = 80;
 
 /// The client's key; `None` where there is no such header.
@@ -36,7 +36,8 @@ pub(crate) fn read(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// A String of RFC 9651 (section 3.3.3) without parameters, or what many clients send: the same without quotes.
+/// A String of RFC 9651 (section 3.3.3) without parameters, or what many clients send: the same without
+/// quotes.
 fn parse(text: &str) -> Option<String> {
     let Some(quoted) = text.strip_prefix('"') else {
         let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | ',' | ';');

@@ -18,22 +18,23 @@ use crate::problem::Problem;
 use crate::run::IdempotentRun;
 use crate::scope::Scope;
 
-/// Runs each POST and PATCH request once for each `Idempotency-Key`, and gives the answer of the first to those that
-/// are sent again. The [crate's page](crate) says what each request is answered.
+/// Runs each POST and PATCH request once for each `Idempotency-Key`, and gives the answer of the first to
+/// those that are sent again. The [crate's page](crate) says what each request is answered.
 ///
-/// The handler runs in a task of its own, which goes on when the client goes away: the request can be sent again, and
-/// is then answered. Two things follow:
+/// The handler runs in a task of its own, which goes on when the client goes away: the request can be sent
+/// again, and is then answered. Two things follow:
 ///
-/// - Before the program ends, call [`LockManager::shutdown`] after the server has stopped: it waits for these tasks.
-///   Otherwise they are crashes, about which [`OnCrash`](dblock::OnCrash) decides.
-/// - Task-locals do not reach the handler, such as those of [`LockManager::scope`]; request extensions and the current
-///   span do. A limit of concurrent requests or of time belongs inside this layer, if it is to bound the work.
+/// - Before the program ends, call [`LockManager::shutdown`] after the server has stopped: it waits for these
+///   tasks. Otherwise they are crashes, about which [`OnCrash`](dblock::OnCrash) decides.
+/// - Task-locals do not reach the handler, such as those of [`LockManager::scope`]; request extensions and
+///   the current span do. A limit of concurrent requests or of time belongs inside this layer, if it is to
+///   bound the work.
 ///
 /// A limit of time inside breaks off the handler in the middle. So its 408 is no failure: under
 /// [`OnCrash::Stop`](dblock::OnCrash::Stop) the request is in doubt, as after a crash, and under
-/// [`Retry`](dblock::OnCrash::Retry) it runs again. The same holds for each 5xx but 503, for an error of the inner
-/// service, and for a body that breaks off. An answer of 423, 425, 429 or 503, or another 4xx with `Retry-After`, must
-/// mean that nothing was done: after it the request always runs again.
+/// [`Retry`](dblock::OnCrash::Retry) it runs again. The same holds for each 5xx but 503, for an error of the
+/// inner service, and for a body that breaks off. An answer of 423, 425, 429 or 503, or another 4xx with
+/// `Retry-After`, must mean that nothing was done: after it the request always runs again.
 ///
 /// # Panics
 /// A panic of the handler is passed on. For the record it is a crash.
@@ -66,13 +67,14 @@ impl IdempotencyLayer {
     /// The longest body of a request where none is given: 2 MiB, as with axum's own extractors.
     pub const DEFAULT_REQUEST: usize = 2 << 20;
 
-    /// A layer that keeps its records with `locks`. `options` says how long answers are remembered, what happens after
-    /// a crash, how large an answer may be ([`max_result`](RunOptions::max_result), in bytes of the record's JSON), and
-    /// with the lock's `wait` how long a request that is sent again waits for the first instead of being answered 409
-    /// at once. Its fingerprint is the layer's. `scope` says whose keys are whose.
+    /// A layer that keeps its records with `locks`. `options` says how long answers are remembered, what
+    /// happens after a crash, how large an answer may be ([`max_result`](RunOptions::max_result), in bytes of
+    /// the record's JSON), and with the lock's `wait` how long a request that is sent again waits for the
+    /// first instead of being answered 409 at once. Its fingerprint is the layer's. `scope` says whose keys
+    /// are whose.
     ///
-    /// A key is required for each POST and PATCH request. Options that cannot work, such as `max_attempts(0)`, are an
-    /// error of each request: 500, with the mistake in the log.
+    /// A key is required for each POST and PATCH request. Options that cannot work, such as
+    /// `max_attempts(0)`, are an error of each request: 500, with the mistake in the log.
     pub fn new(locks: LockManager, options: RunOptions, scope: Scope) -> Self {
         Self {
             locks,
@@ -90,15 +92,15 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Replays this header too. Think twice about `Set-Cookie`: whoever may send a request again gets the cookie of the
-    /// first. Default: those on the [crate's page](crate).
+    /// Replays this header too. Think twice about `Set-Cookie`: whoever may send a request again gets the
+    /// cookie of the first. Default: those on the [crate's page](crate).
     pub fn replay_header(mut self, name: HeaderName) -> Self {
         self.replayed = self.replayed.iter().cloned().chain([name]).collect();
         self
     }
 
-    /// The longest body of a request with a key, in bytes. It is kept in memory while the request runs; a longer one is
-    /// answered 413. Default: [`DEFAULT_REQUEST`](Self::DEFAULT_REQUEST).
+    /// The longest body of a request with a key, in bytes. It is kept in memory while the request runs; a
+    /// longer one is answered 413. Default: [`DEFAULT_REQUEST`](Self::DEFAULT_REQUEST).
     pub fn max_request(mut self, bytes: usize) -> Self {
         self.max_request = bytes;
         self

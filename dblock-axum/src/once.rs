@@ -107,15 +107,15 @@ impl fmt::Display for Failed {
     }
 }
 
-/// Whether a request that is sent again gets this answer again. A server error and a handler that took too long are no
-/// answer to it.
+/// Whether a request that is sent again gets this answer again. A server error and a handler that took too
+/// long are no answer to it.
 fn is_final(response: &Response) -> bool {
     let status = response.status();
     !status.is_server_error() && status != StatusCode::REQUEST_TIMEOUT && !says_later(response)
 }
 
-/// Whether the answer says that nothing was done, and that the client may try again later. After any other that is not
-/// final, such as that of a timeout in the middle of the work, nobody knows what was done.
+/// Whether the answer says that nothing was done, and that the client may try again later. After any other
+/// that is not final, such as that of a timeout in the middle of the work, nobody knows what was done.
 fn says_later(response: &Response) -> bool {
     match response.status() {
         StatusCode::LOCKED

@@ -1,5 +1,5 @@
-//! Refusals and failures as answers (RFC 9457, `application/problem+json`). None of them names a key, a holder or an
-//! error of the database: clients must not learn of these, and the log has them.
+//! Refusals and failures as answers (RFC 9457, `application/problem+json`). None of them names a key, a
+//! holder or an error of the database: clients must not learn of these, and the log has them.
 
 use std::error::Error;
 use std::fmt;
@@ -132,9 +132,9 @@ impl From<&RunError> for Problem {
     }
 }
 
-/// A [`LockError`] as an answer, for handlers that return `Result<_, LockProblem>`; `?` makes it of a `LockError`. The
-/// body is `application/problem+json` without names of keys, holders and databases. The error goes to the log if an
-/// operator should know.
+/// A [`LockError`] as an answer, for handlers that return `Result<_, LockProblem>`; `?` makes it of a
+/// `LockError`. The body is `application/problem+json` without names of keys, holders and databases. The
+/// error goes to the log if an operator should know.
 ///
 /// | status | errors | `Retry-After` |
 /// |---|---|---|
@@ -145,8 +145,8 @@ impl From<&RunError> for Problem {
 /// | 500 | `Lost`, and mistakes of the program or the database's set-up | |
 /// | 503 | a store that cannot be asked, `Shutdown`, `NotYet`, `Unrecorded`, and a `Timeout` because of the store (`NoAnswer`) | yes |
 ///
-/// `Lost` has no `Retry-After`, because part of the work may be done: only a request that can be repeated safely should
-/// be.
+/// `Lost` has no `Retry-After`, because part of the work may be done: only a request that can be repeated
+/// safely should be.
 ///
 /// ```
 /// use axum::http::StatusCode;

@@ -17,7 +17,8 @@ pub(crate) struct Admitted {
 }
 
 impl IdempotencyLayer {
-    /// Reads what the layer needs to know of a request before it runs; `None` where it is not to be remembered.
+    /// Reads what the layer needs to know of a request before it runs; `None` where it is not to be
+    /// remembered.
     pub(crate) async fn admit(&self, request: Request) -> Result<(Request, Option<Admitted>), Problem> {
         let (parts, body) = request.into_parts();
         if !matches!(parts.method, Method::POST | Method::PATCH) {

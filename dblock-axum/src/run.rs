@@ -12,8 +12,8 @@ use dblock::{LockError, Run};
 
 use crate::answer::Answer;
 
-/// The run of the request, for a handler beneath [`IdempotencyLayer`](crate::IdempotencyLayer): an extractor. Without
-/// the layer the request is answered with 500.
+/// The run of the request, for a handler beneath [`IdempotencyLayer`](crate::IdempotencyLayer): an extractor.
+/// Without the layer the request is answered with 500.
 #[derive(Debug, Clone)]
 pub struct IdempotentRun {
     /// `None` where the request is not remembered.
@@ -22,19 +22,20 @@ pub struct IdempotentRun {
 }
 
 impl IdempotentRun {
-    /// Which attempt this is, and its key: pass that on as the idempotency key of a service that the handler calls.
-    /// `None` for a request without a key ([`optional`](crate::IdempotencyLayer::optional)) and for methods other than
-    /// POST and PATCH.
+    /// Which attempt this is, and its key: pass that on as the idempotency key of a service that the handler
+    /// calls. `None` for a request without a key ([`optional`](crate::IdempotencyLayer::optional)) and for
+    /// methods other than POST and PATCH.
     pub fn run(&self) -> Option<&Run> {
         self.run.as_ref()
     }
 
-    /// Writes the answer into your transaction, as its last statement: the commit makes work and answer stand together,
-    /// or neither. With [`OnCrash::CompleteIn`](dblock::OnCrash::CompleteIn) the work then has exactly one effect,
-    /// whatever crashes. Return the same answer from the handler. Whatever its status is, it is final.
+    /// Writes the answer into your transaction, as its last statement: the commit makes work and answer stand
+    /// together, or neither. With [`OnCrash::CompleteIn`](dblock::OnCrash::CompleteIn) the work then has
+    /// exactly one effect, whatever crashes. Return the same answer from the handler. Whatever its status is,
+    /// it is final.
     ///
-    /// An answer of a client error (4xx) may be returned without it: then there is no work. Any other is a mistake of the
-    /// handler, which is answered 500 and in the log; the request does not run again.
+    /// An answer of a client error (4xx) may be returned without it: then there is no work. Any other is a
+    /// mistake of the handler, which is answered 500 and in the log; the request does not run again.
     ///
     /// For a request that is not remembered it writes nothing.
     ///

@@ -5,20 +5,21 @@ use std::sync::Arc;
 
 use axum::http::request::Parts;
 
-/// Says who shares the keys of a route. It has to be said, because a wrong choice gives one caller the answer of another:
-/// clients choose their keys, and may choose one that somebody else has used.
+/// Says who shares the keys of a route. It has to be said, because a wrong choice gives one caller the answer
+/// of another: clients choose their keys, and may choose one that somebody else has used.
 #[derive(Clone)]
 pub struct Scope(Option<Arc<CallerOf>>);
 
 type CallerOf = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
 impl Scope {
-    /// Each caller has keys of its own, and never gets another one's answer. `caller` names who sends the request, such
-    /// as a tenant or a user, by what cannot be forged: an extension that your authentication has set, not a header
-    /// that anybody may send. The name must stay the same when a request is repeated: an id, not a token that changes.
+    /// Each caller has keys of its own, and never gets another one's answer. `caller` names who sends the
+    /// request, such as a tenant or a user, by what cannot be forged: an extension that your authentication
+    /// has set, not a header that anybody may send. The name must stay the same when a request is repeated:
+    /// an id, not a token that changes.
     ///
-    /// A request without a caller (`None`) is answered with 500 and does not run. So the authentication must be a layer
-    /// around this one, and refuse such requests itself.
+    /// A request without a caller (`None`) is answered with 500 and does not run. So the authentication must
+    /// be a layer around this one, and refuse such requests itself.
     ///
     /// ```
     /// use dblock_axum::Scope;
@@ -35,8 +36,8 @@ impl Scope {
         Self(Some(Arc::new(caller)))
     }
 
-    /// All callers share their keys: who sends a method, a path, a key and a body that somebody has sent before gets
-    /// that one's answer. For services with one caller, or whose answers are no secret.
+    /// All callers share their keys: who sends a method, a path, a key and a body that somebody has sent
+    /// before gets that one's answer. For services with one caller, or whose answers are no secret.
     pub fn everyone() -> Self {
         Self(None)
     }

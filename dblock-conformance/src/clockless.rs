@@ -1,5 +1,5 @@
-//! Successors of a store that has no clock to tell of: the first who asks is next until its place ends, and the lock is passed on
-//! by whatever ends the holder's lease.
+//! Successors of a store that has no clock to tell of: the first who asks is next until its place ends, and
+//! the lock is passed on by whatever ends the holder's lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,8 @@ async fn clockless(fixture: &impl Fixture) -> Option<Arc<dyn Store>> {
     (can.queues && !can.clock).then_some(store)
 }
 
-/// The successor asks again, and others ask, however long they have waited: its place stays. It can be given back, once.
+/// The successor asks again, and others ask, however long they have waited: its place stays. It can be given
+/// back, once.
 pub async fn successor_without_a_clock_keeps_its_place(fixture: &impl Fixture) {
     let Some(store) = clockless(fixture).await else {
         return;
@@ -71,8 +72,8 @@ pub async fn successor_without_a_clock_keeps_its_place(fixture: &impl Fixture) {
     assert_eq!(existing(&*store, &holder.key).await.reentrant_count, 0);
 }
 
-/// Each release passes the lock on, alone and in a batch, with a larger token. The former holder is powerless, and who was next can
-/// ask, extend and release. A release by force passes nothing on.
+/// Each release passes the lock on, alone and in a batch, with a larger token. The former holder is
+/// powerless, and who was next can ask, extend and release. A release by force passes nothing on.
 pub async fn lock_without_a_clock_is_passed_on(fixture: &impl Fixture) {
     let Some(store) = clockless(fixture).await else {
         return;

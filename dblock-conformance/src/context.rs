@@ -18,8 +18,8 @@ pub(super) const LONG: Duration = Duration::from_mins(5);
 /// A ttl that a check waits for.
 pub(super) const SHORT: Duration = Duration::from_millis(60);
 
-/// A ttl inside of which something is done first. Machines stall for longer, so what finds it over is tried anew,
-/// at most [`ROUNDS`] times.
+/// A ttl inside of which something is done first. Machines stall for longer, so what finds it over is tried
+/// anew, at most [`ROUNDS`] times.
 pub(super) const BRIEF: Duration = Duration::from_millis(500);
 
 /// How often something that may come too late is tried.
@@ -149,8 +149,9 @@ pub(super) async fn granted(store: &dyn Store, request: Request) -> Grant {
     Grant::of(&request.clone(), one(store, request).await)
 }
 
-/// Takes a lock that nobody holds, for a ttl that may soon be over. A store that takes several round trips for that may find
-/// the lease over before the last of them, and then cannot tell whether it was granted: another, longer lease is tried.
+/// Takes a lock that nobody holds, for a ttl that may soon be over. A store that takes several round trips
+/// for that may find the lease over before the last of them, and then cannot tell whether it was granted:
+/// another, longer lease is tried.
 pub(super) async fn granted_briefly(
     store: &dyn Store,
     asker: &mut Asker,
@@ -248,8 +249,8 @@ pub(super) async fn existing(store: &dyn Store, key: &Key) -> LockRow {
     }
 }
 
-/// An acquire with a lease that is over: lost, and nothing changes. A store that knows nothing of such leases may grant a
-/// new one.
+/// An acquire with a lease that is over: lost, and nothing changes. A store that knows nothing of such leases
+/// may grant a new one.
 pub(super) async fn assert_over(store: &dyn Store, former: &Asker, fence_token: i64) {
     if store.capabilities().former_leases {
         assert_eq!(changes_nothing(store, former.acquire(LONG)).await, Outcome::Lost);

@@ -1,8 +1,8 @@
 //! Random requests on random rows: the store answers and writes what [`rules`](dblock::store::rules) do.
 //!
-//! Each step puts some rows into any state, sends a request for each, alone or in a batch, and reads all rows. The
-//! rules then carry out the same requests on the rows as they were. The only unknown is the clock at which the store
-//! carried a request out: it lies between two readings, and most writes show it.
+//! Each step puts some rows into any state, sends a request for each, alone or in a batch, and reads all
+//! rows. The rules then carry out the same requests on the rows as they were. The only unknown is the clock
+//! at which the store carried a request out: it lies between two readings, and most writes show it.
 
 mod random;
 
@@ -35,8 +35,9 @@ const PREFIX: &str = "random";
 
 type Answer = Result<Outcome, StoreError>;
 
-/// Hundreds of random steps. Where rows do not outlive their leases, or tell no times, they are not those of the rules, and
-/// there is nothing to compare with. The environment variable `DBLOCK_TEST_SEED` repeats those that showed a difference.
+/// Hundreds of random steps. Where rows do not outlive their leases, or tell no times, they are not those of
+/// the rules, and there is nothing to compare with. The environment variable `DBLOCK_TEST_SEED` repeats those
+/// that showed a difference.
 pub async fn random_requests_are_carried_out_by_the_rules(fixture: &impl Fixture) {
     if !fixture.one_row() {
         return;
@@ -216,8 +217,9 @@ async fn answers(store: &dyn Store, requests: &[Request]) -> Vec<Answer> {
     answers.into_values().collect()
 }
 
-/// The times at which the request may have been carried out, judged by what it wrote. A request that wrote nothing
-/// may have been carried out at any time: hardly any time that it compared with has passed meanwhile, so one end fits.
+/// The times at which the request may have been carried out, judged by what it wrote. A request that wrote
+/// nothing may have been carried out at any time: hardly any time that it compared with has passed meanwhile,
+/// so one end fits.
 fn clocks(request: &Request, (earliest, latest): (i64, i64), after: Option<&LockRow>) -> Vec<i64> {
     let mut clocks = vec![earliest, latest];
     let Some(row) = after else { return clocks };
@@ -283,7 +285,8 @@ fn remaining(outcome: &Outcome) -> Duration {
     }
 }
 
-/// The answer without what is left of the lease: it may have been read at a later clock than the row was written.
+/// The answer without what is left of the lease: it may have been read at a later clock than the row was
+/// written.
 fn timeless(mut outcome: Outcome) -> Outcome {
     match &mut outcome {
         Outcome::Granted { remaining, .. } | Outcome::Extended { remaining, .. } => {

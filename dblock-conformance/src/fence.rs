@@ -53,8 +53,8 @@ use crate::Fixture;
 /// }
 /// ```
 pub trait FenceFixture: Fixture {
-    /// Begins a transaction with the database's defaults, passes it to `body`, and ends it as `body` says. Two of
-    /// them may be open at once.
+    /// Begins a transaction with the database's defaults, passes it to `body`, and ends it as `body` says.
+    /// Two of them may be open at once.
     fn transaction(
         &self,
         body: impl AsyncFnOnce(&mut dyn FenceConnection) -> End,
@@ -72,9 +72,10 @@ pub enum End {
 
 /// Makes one `#[tokio::test]` for each check of a driver.
 ///
-/// The expression is evaluated anew in each test, inside an `async fn`, and gives an `Option` of a [`FenceFixture`]; on
-/// `None` the test does nothing. What a database does not have is left out there: savepoints that end a lock and the
-/// like. The caller's crate needs tokio with `macros` and `rt-multi-thread`.
+/// The expression is evaluated anew in each test, inside an `async fn`, and gives an `Option` of a
+/// [`FenceFixture`]; on `None` the test does nothing. What a database does not have is left out there:
+/// savepoints that end a lock and the like. The caller's crate needs tokio with `macros` and
+/// `rt-multi-thread`.
 #[macro_export]
 macro_rules! fence_conformance {
     ($fixture:expr) => {
@@ -137,7 +138,8 @@ pub async fn a_statement_answers_what_the_database_says(fixture: &impl FenceFixt
     fixture.transaction(body).await;
 }
 
-/// A table of the session's own tells whether the statements run in one session, how often, and what they wrote.
+/// A table of the session's own tells whether the statements run in one session, how often, and what they
+/// wrote.
 pub async fn a_statement_runs_once_in_the_transaction(fixture: &impl FenceFixture) {
     const ELSEWHERE: &str =
         "a statement does not see what the one before it did: they run in different sessions";

@@ -1,8 +1,8 @@
 //! Stores around another store.
 
 /// In an `impl Store` for a type with a field `inner: Arc<dyn Store>`: every method but `capabilities` and
-/// `apply` goes to that store. `forward_to_inner!(but listen)` leaves out `listen` too, `(but purge)` `purge`, and
-/// `(but records)` `records`.
+/// `apply` goes to that store. `forward_to_inner!(but listen)` leaves out `listen` too, `(but purge)`
+/// `purge`, and `(but records)` `records`.
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {

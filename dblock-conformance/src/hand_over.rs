@@ -17,7 +17,8 @@ fn handed_over_to(fence_token: i64) -> HandedOver {
     HandedOver::new(Uuid::now_v7(), "host/1 the next caller", fence_token)
 }
 
-/// A grant keeps as many tokens free as it was asked to; however its lease ends, the next token is above them.
+/// A grant keeps as many tokens free as it was asked to; however its lease ends, the next token is above
+/// them.
 pub async fn spare_tokens_are_never_given_again(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let mut ceiling = 0;
@@ -63,8 +64,9 @@ pub async fn spare_tokens_are_kept_once(fixture: &impl Fixture) {
     }
 }
 
-/// Extend after a local hand-over: owner, holder and token are the next caller's, the lease and its ceiling stay.
-/// Others are told of the next caller; sending it again, and later extends without it, change nothing of that.
+/// Extend after a local hand-over: owner, holder and token are the next caller's, the lease and its ceiling
+/// stay. Others are told of the next caller; sending it again, and later extends without it, change nothing
+/// of that.
 pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let first = Asker::with_holder("hand-over", "host/1 the first");
@@ -221,8 +223,8 @@ pub async fn local_hand_over_of_a_revoked_lease_is_written(fixture: &impl Fixtur
     assert_eq!((row.expire_at, row.revoked), (before.expire_at, true));
 }
 
-/// A token above those that were kept free: as many are free above it, alone and in a batch, and no later grant has them. A
-/// store that does not raise tokens promises nothing of it.
+/// A token above those that were kept free: as many are free above it, alone and in a batch, and no later
+/// grant has them. A store that does not raise tokens promises nothing of it.
 pub async fn local_hand_over_above_the_ceiling_moves_it(fixture: &impl Fixture) {
     let store = fixture.store().await;
     if !store.capabilities().raises_tokens {

@@ -93,8 +93,8 @@ pub async fn extend_of_another_lease_changes_nothing(fixture: &impl Fixture) {
     );
 }
 
-/// Release by the holder: count 0 whatever it was, the rest of the row stays; a repeated one frees nothing. Where rows
-/// do not outlive their leases, the row is gone, and a repeated release is lost.
+/// Release by the holder: count 0 whatever it was, the rest of the row stays; a repeated one frees nothing.
+/// Where rows do not outlive their leases, the row is gone, and a repeated release is lost.
 pub async fn release_frees_once(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let asker = Asker::new("release");

@@ -87,8 +87,8 @@ pub async fn inspect_orders_and_limits(fixture: &impl Fixture) {
     );
 }
 
-/// A lock that somebody waits for comes first, then the longest held. Pages of any size, each after the last row of the one
-/// before it, have every row once.
+/// A lock that somebody waits for comes first, then the longest held. Pages of any size, each after the last
+/// row of the one before it, have every row once.
 pub async fn inspect_shows_the_urgent_first_and_in_pages(fixture: &impl Fixture) {
     let store = fixture.store().await;
     // Granted one after the other, and not in the order of their keys.

@@ -1,5 +1,6 @@
-//! The suite that shows that a store keeps the contract of [`Store::apply`], for the stores of [`dblock`] and for any
-//! other. **No semver promises**: a new version may have stricter checks. Use the version of your `dblock`.
+//! The suite that shows that a store keeps the contract of [`Store::apply`], for the stores of [`dblock`] and
+//! for any other. **No semver promises**: a new version may have stricter checks. Use the version of your
+//! `dblock`.
 //!
 //! A store's author implements [`Fixture`] and writes one line, which makes one `#[tokio::test]` per check:
 //!
@@ -23,17 +24,17 @@
 //! # fn main() {}
 //! ```
 //!
-//! The tests need tokio with the features `macros` and `rt-multi-thread`. A check fails by panicking. Each has rows of
-//! its own, in a fresh fixture, and waits for nothing longer than [`TIMEOUT`]. Its name says what it shows; the text of
-//! its function says how. The list of [`store_conformance!`] is in two halves:
+//! The tests need tokio with the features `macros` and `rt-multi-thread`. A check fails by panicking. Each
+//! has rows of its own, in a fresh fixture, and waits for nothing longer than [`TIMEOUT`]. Its name says what
+//! it shows; the text of its function says how. The list of [`store_conformance!`] is in two halves:
 //!
-//! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an operator
-//!   may do, tokens, local hand-overs, successors and the release that passes a row on, random requests beside
-//!   [`rules`](dblock::store::rules), purge, wake-ups, batches, races between handles, keys and holders of any text,
-//!   the clock, and migration.
-//! - **Through a [`LockManager`](dblock::LockManager)**, as programs use it: exclusion, takeover, waiting and wake-up,
-//!   tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost replies,
-//!   operators, missing tables. The shortest lease is a second, so some of these take a few.
+//! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an
+//!   operator may do, tokens, local hand-overs, successors and the release that passes a row on, random
+//!   requests beside [`rules`](dblock::store::rules), purge, wake-ups, batches, races between handles, keys
+//!   and holders of any text, the clock, and migration.
+//! - **Through a [`LockManager`](dblock::LockManager)**, as programs use it: exclusion, takeover, waiting and
+//!   wake-up, tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost
+//!   replies, operators, missing tables. The shortest lease is a second, so some of these take a few.
 //!
 //! A check of something that the store says it cannot do runs as well: it sees that the call is refused as
 //! [`Unsupported`](dblock::store::StoreErrorKind::Unsupported), or answered as
@@ -41,11 +42,12 @@
 //!
 //! # For a driver
 //! [`fence_conformance!`], with the feature `fence`, is the suite for implementations of
-//! [`FenceConnection`](dblock::fence::FenceConnection): fence checks and releases in transactions of a driver.
+//! [`FenceConnection`](dblock::fence::FenceConnection): fence checks and releases in transactions of a
+//! driver.
 //!
 //! # For a store
-//! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite with a
-//! store's servers under load, too: what it shows about time, it shows with wide bounds.
+//! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite with
+//! a store's servers under load, too: what it shows about time, it shows with wide bounds.
 
 #![allow(clippy::missing_panics_doc, reason = "a check fails by panicking")]
 
@@ -119,23 +121,23 @@ pub trait Fixture: Sync {
     }
 
     /// Writes rows past the contract, in every column, in the place of those with the same keys. For
-    /// [`random_requests_are_carried_out_by_the_rules`], which starts from rows in any state then. `false`, the
-    /// default, where that cannot be done.
+    /// [`random_requests_are_carried_out_by_the_rules`], which starts from rows in any state then. `false`,
+    /// the default, where that cannot be done.
     fn place(&self, rows: &[LockRow]) -> impl Future<Output = bool> + Send {
         let _ = rows;
         std::future::ready(false)
     }
 
-    /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler, where
-    /// it can only find out when it listens; that must end as unsupported, then.
+    /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler,
+    /// where it can only find out when it listens; that must end as unsupported, then.
     fn hears(&self) -> bool {
         true
     }
 
     /// Whether a key is one row. `false` is for a store that keeps a key in two, as a
     /// [`ShardedStore`](dblock::ShardedStore) does while it moves. The rules are those of one row, so
-    /// [`random_requests_are_carried_out_by_the_rules`] is left out then; a lease that was passed on has to ask, and may get
-    /// a larger token then; and a pass-on is told as a release.
+    /// [`random_requests_are_carried_out_by_the_rules`] is left out then; a lease that was passed on has to
+    /// ask, and may get a larger token then; and a pass-on is told as a release.
     fn one_row(&self) -> bool {
         true
     }

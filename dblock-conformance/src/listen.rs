@@ -77,8 +77,8 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
     }
 }
 
-/// Listeners hear who has a row that was passed on, alone and in a batch beside one that was freed. A key whose
-/// successor has lapsed is told as freed.
+/// Listeners hear who has a row that was passed on, alone and in a batch beside one that was freed. A key
+/// whose successor has lapsed is told as freed.
 pub async fn passed_on_rows_are_told(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let can = store.capabilities();

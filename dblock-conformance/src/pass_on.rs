@@ -46,8 +46,8 @@ fn assert_passed_on(before: &LockRow, after: &LockRow, to: &Asker) {
     assert_eq!(*after, expected);
 }
 
-/// Release by the holder: the successor holds the row in its place, whatever the count was, with a token above the
-/// ceiling and not revoked. The former holder is powerless.
+/// Release by the holder: the successor holds the row in its place, whatever the count was, with a token
+/// above the ceiling and not revoked. The former holder is powerless.
 pub async fn release_passes_the_row_on(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -71,8 +71,8 @@ pub async fn release_passes_the_row_on(fixture: &impl Fixture) {
     }
 }
 
-/// Acquire by the lease that the row was passed on to, as after a lost wake-up: the same token, the same expiry. It
-/// extends the lease to its whole length.
+/// Acquire by the lease that the row was passed on to, as after a lost wake-up: the same token, the same
+/// expiry. It extends the lease to its whole length.
 pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;

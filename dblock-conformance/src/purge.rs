@@ -1,5 +1,5 @@
-//! Purge: rows that nobody has used for long enough go, no other row does, and tokens grow all the same. A store that
-//! drops such rows by itself does nothing here.
+//! Purge: rows that nobody has used for long enough go, no other row does, and tokens grow all the same. A
+//! store that drops such rows by itself does nothing here.
 
 use std::time::Duration;
 
@@ -63,7 +63,8 @@ async fn keys(store: &dyn Store) -> Vec<String> {
     rows.iter().map(|row| row.key.as_str().to_owned()).collect()
 }
 
-/// For a store that drops unused rows by itself: a purge answers that there is nothing to do, and does nothing.
+/// For a store that drops unused rows by itself: a purge answers that there is nothing to do, and does
+/// nothing.
 async fn does_nothing(store: &dyn Store) {
     let mut former = Asker::new("released");
     leave(store, &mut former).await;
@@ -77,8 +78,8 @@ async fn does_nothing(store: &dyn Store) {
     }
 }
 
-/// A purge spares rows that are held, were held until just now, are wanted, or have a ceiling above the clock. It
-/// deletes all others.
+/// A purge spares rows that are held, were held until just now, are wanted, or have a ceiling above the
+/// clock. It deletes all others.
 pub async fn purge_takes_only_idle_rows(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     if !store.capabilities().purge {

@@ -150,7 +150,8 @@ pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
     }
 }
 
-/// Four handles ask at once for keys that have no row yet, alone and in batches of any order: each is granted once.
+/// Four handles ask at once for keys that have no row yet, alone and in batches of any order: each is granted
+/// once.
 pub async fn fresh_keys_are_granted_once(fixture: &impl Fixture) {
     const RACERS: usize = 4;
     let mut stores = Vec::new();

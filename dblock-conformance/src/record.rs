@@ -1,5 +1,5 @@
-//! Records of runs: each write needs the version that was read, what succeeded is final, and the outcome is written
-//! together with the end of the lease. A store that keeps no records passes.
+//! Records of runs: each write needs the version that was read, what succeeded is final, and the outcome is
+//! written together with the end of the lease. A store that keeps no records passes.
 
 use std::time::Duration;
 

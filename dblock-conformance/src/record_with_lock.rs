@@ -1,5 +1,5 @@
-//! Records that change in the transaction of a request: a run begins with the grant of its lock, and a release takes that
-//! back. A store that keeps no records passes.
+//! Records that change in the transaction of a request: a run begins with the grant of its lock, and a
+//! release takes that back. A store that keeps no records passes.
 
 use std::time::Duration;
 
@@ -96,7 +96,8 @@ pub async fn record_begins_with_the_grant(fixture: &impl Fixture) {
     assert_eq!((record.error, record.finished_at), (None, 0));
 }
 
-/// A release takes back what its lease has begun, even if the lease has expired or is passed on, and nothing else.
+/// A release takes back what its lease has begun, even if the lease has expired or is passed on, and nothing
+/// else.
 pub async fn record_is_taken_back_with_the_release(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };

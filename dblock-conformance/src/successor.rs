@@ -11,8 +11,8 @@ use super::context::{
     force_release, granted, granted_briefly, one, revoke, until, until_not_held,
 };
 
-/// Whether the store queues, by a clock of its own; the checks of `clockless` are for the others. Where it does not queue, asking
-/// for a place is answered as busy, and a release frees the key.
+/// Whether the store queues, by a clock of its own; the checks of `clockless` are for the others. Where it
+/// does not queue, asking for a place is answered as busy, and a release frees the key.
 pub(super) async fn queues(fixture: &impl Fixture) -> bool {
     let store = fixture.store().await;
     let can = store.capabilities();
@@ -116,8 +116,8 @@ async fn queued_behind_the_dead(store: &dyn Store, name: &str) -> (Asker, Asker)
     panic!("nobody waits behind a lease of {BRIEF:?}");
 }
 
-/// Acquire with `queue` of a row that another lease holds: the row names the request as next. Of its ttl, a release
-/// passes on no more than [`NEXT_TTL`].
+/// Acquire with `queue` of a row that another lease holds: the row names the request as next. Of its ttl, a
+/// release passes on no more than [`NEXT_TTL`].
 pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -179,8 +179,8 @@ pub async fn busy_acquire_without_queue_is_no_successor(fixture: &impl Fixture) 
     assert_eq!(existing(&*store, &holder.key).await.next, None);
 }
 
-/// The successor asks again, with `queue` and without: its time in the queue and the end of its place are never for the
-/// worse.
+/// The successor asks again, with `queue` and without: its time in the queue and the end of its place are
+/// never for the worse.
 pub async fn successor_that_asks_again_keeps_its_place(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -266,8 +266,8 @@ pub async fn lapsed_successor_is_replaced_by_anybody(fixture: &impl Fixture) {
     assert!(next_of(&row).until > row.now);
 }
 
-/// Release by the successor, live or lapsed: withdrawn, and the holder's part of the row stays. A second one is lost,
-/// and the holder's own release frees.
+/// Release by the successor, live or lapsed: withdrawn, and the holder's part of the row stays. A second one
+/// is lost, and the holder's own release frees.
 pub async fn successor_withdraws(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;

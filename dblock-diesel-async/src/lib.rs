@@ -1,4 +1,5 @@
-//! The fence check of [dblock](https://docs.rs/dblock), and a lock that ends with a transaction, over [`diesel_async`].
+//! The fence check of [dblock](https://docs.rs/dblock), and a lock that ends with a transaction, over
+//! [`diesel_async`].
 //!
 //! ```no_run
 //! # #[cfg(feature = "postgres")] mod example {
@@ -18,14 +19,14 @@
 //! # }
 //! ```
 //!
-//! Turn on the feature of your database: `postgres` or `mysql`. No client library is linked. Pass a connection of a pool
-//! as `fence(&mut **tx)`. On PostgreSQL a statement takes two round trips, like every statement that Diesel sends for the
-//! first time.
+//! Turn on the feature of your database: `postgres` or `mysql`. No client library is linked. Pass a
+//! connection of a pool as `fence(&mut **tx)`. On PostgreSQL a statement takes two round trips, like every
+//! statement that Diesel sends for the first time.
 //!
 //! # Errors
-//! Diesel does not pass on the database's error code. This crate knows what can be tried again (deadlocks, serialization
-//! failures, timeouts) from Diesel's kind of the error, and from the text of the message where the kind says nothing. On
-//! a server whose `lc_messages` is not English such an error is reported as final.
+//! Diesel does not pass on the database's error code. This crate knows what can be tried again (deadlocks,
+//! serialization failures, timeouts) from Diesel's kind of the error, and from the text of the message where
+//! the kind says nothing. On a server whose `lc_messages` is not English such an error is reported as final.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod carry;
@@ -38,8 +39,8 @@ use std::ops::{Deref, DerefMut};
 /// For `verify_in` and `release_in`: `guard.verify_in(&mut fence(tx))`, inside
 /// [`transaction`](diesel_async::AsyncConnection::transaction).
 ///
-/// Outside of a transaction a statement takes effect at once, and a lock is not kept. A transaction inside another one is a
-/// savepoint: see [`LockGuard::release_in`](dblock::LockGuard::release_in).
+/// Outside of a transaction a statement takes effect at once, and a lock is not kept. A transaction inside
+/// another one is a savepoint: see [`LockGuard::release_in`](dblock::LockGuard::release_in).
 pub fn fence<C>(connection: &mut C) -> Fence<'_, C> {
     Fence(connection)
 }

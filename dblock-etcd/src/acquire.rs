@@ -122,7 +122,8 @@ impl Step {
     }
 }
 
-/// The length of a place as successor, and of the lease that a release passes on. It is counted from each ask.
+/// The length of a place as successor, and of the lease that a release passes on. It is counted from each
+/// ask.
 fn next_ttl(ask: &Acquire) -> Duration {
     ask.ttl.min(NEXT_TTL)
 }
@@ -212,7 +213,8 @@ async fn granted(
             let token = first_token(revision, Slot::First);
             return Ok(Outcome::granted(token, ask.ttl, None, seen.is_wanted()));
         }
-        // It had ended before it was used again. While the host was suspended, the others that rest may have, too.
+        // It had ended before it was used again. While the host was suspended, the others that rest may have,
+        // too.
         Written::NoLease => {
             leases.forget(request.lease_id);
             leases.forget_idle();

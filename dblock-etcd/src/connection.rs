@@ -1,7 +1,8 @@
 //! The connection to one member of the cluster, opened when it is needed.
 //!
-//! One connection carries everything, because gRPC multiplexes. When it breaks, or something on it is not answered, it is
-//! given up and the next member is tried. Nothing that may have been carried out is sent again.
+//! One connection carries everything, because gRPC multiplexes. When it breaks, or something on it is not
+//! answered, it is given up and the next member is tried. Nothing that may have been carried out is sent
+//! again.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +15,13 @@ use tokio::time::timeout;
 
 use crate::{error, server};
 
-/// Time limit for one member. With three members, and two of them down, the third one is found before an acquire is given
-/// up.
+/// Time limit for one member. With three members, and two of them down, the third one is found before an
+/// acquire is given up.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// How often the connection of a watch is tried, and how long it may take to answer: the member may be stopped or cut off. A member
-/// closes a connection that is tried more often than every 5 seconds, or while nothing is asked on it (etcd's
-/// `--grpc-keepalive-min-time`). Requests have limits of their own.
+/// How often the connection of a watch is tried, and how long it may take to answer: the member may be
+/// stopped or cut off. A member closes a connection that is tried more often than every 5 seconds, or while
+/// nothing is asked on it (etcd's `--grpc-keepalive-min-time`). Requests have limits of their own.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(3));
 
 /// The members of the cluster, and the open connection if there is one.

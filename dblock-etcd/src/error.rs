@@ -4,7 +4,8 @@ use dblock::store::{StoreError, StoreErrorKind};
 use etcd_client::Error;
 use tonic::Code;
 
-/// An error of a call that takes no lock: whether it was carried out does not matter, and it is worth asking again.
+/// An error of a call that takes no lock: whether it was carried out does not matter, and it is worth asking
+/// again.
 pub(crate) fn of_harmless(error: Error) -> StoreError {
     let error = of_call(error);
     if error.kind() != StoreErrorKind::Interrupted {

@@ -19,8 +19,9 @@ use crate::row::{Stored, longer_lease, place_lease, seconds};
 
 /// Answers extends.
 ///
-/// The read comes first, and not only for what it reads. A leader that was stopped and wakes up answers renewals for a moment
-/// although another member leads by now. It answers no read of the whole cluster until it has learned of that.
+/// The read comes first, and not only for what it reads. A leader that was stopped and wakes up answers
+/// renewals for a moment although another member leads by now. It answers no read of the whole cluster until
+/// it has learned of that.
 pub(crate) async fn extend(
     client: &Client,
     names: &Keys,
@@ -181,8 +182,8 @@ pub(crate) async fn release(
     join_all(parts).await.into_iter().flatten().collect()
 }
 
-/// The lock goes to whoever is next when the holder's key is gone. The keys of grants that are known here are deleted together, and
-/// their leases used again. What is not known is looked at, and its lease revoked.
+/// The lock goes to whoever is next when the holder's key is gone. The keys of grants that are known here are
+/// deleted together, and their leases used again. What is not known is looked at, and its lease revoked.
 async fn release_part(
     mut client: Client,
     names: &Keys,
@@ -250,8 +251,8 @@ async fn look_and_revoke(
     join_all(steps).await
 }
 
-/// Revokes the leases of a request, by which its key is gone. An extend of unknown outcome may move the key to another lease
-/// at this moment. So the key is deleted too.
+/// Revokes the leases of a request, by which its key is gone. An extend of unknown outcome may move the key
+/// to another lease at this moment. So the key is deleted too.
 async fn revoked(mut client: Client, names: &Keys, leases: &Leases, request: &Request, seen: Seen) -> Answer {
     let Rows { holder, next } = seen.rows?;
     let ours = |stored: &Option<Stored>| {

@@ -2,7 +2,8 @@
 
 use dblock::Key;
 
-/// A lock has two keys in etcd, so that somebody can be next. Either can be the holder's: that is the one that was created first.
+/// A lock has two keys in etcd, so that somebody can be next. Either can be the holder's: that is the one
+/// that was created first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Slot {
     First,

@@ -1,5 +1,5 @@
-//! The etcd leases of this process's grants. To make one and to revoke it are a commit each, so a lease whose lock was released is
-//! used again, by a later grant with the same ttl.
+//! The etcd leases of this process's grants. To make one and to revoke it are a commit each, so a lease whose
+//! lock was released is used again, by a later grant with the same ttl.
 //!
 //! A lease has one lock at a time. It has another one only after
 //!
@@ -20,7 +20,8 @@ use uuid::Uuid;
 use crate::look;
 use crate::row::etcd_lease;
 
-/// By how much a lease is longer than a ttl of [`LONG`] or more. For so long after its last renewal it needs none to be used again.
+/// By how much a lease is longer than a ttl of [`LONG`] or more. For so long after its last renewal it needs
+/// none to be used again.
 const LONGER: i64 = 1;
 const LONG: i64 = 10;
 
@@ -83,15 +84,16 @@ impl Leases {
         Ok(new)
     }
 
-    /// Sees that the leases of these grants have their whole ttl, and returns the grants for which that failed. It runs beside the
-    /// writes under them, so that it notices what has held us up before those.
+    /// Sees that the leases of these grants have their whole ttl, and returns the grants for which that
+    /// failed. It runs beside the writes under them, so that it notices what has held us up before those.
     pub(crate) async fn renew(&self, client: &Client, grants: &[Uuid]) -> Vec<Uuid> {
         let lease = |grant: &Uuid| Some((*grant, self.state().used.get(grant)?.lease));
         let (mut young, mut others): (Vec<_>, Vec<_>) = grants
             .iter()
             .filter_map(lease)
             .partition(|(_, lease)| lease.ttl >= LONG && lease.is_younger(LONGER));
-        // Our clock may have stood still, so etcd's is asked for the one that was renewed first. The others have more left.
+        // Our clock may have stood still, so etcd's is asked for the one that was renewed first. The others
+        // have more left.
         if let Some((_, first)) = young.iter().min_by_key(|(_, lease)| lease.whole_at) {
             let left = look::left(&mut client.clone(), first.id).await;
             if !left.is_ok_and(|left| left >= Some(first.ttl)) {
@@ -128,7 +130,8 @@ impl Leases {
     fn make(&self, grant: Uuid, ttl: i64) -> i64 {
         let mut state = self.state();
         if state.used.len() >= state.most_used {
-            // A lock that is lost while etcd is away is never released. After two ttls the engine sends nothing more for it.
+            // A lock that is lost while etcd is away is never released. After two ttls the engine sends
+            // nothing more for it.
             let lasts = |used: &Used| used.lease.is_younger(used.lease.ttl.saturating_mul(3));
             state.used.retain(|_, used| lasts(used));
             state.most_used = MOST_IDLE.max(state.used.len() * 2);
@@ -178,7 +181,8 @@ impl Leases {
         join_all(surplus).await;
     }
 
-    /// Makes the leases of these grants idle ones. Returns those that are too many, which were idle for longest.
+    /// Makes the leases of these grants idle ones. Returns those that are too many, which were idle for
+    /// longest.
     fn lay_down(&self, grants: &[Uuid]) -> Vec<Lease> {
         let mut state = self.state();
         for grant in grants {

@@ -83,8 +83,8 @@ impl EtcdStore {
         self
     }
 
-    /// The beginning of the names of all keys. Default: `dblock`, so the lock `order:42` is the key `dblock/lock/order:42`.
-    /// All managers that share locks must have the same one.
+    /// The beginning of the names of all keys. Default: `dblock`, so the lock `order:42` is the key
+    /// `dblock/lock/order:42`. All managers that share locks must have the same one.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         let prefix = prefix.into();

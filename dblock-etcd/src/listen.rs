@@ -1,5 +1,6 @@
-//! Wake-ups: keys of rows that were deleted, by a release or because their lease has ended. By that the lock has gone to whoever was
-//! next. A process knows its own places; for others a release is reported, and they ask.
+//! Wake-ups: keys of rows that were deleted, by a release or because their lease has ended. By that the lock
+//! has gone to whoever was next. A process knows its own places; for others a release is reported, and they
+//! ask.
 
 use dblock::store::{StoreError, StoreErrorKind, WakeUp};
 use etcd_client::{Client, ResponseHeader, WatchFilterType, WatchOptions};

@@ -161,8 +161,8 @@ pub(crate) enum Written {
     NoLease,
 }
 
-/// Writes all rows whose keys are unchanged. A lease that is gone fails the whole transaction, and then nothing of it was
-/// carried out; so each is written by itself. Another failure is that of each.
+/// Writes all rows whose keys are unchanged. A lease that is gone fails the whole transaction, and then
+/// nothing of it was carried out; so each is written by itself. Another failure is that of each.
 pub(crate) async fn write(
     client: &mut Client,
     names: &Keys,

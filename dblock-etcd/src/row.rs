@@ -116,7 +116,8 @@ impl Stored {
         Holder::new(self.row.owner, self.row.holder.clone(), self.fence_token(), None)
     }
 
-    /// The row for operators, with its successor. `left` is what etcd says is left of a lease, in whole seconds.
+    /// The row for operators, with its successor. `left` is what etcd says is left of a lease, in whole
+    /// seconds.
     pub(crate) fn lock_row(
         &self,
         key: Key,
@@ -159,8 +160,9 @@ impl Stored {
     }
 }
 
-/// The first token of a grant whose key was created at this revision. A key is deleted before it is created again, and
-/// revisions grow with every change, so that this is above all that were given before, and above what those kept free.
+/// The first token of a grant whose key was created at this revision. A key is deleted before it is created
+/// again, and revisions grow with every change, so that this is above all that were given before, and above
+/// what those kept free.
 pub(crate) fn first_token(create_revision: i64, slot: Slot) -> i64 {
     let first = create_revision.saturating_mul(TOKENS_OF_BOTH);
     match slot {
@@ -169,8 +171,8 @@ pub(crate) fn first_token(create_revision: i64, slot: Slot) -> i64 {
     }
 }
 
-/// The slot of this token's grant, and the revision at which its key was created. For a number that is no token it is 1, at
-/// which no key was; 0 would be that of a key that is not there.
+/// The slot of this token's grant, and the revision at which its key was created. For a number that is no
+/// token it is 1, at which no key was; 0 would be that of a key that is not there.
 pub(crate) fn created_at(fence_token: i64) -> (Slot, i64) {
     let slot = if fence_token % TOKENS_OF_BOTH < TOKENS {
         Slot::First

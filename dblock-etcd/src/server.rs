@@ -17,7 +17,8 @@ impl Version {
         Some(Self(next()?, next()?, next()?))
     }
 
-    /// A leader that has stood still may revoke leases that are in use (etcd-io/etcd#15247; mended in 3.4.31 and 3.5.13).
+    /// A leader that has stood still may revoke leases that are in use (etcd-io/etcd#15247; mended in 3.4.31
+    /// and 3.5.13).
     fn revokes_wrongly(self) -> bool {
         match (self.0, self.1) {
             (3, 4) => self.2 < 31,
@@ -74,8 +75,8 @@ pub(crate) fn version(status: &StatusResponse) -> Finding {
     }
 }
 
-/// So many changes without a compaction are taken for a cluster that never compacts. Each grant and each release is a
-/// change, and each stays on the disk until it is compacted.
+/// So many changes without a compaction are taken for a cluster that never compacts. Each grant and each
+/// release is a change, and each stays on the disk until it is compacted.
 const MANY_CHANGES: i64 = 1_000_000;
 
 /// The current revision, and whether the first one can still be read.

@@ -1,4 +1,5 @@
-//! Members that are killed, stopped and woken, a cluster without a quorum, and a condition in a user's transaction.
+//! Members that are killed, stopped and woken, a cluster without a quorum, and a condition in a user's
+//! transaction.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -62,7 +63,8 @@ async fn leader(cluster: &Ensemble) -> usize {
     cluster.leader().await.expect("somebody leads")
 }
 
-/// Another process finds the key busy while `guard` is held, and takes it with a larger token after its release.
+/// Another process finds the key busy while `guard` is held, and takes it with a larger token after its
+/// release.
 async fn assert_goes_on(servers: &[Server], guard: dblock::LockGuard) {
     let other = manager(servers).await;
     assert!(!guard.is_lost(), "{guard:?}");

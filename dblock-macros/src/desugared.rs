@@ -1,5 +1,6 @@
-//! Functions that are async without the keyword: `fn f() -> Pin<Box<dyn Future<Output = T>>> { Box::pin(async move
-//! {…}) }`, which is what `async_trait` generates, and `fn f() -> impl Future<Output = T> { async move {…} }`.
+//! Functions that are async without the keyword:
+//! `fn f() -> Pin<Box<dyn Future<Output = T>>> { Box::pin(async move {…}) }`, which is what `async_trait`
+//! generates, and `fn f() -> impl Future<Output = T> { async move {…} }`.
 
 use proc_macro2::TokenStream;
 use quote::ToTokens;

@@ -6,8 +6,9 @@ pub(crate) fn counts_arguments(format: &str) -> bool {
     format.contains(".*") || format.match_indices('$').any(named)
 }
 
-/// Whether this is `[[fill]align][sign]['#']['0'][width]['.' precision][type]` of `std::fmt`. The compiler would
-/// check it too, but would report the wrong column, because the format string is not the one in the source.
+/// Whether this is `[[fill]align][sign]['#']['0'][width]['.' precision][type]` of `std::fmt`. The compiler
+/// would check it too, but would report the wrong column, because the format string is not the one in the
+/// source.
 pub(crate) fn is_format(format: &str) -> bool {
     let aligned = format.chars().nth(1).is_some_and(|c| "<^>".contains(c));
     let rest = match format.char_indices().nth(2) {

@@ -21,7 +21,8 @@ pub(crate) enum Layer {
 }
 
 impl Layer {
-    /// Reads the text between the parentheses of the attribute. A missing argument is reported at `attribute`.
+    /// Reads the text between the parentheses of the attribute. A missing argument is reported at
+    /// `attribute`.
     pub(crate) fn parse(kind: Kind, tokens: TokenStream, attribute: Span, errors: &mut Errors) -> Self {
         match kind {
             Kind::Lock => Self::Lock(Box::new(Args::parse(tokens, attribute, errors))),

@@ -156,7 +156,8 @@ pub(crate) fn under_run(
     )
 }
 
-/// Wraps a body in a call of the runtime, which `call` writes from the names of the locals, the manager and the body's future.
+/// Wraps a body in a call of the runtime, which `call` writes from the names of the locals, the manager and
+/// the body's future.
 ///
 /// Everything that the attribute computes before the body is in statements of its own, so that no temporary
 /// lives across the await.

@@ -83,7 +83,8 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Reads the text between the parentheses of the attribute. A missing argument is reported at `attribute`.
+    /// Reads the text between the parentheses of the attribute. A missing argument is reported at
+    /// `attribute`.
     pub(crate) fn parse(tokens: TokenStream, attribute: Span, errors: &mut Errors) -> Self {
         let mut args = Self {
             lock: Args::none(),

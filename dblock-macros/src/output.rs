@@ -43,7 +43,8 @@ impl Output {
         quote!(#open #ty #path)
     }
 
-    /// The function that runs a body once. It has the span of the type, so that "cannot be remembered" is reported there.
+    /// The function that runs a body once. It has the span of the type, so that "cannot be remembered" is
+    /// reported there.
     pub(crate) fn run_once(&self, private: &TokenStream) -> TokenStream {
         let ty = &self.ty;
         let path = quote_spanned!(self.start=> #private::run_once);

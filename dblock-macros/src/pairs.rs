@@ -1,4 +1,5 @@
-//! Splits the text between an attribute's parentheses into `name = value` pairs, and tells what is wrong with the rest.
+//! Splits the text between an attribute's parentheses into `name = value` pairs, and tells what is wrong with
+//! the rest.
 
 use proc_macro2::TokenStream;
 use syn::ext::IdentExt;
@@ -113,7 +114,8 @@ impl Arguments {
             .or_else(|| suggest::closest(text, self.names()))
     }
 
-    /// Whether an argument is among them, perhaps misspelt or unreadable: then it is not reported as missing too.
+    /// Whether an argument is among them, perhaps misspelt or unreadable: then it is not reported as missing
+    /// too.
     pub(crate) fn has(&self, argument: &str, entries: &[Entry]) -> bool {
         let is_it = |name: &Ident| self.meant(&name.unraw().to_string()) == Some(argument);
         entries.iter().any(|entry| match entry {

@@ -72,8 +72,8 @@ impl Acknowledgement {
         Ok(())
     }
 
-    /// Waits for all that this connection has written. A missing answer leaves the outcome open: the server keeps the
-    /// write, and a fail-over may lose it.
+    /// Waits for all that this connection has written. A missing answer leaves the outcome open: the server
+    /// keeps the write, and a fail-over may lose it.
     pub(crate) async fn wait(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
         let mut wait = redis::cmd(if self.on_disk { "WAITAOF" } else { "WAIT" });
         if self.on_disk {

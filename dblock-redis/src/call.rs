@@ -21,7 +21,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Its answer counts only once its writes are on the servers that must have them, where the store was told so.
+    /// Its answer counts only once its writes are on the servers that must have them, where the store was
+    /// told so.
     pub(crate) fn acknowledged(mut self) -> Self {
         self.acknowledged = true;
         self
@@ -56,7 +57,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Carries it out once. A script that the server does not know is loaded first; then nothing was carried out.
+    /// Carries it out once. A script that the server does not know is loaded first; then nothing was carried
+    /// out.
     pub(crate) async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
         match self.command().query_async(connection).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {

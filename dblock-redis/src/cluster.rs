@@ -18,7 +18,8 @@ use crate::error::{self, Redirect};
 use crate::login::{self, Login};
 use crate::slots::{self, Range, slot};
 
-/// How often a request is sent on to the server that is named instead. Two are enough unless slots are being moved.
+/// How often a request is sent on to the server that is named instead. Two are enough unless slots are being
+/// moved.
 const REDIRECTS: usize = 4;
 
 pub(crate) struct Cluster {
@@ -92,7 +93,8 @@ impl Cluster {
         asked.map_err(|failed| self.explain(failed))
     }
 
-    /// The address of the server that the one at `address` has named instead of itself. That one knows the slots better.
+    /// The address of the server that the one at `address` has named instead of itself. That one knows the
+    /// slots better.
     fn moved(&self, address: &str, named: &str) -> String {
         let named = login::named_by(address, named);
         let mut map = self.map();
@@ -200,8 +202,8 @@ impl Cluster {
         Err(failed)
     }
 
-    /// Keeps the map, and leaves servers that have no slots any more. Their connections end with the requests that are on
-    /// their way there.
+    /// Keeps the map, and leaves servers that have no slots any more. Their connections end with the requests
+    /// that are on their way there.
     fn learn(&self, ranges: &[Range]) {
         let left: Vec<String> = {
             let mut map = self.map();

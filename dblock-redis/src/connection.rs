@@ -24,7 +24,8 @@ use crate::{error, server};
 /// drops packets is reported as unreachable, which says that nothing was sent.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection that was unused for this long is pinged first: a firewall may have dropped it, or the server restarted.
+/// A connection that was unused for this long is pinged first: a firewall may have dropped it, or the server
+/// restarted.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Time limit of the ping: an extend must have time left for a new connection, even with the shortest ttl.
@@ -164,8 +165,8 @@ impl Server {
         Ok(self.lend(connection, open.number))
     }
 
-    /// A new connection to a server that can keep locks. Several callers may open one each at the same time: the last is
-    /// kept, so that nobody waits for another one's attempt.
+    /// A new connection to a server that can keep locks. Several callers may open one each at the same time:
+    /// the last is kept, so that nobody waits for another one's attempt.
     async fn connect(&self) -> Result<(MultiplexedConnection, LeadsTo), StoreError> {
         in_time(async {
             let sentinels = match &self.way {
@@ -209,7 +210,8 @@ impl Server {
         Ok(connection)
     }
 
-    /// Whether an open connection still leads to the server that takes writes, as far as can be told from outside.
+    /// Whether an open connection still leads to the server that takes writes, as far as can be told from
+    /// outside.
     async fn still_leads_to(&self, leads_to: &LeadsTo) -> bool {
         match (&self.way, leads_to) {
             (Way::Sentinels(sentinels), Some(address)) => sentinels.confirm(address).await,

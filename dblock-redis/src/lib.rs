@@ -36,20 +36,20 @@ use self::call::Call;
 use self::deployment::Deployment;
 use self::script::Scripts;
 
-/// A fence check for a script of yours, as a function in Lua: `dblock_holds(row_key, token)`. Put it before your script,
-/// and see the section "Checking the token in a script of yours" above. The row of the lock `order:42` is the key
-/// `dblock:lock:order:42`.
+/// A fence check for a script of yours, as a function in Lua: `dblock_holds(row_key, token)`. Put it before
+/// your script, and see the section "Checking the token in a script of yours" above. The row of the lock
+/// `order:42` is the key `dblock:lock:order:42`.
 pub const VERIFY: &str = include_str!("lua/verify.lua");
 
 /// How long the server keeps the row of a key that nobody uses.
 const DEFAULT_IDLE: Duration = Duration::from_hours(7 * 24);
 
-/// The shortest idle time. The first token of a key without a row is the clock's, so tokens grow as long as the clock is
-/// set back by less.
+/// The shortest idle time. The first token of a key without a row is the clock's, so tokens grow as long as
+/// the clock is set back by less.
 const SHORTEST_IDLE: Duration = Duration::from_hours(24);
 
-/// Locks in Redis or Valkey: on one server, on the primary that Sentinels name, or in a cluster. Made from a URL, it opens
-/// nothing until it is used.
+/// Locks in Redis or Valkey: on one server, on the primary that Sentinels name, or in a cluster. Made from a
+/// URL, it opens nothing until it is used.
 ///
 /// A manager takes it as its store:
 ///
@@ -79,8 +79,9 @@ impl RedisStore {
     /// means the same. `rediss://…` uses TLS, and needs the feature `tls-rustls`.
     /// `redis+unix:///path/of/the.sock` is a Unix socket.
     ///
-    /// `redis+sentinel://user:password@sentinel:26379,sentinel:26379/NAME/database` is the primary that these Sentinels watch
-    /// by that name; `?sentinel_username=…&sentinel_password=…` is for the Sentinels themselves.
+    /// `redis+sentinel://user:password@sentinel:26379,sentinel:26379/NAME/database` is the primary that these
+    /// Sentinels watch by that name; `?sentinel_username=…&sentinel_password=…` is for the Sentinels
+    /// themselves.
     ///
     /// `redis+cluster://user:password@node:6379,node:6379?shards=16` is a Redis Cluster, some of whose
     /// servers are named. All managers that share locks must give the same number of shards, from 1 to 256.
@@ -134,16 +135,17 @@ impl RedisStore {
         }
     }
 
-    /// The beginning of the names of all keys and of the channel. Default: `dblock`, so the lock `order:42` is the key
-    /// `dblock:lock:order:42`. All managers that share locks must have the same one.
+    /// The beginning of the names of all keys and of the channel. Default: `dblock`, so the lock `order:42`
+    /// is the key `dblock:lock:order:42`. All managers that share locks must have the same one.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long the server keeps the row of a key that nobody uses. Default: 7 days. A row takes about 300 bytes of the
-    /// server's memory. Fence tokens grow unless the server's clock is set back by more than this.
+    /// How long the server keeps the row of a key that nobody uses. Default: 7 days. A row takes about 300
+    /// bytes of the server's memory. Fence tokens grow unless the server's clock is set back by more than
+    /// this.
     ///
     /// # Errors
     /// [`StoreErrorKind::Unsupported`] below a day.

@@ -1,7 +1,7 @@
 //! Wake-ups: a subscription on a connection of its own, opened while somebody waits.
 //!
-//! The script that releases a key publishes when others wait for it, or when it passes the row on. A waiter that misses a
-//! message polls again within a second.
+//! The script that releases a key publishes when others wait for it, or when it passes the row on. A waiter
+//! that misses a message polls again within a second.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -56,9 +56,9 @@ async fn in_time<T>(asked: impl Future<Output = RedisResult<T>>) -> Result<T, St
 
 /// Reads a message: `r` and the key; or `p`, the lease, its token and the key.
 ///
-/// Every user of the server who may publish can send messages. One that cannot be read is ignored, and a forged release
-/// only makes waiters ask. A forged pass-on would let the successor enter beside the holder, but it must name the
-/// successor's lease, which only users who may read the rows can know.
+/// Every user of the server who may publish can send messages. One that cannot be read is ignored, and a
+/// forged release only makes waiters ask. A forged pass-on would let the successor enter beside the holder,
+/// but it must name the successor's lease, which only users who may read the rows can know.
 fn wake_up(message: &[u8]) -> Option<WakeUp> {
     let key = |bytes| Key::new(None, str::from_utf8(bytes).ok()?).ok();
     match message.split_first()? {

@@ -13,12 +13,12 @@ use crate::connection::Server;
 use crate::deployment::Deployment;
 use crate::{RedisStore, error};
 
-/// How many keys the server looks at in a step of a scan, and how many rows a script reads. It serves nobody else
-/// meanwhile.
+/// How many keys the server looks at in a step of a scan, and how many rows a script reads. It serves nobody
+/// else meanwhile.
 const STEP: usize = 500;
 
-/// [`Store::inspect`](dblock::store::Store::inspect). A scan walks over all keys of the server's database, whatever their
-/// prefix.
+/// [`Store::inspect`](dblock::store::Store::inspect). A scan walks over all keys of the server's database,
+/// whatever their prefix.
 pub(crate) async fn inspect(store: &RedisStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let by_key = !filter.is_urgent_first();
     let after = filter
@@ -49,7 +49,8 @@ pub(crate) async fn inspect(store: &RedisStore, filter: &InspectFilter) -> Resul
     Ok(filter.select(rows))
 }
 
-/// The keys that begin with `prefix` and are there during the whole scan, and perhaps others. Each once, in order.
+/// The keys that begin with `prefix` and are there during the whole scan, and perhaps others. Each once, in
+/// order.
 async fn scan(store: &RedisStore, prefix: &str) -> Result<BTreeSet<Key>, StoreError> {
     let mut keys = BTreeSet::new();
     for (_, server) in store.deployment.servers().await? {

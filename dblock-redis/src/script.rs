@@ -30,8 +30,8 @@ impl Scripts {
     }
 }
 
-/// Adds one request, packed as `apply.lua` reads it. [`check`] has let it pass. Without `passes_on` no lease becomes a successor:
-/// the waiter is told that the key is busy, and asks again once it is released.
+/// Adds one request, packed as `apply.lua` reads it. [`check`] has let it pass. Without `passes_on` no lease
+/// becomes a successor: the waiter is told that the key is busy, and asks again once it is released.
 pub(crate) fn add(packed: &mut Vec<u8>, request: &Request, passes_on: bool) {
     let letter = match &request.action {
         Action::Acquire(_) => b'A',

@@ -35,7 +35,8 @@ impl<'a> Info<'a> {
     }
 }
 
-/// Refuses a server that would lose locks, or that cannot keep them. `in_cluster`: it must be one of a cluster.
+/// Refuses a server that would lose locks, or that cannot keep them. `in_cluster`: it must be one of a
+/// cluster.
 pub(crate) fn check(info: &Info<'_>, in_cluster: bool) -> Result<(), StoreError> {
     let unsupported = |message: String| Err(StoreError::new(StoreErrorKind::Unsupported, message));
     let refused = match (info.get("redis_mode"), in_cluster) {

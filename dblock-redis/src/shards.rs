@@ -1,5 +1,5 @@
-//! How the keys of a Redis Cluster are divided: into a fixed number of shards, each with a tag of its own, so that one script
-//! can carry out the requests of a shard.
+//! How the keys of a Redis Cluster are divided: into a fixed number of shards, each with a tag of its own, so
+//! that one script can carry out the requests of a shard.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,8 +28,8 @@ impl Shards {
         crc16(key.to_string().as_bytes()) % self.number
     }
 
-    /// Makes sure that all who share locks have the same number of shards: with another one a key would have another row.
-    /// The first program writes the number down.
+    /// Makes sure that all who share locks have the same number of shards: with another one a key would have
+    /// another row. The first program writes the number down.
     pub(crate) async fn agree(&self, cluster: &Cluster, prefix: &str) -> Result<(), StoreError> {
         if self.agreed.load(Ordering::Relaxed) {
             return Ok(());

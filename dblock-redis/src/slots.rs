@@ -51,7 +51,8 @@ pub(crate) fn find(ranges: &[Range], slot: u16) -> Option<&str> {
     Some(&range.address)
 }
 
-/// Reads the answer to `CLUSTER SLOTS` of the server `asked`. Each entry is a range and its servers, the primary first.
+/// Reads the answer to `CLUSTER SLOTS` of the server `asked`. Each entry is a range and its servers, the
+/// primary first.
 pub(crate) fn read(answer: Value, asked: &str) -> Result<Vec<Range>, StoreError> {
     let Value::Array(entries) = answer else {
         return Err(unreadable(&answer));

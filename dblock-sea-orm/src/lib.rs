@@ -1,4 +1,5 @@
-//! The fence check of [dblock](https://docs.rs/dblock), and a lock that ends with a transaction, over [SeaORM](sea_orm).
+//! The fence check of [dblock](https://docs.rs/dblock), and a lock that ends with a transaction, over
+//! [SeaORM](sea_orm).
 //!
 //! ```no_run
 //! use dblock::{LockManager, LockOptions};
@@ -15,8 +16,8 @@
 //! }
 //! ```
 //!
-//! Turn on the feature of your database: `postgres`, `mysql` or `sqlite`. SeaORM prepares each statement once a
-//! connection.
+//! Turn on the feature of your database: `postgres`, `mysql` or `sqlite`. SeaORM prepares each statement once
+//! a connection.
 
 use std::fmt;
 use std::ops::Deref;

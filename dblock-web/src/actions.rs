@@ -1,7 +1,7 @@
 //! The actions of an operator on a key: a question, and its answer.
 //!
-//! Each request is checked here, whatever the pages show: that access allows it, that the form comes from this page, and that
-//! the question was shown to this browser.
+//! Each request is checked here, whatever the pages show: that access allows it, that the form comes from
+//! this page, and that the question was shown to this browser.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! An action that was just done is told once. A cookie goes with the redirect, and the page that tells it takes the cookie back: a
-//! reload of the same address does not say again that a lock was revoked.
+//! An action that was just done is told once. A cookie goes with the redirect, and the page that tells it
+//! takes the cookie back: a reload of the same address does not say again that a lock was revoked.
 
 use axum::http::request::Parts;
 

@@ -3,8 +3,8 @@
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::Response;
 
-/// Only the page's own style, script and events; no frame around it, no form that leads elsewhere. Even markup that came
-/// through could load and run nothing.
+/// Only the page's own style, script and events; no frame around it, no form that leads elsewhere. Even
+/// markup that came through could load and run nothing.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
                       img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 

@@ -13,11 +13,11 @@
 //! # Ok::<_, dblock::LockError>(()) }).unwrap();
 //! ```
 //!
-//! **Everybody who reaches the page sees all keys and holders.** Put the service's own login before it, as a layer.
-//! [`Access`] says who may also revoke and free locks; nobody, unless the service says so.
+//! **Everybody who reaches the page sees all keys and holders.** Put the service's own login before it, as a
+//! layer. [`Access`] says who may also revoke and free locks; nobody, unless the service says so.
 //!
-//! The page is made on the server, loads nothing from elsewhere and works without JavaScript, which only keeps it up to
-//! date. README.md says how it is protected, and what it costs the database.
+//! The page is made on the server, loads nothing from elsewhere and works without JavaScript, which only
+//! keeps it up to date. README.md says how it is protected, and what it costs the database.
 
 mod access;
 mod actions;
@@ -47,8 +47,9 @@ use page::Page;
 
 /// The page as a router, to be nested under any path. It shows the keys of the manager's namespace.
 ///
-/// The live part asks the store about once a second, whatever the number of readers, over the connection that the
-/// manager's other calls for operators and `run_once` take. In a service with many runs, give the page a manager of its own.
+/// The live part asks the store about once a second, whatever the number of readers, over the connection that
+/// the manager's other calls for operators and `run_once` take. In a service with many runs, give the page a
+/// manager of its own.
 pub fn router<S: Clone + Send + Sync + 'static>(locks: LockManager, access: Access) -> Router<S> {
     let page = Arc::new(Page { locks, access });
     let live = Arc::new(Live::new(Arc::clone(&page)));

@@ -1,7 +1,7 @@
 //! The live part: a page's fragment is sent anew about once a second.
 //!
-//! Readers of the same page share what was read. All of them together ask the store one thing at a time, and leave it alone
-//! for nine times as long as it took to answer.
+//! Readers of the same page share what was read. All of them together ask the store one thing at a time, and
+//! leave it alone for nine times as long as it took to answer.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -91,7 +91,8 @@ fn events(live: Arc<Live>, view: View) -> Response {
 
 type Reader = (Arc<Live>, View, OwnedSemaphorePermit);
 
-/// The next event. The stream ends when the manager is shut down, so that a server that waits for its connections can stop.
+/// The next event. The stream ends when the manager is shut down, so that a server that waits for its
+/// connections can stop.
 async fn next((live, view, reader): Reader) -> Option<(Result<Event, Infallible>, Reader)> {
     sleep(EVERY).await;
     let event = match live.read(&view).await {

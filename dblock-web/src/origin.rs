@@ -7,8 +7,8 @@ use axum::http::uri::Authority;
 /// Browsers set it where a page is served over TLS or from the same host, and no script can.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// A browser that does not say so in `Sec-Fetch-Site` names the origin of a form. It must be the host that was asked.
-/// Nothing that a browser sends has neither of them.
+/// A browser that does not say so in `Sec-Fetch-Site` names the origin of a form. It must be the host that
+/// was asked. Nothing that a browser sends has neither of them.
 pub(crate) fn is_ours(request: &Parts) -> bool {
     let text = |name: &HeaderName| request.headers.get(name)?.to_str().ok();
     if let Some(site) = text(&SITE) {

@@ -4,8 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
 
-/// Text of others, such as a key. maud escapes markup. Control characters, and those that turn the direction of what
-/// follows, are shown by their numbers, so that no key looks like another one; `bdi` keeps right-to-left text to itself.
+/// Text of others, such as a key. maud escapes markup. Control characters, and those that turn the direction
+/// of what follows, are shown by their numbers, so that no key looks like another one; `bdi` keeps
+/// right-to-left text to itself.
 pub(crate) fn foreign(text: &str) -> Markup {
     html! { bdi { (printable(text)) } }
 }

@@ -1,8 +1,9 @@
-//! The token in a form. It says that this page has shown the question to this browser a short while ago, so no other page
-//! can have made the form.
+//! The token in a form. It says that this page has shown the question to this browser a short while ago, so
+//! no other page can have made the form.
 //!
-//! It is a hash, keyed with the secret, of what is to be done to which key, the time at which the token ends, and a random
-//! cookie of the browser. An attacker who can open the page himself gets tokens for his own cookie only.
+//! It is a hash, keyed with the secret, of what is to be done to which key, the time at which the token ends,
+//! and a random cookie of the browser. An attacker who can open the page himself gets tokens for his own
+//! cookie only.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,8 +19,8 @@ const LASTS: Duration = Duration::from_mins(10);
 
 const COOKIE: &str = "dblock_page";
 
-/// The browser's cookie, or a fresh one and the header that sets it. A cookie of a session, which no script can read and
-/// no other site can have sent.
+/// The browser's cookie, or a fresh one and the header that sets it. A cookie of a session, which no script
+/// can read and no other site can have sent.
 pub(crate) fn cookie(request: &Parts) -> (String, Option<String>) {
     if let Some(found) = cookies::named(request, COOKIE).next() {
         return (found.to_owned(), None);

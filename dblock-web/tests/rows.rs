@@ -1,4 +1,5 @@
-//! How long the page takes on a large table: 100,000 rows, all of them held, which is the most that there is to sort.
+//! How long the page takes on a large table: 100,000 rows, all of them held, which is the most that there is
+//! to sort.
 //!
 //! ```sh
 //! cargo test --release -p dblock-web --test rows -- --ignored --nocapture --test-threads 1

@@ -114,7 +114,8 @@ where
     }
 }
 
-/// Runs `body` under the locks: in the call chain, in a span for each, stopped on loss, and with its panic caught.
+/// Runs `body` under the locks: in the call chain, in a span for each, stopped on loss, and with its panic
+/// caught.
 pub(crate) fn inside<F: Future>(holds: &[Hold], body: F) -> Supervised<Caught<F>> {
     let body = AssertUnwindSafe(linked(holds, body)).catch_unwind();
     supervise(holds.iter().map(Hold::lease), body)
@@ -181,7 +182,8 @@ pin_project! {
 impl<F: Future> Future for Supervised<F> {
     type Output = Ended<F::Output>;
 
-    /// A body that finishes before the local deadline keeps its result. One that finishes later has lost the lease.
+    /// A body that finishes before the local deadline keeps its result. One that finishes later has lost the
+    /// lease.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         for (_, ended) in this.watched.iter_mut() {
@@ -204,8 +206,8 @@ impl<F: Future> Future for Supervised<F> {
     }
 }
 
-/// Ends holds of one engine and waits for that in bounded time. Returns those that are not confirmed: neither by the
-/// store, nor by a local hand-over, which happens only after a body that ended `in_order`.
+/// Ends holds of one engine and waits for that in bounded time. Returns those that are not confirmed: neither
+/// by the store, nor by a local hand-over, which happens only after a body that ended `in_order`.
 pub(crate) async fn leave(holds: Vec<Hold>, in_order: bool) -> Vec<(Lease, Unconfirmed)> {
     Hold::leave(holds, RELEASE_TIMEOUT, in_order).await
 }

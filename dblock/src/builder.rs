@@ -77,14 +77,15 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Whether a lock may be handed over from one task of this process to the next without the database (local
-    /// hand-over). Default: yes.
+    /// Whether a lock may be handed over from one task of this process to the next without the database
+    /// (local hand-over). Default: yes.
     ///
-    /// The lock is handed over only after a normal return, and only to a waiter with `renew = true`. It is never handed
-    /// over after `verify_in` or with `hold_min`, and only while at least two thirds of the waiter's ttl are confirmed.
-    /// The new owner has its own, larger fence token. The row names the new owner within about 50 ms, and always before
-    /// a fence check. While another process waits for the lock, local hand-overs go on for 10 ms where the store sends
-    /// wake-ups (PostgreSQL), and for 100 ms elsewhere. Then the lock goes to the other process.
+    /// The lock is handed over only after a normal return, and only to a waiter with `renew = true`. It is
+    /// never handed over after `verify_in` or with `hold_min`, and only while at least two thirds of the
+    /// waiter's ttl are confirmed. The new owner has its own, larger fence token. The row names the new owner
+    /// within about 50 ms, and always before a fence check. While another process waits for the lock, local
+    /// hand-overs go on for 10 ms where the store sends wake-ups (PostgreSQL), and for 100 ms elsewhere. Then
+    /// the lock goes to the other process.
     ///
     /// Switch it off if the row must name every owner before its body starts. This concerns only tasks of
     /// this manager: between processes a release passes the row on to the waiting process in any case.
@@ -93,9 +94,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Whether to accept a server that speaks MySQL's protocol but is known not to lock rows, such as `TiDB`, which
-    /// accepts `SKIP LOCKED` and ignores it. **Two processes may then hold one lock.** Default: no, such a server is an
-    /// error.
+    /// Whether to accept a server that speaks MySQL's protocol but is known not to lock rows, such as `TiDB`,
+    /// which accepts `SKIP LOCKED` and ignores it. **Two processes may then hold one lock.** Default: no,
+    /// such a server is an error.
     pub fn trust_any_server(mut self, trust: bool) -> Self {
         self.any_server = trust;
         self
@@ -104,30 +105,34 @@ impl LockManagerBuilder {
     /// Minimum idle time before a row is purged in the background; `None` keeps all rows. At least a day.
     /// Default: 7 days.
     ///
-    /// A row is idle when nobody has held the lock or waited for it for this long, and all of its fence tokens
-    /// are older than the database's clock by this time. The first token of a key without a row is the database's
-    /// clock. It is larger than all earlier tokens of the key unless the clock was set back by more than the
-    /// idle time, so choose a time longer than any error of the clock. A purge has no other visible effect.
+    /// A row is idle when nobody has held the lock or waited for it for this long, and all of its fence
+    /// tokens are older than the database's clock by this time. The first token of a key without a row is the
+    /// database's clock. It is larger than all earlier tokens of the key unless the clock was set back by
+    /// more than the idle time, so choose a time longer than any error of the clock. A purge has no other
+    /// visible effect.
     ///
-    /// The first pass starts at a random moment of the manager's first hour, later ones after about a 24th of the
-    /// idle time. A pass reads 500 rows at a time, at most ten times a second, and waits for operators' calls that
-    /// are running. It covers the whole table, whatever the namespace. On the servers it needs the right to
-    /// `DELETE`; without it a warning is logged and the rows stay. [`LockManager::purge`] does a pass at once.
+    /// The first pass starts at a random moment of the manager's first hour, later ones after about a 24th of
+    /// the idle time. A pass reads 500 rows at a time, at most ten times a second, and waits for operators'
+    /// calls that are running. It covers the whole table, whatever the namespace. On the servers it needs the
+    /// right to `DELETE`; without it a warning is logged and the rows stay. [`LockManager::purge`] does a
+    /// pass at once.
     pub fn purge_after(mut self, idle: impl Into<Option<Duration>>) -> Self {
         self.engine.purge_after = idle.into();
         self
     }
 
-    /// How long a transaction may idle after `verify_in` before PostgreSQL ends it together with its session; `None`
-    /// for as long as the server allows. At least a millisecond. Default: a minute.
+    /// How long a transaction may idle after `verify_in` before PostgreSQL ends it together with its session;
+    /// `None` for as long as the server allows. At least a millisecond. Default: a minute.
     ///
-    /// Idle means that the server waits for the next statement of the transaction. Until the transaction ends, nobody
-    /// else can take the key. Without a limit, a host that vanishes inside a transaction would keep the key busy until
-    /// the server's TCP notices, which takes hours by default. A lower limit of your own stays in force. The limit ends
-    /// with the transaction. A transaction that was ended fails at its next statement or commit.
+    /// Idle means that the server waits for the next statement of the transaction. Until the transaction
+    /// ends, nobody else can take the key. Without a limit, a host that vanishes inside a transaction would
+    /// keep the key busy until the server's TCP notices, which takes hours by default. A lower limit of your
+    /// own stays in force. The limit ends with the transaction. A transaction that was ended fails at its
+    /// next statement or commit.
     ///
-    /// MySQL has no such limit for a transaction: there `wait_timeout` and, on MariaDB, `idle_transaction_timeout` of
-    /// your own sessions decide. A SQLite file is freed when the process is gone.
+    /// MySQL has no such limit for a transaction: there `wait_timeout` and, on MariaDB,
+    /// `idle_transaction_timeout` of your own sessions decide. A SQLite file is freed when the process is
+    /// gone.
     pub fn transaction_idle_limit(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.idle_limit = limit.into();
         self

@@ -12,9 +12,9 @@ impl LockManager {
     ///
     /// For SQLite the file and the tables are created when they are missing. On the servers the tables must
     /// exist. To create them, build once with [`builder_for_url`](Self::builder_for_url) and
-    /// `auto_migrate(true)`, call [`migrate`](Self::migrate), or run the database's script by hand. The scripts
-    /// are in the folder `migrations/` of this crate's source. They use the default table name: for another one,
-    /// change the names as [`table`](LockManagerBuilder::table) describes.
+    /// `auto_migrate(true)`, call [`migrate`](Self::migrate), or run the database's script by hand. The
+    /// scripts are in the folder `migrations/` of this crate's source. They use the default table name: for
+    /// another one, change the names as [`table`](LockManagerBuilder::table) describes.
     ///
     /// A URL may name several servers of one database that replace each other:
     /// `postgres://app@db1,db2:5433/app`, `mysql://app@db1,db2/app`. The manager uses the one that takes

@@ -61,8 +61,8 @@ pub fn current_locks() -> Vec<CurrentLock> {
 
 /// A lock as its body sees it. It does not keep the lock held: after the body it only says what was.
 ///
-/// Locks that were taken together, by `keys = […]` or [`with_all`](crate::LockManager::with_all), end together: the time
-/// left, the loss, the revocation and the fence check of one are those of all.
+/// Locks that were taken together, by `keys = […]` or [`with_all`](crate::LockManager::with_all), end
+/// together: the time left, the loss, the revocation and the fence check of one are those of all.
 ///
 /// ```
 /// use std::time::Duration;
@@ -125,8 +125,8 @@ impl CurrentLock {
         crate::guard::remaining(self.link.leases())
     }
 
-    /// How many holds this owner has on the key: one for the outermost entry, and one for each re-entry that has not
-    /// ended. 0 once the lease is lost. Counted in memory, without asking the store.
+    /// How many holds this owner has on the key: one for the outermost entry, and one for each re-entry that
+    /// has not ended. 0 once the lease is lost. Counted in memory, without asking the store.
     pub fn hold_count(&self) -> u32 {
         self.lease().hold_count()
     }
@@ -155,25 +155,26 @@ impl CurrentLock {
     /// released: while the transaction is open the lease can be neither renewed nor released. On a bare
     /// connection, outside of a transaction, the protection ends with the statement. The transaction must be
     /// on the database that keeps the lock; on PostgreSQL, name the schema in the builder's `table` if your
-    /// pool changes `search_path`. On SQLite this makes the transaction a write transaction, which keeps every
-    /// other writer out of the file: keep it short, and never acquire a lock inside it.
+    /// pool changes `search_path`. On SQLite this makes the transaction a write transaction, which keeps
+    /// every other writer out of the file: keep it short, and never acquire a lock inside it.
     ///
-    /// **Savepoints.** Check outside of them: a rollback to a savepoint that was set before the check may let others take
-    /// the key while the transaction goes on. PostgreSQL then drops the row's lock. MySQL and MariaDB do so when nothing
-    /// was read or written before the savepoint. SQLite keeps others out until the transaction ends.
+    /// **Savepoints.** Check outside of them: a rollback to a savepoint that was set before the check may let
+    /// others take the key while the transaction goes on. PostgreSQL then drops the row's lock. MySQL and
+    /// MariaDB do so when nothing was read or written before the savepoint. SQLite keeps others out until the
+    /// transaction ends.
     ///
-    /// **A host that vanishes** inside the transaction keeps the key busy until the server ends its session. PostgreSQL
-    /// ends a transaction that idles for longer than
-    /// [`transaction_idle_limit`](crate::LockManagerBuilder::transaction_idle_limit) after the check. MySQL and MariaDB
-    /// take up to `wait_timeout` (8 hours), and have no limit for a single transaction: set `wait_timeout`, or
-    /// MariaDB's `idle_transaction_timeout`, for the sessions of your pool in `after_connect`. When only the process
-    /// dies, its host closes the connections at once.
+    /// **A host that vanishes** inside the transaction keeps the key busy until the server ends its session.
+    /// PostgreSQL ends a transaction that idles for longer than
+    /// [`transaction_idle_limit`](crate::LockManagerBuilder::transaction_idle_limit) after the check. MySQL
+    /// and MariaDB take up to `wait_timeout` (8 hours), and have no limit for a single transaction: set
+    /// `wait_timeout`, or MariaDB's `idle_transaction_timeout`, for the sessions of your pool in
+    /// `after_connect`. When only the process dies, its host closes the connections at once.
     ///
     /// # Errors
     /// - [`LockError::Lost`] when the lease is gone: roll back.
-    /// - [`LockError::Store`] with [`is_retryable`](LockError::is_retryable) when the snapshot of a REPEATABLE READ or
-    ///   stricter transaction is older than the lease or, on PostgreSQL and SQLite, older than its last renewal: begin
-    ///   the transaction again.
+    /// - [`LockError::Store`] with [`is_retryable`](LockError::is_retryable) when the snapshot of a
+    ///   REPEATABLE READ or stricter transaction is older than the lease or, on PostgreSQL and SQLite, older
+    ///   than its last renewal: begin the transaction again.
     /// - [`LockError::Store`] when the database refuses, or the transaction is on another kind of database,
     ///   or the locks are in a store without such transactions (memory, Redis, ZooKeeper, etcd).
     ///

@@ -83,7 +83,8 @@ pub enum LockError {
     },
     /// The store could not be asked or refused to answer. This says nothing about who holds the lock.
     ///
-    /// The store's message is in `source`, the cause of this error. To see it, print the chain, such as with anyhow's `{:#}`.
+    /// The store's message is in `source`, the cause of this error. To see it, print the chain, such as with
+    /// anyhow's `{:#}`.
     #[error("the lock store failed{}", about(key.as_ref(), *waited))]
     #[non_exhaustive]
     Store {
@@ -220,10 +221,11 @@ impl LockError {
         }
     }
 
-    /// Somebody else holds the lock: [`Busy`](Self::Busy), or a [`Timeout`](Self::Timeout) for that reason. A web service
-    /// answers 409 or 423.
+    /// Somebody else holds the lock: [`Busy`](Self::Busy), or a [`Timeout`](Self::Timeout) for that reason. A
+    /// web service answers 409 or 423.
     ///
-    /// It is false when the database did not answer before `wait` was over: that is [`is_store`](Self::is_store).
+    /// It is false when the database did not answer before `wait` was over: that is
+    /// [`is_store`](Self::is_store).
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::Timeout { .. }) && !self.is_store()
     }
@@ -233,8 +235,8 @@ impl LockError {
         matches!(self, Self::Lost { .. })
     }
 
-    /// The store could not be asked, or did not answer before `wait` was over ([`TimeoutCause::NoAnswer`]). Never a synonym of
-    /// busy. A web service answers 503.
+    /// The store could not be asked, or did not answer before `wait` was over ([`TimeoutCause::NoAnswer`]).
+    /// Never a synonym of busy. A web service answers 503.
     pub fn is_store(&self) -> bool {
         matches!(
             self,

@@ -70,7 +70,8 @@ async fn prepare<'a>(
     let prepare = async |lease: &'a Lease| {
         lease.check()?;
         let check = check_of(lease, engine)?;
-        // A transaction of SQLite keeps every other writer out, so there the statement itself writes the token.
+        // A transaction of SQLite keeps every other writer out, so there the statement itself writes the
+        // token.
         lease.pin(check.source.database != Database::Sqlite).await?;
         Ok::<_, LockError>(check)
     };

@@ -67,8 +67,8 @@ impl LockGuard {
         self.hold.lease().remaining()
     }
 
-    /// How many holds this owner has on the key: one for the guard, and one for each re-entry under it that has not
-    /// ended. 0 once the lease is lost. Counted in memory, without asking the store.
+    /// How many holds this owner has on the key: one for the guard, and one for each re-entry under it that
+    /// has not ended. 0 once the lease is lost. Counted in memory, without asking the store.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -112,8 +112,8 @@ impl LockGuard {
     /// whose work takes longer than planned. A lock that is renewed needs it only to survive a longer failure
     /// of the database.
     ///
-    /// A lease is never shortened: a shorter ttl takes effect when the lease is next extended. `max_hold` ends the lock
-    /// in any case. While a transaction keeps the lock no ttl runs.
+    /// A lease is never shortened: a shorter ttl takes effect when the lease is next extended. `max_hold`
+    /// ends the lock in any case. While a transaction keeps the lock no ttl runs.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a ttl that [`LockOptions::ttl`](crate::LockOptions::ttl) does not allow.
@@ -147,7 +147,8 @@ impl LockGuard {
     /// out.
     ///
     /// # Errors
-    /// [`LockError::Lost`] when the lease has ended, [`LockError::Store`] when the store did not confirm before that.
+    /// [`LockError::Lost`] when the lease has ended, [`LockError::Store`] when the store did not confirm
+    /// before that.
     ///
     /// # Cancel safety
     /// Once polled, the lock is no longer handed over in memory.
@@ -224,9 +225,10 @@ impl LockGuard {
         crate::fence::verify([self.hold.lease()], self.hold.engine(), transaction).await
     }
 
-    /// Ends the lock with a transaction of yours. From here on the transaction keeps the key, without a ttl and without
-    /// renewals. Its commit frees the key together with the work, and wakes the next waiter; nobody enters before. After a
-    /// rollback, or when the connection ends, nothing of the transaction stands, and the manager frees the key.
+    /// Ends the lock with a transaction of yours. From here on the transaction keeps the key, without a ttl
+    /// and without renewals. Its commit frees the key together with the work, and wakes the next waiter;
+    /// nobody enters before. After a rollback, or when the connection ends, nothing of the transaction
+    /// stands, and the manager frees the key.
     ///
     /// `transaction` must be an open transaction: on a bare connection the release takes effect at once.
     /// Begin it with [`begin`](crate::begin) after the lock was taken, and call this before the work, before

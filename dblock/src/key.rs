@@ -105,7 +105,8 @@ impl AsRef<str> for Key {
     }
 }
 
-/// A map whose keys are `Key` can be searched with a `&str`: both are compared, ordered and hashed by their bytes.
+/// A map whose keys are `Key` can be searched with a `&str`: both are compared, ordered and hashed by their
+/// bytes.
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
         &self.0

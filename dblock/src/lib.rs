@@ -25,15 +25,16 @@
 //! - [`macro@distributed_lock`] on the method, or [`LockManager::with`] around a future: the lock cannot
 //!   outlive the work, and the work cannot outlive the lease.
 //!   [`LockManager::with_result`] is for a body that returns a `Result`.
-//! - `LockManager::transaction` for work in the database that keeps the lock: the commit of its transaction frees
-//!   the lock, together with the work.
+//! - `LockManager::transaction` for work in the database that keeps the lock: the commit of its transaction
+//!   frees the lock, together with the work.
 //! - [`LockManager::acquire`] for a [`LockGuard`] that your code passes around and releases;
 //!   [`LockManager::try_acquire`] when busy is an ordinary answer.
 //! - [`LockManager::is_locked`] and [`LockManager::get`] to look at a key without taking it.
 //! - [`current`] in a body: the fence token, the time left of the lease, and the fence check in your
 //!   transaction. [`current_locks`] lists all locks around it.
 //! - [`inherit`] around a spawned future that shares the lock.
-//! - [`macro@optimistic_retry`] on a method that changes a row by its version, without a lock: see [`optimistic`].
+//! - [`macro@optimistic_retry`] on a method that changes a row by its version, without a lock: see
+//!   [`optimistic`].
 //!
 //! # What holds
 //! At most one owner holds a key at any time, across tasks, processes and machines. This needs bodies that

@@ -8,8 +8,9 @@ use crate::engine::{Hold, Lease};
 use crate::error::LockError;
 use crate::guard;
 
-/// Held locks on several keys, from [`LockManager::acquire_all`](crate::LockManager::acquire_all). They are released
-/// together by [`release`](Self::release), or when the guard is dropped, as those of a [`LockGuard`](crate::LockGuard).
+/// Held locks on several keys, from [`LockManager::acquire_all`](crate::LockManager::acquire_all). They are
+/// released together by [`release`](Self::release), or when the guard is dropped, as those of a
+/// [`LockGuard`](crate::LockGuard).
 ///
 /// They end together: when one lease is lost, all are.
 ///
@@ -78,8 +79,8 @@ impl MultiLockGuard {
         guard::revoked(self.leases()).await;
     }
 
-    /// Runs `body` under the locks: nested calls with one of the keys re-enter, and the body is stopped when one of the
-    /// leases is lost. As [`LockGuard::enter`](crate::LockGuard::enter).
+    /// Runs `body` under the locks: nested calls with one of the keys re-enter, and the body is stopped when
+    /// one of the leases is lost. As [`LockGuard::enter`](crate::LockGuard::enter).
     ///
     /// # Errors
     /// [`LockError::Lost`] when one of the leases ended before the body did.
@@ -94,8 +95,8 @@ impl MultiLockGuard {
     /// end of the leases.
     ///
     /// # Errors
-    /// Those of [`LockGuard::release`](crate::LockGuard::release), for the first key that has one. The others are
-    /// released all the same.
+    /// Those of [`LockGuard::release`](crate::LockGuard::release), for the first key that has one. The others
+    /// are released all the same.
     ///
     /// # Cancel safety
     /// Once polled, the locks are released whether or not the future is polled again.
@@ -103,8 +104,8 @@ impl MultiLockGuard {
         guard::release(self.holds).await
     }
 
-    /// Checks in your transaction that all leases are still held, and keeps others out of all keys until the transaction
-    /// ends. See [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
+    /// Checks in your transaction that all leases are still held, and keeps others out of all keys until the
+    /// transaction ends. See [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
     ///
     /// # Errors
     /// As for [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
@@ -119,11 +120,12 @@ impl MultiLockGuard {
         crate::fence::verify(self.leases(), self.holds[0].engine(), transaction).await
     }
 
-    /// Ends all locks with a transaction of yours. See [`LockGuard::release_in`](crate::LockGuard::release_in).
+    /// Ends all locks with a transaction of yours. See
+    /// [`LockGuard::release_in`](crate::LockGuard::release_in).
     ///
     /// # Errors
-    /// As for [`LockGuard::release_in`](crate::LockGuard::release_in). After an error roll the transaction back: the
-    /// manager frees the keys by itself.
+    /// As for [`LockGuard::release_in`](crate::LockGuard::release_in). After an error roll the transaction
+    /// back: the manager frees the keys by itself.
     ///
     /// # Cancel safety
     /// As for [`LockGuard::release_in`](crate::LockGuard::release_in).

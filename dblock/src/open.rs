@@ -1,5 +1,6 @@
-//! The stores of this crate by themselves, for the project's own tests. Programs build a manager instead, and authors of
-//! stores have their own. The module is hidden and not behind a feature, so that the tests run what is published.
+//! The stores of this crate by themselves, for the project's own tests. Programs build a manager instead, and
+//! authors of stores have their own. The module is hidden and not behind a feature, so that the tests run
+//! what is published.
 
 pub mod memory {
     //! The memory store.

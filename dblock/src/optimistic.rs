@@ -1,9 +1,11 @@
-//! Changes by version, without a lock: read, change, write if nobody else wrote meanwhile, and start over if somebody did.
+//! Changes by version, without a lock: read, change, write if nobody else wrote meanwhile, and start over if
+//! somebody did.
 //!
-//! Each row has a `version` column. A body reads the row, and writes it with `… SET version = version + 1 … WHERE id = $1
-//! AND version = $2`. If no row has changed, another transaction came first: [`expect_version`](ExpectVersion::expect_version)
-//! makes that a [`StaleVersion`] error, and [`macro@crate::optimistic_retry`] or [`retry`] runs the body again, with what the
-//! database has now. Serialization failures and deadlocks of the database are [conflicts](Conflict) too.
+//! Each row has a `version` column. A body reads the row, and writes it with
+//! `… SET version = version + 1 … WHERE id = $1 AND version = $2`. If no row has changed, another transaction
+//! came first: [`expect_version`](ExpectVersion::expect_version) makes that a [`StaleVersion`] error, and
+//! [`macro@crate::optimistic_retry`] or [`retry`] runs the body again, with what the database has now.
+//! Serialization failures and deadlocks of the database are [conflicts](Conflict) too.
 //!
 //! ```no_run
 //! # #[cfg(feature = "sqlite")]

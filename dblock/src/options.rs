@@ -51,7 +51,8 @@ impl LockOptions {
     /// The shortest ttl. A shorter lease could not be renewed safely: the margin and a slow commit eat it up.
     pub const MIN_TTL: Duration = Duration::from_secs(1);
 
-    /// The longest ttl, wait, `max_hold` or `hold_min`: 30 days. A longer one is probably a mistake, and refused.
+    /// The longest ttl, wait, `max_hold` or `hold_min`: 30 days. A longer one is probably a mistake, and
+    /// refused.
     pub const MAX_DURATION: Duration = Duration::from_hours(30 * 24);
 
     /// The ttl where none is given.
@@ -91,8 +92,8 @@ impl LockOptions {
         self
     }
 
-    /// Whether the lease is renewed, after each third of its ttl. Without renewal the body has one ttl, less a
-    /// margin of a twentieth (at least 50 ms). Default: yes.
+    /// Whether the lease is renewed, after each third of its ttl. Without renewal the body has one ttl, less
+    /// a margin of a twentieth (at least 50 ms). Default: yes.
     pub fn renew(mut self, renew: bool) -> Self {
         self.renew = renew;
         self
@@ -105,16 +106,17 @@ impl LockOptions {
     }
 
     /// The longest time that the lock may be held, renewals included. After that it is lost with
-    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold). More than zero, at most 30 days. Default: no limit.
+    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold). More than zero, at most 30 days. Default: no
+    /// limit.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// Keeps the lock busy for at least this long after the grant, even when the body ends sooner. The call returns as
-    /// soon as this is written to the row, so the key stays busy even if the process ends right after. It is for nodes
-    /// that run the same job on a schedule: a node whose clock is late finds the lock busy. More than zero, at most 30
-    /// days. Default: none.
+    /// Keeps the lock busy for at least this long after the grant, even when the body ends sooner. The call
+    /// returns as soon as this is written to the row, so the key stays busy even if the process ends right
+    /// after. It is for nodes that run the same job on a schedule: a node whose clock is late finds the lock
+    /// busy. More than zero, at most 30 days. Default: none.
     pub fn hold_min(mut self, hold_min: Duration) -> Self {
         self.hold_min = Some(hold_min);
         self

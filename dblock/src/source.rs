@@ -1,4 +1,5 @@
-//! The place where a manager keeps its locks: a URL, a pool, a function that gives connect options, or a store.
+//! The place where a manager keeps its locks: a URL, a pool, a function that gives connect options, or a
+//! store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use crate::store::connect_options::OptionsSource;
 use crate::store::memory::MemoryStore;
 use crate::store::table::TableName;
 
-/// The default of [`LockManagerBuilder::transaction_idle_limit`](crate::LockManagerBuilder::transaction_idle_limit): longer
+/// The default of
+/// [`LockManagerBuilder::transaction_idle_limit`](crate::LockManagerBuilder::transaction_idle_limit): longer
 /// than a transaction should idle between two statements.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_mins(1);
 
@@ -38,7 +40,8 @@ enum Kind {
 }
 
 impl StoreSource {
-    /// Reads a URL. Its scheme selects the store. No message repeats the URL, because it may contain a password.
+    /// Reads a URL. Its scheme selects the store. No message repeats the URL, because it may contain a
+    /// password.
     pub(crate) fn from_url(url: &str) -> Result<Self, LockError> {
         let scheme = url
             .split_once(':')

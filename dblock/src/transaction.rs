@@ -63,8 +63,8 @@ impl<DB: Database> Drop for Begins<DB> {
     }
 }
 
-/// The transaction of a body under [`LockManager::transaction`](crate::LockManager::transaction). The call takes it back
-/// when the body has dropped it, and commits or rolls back.
+/// The transaction of a body under [`LockManager::transaction`](crate::LockManager::transaction). The call
+/// takes it back when the body has dropped it, and commits or rolls back.
 ///
 /// It derefs to sqlx's transaction: `execute(&mut **tx)` runs a statement in it, and `&mut tx` is a
 /// `&mut Transaction` for other functions. It borrows nothing, so the call can be spawned as a task.

@@ -1,24 +1,26 @@
 //! A lock store of one's own: all rows in one JSON file, for processes of one host.
 //!
-//! It is here to show what a store is made of, and is honest about what it is: every call reads and writes the
-//! whole file, so it is slow, but it keeps the contract, which `examples/tests/custom_store.rs` shows with
-//! one line.
+//! It is here to show what a store is made of, and is honest about what it is: every call reads and writes
+//! the whole file, so it is slow, but it keeps the contract, which `examples/tests/custom_store.rs` shows
+//! with one line.
 //!
 //! # How to write a store
-//! 1. **One place, one clock.** Every process that shares the locks must see the same rows and the same clock.
-//!    Here: one file, and the host's clock, kept from falling ([`file`]). A database would use its own clock.
+//! 1. **One place, one clock.** Every process that shares the locks must see the same rows and the same
+//!    clock. Here: one file, and the host's clock, kept from falling ([`file`]). A database would use its own
+//!    clock.
 //! 2. **The rules.** [`Store::apply`] has a table: what each request does to a row in each state. It is the
-//!    law, and [`rules`](dblock::store::rules) carries it out on a row in Rust (`table.rs`); a store can also say it
-//!    in its database's language. Decide and write under the row's lock, never apart.
-//! 3. **Batches.** A call has up to some hundred requests, each for another key, and answers each by itself. One
-//!    round trip for all of them is what makes the engine fast; a loop is right, too.
-//! 4. **Errors say what is known.** `Unreachable` and `Conflict`: nothing was carried out. `Interrupted`: nobody
-//!    knows. The engine then settles the outcome, so a store never sends anything again by itself.
-//! 5. **No waiting.** A row that is locked by somebody else is `Skipped`. Waiting, renewing and retrying are the
-//!    engine's.
+//!    law, and [`rules`](dblock::store::rules) carries it out on a row in Rust (`table.rs`); a store can also
+//!    say it in its database's language. Decide and write under the row's lock, never apart.
+//! 3. **Batches.** A call has up to some hundred requests, each for another key, and answers each by itself.
+//!    One round trip for all of them is what makes the engine fast; a loop is right, too.
+//! 4. **Errors say what is known.** `Unreachable` and `Conflict`: nothing was carried out. `Interrupted`:
+//!    nobody knows. The engine then settles the outcome, so a store never sends anything again by itself.
+//! 5. **No waiting.** A row that is locked by somebody else is `Skipped`. Waiting, renewing and retrying are
+//!    the engine's.
 //! 6. **Capabilities.** Say what the store can do; the defaults promise little, and all of it is optional.
 //! 7. **Run the suite.** `dblock_conformance::store_conformance!` needs a
-//!    [`Fixture`](https://docs.rs/dblock-conformance/latest/dblock_conformance/trait.Fixture.html): fresh rows for each check.
+//!    [`Fixture`](https://docs.rs/dblock-conformance/latest/dblock_conformance/trait.Fixture.html): fresh
+//!    rows for each check.
 //!
 //! Programs use it as any other store: `LockManager::builder(FileStore::new(path))`.
 
@@ -49,8 +51,8 @@ impl FileStore {
 
     /// Works on the table while no other process does.
     ///
-    /// On a thread for blocking work: the engine's own must go on renewing. When the engine gives the call up,
-    /// the thread ends it all the same, which the engine expects of a call that it gave up.
+    /// On a thread for blocking work: the engine's own must go on renewing. When the engine gives the call
+    /// up, the thread ends it all the same, which the engine expects of a call that it gave up.
     fn with_table<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Table) -> Change<T> + Send + 'static,

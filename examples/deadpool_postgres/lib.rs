@@ -1,5 +1,5 @@
-//! Locks beside a pool of `deadpool-postgres`: one that ends with a transaction, and one whose writes are fenced.
-//! `cargo test -p dblock-example-deadpool-postgres` runs them on a server.
+//! Locks beside a pool of `deadpool-postgres`: one that ends with a transaction, and one whose writes are
+//! fenced. `cargo test -p dblock-example-deadpool-postgres` runs them on a server.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ impl Orders {
         Self { locks, pool }
     }
 
-    /// Adds an item, unless the order has three. The lock ends with the transaction: the commit frees it, and so does a
-    /// rollback.
+    /// Adds an item, unless the order has three. The lock ends with the transaction: the commit frees it, and
+    /// so does a rollback.
     ///
     /// # Errors
     /// When the lock, the pool or a statement fails. Then nothing was added, unless it was the commit.

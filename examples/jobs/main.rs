@@ -1,5 +1,5 @@
-//! `cargo run --example jobs`: a job that runs every five seconds, on one of the processes that run this. Start it twice, and stop
-//! the one that works with Ctrl-C, or kill it: the other goes on.
+//! `cargo run --example jobs`: a job that runs every five seconds, on one of the processes that run this.
+//! Start it twice, and stop the one that works with Ctrl-C, or kill it: the other goes on.
 //!
 //! The schedule is in `jobs/mod.rs`.
 

@@ -1,5 +1,6 @@
-//! Jobs on a schedule, on one node of many. Every node has the same runner; each time of the schedule is a *slot*, and each
-//! slot runs once: another node takes over when the first one dies, and a node whose clock is late finds the slot done.
+//! Jobs on a schedule, on one node of many. Every node has the same runner; each time of the schedule is a
+//! *slot*, and each slot runs once: another node takes over when the first one dies, and a node whose clock
+//! is late finds the slot done.
 //!
 //! `cargo run --example jobs` shows it with several processes: start it twice.
 
@@ -7,7 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use dblock::{LockError, LockManager, LockOptions, OnCrash, Once, RunOptions};
 
-/// How long a slot is remembered: longer than any node's clock is wrong, and longer than a node may be paused.
+/// How long a slot is remembered: longer than any node's clock is wrong, and longer than a node may be
+/// paused.
 const REMEMBER: Duration = Duration::from_hours(7 * 24);
 
 /// Why a slot was not done.
@@ -51,8 +53,8 @@ impl Schedule {
         }
     }
 
-    /// Runs one slot, here or elsewhere, and returns when it is done. A crash or a failure is tried again by whoever waits,
-    /// three times in all.
+    /// Runs one slot, here or elsewhere, and returns when it is done. A crash or a failure is tried again by
+    /// whoever waits, three times in all.
     ///
     /// # Errors
     /// Those of the job, and those of [`LockManager::run_once`].

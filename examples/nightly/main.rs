@@ -1,14 +1,17 @@
-//! `cargo run --example nightly`: a nightly job, done once for each night by four processes whose clocks disagree.
+//! `cargo run --example nightly`: a nightly job, done once for each night by four processes whose clocks
+//! disagree.
 //!
-//! The clocks are 30 seconds apart, and the job takes less than that. So each process comes to each night when another one is
-//! done with it already: a lock alone would do the job four times. Here the tick is in the key of `run_once`, and
-//! what is done is remembered. One process is killed in the middle of a job; another one does that job.
+//! The clocks are 30 seconds apart, and the job takes less than that. So each process comes to each night
+//! when another one is done with it already: a lock alone would do the job four times. Here the tick is in
+//! the key of `run_once`, and what is done is remembered. One process is killed in the middle of a job;
+//! another one does that job.
 //!
-//! Everything is in a SQLite file in a temporary folder. The clocks run fast, so it takes some 20 seconds. The exit code is 0 only if
-//! there is exactly one report of each night.
+//! Everything is in a SQLite file in a temporary folder. The clocks run fast, so it takes some 20 seconds.
+//! The exit code is 0 only if there is exactly one report of each night.
 //!
-//! [`node`] is what each process does: start reading there. The ticks come from the crate `croner`, which also tokio-cron-scheduler
-//! uses. It only computes times. A scheduler that calls the job by itself fits as well, if it says for which tick it calls.
+//! [`node`] is what each process does: start reading there. The ticks come from the crate `croner`, which
+//! also tokio-cron-scheduler uses. It only computes times. A scheduler that calls the job by itself fits as
+//! well, if it says for which tick it calls.
 
 mod node;
 #[path = "../quickstart/process.rs"]

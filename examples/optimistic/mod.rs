@@ -1,4 +1,5 @@
-//! A stock that many callers take from without a lock: a change by version, which starts over when somebody else was faster.
+//! A stock that many callers take from without a lock: a change by version, which starts over when somebody
+//! else was faster.
 //!
 //! The same with `SeaORM` is in `examples/sea_orm`.
 
@@ -52,7 +53,8 @@ pub async fn create(db: &SqlitePool, amount: i64) -> Result<(), sqlx::Error> {
 /// The body reads, decides and writes in one transaction. After a conflict it starts over with a new one.
 ///
 /// # Errors
-/// [`StockError::SoldOut`] at once; a conflict that is still there after 20 runs; other errors of the database at once.
+/// [`StockError::SoldOut`] at once; a conflict that is still there after 20 runs; other errors of the
+/// database at once.
 #[optimistic_retry(times = 20, backoff = "2ms..100ms", within = "10s")]
 pub async fn sell(db: &SqlitePool, id: i64, pieces: i64) -> Result<i64, StockError> {
     let mut tx = dblock::begin(db).await?;

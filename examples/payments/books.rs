@@ -182,8 +182,8 @@ impl Books {
         .await)
     }
 
-    /// Books a payment, unless the withdrawal is booked. With `run`, its success and the end of its lock are in the same
-    /// transaction: all stand, or nothing does.
+    /// Books a payment, unless the withdrawal is booked. With `run`, its success and the end of its lock are
+    /// in the same transaction: all stand, or nothing does.
     pub(crate) async fn book(
         &self,
         withdrawal: &Withdrawal,

@@ -1,16 +1,17 @@
 //! `cargo run --example payments`: withdrawals that a payment provider pays, each of them once.
 //!
-//! Four processes pay the withdrawals of `examples/data` through a payment provider, which is a process of its own. It pays and
-//! does not answer, answers late or twice, refuses, and dies. The four are killed too: before they ask the provider,
-//! after its answer, and before and after the commit of the booking. A withdrawal that is not booked is tried again. The same
-//! is done three times:
+//! Four processes pay the withdrawals of `examples/data` through a payment provider, which is a process of
+//! its own. It pays and does not answer, answers late or twice, refuses, and dies. The four are killed too:
+//! before they ask the provider, after its answer, and before and after the commit of the booking. A
+//! withdrawal that is not booked is tried again. The same is done three times:
 //!
 //! - with a lock alone: some withdrawals are paid twice,
 //! - with `#[run_once]` and `on_crash = "stop"`: after a crash the provider is asked whether it paid,
 //! - with `#[run_once]` and `on_crash = "retry"`, for a provider that takes an idempotency key.
 //!
-//! Books, locks and records are in a SQLite file in a temporary folder, or in a PostgreSQL database whose URL is given. There they get a
-//! schema of their own, which is dropped at the end. The exit code is 0 only if every withdrawal was paid once and the books agree.
+//! Books, locks and records are in a SQLite file in a temporary folder, or in a PostgreSQL database whose URL
+//! is given. There they get a schema of their own, which is dropped at the end. The exit code is 0 only if
+//! every withdrawal was paid once and the books agree.
 //!
 //! ```text
 //! cargo run --example payments                                    # all three, side by side
@@ -21,7 +22,8 @@
 //! - [`service`] is how a withdrawal is paid, in each of the three ways: start reading here.
 //! - [`books`] is the service's own database, [`ledger`] the input and what must come out of it.
 //! - [`provider`] is the payment provider, [`client`] asks it.
-//! - [`worker`] is the work of a process, [`round`] starts the processes and kills them, [`process`] is how they start and end.
+//! - [`worker`] is the work of a process, [`round`] starts the processes and kills them, [`process`] is how
+//!   they start and end.
 //! - [`report`] compares the provider's payments with the books.
 
 mod books;

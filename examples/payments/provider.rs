@@ -1,8 +1,10 @@
-//! The payment provider: somebody else's service, with books of its own. Everything goes wrong here that goes wrong with those.
+//! The payment provider: somebody else's service, with books of its own. Everything goes wrong here that goes
+//! wrong with those.
 //!
-//! It can be asked to pay, and to cancel a payment by its reference. A cancellation answers whether the payment was made; if it was not,
-//! it never will be, also if the request to pay is still on its way. With [`Way::Key`] the reference is an idempotency key:
-//! it pays once for each. Otherwise it pays whenever it is asked.
+//! It can be asked to pay, and to cancel a payment by its reference. A cancellation answers whether the
+//! payment was made; if it was not, it never will be, also if the request to pay is still on its way. With
+//! [`Way::Key`] the reference is an idempotency key: it pays once for each. Otherwise it pays whenever it is
+//! asked.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -191,8 +193,8 @@ async fn answer(pool: &SqlitePool, line: &str, writer: &Mutex<OwnedWriteHalf>) -
     Ok(())
 }
 
-/// Pays, unless the reference was cancelled, or is an idempotency key that was paid for. It is one statement: a cancellation
-/// comes before it or after it.
+/// Pays, unless the reference was cancelled, or is an idempotency key that was paid for. It is one statement:
+/// a cancellation comes before it or after it.
 async fn pay(
     pool: &SqlitePool,
     reference: &str,

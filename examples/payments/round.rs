@@ -1,4 +1,5 @@
-//! One round, seen from the parent: start the processes, kill them where they stall, keep the provider running, show progress.
+//! One round, seen from the parent: start the processes, kill them where they stall, keep the provider
+//! running, show progress.
 
 use std::cell::Cell;
 use std::path::Path;

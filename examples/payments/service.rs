@@ -1,11 +1,13 @@
-//! How a withdrawal is paid. The provider's payment and our booking are in two databases, and no transaction spans both. Between
-//! them this process may die, or never hear the answer.
+//! How a withdrawal is paid. The provider's payment and our booking are in two databases, and no transaction
+//! spans both. Between them this process may die, or never hear the answer.
 //!
 //! [`Service::pay_under_lock`] forgets what it has begun. The other two remember it:
 //!
-//! - [`Service::pay_and_ask`] is for a provider that pays whatever it is asked to pay, and can be asked about a payment by its
-//!   reference. An attempt whose end is unknown is not repeated before the provider has said what came of it.
-//! - [`Service::pay_by_key`] is for a provider that pays once for each idempotency key. Repeating is safe there.
+//! - [`Service::pay_and_ask`] is for a provider that pays whatever it is asked to pay, and can be asked about
+//!   a payment by its reference. An attempt whose end is unknown is not repeated before the provider has said
+//!   what came of it.
+//! - [`Service::pay_by_key`] is for a provider that pays once for each idempotency key. Repeating is safe
+//!   there.
 //!
 //! Both book in the transaction that records the run: the booking is made once, whatever dies.
 
@@ -124,7 +126,8 @@ impl Service {
         self.books.book(withdrawal, receipt, None, &self.steps).await
     }
 
-    /// For a provider that cannot be asked twice. The reference names the attempt: a later one has a larger token.
+    /// For a provider that cannot be asked twice. The reference names the attempt: a later one has a larger
+    /// token.
     ///
     /// An `Err` says that nothing was paid. While that is unknown, this function does not return.
     #[run_once(key = "withdrawal:{withdrawal.id}", remember = "30d", fingerprint = withdrawal, on_crash = "stop",
@@ -142,7 +145,8 @@ impl Service {
         Ok(receipt)
     }
 
-    /// For a provider that pays once for each idempotency key: the key of the run. Every attempt gives the same.
+    /// For a provider that pays once for each idempotency key: the key of the run. Every attempt gives the
+    /// same.
     #[run_once(key = "withdrawal:{withdrawal.id}", remember = "30d", fingerprint = withdrawal, on_crash = "retry",
                ttl = "2s", wait = "10s", manager = self.locks)]
     async fn pay_by_key(&self, withdrawal: &Withdrawal) -> Result<Receipt, PayError> {
@@ -154,9 +158,11 @@ impl Service {
         Ok(receipt)
     }
 
-    /// Decides about a run in doubt, as an operator would: the provider knows what came of the attempt that crashed.
+    /// Decides about a run in doubt, as an operator would: the provider knows what came of the attempt that
+    /// crashed.
     ///
-    /// It holds the lock while it asks, so no other attempt begins in between. `resolve` enters the same lock again.
+    /// It holds the lock while it asks, so no other attempt begins in between. `resolve` enters the same lock
+    /// again.
     async fn clear_up(&self, withdrawal: &Withdrawal) -> Result<(), PayError> {
         let options = LockOptions::new()
             .ttl(Duration::from_secs(2))
@@ -191,8 +197,8 @@ impl Service {
         receipt(answer)
     }
 
-    /// Asks about an attempt until the provider answers. From then on it will not pay for this reference any more, even
-    /// if the request is still on its way. "I have never heard of it" would not do.
+    /// Asks about an attempt until the provider answers. From then on it will not pay for this reference any
+    /// more, even if the request is still on its way. "I have never heard of it" would not do.
     async fn what_came_of(&self, reference: &str) -> Result<Receipt, PayError> {
         loop {
             match receipt(self.provider.cancel(reference).await) {

@@ -13,8 +13,8 @@ use crate::ledger::{Ledger, Withdrawal};
 /// `bookings` is read, incremented and written back together with the balance. So it says how many of the
 /// updates are still in the balance; the others were overwritten.
 ///
-/// The parent writes `killed`, for a worker that is surely dead. `log.seq` is given out by SQLite, which lets one
-/// process write at a time: it is one order for the events of all processes, without comparing clocks.
+/// The parent writes `killed`, for a worker that is surely dead. `log.seq` is given out by SQLite, which lets
+/// one process write at a time: it is one order for the events of all processes, without comparing clocks.
 const SCHEMA: &str = "
     CREATE TABLE account (customer TEXT PRIMARY KEY, balance INTEGER NOT NULL, bookings INTEGER NOT NULL) STRICT;
     CREATE TABLE withdrawal (id INTEGER PRIMARY KEY, customer TEXT NOT NULL, cents INTEGER NOT NULL,

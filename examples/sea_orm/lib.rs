@@ -1,5 +1,5 @@
-//! A stock that many callers take from without a lock, with `SeaORM`: a change by version, which starts over when somebody
-//! else was faster. `cargo test -p dblock-example-sea-orm` runs it.
+//! A stock that many callers take from without a lock, with `SeaORM`: a change by version, which starts over
+//! when somebody else was faster. `cargo test -p dblock-example-sea-orm` runs it.
 //!
 //! The same with plain sqlx is in `examples/optimistic`.
 
@@ -48,8 +48,8 @@ impl Conflict for StockError {
 /// Takes `pieces` of an article. Returns how many are left.
 ///
 /// # Errors
-/// [`StockError::SoldOut`] and [`StockError::Unknown`] at once; a conflict that is still there after 20 runs; other errors of
-/// the database at once.
+/// [`StockError::SoldOut`] and [`StockError::Unknown`] at once; a conflict that is still there after 20 runs;
+/// other errors of the database at once.
 #[optimistic_retry(times = 20, backoff = "2ms..100ms", within = "10s")]
 pub async fn sell(db: &DatabaseConnection, id: i64, pieces: i64) -> Result<i64, StockError> {
     let tx = db.begin().await?;

@@ -1,4 +1,5 @@
-//! The schedule of `examples/jobs`: each slot once over all nodes, whatever becomes of the node that began it.
+//! The schedule of `examples/jobs`: each slot once over all nodes, whatever becomes of the node that began
+//! it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,5 @@
-//! The service `shop.Orders`. With a `.proto` file and `protoc` this would be one call of `tonic-prost-build`.
+//! The service `shop.Orders`. With a `.proto` file and `protoc` this would be one call of
+//! `tonic-prost-build`.
 
 use tonic_build::manual::{Builder, Method, Service};
 

@@ -1,4 +1,5 @@
-//! A gRPC service whose method runs under a lock, with tonic. `cargo test -p dblock-example-tonic` runs it on two nodes.
+//! A gRPC service whose method runs under a lock, with tonic. `cargo test -p dblock-example-tonic` runs it on
+//! two nodes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +8,8 @@ use dblock::{LockError, LockManager, distributed_lock};
 use futures_util::future::BoxFuture;
 use tonic::{Request, Response, Status};
 
-/// The code that tonic makes of the service: the trait and the server in `orders_server`, the client in `orders_client`.
+/// The code that tonic makes of the service: the trait and the server in `orders_server`, the client in
+/// `orders_client`.
 #[allow(
     missing_debug_implementations,
     unreachable_pub,
@@ -60,8 +62,8 @@ impl fmt::Debug for Orders {
 
 #[tonic::async_trait]
 impl shop::orders_server::Orders for Orders {
-    /// One call at a time settles an order, over all nodes. When the client goes away, tonic drops the call, and the lock
-    /// is released.
+    /// One call at a time settles an order, over all nodes. When the client goes away, tonic drops the call,
+    /// and the lock is released.
     #[distributed_lock(
         key = "order:{request.get_ref().order_id}",
         manager = self.locks,

@@ -125,16 +125,17 @@ impl Database {
         Ok(order)
     }
 
-    /// Deletes an order that is not settled, under the lock that `settle` takes: an order is not cancelled while it is
-    /// being charged. The commit frees the lock, and an error or a dropped future leaves nothing behind. False when
-    /// there is no such order.
+    /// Deletes an order that is not settled, under the lock that `settle` takes: an order is not cancelled
+    /// while it is being charged. The commit frees the lock, and an error or a dropped future leaves nothing
+    /// behind. False when there is no such order.
     pub(super) async fn cancel(&self, locks: &LockManager, id: i64) -> Result<bool, ShopError> {
         let key = format!("order:{id}");
         let deleted = on!(self, |pool| {
             let body = locks.transaction(pool, key, LockOptions::new(), async |mut tx| {
                 let delete = sqlx::query("DELETE FROM shop_order WHERE id = $1 AND settled_by IS NULL");
                 let deleted = delete.bind(id).execute(&mut **tx).await?.rows_affected();
-                // More statements here are part of the same transaction, such as a record of who cancelled it.
+                // More statements here are part of the same transaction, such as a record of who cancelled
+                // it.
                 Ok::<_, ShopError>(deleted)
             });
             body.await?

@@ -90,7 +90,8 @@ pub async fn serve(
     let shutdown = async {
         quit.await;
         drop(stopping);
-        // A request that still runs after the grace loses its lock and is answered with 500, so the server can end.
+        // A request that still runs after the grace loses its lock and is answered with 500, so the server
+        // can end.
         locks.shutdown(GRACE).await;
         Ok(())
     };

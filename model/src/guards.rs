@@ -75,9 +75,11 @@ guards! {
     AbandonedIsReleased,
     /// That release is resent until the ttl has passed.
     AbandonedReleaseIsResent,
-    /// The last one is sent after the ttl. Without it: answered after the ttl, and perhaps carried out before.
+    /// The last one is sent after the ttl. Without it: answered after the ttl, and perhaps carried out
+    /// before.
     LastReleaseAfterTtl,
-    /// `Withdrawn` does not end that if the lease was the successor before: that is what the release may have found.
+    /// `Withdrawn` does not end that if the lease was the successor before: that is what the release may have
+    /// found.
     WithdrawnMayBeAnEarlierAsk,
     /// Nor does `Released`: the row may have been passed on to that earlier place.
     ReleasedMayBeAnEarlierAsk,
@@ -91,8 +93,8 @@ guards! {
     WakeUpWithinLease,
     /// That deadline counts `next_ttl`. Without it: the whole ttl.
     DeadlineOfNextTtl,
-    /// `Queued` is answered from a locked row only. Without it: also from one that was read while another transaction
-    /// changed it.
+    /// `Queued` is answered from a locked row only. Without it: also from one that was read while another
+    /// transaction changed it.
     SnapshotIsNotQueued,
     /// A wake-up for a lease that nobody waits with is answered by its release.
     UnwantedPassOnIsReleased,

@@ -1,16 +1,16 @@
 //! The protocol: processes that take a lock, renew it, hand it over and release it, and one row.
 //!
-//! Nothing is forced to happen: that a process does not take its next step while the clock goes on is a pause of it,
-//! or of its thread, or of the network. Requests and answers are slow. A request that its process no longer waits
-//! for is lost or carried out at any later moment, after others that were sent after it. A wake-up is heard at any
-//! later moment, as often as one likes, or never. Answers that change nothing when they are late (busy, released,
-//! withdrawn) come at once.
+//! Nothing is forced to happen: that a process does not take its next step while the clock goes on is a pause
+//! of it, or of its thread, or of the network. Requests and answers are slow. A request that its process no
+//! longer waits for is lost or carried out at any later moment, after others that were sent after it. A
+//! wake-up is heard at any later moment, as often as one likes, or never. Answers that change nothing when
+//! they are late (busy, released, withdrawn) come at once.
 //!
-//! A process answers for a lease while it waits with it, is inside, or owes a release. The row is held, and names a
-//! successor, only for a lease that a process answers for, with two exceptions, which end by themselves: an acquire that
-//! is carried out later than a ttl after it was given up; and a copy of an acquire that is carried out after the first
-//! one, when the row carries another lease since. No connection to a database makes such a copy; a store would by
-//! retrying acquires, and must not.
+//! A process answers for a lease while it waits with it, is inside, or owes a release. The row is held, and
+//! names a successor, only for a lease that a process answers for, with two exceptions, which end by
+//! themselves: an acquire that is carried out later than a ttl after it was given up; and a copy of an
+//! acquire that is carried out after the first one, when the row carries another lease since. No connection
+//! to a database makes such a copy; a store would by retrying acquires, and must not.
 
 mod answers;
 pub mod bounds;
@@ -38,7 +38,8 @@ const MOST_HOLDS: u8 = 3;
 pub const EXCLUSION: &str = "at most one owner is inside";
 /// Stronger: neither the lock nor a hold is ever taken from who is inside.
 pub const KEPT: &str = "who is inside has the row";
-/// In the order in which owners were let in. So a resource that refuses smaller tokens takes no write out of order.
+/// In the order in which owners were let in. So a resource that refuses smaller tokens takes no write out of
+/// order.
 pub const TOKENS: &str = "fence tokens grow and are never reused";
 /// The row is not held by a lease that nobody answers for.
 pub const RELEASE: &str = "what is held is held for somebody";
@@ -147,8 +148,8 @@ impl Protocol {
         }
     }
 
-    /// The owners that are inside, by the local deadline. A forced release is the documented exception: an owner that
-    /// was inside then does not count, unless a later renewal confirms the lease.
+    /// The owners that are inside, by the local deadline. A forced release is the documented exception: an
+    /// owner that was inside then does not count, unless a later renewal confirms the lease.
     fn inside<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a Inside> {
         let inside = state.sites.iter().filter_map(|site| site.inside.as_ref());
         inside.filter(|inside| {

@@ -1,12 +1,14 @@
-//! Runs that are remembered: processes that take a lock, begin a run under it, do its work, and write the outcome.
+//! Runs that are remembered: processes that take a lock, begin a run under it, do its work, and write the
+//! outcome.
 //!
-//! The lock is as simple as can be: a lease that one process has until it expires. [`Protocol`](crate::protocol::Protocol) is about how it is
-//! kept. The record is changed by dblock's own rules. A process may stop between any two steps for as long as it
-//! likes, and does not learn by itself that its lease is over: so its requests are late, too. It may die between any two steps, and
-//! what it had sent is carried out later or never. Bodies fail before their work.
+//! The lock is as simple as can be: a lease that one process has until it expires.
+//! [`Protocol`](crate::protocol::Protocol) is about how it is kept. The record is changed by dblock's own
+//! rules. A process may stop between any two steps for as long as it likes, and does not learn by itself that
+//! its lease is over: so its requests are late, too. It may die between any two steps, and what it had sent
+//! is carried out later or never. Bodies fail before their work.
 //!
-//! The read of the record, the acquire and the write that begins the run are three steps here. A store that carries out the last
-//! two at once has fewer states.
+//! The read of the record, the acquire and the write that begins the run are three steps here. A store that
+//! carries out the last two at once has fewer states.
 
 mod bounds;
 mod record;

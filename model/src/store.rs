@@ -1,5 +1,6 @@
-//! The store: the row and what a request does to it. The rules are dblock's own, [`rules::carry_out`]; here the
-//! row is only made small, so that it can be compared and hashed, and single rules are taken away for a test.
+//! The store: the row and what a request does to it. The rules are dblock's own, [`rules::carry_out`]; here
+//! the row is only made small, so that it can be compared and hashed, and single rules are taken away for a
+//! test.
 
 mod convert;
 mod weaken;

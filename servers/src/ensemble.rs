@@ -55,8 +55,8 @@ impl Ensemble {
         Ok(())
     }
 
-    /// The place of the server that leads at present, if one says so. A leader that was stopped says so for a moment after it
-    /// was woken, though another one leads.
+    /// The place of the server that leads at present, if one says so. A leader that was stopped says so for a
+    /// moment after it was woken, though another one leads.
     pub async fn leader(&self) -> Option<usize> {
         let (letters, sign) = self.leads;
         for (place, server) in self.servers.iter().enumerate() {

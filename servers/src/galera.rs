@@ -25,8 +25,9 @@ const LIBRARIES: [&str; 5] = [
     "/usr/lib/libgalera_smm.so",
 ];
 
-/// Begins the cluster, or starts a node as MariaDB's unit for systemd does: one that was killed first looks up how far it had
-/// come. Then it gets what it has missed, and not a copy of everything, for which another node would have to stand still.
+/// Begins the cluster, or starts a node as MariaDB's unit for systemd does: one that was killed first looks
+/// up how far it had come. Then it gets what it has missed, and not a copy of everything, for which another
+/// node would have to stand still.
 const START: &str = r#"
 if [ -e first.sql ]; then
     exec "$@" --wsrep-new-cluster

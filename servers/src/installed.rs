@@ -93,8 +93,8 @@ impl Programs {
         Ok(Some(server))
     }
 
-    /// The packages of what is wanted and was not found. The tests want the pooler, Prometheus's tool and a browser
-    /// whichever servers the environment names.
+    /// The packages of what is wanted and was not found. The tests want the pooler, Prometheus's tool and a
+    /// browser whichever servers the environment names.
     fn missing(&self, wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),

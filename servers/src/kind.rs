@@ -26,8 +26,8 @@ pub enum Purpose {
     Tests,
     /// Also counts what a PostgreSQL server is asked, where it can.
     Benches,
-    /// The server's own defaults, and Redis with each write on the disk before it is answered, as its defaults are not. The
-    /// torture starts its server itself.
+    /// The server's own defaults, and Redis with each write on the disk before it is answered, as its
+    /// defaults are not. The torture starts its server itself.
     Torture,
 }
 
@@ -54,8 +54,8 @@ impl Purpose {
         }
     }
 
-    /// How many connections a server takes, where its default is not enough: tests run side by side, and each opens
-    /// connections of its own. The torture uses them up on purpose.
+    /// How many connections a server takes, where its default is not enough: tests run side by side, and each
+    /// opens connections of its own. The torture uses them up on purpose.
     pub(crate) fn connections(self) -> Option<u32> {
         (self != Self::Torture).then_some(400)
     }

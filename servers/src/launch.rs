@@ -31,8 +31,8 @@ const LETTERS_LIMIT: Duration = Duration::from_secs(1);
 /// How often another port is tried after somebody else took the first.
 const PORT_ATTEMPTS: usize = 5;
 
-/// Out of the range from which connections are given their ports: one of those could have it while a server that was
-/// killed is down.
+/// Out of the range from which connections are given their ports: one of those could have it while a server
+/// that was killed is down.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// A command for a port.
@@ -52,7 +52,8 @@ pub(crate) struct Launch {
 
 /// How a server shows that it is ready.
 pub(crate) enum Probe {
-    /// A client succeeds: with the password of this server, so that a stranger on the port is not taken for it.
+    /// A client succeeds: with the password of this server, so that a stranger on the port is not taken for
+    /// it.
     Client(OnPort),
     /// It takes connections.
     Connects,
@@ -90,8 +91,8 @@ impl Launch {
         Ok((process, port))
     }
 
-    /// Starts the server again after it was killed. PostgreSQL refuses while a child of its former self still has the
-    /// shared memory, so one that ends is started anew.
+    /// Starts the server again after it was killed. PostgreSQL refuses while a child of its former self still
+    /// has the shared memory, so one that ends is started anew.
     pub(crate) async fn run_again(&self, port: u16) -> anyhow::Result<Process> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
@@ -180,8 +181,8 @@ impl fmt::Debug for Launch {
     }
 }
 
-/// The answer of the server on `port` to a few letters, such as ZooKeeper gives. A server that is starting may never answer,
-/// and one that is stopped does not.
+/// The answer of the server on `port` to a few letters, such as ZooKeeper gives. A server that is starting
+/// may never answer, and one that is stopped does not.
 pub(crate) async fn ask_letters(port: u16, letters: &str) -> std::io::Result<String> {
     let answer = async {
         let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;

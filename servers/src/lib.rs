@@ -1,9 +1,10 @@
 //! Private, throw-away database servers: on the loopback, on free ports, in a temporary folder, with
 //! random passwords. They are gone when [`Servers`], or the [`Server`], is dropped.
 //!
-//! For benches their settings are the defaults, so commits are as durable as in production. For tests they do not
-//! wait for the disk: no test cuts the power, what a killed server has committed survives in the system's memory,
-//! and a disk that stalls for seconds under one commit would fail a test that has nothing to do with it.
+//! For benches their settings are the defaults, so commits are as durable as in production. For tests they do
+//! not wait for the disk: no test cuts the power, what a killed server has committed survives in the system's
+//! memory, and a disk that stalls for seconds under one commit would fail a test that has nothing to do with
+//! it.
 
 mod account;
 mod ensemble;

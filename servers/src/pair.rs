@@ -1,7 +1,7 @@
 //! A PostgreSQL primary and its synchronous standby, for somebody who makes them fail over.
 //!
-//! A commit waits until the standby has it on its disk. A server that was promoted waits for nobody until it has a standby of
-//! its own, as a manager of clusters would have it: else its commits would not end.
+//! A commit waits until the standby has it on its disk. A server that was promoted waits for nobody until it
+//! has a standby of its own, as a manager of clusters would have it: else its commits would not end.
 
 use std::time::Duration;
 
@@ -87,8 +87,8 @@ impl Pair {
         &mut self.servers[1 - self.primary].1
     }
 
-    /// Makes the standby the primary. The former one is left alone: if it runs, two servers take writes, and the commits of
-    /// the former one wait for a standby that it has no more.
+    /// Makes the standby the primary. The former one is left alone: if it runs, two servers take writes, and
+    /// the commits of the former one wait for a standby that it has no more.
     ///
     /// # Errors
     /// The standby does not answer.

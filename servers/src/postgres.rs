@@ -69,8 +69,8 @@ impl Programs {
         password: &str,
         purpose: Purpose,
     ) -> anyhow::Result<()> {
-        // Tests log in thousands of times, and in a client without optimization the thousands of hashes of a SCRAM login were
-        // most of what they computed.
+        // Tests log in thousands of times, and in a client without optimization the thousands of hashes of a
+        // SCRAM login were most of what they computed.
         let login = if purpose == Purpose::Tests {
             "password"
         } else {

@@ -138,8 +138,8 @@ impl Server {
             .map_or(Ok(()), |process| process.send(signal))
     }
 
-    /// Tells it to stop without waiting for anybody: immediate mode on PostgreSQL, which leaves recovery to the next
-    /// start; an ordinary end on MySQL, which has no such mode.
+    /// Tells it to stop without waiting for anybody: immediate mode on PostgreSQL, which leaves recovery to
+    /// the next start; an ordinary end on MySQL, which has no such mode.
     pub fn stop_at_once(&mut self) {
         if let Some(process) = self.process.take() {
             process.stop_by(self.at_once);

@@ -1,7 +1,7 @@
 //! Takes a lock and then ends as it is told: `holder <ending> <url> <table> <key>`.
 //!
-//! `sleep` stays inside, with a ttl of five seconds, until it is killed; `panic` lets a panic of the body unwind
-//! out of `main`, with a ttl of 30 seconds.
+//! `sleep` stays inside, with a ttl of five seconds, until it is killed; `panic` lets a panic of the body
+//! unwind out of `main`, with a ttl of 30 seconds.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! A node that leads when it can: `node <url> <table> <key> <ttl in ms>`.
 //!
-//! As long as it leads it prints `<fence token> <time>` every few milliseconds. Times are ns on the monotonic clock that all
-//! processes of the host share. It obeys two lines of its standard input, `step down` and `shut down`, and ends when that
-//! closes.
+//! As long as it leads it prints `<fence token> <time>` every few milliseconds. Times are ns on the monotonic
+//! clock that all processes of the host share. It obeys two lines of its standard input, `step down` and
+//! `shut down`, and ends when that closes.
 
 use std::io::BufRead as _;
 use std::sync::Arc;
@@ -60,8 +60,8 @@ async fn main() {
     tokio::join!(leads, shutdown);
 }
 
-/// Says that the node leads. The lease still lives after the time was taken, so it did at that time, wherever the process
-/// was stopped meanwhile.
+/// Says that the node leads. The lease still lives after the time was taken, so it did at that time, wherever
+/// the process was stopped meanwhile.
 fn beat(leader: &CurrentLock) {
     let now = clock_gettime(ClockId::Monotonic);
     if !leader.remaining().is_zero() {

@@ -1,8 +1,10 @@
-//! A node of a service that takes locks on shards: `sharded_node <old, moving or new> <folder> <URLs of the shards>`.
+//! A node of a service that takes locks on shards:
+//! `sharded_node <old, moving or new> <folder> <URLs of the shards>`.
 //!
-//! The shards are `a` and `b` before the change, and `c` too after it. In the folder are the witnesses, a file for each key:
-//! who is inside has it locked by the operating system, which lets go of it when the process dies. A node writes a line into
-//! `violations` when it finds a witness locked, or a token that is not above the last one.
+//! The shards are `a` and `b` before the change, and `c` too after it. In the folder are the witnesses, a
+//! file for each key: who is inside has it locked by the operating system, which lets go of it when the
+//! process dies. A node writes a line into `violations` when it finds a witness locked, or a token that is
+//! not above the last one.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;

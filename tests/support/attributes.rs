@@ -1,5 +1,5 @@
-//! Tests of the attributes that need `dblock`. In `dblock-macros` they would have `dblock` and its drivers compiled twice:
-//! cargo builds what a crate of macros needs apart from what programs need.
+//! Tests of the attributes that need `dblock`. In `dblock-macros` they would have `dblock` and its drivers
+//! compiled twice: cargo builds what a crate of macros needs apart from what programs need.
 
 /// The examples in the documentation of the attributes.
 #[cfg(doctest)]

@@ -199,8 +199,8 @@ impl Fixture for Backend {
     }
 }
 
-/// Builds a manager, and tries again when the store could not be reached: a machine may stall for longer than the
-/// store's patience.
+/// Builds a manager, and tries again when the store could not be reached: a machine may stall for longer than
+/// the store's patience.
 async fn built(builder: impl Fn() -> LockManagerBuilder) -> LockManager {
     let mut tries = 0..5;
     loop {

@@ -1,6 +1,7 @@
 //! A store that goes wrong as it is told, and writes down what it was asked.
 //!
-//! Put over the memory store it runs on tokio's paused time: tests of minutes take milliseconds and are exact.
+//! Put over the memory store it runs on tokio's paused time: tests of minutes take milliseconds and are
+//! exact.
 
 #![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
 

@@ -65,7 +65,8 @@ impl Database {
                 let key = key.as_bytes().to_vec();
                 Box::new(move |bytes| contains(bytes, &key))
             }
-            // The same for a request that is alone; a batch is text. A row that is there is written first of all.
+            // The same for a request that is alone; a batch is text. A row that is there is written first of
+            // all.
             Self::MySql => {
                 let digits: Vec<_> = key.bytes().map(|byte| format!("{byte:02X}")).collect();
                 let (key, digits) = (key.as_bytes().to_vec(), digits.concat());

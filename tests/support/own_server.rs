@@ -9,7 +9,8 @@ use sqlx::{Connection as _, MySqlConnection};
 
 use crate::line::Database;
 
-/// A fresh server, whose commits do not wait for the disk. `None`, said loudly, when its programs are not installed.
+/// A fresh server, whose commits do not wait for the disk. `None`, said loudly, when its programs are not
+/// installed.
 ///
 /// # Panics
 /// When it does not start.
@@ -23,7 +24,8 @@ pub async fn start(database: Database) -> Option<Server> {
     Some(started.unwrap_or_else(|error| panic!("{error:#}")))
 }
 
-/// A `PostgreSQL` primary with a synchronous standby. `None`, said loudly, when the programs are not installed.
+/// A `PostgreSQL` primary with a synchronous standby. `None`, said loudly, when the programs are not
+/// installed.
 ///
 /// # Panics
 /// When they do not start.
@@ -33,8 +35,8 @@ pub async fn pair() -> Option<Pair> {
     Some(started.unwrap_or_else(|error| panic!("{error:#}")))
 }
 
-/// Three nodes of `MariaDB` with Galera. `None`, said loudly, when the programs are not installed: not every machine can have
-/// them.
+/// Three nodes of `MariaDB` with Galera. `None`, said loudly, when the programs are not installed: not every
+/// machine can have them.
 ///
 /// # Panics
 /// When they do not start, or in CI when they are not installed.
@@ -48,7 +50,8 @@ pub async fn galera() -> Option<Galera> {
     Some(started.unwrap_or_else(|error| panic!("{error:#}")))
 }
 
-/// Makes a user of the server who may use the tables of dblock, and whom `read_only` concerns. Returns its URL.
+/// Makes a user of the server who may use the tables of dblock, and whom `read_only` concerns. Returns its
+/// URL.
 ///
 /// # Panics
 /// When it cannot be made.
@@ -65,7 +68,8 @@ pub async fn app_of(server: &Server) -> String {
     server.url_of("app", "secret")
 }
 
-/// A `PgBouncer` before the `PostgreSQL` server for tests. `None`, said loudly, when one of them is not there.
+/// A `PgBouncer` before the `PostgreSQL` server for tests. `None`, said loudly, when one of them is not
+/// there.
 ///
 /// # Panics
 /// When it does not start.

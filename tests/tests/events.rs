@@ -83,8 +83,8 @@ impl Events {
         found.cloned()
     }
 
-    /// The first event about `key` with this message; it must have these fields. The engine's thread may be about to
-    /// write it.
+    /// The first event about `key` with this message; it must have these fields. The engine's thread may be
+    /// about to write it.
     fn expect(&self, key: &str, message: &str, fields: &[&str]) -> Seen {
         let since = std::time::Instant::now();
         let seen = loop {
@@ -174,8 +174,8 @@ async fn a_row_that_is_kept_busy_is_no_takeover() {
     }
 }
 
-/// An outage is told once for each lease, however often its renewal is tried, and so is its end. The error has the
-/// time at which the lease ended, whenever it is asked for.
+/// An outage is told once for each lease, however often its renewal is tried, and so is its end. The error
+/// has the time at which the lease ended, whenever it is asked for.
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_told_once() {
     let (events, store) = (Events::all(), FaultyStore::memory());
@@ -202,7 +202,8 @@ async fn an_outage_is_told_once() {
     assert_eq!(held().await, at_the_end);
 }
 
-/// Each outage during a campaign is told once, however long it takes, and so is each begin of a leader's term.
+/// Each outage during a campaign is told once, however long it takes, and so is each begin of a leader's
+/// term.
 #[tokio::test(start_paused = true)]
 async fn an_outage_during_a_campaign_is_told_once() {
     let (events, store) = (Events::all(), FaultyStore::memory());

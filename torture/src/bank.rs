@@ -114,7 +114,8 @@ impl Bank {
         Ok(())
     }
 
-    /// Makes a transfer under these locks, which it checks in the same transaction. One that fails may have been committed all the same.
+    /// Makes a transfer under these locks, which it checks in the same transaction. One that fails may have
+    /// been committed all the same.
     pub(crate) async fn transfer(&self, transfer: Transfer, locks: &[&CurrentLock]) -> anyhow::Result<()> {
         let Transfer { id, from, to, amount } = transfer;
         on!(self, |pool| {
@@ -147,7 +148,8 @@ impl Bank {
         })
     }
 
-    /// Makes a transfer whose lock ends with its transaction: one of the caller's (`own`), or one of the library's.
+    /// Makes a transfer whose lock ends with its transaction: one of the caller's (`own`), or one of the
+    /// library's.
     pub(crate) async fn pay(
         &self,
         locks: &LockManager,

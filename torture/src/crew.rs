@@ -103,8 +103,8 @@ impl<'a> Crew<'a> {
         Ok(())
     }
 
-    /// Kills a process at a step of a run, and starts another in its seat. If it does not come so far in time, it is killed
-    /// where it is, which is not what was wanted.
+    /// Kills a process at a step of a run, and starts another in its seat. If it does not come so far in
+    /// time, it is killed where it is, which is not what was wanted.
     pub(crate) async fn replace_at(&self, member: &mut Member, step: Step) -> anyhow::Result<bool> {
         let mut stalled = false;
         if member.order(&format!("stall {}\n", step.name())).await.is_ok() {

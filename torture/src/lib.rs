@@ -4,10 +4,12 @@
 //!
 //! - `schedule` decides from a seed which fault comes when; `inject` carries it out.
 //! - `worker` is what the processes do; `crew` starts, kills and dismisses them.
-//! - `resource` checks fence tokens; `bank` is where an update could be lost, `once` where work could be done twice.
+//! - `resource` checks fence tokens; `bank` is where an update could be lost, `once` where work could be done
+//!   twice.
 //! - `history` is what everyone writes down; `check` judges it; `report` tells people.
 //!
-//! `cargo xtask torture` builds and starts it. `failover` is another run, of several servers, for `cargo xtask failover`.
+//! `cargo xtask torture` builds and starts it. `failover` is another run, of several servers, for
+//! `cargo xtask failover`.
 
 mod bank;
 mod check;

@@ -1,5 +1,5 @@
-//! Work that is to be done once: a row in a table, written under `run_once`, by whoever comes first and by others after it if
-//! that one fails or dies. Nothing in the table keeps it from being written twice.
+//! Work that is to be done once: a row in a table, written under `run_once`, by whoever comes first and by
+//! others after it if that one fails or dies. Nothing in the table keeps it from being written twice.
 
 use std::fmt;
 use std::panic::panic_any;
@@ -211,7 +211,8 @@ impl Work {
         }
         self.reach(Step::BeforeTheCommit, run, steps).await;
         match tx.commit().await {
-            // It may have been committed. An error would say that it was not, and with `complete_in` the record says it.
+            // It may have been committed. An error would say that it was not, and with `complete_in` the
+            // record says it.
             Err(_) if kind == Kind::Stop => panic_any(Planned),
             committed => committed?,
         }

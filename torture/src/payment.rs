@@ -27,7 +27,8 @@ impl From<sqlx::Error> for Failure {
     }
 }
 
-/// A transfer, the key of one of its accounts with how long its lease is, and the lock of the other, which is checked.
+/// A transfer, the key of one of its accounts with how long its lease is, and the lock of the other, which is
+/// checked.
 pub(crate) struct Payment<'a> {
     pub(crate) transfer: Transfer,
     pub(crate) key: &'a str,
@@ -37,8 +38,8 @@ pub(crate) struct Payment<'a> {
 }
 
 impl Payment<'_> {
-    /// Makes the transfer in a transaction of the library's, or in one of the caller's. One that fails may have been
-    /// committed all the same.
+    /// Makes the transfer in a transaction of the library's, or in one of the caller's. One that fails may
+    /// have been committed all the same.
     pub(crate) async fn make<DB>(
         &self,
         locks: &LockManager,

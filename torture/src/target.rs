@@ -83,7 +83,8 @@ pub(crate) struct Target {
     /// In the place of `server`, where there are several.
     pub(crate) sentinel: Option<Mutex<RedisSentinel>>,
     pub(crate) ensemble: Option<Mutex<Ensemble>>,
-    /// For each seat one before each server; none for a file, and none where the servers say themselves where they are.
+    /// For each seat one before each server; none for a file, and none where the servers say themselves where
+    /// they are.
     pub(crate) proxies: Vec<Vec<Proxy>>,
     /// The servers behind the proxies of a seat.
     addresses: Vec<SocketAddr>,
@@ -160,7 +161,8 @@ impl Target {
     }
 }
 
-/// What managers are built from at a URL, and the bank in the same database; none where it keeps nothing but locks.
+/// What managers are built from at a URL, and the bank in the same database; none where it keeps nothing but
+/// locks.
 pub(crate) fn source(url: &str, timeout: Duration) -> anyhow::Result<(StoreSource, Option<Bank>)> {
     if url.starts_with("redis") {
         return Ok((RedisStore::new(url)?.into(), None));

@@ -1,5 +1,5 @@
-//! A picture of what happened on one key around a moment: a lane for each process, a bar for each section, and
-//! what the runner did.
+//! A picture of what happened on one key around a moment: a lane for each process, a bar for each section,
+//! and what the runner did.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

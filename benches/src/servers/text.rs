@@ -1,4 +1,5 @@
-//! Servers that are asked in plain text, and what they answer: ZooKeeper's words of four letters, and etcd's pages.
+//! Servers that are asked in plain text, and what they answer: ZooKeeper's words of four letters, and etcd's
+//! pages.
 
 use anyhow::Context as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

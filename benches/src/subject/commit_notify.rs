@@ -1,6 +1,6 @@
-//! The floor of a durable hand-over from process to process: one statement and one commit pass a row on, and a
-//! notification tells the waiter. There are no leases, tokens or time limits: if the waiter is gone, nobody ever
-//! enters.
+//! The floor of a durable hand-over from process to process: one statement and one commit pass a row on, and
+//! a notification tells the waiter. There are no leases, tokens or time limits: if the waiter is gone, nobody
+//! ever enters.
 
 use anyhow::{Context as _, ensure};
 use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};

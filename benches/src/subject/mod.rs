@@ -39,7 +39,8 @@ pub(crate) trait Subject: Send + Sync {
     /// The means of one task for one key.
     fn client(&self, key: &str) -> Box<dyn Client>;
 
-    /// Closes the connections and waits until they are closed. By default it does nothing: they close with their last clone.
+    /// Closes the connections and waits until they are closed. By default it does nothing: they close with
+    /// their last clone.
     fn close(&self) -> Step<'_> {
         Box::pin(async { Ok(()) })
     }

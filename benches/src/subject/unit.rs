@@ -1,5 +1,5 @@
-//! A unit of work: lock an order, update the order, unlock. Done with a lock of dblock, and with what PostgreSQL has.
-//! `lock` does all of it, so that its time is the unit's.
+//! A unit of work: lock an order, update the order, unlock. Done with a lock of dblock, and with what
+//! PostgreSQL has. `lock` does all of it, so that its time is the unit's.
 
 use ::dblock::{LockError, LockManager, LockOptions};
 use anyhow::ensure;

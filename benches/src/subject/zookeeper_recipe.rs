@@ -1,5 +1,5 @@
-//! The usual lock in ZooKeeper: numbered ephemeral nodes, of which the lowest has the lock. Everybody else waits for the node
-//! below to be gone. Written with the client that dblock uses.
+//! The usual lock in ZooKeeper: numbered ephemeral nodes, of which the lowest has the lock. Everybody else
+//! waits for the node below to be gone. Written with the client that dblock uses.
 
 use std::time::Duration;
 

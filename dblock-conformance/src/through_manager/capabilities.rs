@@ -90,8 +90,9 @@ pub async fn fence_check_elsewhere_is_unsupported(fixture: &impl Fixture) {
     assert!(site.is_free("key").await);
 }
 
-/// Work runs once where the store keeps records. Where it keeps none that is refused as unsupported: nothing runs, and the
-/// lock is not taken. Without the feature `run_once` there is nothing to call, and nothing is checked.
+/// Work runs once where the store keeps records. Where it keeps none that is refused as unsupported: nothing
+/// runs, and the lock is not taken. Without the feature `run_once` there is nothing to call, and nothing is
+/// checked.
 pub async fn runs_once_or_says_that_it_cannot(fixture: &impl Fixture) {
     let store = fixture.store().await;
     #[cfg(feature = "run_once")]

@@ -32,7 +32,8 @@ impl Resource {
     }
 }
 
-/// Twelve tasks of two managers take turns on two keys: no two are inside of one at once, and no update is lost.
+/// Twelve tasks of two managers take turns on two keys: no two are inside of one at once, and no update is
+/// lost.
 pub async fn tasks_of_two_managers_never_overlap(fixture: &impl Fixture) {
     const TASKS: usize = 12;
     const TURNS: usize = 5;

@@ -30,7 +30,8 @@ async fn is_locked(store: &dyn Store, row: &LockRow) -> bool {
     }
 }
 
-/// Nobody writes a row between the check of its lock and the end of the transaction. Then it is free for all again.
+/// Nobody writes a row between the check of its lock and the end of the transaction. Then it is free for all
+/// again.
 pub async fn a_checked_lock_keeps_its_row_until_the_transaction_ends(fixture: &impl FenceFixture) {
     let site = Site::new(fixture).await;
     let guard = site.manager().await.acquire("key", long()).await.unwrap();
@@ -115,8 +116,8 @@ pub async fn a_transaction_does_not_see_a_lease_that_is_gone(fixture: &impl Fenc
     }
 }
 
-/// Such a transaction may have read rows from before the last owner's commit. SQLite has one writer at a time, and
-/// cannot be brought here without statements of the application's.
+/// Such a transaction may have read rows from before the last owner's commit. SQLite has one writer at a
+/// time, and cannot be brought here without statements of the application's.
 pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &impl FenceFixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
@@ -173,8 +174,8 @@ pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
     ended.into_iter().filter(Result::is_err).for_each(assert_conflict);
 }
 
-/// Rolled back to the savepoint, the transaction would go on without the lock. `PostgreSQL` forgets row locks then; the others
-/// keep them.
+/// Rolled back to the savepoint, the transaction would go on without the lock. `PostgreSQL` forgets row locks
+/// then; the others keep them.
 pub async fn a_release_below_a_savepoint_is_refused(fixture: &impl FenceFixture) {
     let site = Site::new(fixture).await;
     let guard = site.manager().await.acquire("key", long()).await.unwrap();

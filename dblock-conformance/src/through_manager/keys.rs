@@ -22,7 +22,8 @@ pub async fn the_longest_key_works(fixture: &impl Fixture) {
     assert_eq!(site.the_row(&key).await.reentrant_count, 1, "whole, not cut off");
 }
 
-/// Keys that some database, collation or driver takes for one another are locks of their own, all held at once.
+/// Keys that some database, collation or driver takes for one another are locks of their own, all held at
+/// once.
 pub async fn keys_that_look_alike_are_locks_of_their_own(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);

@@ -141,8 +141,8 @@ async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
     let body = dropped.clone().body();
     let asked_at = Instant::now();
     let held = locks.with("key", patient().ttl(ttl).renew(false), async {
-        // On this clock the lease ends at the latest then: the row was read before the clock. Where rows have no clock,
-        // the lease ends no earlier than then.
+        // On this clock the lease ends at the latest then: the row was read before the clock. Where rows have
+        // no clock, the lease ends no earlier than then.
         let row = site.the_row("key").await;
         let end = if site.has_clock() {
             let rest = u64::try_from(row.expire_at - row.now).unwrap();
@@ -168,7 +168,8 @@ async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
     in_time && dropped > read_at + rest - ttl / 2 && site.is_free("key").await
 }
 
-/// An extended guard outlives the ttl that it began with, and so does its row; a shorter ttl takes nothing away.
+/// An extended guard outlives the ttl that it began with, and so does its row; a shorter ttl takes nothing
+/// away.
 pub async fn an_extended_guard_outlives_its_ttl(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;

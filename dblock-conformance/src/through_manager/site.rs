@@ -1,4 +1,5 @@
-//! The words in which the checks are written: managers on the fixture's rows, and a look at the rows past them.
+//! The words in which the checks are written: managers on the fixture's rows, and a look at the rows past
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,8 @@ pub(super) const LONG: Duration = Duration::from_secs(30);
 /// The shortest ttl of most stores.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
 
-/// A lease that is renewed: a renewal is due after a third of it, and may be late by five seconds on a machine that
-/// stalls.
+/// A lease that is renewed: a renewal is due after a third of it, and may be late by five seconds on a
+/// machine that stalls.
 pub(super) const RENEWED: Duration = Duration::from_secs(9);
 
 /// How soon something is done in the background that waits for no ttl.

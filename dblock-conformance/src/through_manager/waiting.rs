@@ -36,8 +36,8 @@ pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
     site.until("key", is_free).await;
 }
 
-/// While another owner holds the lock, `try_acquire` returns `None` in this process and in another: at once, or when its
-/// wait is over.
+/// While another owner holds the lock, `try_acquire` returns `None` in this process and in another: at once,
+/// or when its wait is over.
 pub async fn try_acquire_gives_none_when_busy(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);

@@ -1,10 +1,12 @@
-//! Mistakes in a function that is run again, as far as the macro can see them. Types are left to the compiler.
+//! Mistakes in a function that is run again, as far as the macro can see them. Types are left to the
+//! compiler.
 
 use syn::{FnArg, PathArguments, ReceiverKind, Signature, Type};
 
 use crate::errors::Errors;
 
-/// A failed run must leave no traces in the arguments, and a conflict ends the transaction in which it happens.
+/// A failed run must leave no traces in the arguments, and a conflict ends the transaction in which it
+/// happens.
 pub(crate) fn arguments(sig: &Signature, errors: &mut Errors) {
     for input in &sig.inputs {
         errors.take(argument(input));
@@ -51,8 +53,8 @@ fn is_exclusive(ty: &Type) -> bool {
     }
 }
 
-/// Whether this is a transaction of sqlx or `SeaORM`, by its name. An application may well have a `Transaction` of its own,
-/// which is an ordinary value.
+/// Whether this is a transaction of sqlx or `SeaORM`, by its name. An application may well have a
+/// `Transaction` of its own, which is an ordinary value.
 fn is_transaction(ty: &Type) -> bool {
     match ty {
         Type::Reference(reference) => is_transaction(&reference.elem),

@@ -1,8 +1,9 @@
 -- Carries out one request for each key by the rules of `Store::apply`.
 --
--- ARGV: channel, length of the keys' prefix, idle time, and the requests for the keys in one string, packed as rows are. Each
--- begins with its letter and lease (16), and
---   A acquire: owner (16), ttl, wanted_for and waited (8 each; -1 without one), spare tokens (4), length of holder (1), holder
+-- ARGV: channel, length of the keys' prefix, idle time, and the requests for the keys in one string, packed
+-- as rows are. Each begins with its letter and lease (16), and
+--   A acquire: owner (16), ttl, wanted_for and waited (8 each; -1 without one), spare tokens (4), length of
+--              holder (1), holder
 --   E extend:  count (4), ttl (8)
 --   H extend after a local hand-over: the same, token (19), owner (16), length of holder (1), holder
 --   R release: nothing

@@ -1,5 +1,5 @@
--- Revokes the lease of a key (ARGV: channel, length of the prefix, idle time, 'revoke'), or frees the key by force (…,
--- 'free', a fresh lease). Answers whether the key was held; 'X' where there is something else.
+-- Revokes the lease of a key (ARGV: channel, length of the prefix, idle time, 'revoke'), or frees the key by
+-- force (…, 'free', a fresh lease). Answers whether the key was held; 'X' where there is something else.
 if not read(redis.pcall('GET', KEYS[1])) then
   return 'X'
 end

@@ -1,5 +1,5 @@
--- For tests: writes rows past the rules. ARGV: idle time; then for each key the columns, and those of the successor or
--- '' in the place of its lease.
+-- For tests: writes rows past the rules. ARGV: idle time; then for each key the columns, and those of the
+-- successor or '' in the place of its lease.
 local place = 2
 local function take()
   place = place + 1

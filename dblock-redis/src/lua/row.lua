@@ -1,13 +1,13 @@
 -- The part that all scripts of this crate share: the row, as it is packed into one string, and the clock.
 --
 -- KEYS are rows. A row is packed by `struct`, its numbers little-endian:
---   version of this layout (1 byte), reentrant_count (4), 1 with a successor (1), revoked (1), lease_id and lock_owner (16
---   each), expire_at, wanted_until and acquired_at (8 each), fence_token and fence_ceiling (19 each), the length of holder
---   (1), holder
--- and the successor follows: lease and owner (16 each), ttl, since and until (8 each), spare tokens (4), the length of holder
--- (1), holder. Without one, what follows means nothing.
--- Times are in µs; a number is exact up to 2^53 µs, which is the year 2255. Tokens go up to 2^63 - 1, so they are texts of 19
--- digits, whose order is that of their numbers.
+--   version of this layout (1 byte), reentrant_count (4), 1 with a successor (1), revoked (1), lease_id and
+--   lock_owner (16 each), expire_at, wanted_until and acquired_at (8 each), fence_token and fence_ceiling (19
+--   each), the length of holder (1), holder
+-- and the successor follows: lease and owner (16 each), ttl, since and until (8 each), spare tokens (4), the
+-- length of holder (1), holder. Without one, what follows means nothing.
+-- Times are in µs; a number is exact up to 2^53 µs, which is the year 2255. Tokens go up to 2^63 - 1, so they
+-- are texts of 19 digits, whose order is that of their numbers.
 
 local LAYOUT = 1
 local ROW, NEXT = '<BI4BBc16c16i8i8i8c19c19Bc0', '<c16c16i8i8i8I4Bc0'
@@ -20,7 +20,8 @@ local now = time[1] * 1000000 + time[2]
 -- The row of the key at hand, a variable for each column. The successor is a table, or nil.
 local lease, owner, count, expire_at, token, ceiling, wanted_until, acquired_at, revoked, holder, next
 
--- Reads the row that `packed` is, or nobody's without one. False for what is no row of ours, and must not be touched.
+-- Reads the row that `packed` is, or nobody's without one. False for what is no row of ours, and must not be
+-- touched.
 local function read(packed)
   if not packed then
     lease, owner, count, expire_at, token, ceiling = NOBODY, NOBODY, 0, 0, NO_TOKEN, NO_TOKEN
@@ -43,7 +44,8 @@ local function read(packed)
 end
 
 local last_use, kept_until
--- Writes the row. The server forgets it when nobody has used it for `idle` µs: no token is ahead of the clock then.
+-- Writes the row. The server forgets it when nobody has used it for `idle` µs: no token is ahead of the clock
+-- then.
 local function write(key, idle)
   local packed = pack(
     ROW, LAYOUT, count, next and 1 or 0, revoked, lease, owner, expire_at, wanted_until, acquired_at, token, ceiling,

@@ -8,8 +8,8 @@ use tracing::field::{Field, Visit};
 /// What each thread has logged about the primary.
 static LOG: Mutex<Vec<(ThreadId, String)>> = Mutex::new(Vec::new());
 
-/// Notes lines of all threads, from before the first one: a subscriber of one thread would miss lines that another thread
-/// logs for the first time just then.
+/// Notes lines of all threads, from before the first one: a subscriber of one thread would miss lines that
+/// another thread logs for the first time just then.
 pub(crate) struct Log;
 
 impl Log {

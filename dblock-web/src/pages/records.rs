@@ -1,4 +1,5 @@
-//! The records of `run_once`: what ran, is running, or was interrupted. Results and errors may be secret, and are not shown.
+//! The records of `run_once`: what ran, is running, or was interrupted. Results and errors may be secret, and
+//! are not shown.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! A headless Chromium, driven through the two pipes of its debugging protocol: JSON messages that end with a NUL.
+//! A headless Chromium, driven through the two pipes of its debugging protocol: JSON messages that end with a
+//! NUL.
 //!
 //! No port, no other program and no library between the test and the browser.
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::rounded;
 use crate::store::StoreError;
 
-/// The reason why a call of `run_once` has no result of its body, nor an earlier one. In [`LockError::Run`](crate::LockError::Run).
+/// The reason why a call of `run_once` has no result of its body, nor an earlier one. In
+/// [`LockError::Run`](crate::LockError::Run).
 ///
 /// No message repeats a result or an error of a body: they may contain secrets.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -49,7 +50,8 @@ pub enum RunError {
         /// After how long it may run again.
         retry_after: Duration,
     },
-    /// Its `tick` is older than `remember` by the store's clock, so nobody remembers whether it has run. Nothing ran.
+    /// Its `tick` is older than `remember` by the store's clock, so nobody remembers whether it has run.
+    /// Nothing ran.
     #[error(
         "is for a tick {:?} ago, longer than `remember`, so whether it has run is not known; find out, and run it under another \
          key if it has not",
@@ -77,15 +79,16 @@ pub enum RunError {
         /// The reason why the result could not be kept.
         why: String,
     },
-    /// The value for `complete_in` cannot be kept. Nothing was written: roll the transaction back, or complete it with
-    /// another value.
+    /// The value for `complete_in` cannot be kept. Nothing was written: roll the transaction back, or
+    /// complete it with another value.
     #[error("cannot be completed with this result: {why}")]
     #[non_exhaustive]
     NotStorable {
         /// The reason why it cannot be kept.
         why: String,
     },
-    /// The body called `complete_in` and returned `Ok`, but its transaction was not committed. The next call runs again.
+    /// The body called `complete_in` and returned `Ok`, but its transaction was not committed. The next call
+    /// runs again.
     #[error(
         "called `complete_in` without committing that transaction, so nothing of it stands; commit it in the body"
     )]

@@ -1,4 +1,5 @@
-//! Locks that end with a transaction: the release is written into it, and is still there right before its commit.
+//! Locks that end with a transaction: the release is written into it, and is still there right before its
+//! commit.
 
 #[cfg(feature = "run_once")]
 use super::statements::complete_in;
@@ -27,16 +28,16 @@ fn no_hold_min() -> LockError {
     )
 }
 
-/// Whether the release is written into the transaction before the body runs. A transaction of SQLite keeps every other
-/// writer out from there on, so there it is written last.
+/// Whether the release is written into the transaction before the body runs. A transaction of SQLite keeps
+/// every other writer out from there on, so there it is written last.
 pub(crate) fn is_kept_at_once(hold: &Hold) -> bool {
     hold.engine()
         .fence_source(hold.lease().key())
         .is_none_or(|source| source.database != Database::Sqlite)
 }
 
-/// Writes the end of locks of one engine into the transaction, which keeps the keys from here on. After a rollback the
-/// engine's own releases free the rows.
+/// Writes the end of locks of one engine into the transaction, which keeps the keys from here on. After a
+/// rollback the engine's own releases free the rows.
 pub(crate) async fn keep(holds: &[Hold], transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
     let Some(engine) = holds.first().map(Hold::engine) else {
         return Ok(());
@@ -85,8 +86,8 @@ pub(crate) async fn complete(
     Err(failed(lease, StoreError::new(StoreErrorKind::Conflict, message)))
 }
 
-/// Right before the commit: the transaction must still be the one that keeps the lock. If the body swallowed an error that
-/// ended it, the commit would be a rollback, and its answer would not say so.
+/// Right before the commit: the transaction must still be the one that keeps the lock. If the body swallowed
+/// an error that ended it, the commit would be a rollback, and its answer would not say so.
 pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
     let (lease, engine) = (hold.lease(), hold.engine());
     let check = check_of(lease, engine)?;
@@ -121,8 +122,8 @@ pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) 
 /// Ends with the transaction, however that ends.
 const MARK: &str = "SAVEPOINT dblock";
 
-/// Marks a transaction that does not keep the lock, so that [`confirm`] finds it again. Only MySQL goes on after a
-/// transaction has ended; PostgreSQL refuses every statement then.
+/// Marks a transaction that does not keep the lock, so that [`confirm`] finds it again. Only MySQL goes on
+/// after a transaction has ended; PostgreSQL refuses every statement then.
 pub(crate) async fn mark(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
     if hold.lease().is_kept_in_transaction() || transaction.database() != Database::MySql {
         return Ok(());

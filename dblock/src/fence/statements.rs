@@ -72,8 +72,8 @@ pub(crate) fn begin_failed(error: sqlx::Error) -> StoreError {
     StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
 }
 
-/// The error of a commit. Without an answer of the database's it may have been carried out, and must not be called
-/// retryable, as a request of ours may be.
+/// The error of a commit. Without an answer of the database's it may have been carried out, and must not be
+/// called retryable, as a request of ours may be.
 pub(crate) fn commit_failed(database: Database, error: sqlx::Error) -> StoreError {
     let error = statement_failed(database, driver_error(database, error));
     if error.is_outcome_unknown() {

@@ -49,7 +49,8 @@ pub(crate) async fn is_kept_by(
         lease_id,
         fence_token,
     };
-    // The transaction is asked second: its first read may fix its snapshot, from before the lock that it takes next.
+    // The transaction is asked second: its first read may fix its snapshot, from before the lock that it
+    // takes next.
     Ok(is_uncommitted(engine, &check).await? && is_written_by(engine, &check, transaction).await?)
 }
 

@@ -228,9 +228,9 @@ impl<'a> Caller<'a> {
 
     /// Takes the locks on `keys`, which are sorted.
     ///
-    /// Asks for all of them at once, without waiting. At the first one that is busy it gives back those above, waits for
-    /// that one, and asks for those above again. So while it waits, it holds smaller keys only, and no two such
-    /// callers wait for each other, whatever their keys are.
+    /// Asks for all of them at once, without waiting. At the first one that is busy it gives back those
+    /// above, waits for that one, and asks for those above again. So while it waits, it holds smaller keys
+    /// only, and no two such callers wait for each other, whatever their keys are.
     async fn acquire_all(&self, keys: &[&Key]) -> Result<Vec<Hold>, LockError> {
         let mut holds = Vec::with_capacity(keys.len());
         loop {

@@ -16,7 +16,8 @@ use crate::options::{LockOptions, Wait};
 /// How often a campaign looks whether the store fails, so that an outage gets into the log.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// The pause after a lost lease, in ms. Others may lead meanwhile, and a lease that is lost again and again does not spin.
+/// The pause after a lost lease, in ms. Others may lead meanwhile, and a lease that is lost again and again
+/// does not spin.
 const PAUSE: std::ops::Range<u64> = 100..1_000;
 
 impl LockManager {

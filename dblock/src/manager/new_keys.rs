@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// After so many new keys in a row the next one is expected to be new. So at most one replay in nine takes the lock.
+/// After so many new keys in a row the next one is expected to be new. So at most one replay in nine takes
+/// the lock.
 const IN_A_ROW: u32 = 8;
 
-/// A call whose key is new needs no read before it asks for the lock: the beginning of its run then finds no record. A wrong
-/// guess costs a lock and its release.
+/// A call whose key is new needs no read before it asks for the lock: the beginning of its run then finds no
+/// record. A wrong guess costs a lock and its release.
 #[derive(Debug, Default)]
 pub(crate) struct NewKeys(AtomicU32);
 

@@ -15,8 +15,8 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of a migration. It includes waiting for the migrations of other nodes.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Calls for operators. Each waits for the store for at most 10 seconds, and [`migrate`](LockManager::migrate) for
-/// a minute.
+/// Calls for operators. Each waits for the store for at most 10 seconds, and
+/// [`migrate`](LockManager::migrate) for a minute.
 impl LockManager {
     /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When there is nothing to
     /// do, rights to read suffice.
@@ -165,9 +165,9 @@ impl LockManager {
     /// why a purge is safe.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could not be
-    /// asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). Rows deleted before the error stay
-    /// deleted.
+    /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could
+    /// not be asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). Rows deleted before the
+    /// error stay deleted.
     ///
     /// # Cancel safety
     /// Dropping the future ends the purge after its current step.

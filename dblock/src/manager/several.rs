@@ -29,8 +29,8 @@ impl LockManager {
     /// `wait`. A lease that is lost before all keys are taken is acquired anew, within `wait`.
     ///
     /// # Errors
-    /// - [`LockError::Invalid`] without keys, with more than [`MAX_KEYS`](Self::MAX_KEYS), for a bad key, and for
-    ///   `hold_min`, before anything is sent.
+    /// - [`LockError::Invalid`] without keys, with more than [`MAX_KEYS`](Self::MAX_KEYS), for a bad key, and
+    ///   for `hold_min`, before anything is sent.
     /// - Those of [`acquire`](Self::acquire), for the key that was the reason. Then no key stays locked.
     ///
     /// # Cancel safety
@@ -90,7 +90,8 @@ impl LockManager {
     /// when one of the leases is lost.
     ///
     /// # Errors
-    /// As [`acquire_all`](Self::acquire_all), and [`LockError::Lost`] when one of the leases ended before the body did.
+    /// As [`acquire_all`](Self::acquire_all), and [`LockError::Lost`] when one of the leases ended before the
+    /// body did.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body first and then releases the locks in the background.

@@ -163,7 +163,8 @@ impl LockManager {
         Ok(hold)
     }
 
-    /// Enters a lock of the chain's, or one that this very transaction keeps because an earlier call in it has returned.
+    /// Enters a lock of the chain's, or one that this very transaction keeps because an earlier call in it
+    /// has returned.
     async fn enter_again(
         &self,
         key: &str,
@@ -185,7 +186,8 @@ impl LockManager {
             return Ok(None);
         }
         let call = caller.call(&key, options.wait == Wait::No);
-        // It fails when the transaction has ended behind the back of its driver. The next statement in it tells.
+        // It fails when the transaction has ended behind the back of its driver. The next statement in it
+        // tells.
         Ok(engine.enter_again(lease_id, call).await.ok())
     }
 }

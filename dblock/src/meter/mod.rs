@@ -1,9 +1,9 @@
 //! Metrics of a manager and of its call sites, through the facade of the crate `metrics`. Their names are in
 //! docs/operations.md.
 //!
-//! A [`Meter`] belongs to one manager, a [`Site`] to one function that takes locks there. Both keep the recorder's
-//! handles, because asking the recorder by name costs more than recording. Without the feature `metrics` both are
-//! empty. No call is made while a mutex is held: a recorder is code of the application.
+//! A [`Meter`] belongs to one manager, a [`Site`] to one function that takes locks there. Both keep the
+//! recorder's handles, because asking the recorder by name costs more than recording. Without the feature
+//! `metrics` both are empty. No call is made while a mutex is held: a recorder is code of the application.
 
 #[cfg(feature = "metrics")]
 mod recorded;

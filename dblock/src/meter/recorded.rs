@@ -228,7 +228,8 @@ impl Site {
         self.record(|handles| handles.taken_over.increment(1));
     }
 
-    /// A call of `run_once` has ended so. It is asked for by name: most functions have no runs, and a run is slow beside that.
+    /// A call of `run_once` has ended so. It is asked for by name: most functions have no runs, and a run is
+    /// slow beside that.
     #[cfg(feature = "run_once")]
     pub(crate) fn run_ended(&self, outcome: &'static str) {
         self.record(|handles| {

@@ -73,7 +73,8 @@ pub(super) fn within(json: Result<String, serde_json::Error>, limit: usize) -> R
     }
 }
 
-/// A hash of the value's JSON that does not depend on the order of a map's keys, the process or the version of dblock.
+/// A hash of the value's JSON that does not depend on the order of a map's keys, the process or the version
+/// of dblock.
 fn fingerprint(value: &(impl Serialize + ?Sized)) -> Result<Uuid, String> {
     let mut json = serde_json::to_value(value).map_err(|error| error.to_string())?;
     // Another crate of the program may have chosen that maps keep the order in which they were filled.

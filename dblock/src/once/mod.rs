@@ -1,7 +1,8 @@
 //! Running something once: the lock that remembers the outcome.
 //!
-//! A call reads the record, takes the lock of the key and with it writes "processing", runs the body, and writes the outcome
-//! together with the release. [`decide`] has what is done about each record, [`crate::store::record`] how records are written.
+//! A call reads the record, takes the lock of the key and with it writes "processing", runs the body, and
+//! writes the outcome together with the release. [`decide`] has what is done about each record,
+//! [`crate::store::record`] how records are written.
 //!
 //! | ends after | record | the next call |
 //! |---|---|---|
@@ -12,9 +13,9 @@
 //! | `complete_in`, before the commit | processing: nothing of the transaction stands | `on_crash` decides |
 //! | the commit of that transaction | succeeded | replays |
 //!
-//! Every write names the state, the token and the number of attempts that it expects. So an attempt that was paused beyond
-//! its lease finds another version once somebody else has begun, and neither records nor overwrites anything. If nobody has,
-//! its record is still right, lease or not.
+//! Every write names the state, the token and the number of attempts that it expects. So an attempt that was
+//! paused beyond its lease finds another version once somebody else has begun, and neither records nor
+//! overwrites anything. If nobody has, its record is still right, lease or not.
 
 mod call;
 mod codec;
@@ -93,8 +94,8 @@ impl LockManager {
     ///   table of records is missing.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the body, which is a crash, and releases the lock in the background. An outcome that was
-    /// sent is still written.
+    /// Dropping the future drops the body, which is a crash, and releases the lock in the background. An
+    /// outcome that was sent is still written.
     ///
     /// # Panics
     /// Only if the body does, which is a crash.

@@ -12,14 +12,15 @@ use crate::options::LockOptions;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnCrash {
-    /// The body runs again. For work that may be done twice, such as a call that carries an idempotency key of its own.
+    /// The body runs again. For work that may be done twice, such as a call that carries an idempotency key
+    /// of its own.
     Retry,
     /// The body does not run again. Calls fail with [`RunError::InDoubt`](crate::RunError::InDoubt) until
     /// [`LockManager::resolve`](crate::LockManager::resolve) says what happened.
     Stop,
     /// The body runs again, and that is safe: all its work is in the transaction that it gives to
-    /// [`Run::complete_in`](crate::Run::complete_in), of which a crash leaves nothing. A body that returns `Ok` without
-    /// calling that fails with [`RunError::NotCompleted`](crate::RunError::NotCompleted).
+    /// [`Run::complete_in`](crate::Run::complete_in), of which a crash leaves nothing. A body that returns
+    /// `Ok` without calling that fails with [`RunError::NotCompleted`](crate::RunError::NotCompleted).
     CompleteIn,
 }
 
@@ -51,7 +52,8 @@ impl RunOptions {
     /// The longest time that an outcome is remembered: ten years.
     pub const MAX_REMEMBER: Duration = Duration::from_hours(24 * 3_650);
 
-    /// The largest result that can be allowed: 4 MiB of JSON. A server refuses statements that are much larger.
+    /// The largest result that can be allowed: 4 MiB of JSON. A server refuses statements that are much
+    /// larger.
     pub const MAX_RESULT: usize = 4 << 20;
 
     /// The largest result where none is given: 256 KiB of JSON.
@@ -73,8 +75,8 @@ impl RunOptions {
         }
     }
 
-    /// The lock under which it runs. Its `wait` is also how long a call waits for another one's result. `hold_min` is
-    /// refused. Default: [`LockOptions::new`], which does not wait.
+    /// The lock under which it runs. Its `wait` is also how long a call waits for another one's result.
+    /// `hold_min` is refused. Default: [`LockOptions::new`], which does not wait.
     pub fn lock(mut self, lock: LockOptions) -> Self {
         self.lock = lock;
         self
@@ -93,15 +95,16 @@ impl RunOptions {
     /// [`RunError::GaveUp`](crate::RunError::GaveUp). At least 1. Default: no limit.
     ///
     /// The attempts are counted in the record. When the record is gone, they count from 1 again: after
-    /// [`Resolution::RunAgain`](crate::Resolution::RunAgain), [`LockManager::forget`](crate::LockManager::forget), or the end
-    /// of `remember`.
+    /// [`Resolution::RunAgain`](crate::Resolution::RunAgain),
+    /// [`LockManager::forget`](crate::LockManager::forget), or the end of `remember`.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// The pause after the first attempt that failed. Each further failure doubles it, up to a day. Calls before its end
-    /// fail with [`RunError::NotYet`](crate::RunError::NotYet). At most 30 days. Default: none.
+    /// The pause after the first attempt that failed. Each further failure doubles it, up to a day. Calls
+    /// before its end fail with [`RunError::NotYet`](crate::RunError::NotYet). At most 30 days. Default:
+    /// none.
     pub fn backoff(mut self, backoff: Duration) -> Self {
         self.backoff = backoff;
         self
@@ -110,9 +113,10 @@ impl RunOptions {
     /// The largest result that is kept, in bytes of JSON, from 1 to [`MAX_RESULT`](Self::MAX_RESULT).
     /// Default: [`DEFAULT_RESULT`](Self::DEFAULT_RESULT).
     ///
-    /// [`Run::complete_in`](crate::Run::complete_in) refuses a larger one, before the work is committed. Elsewhere the work
-    /// is done already, so the success is recorded without its result: the caller gets it, and later calls fail with
-    /// [`RunError::NotStored`](crate::RunError::NotStored) instead of running again.
+    /// [`Run::complete_in`](crate::Run::complete_in) refuses a larger one, before the work is committed.
+    /// Elsewhere the work is done already, so the success is recorded without its result: the caller gets it,
+    /// and later calls fail with [`RunError::NotStored`](crate::RunError::NotStored) instead of running
+    /// again.
     pub fn max_result(mut self, bytes: usize) -> Self {
         self.max_result = bytes;
         self

@@ -39,7 +39,8 @@ impl Resolution {
     /// It had its effect, and its result is `value`, which is remembered for `remember` from now on.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a value that cannot be kept, and for a `remember` that [`RunOptions::new`] refuses.
+    /// [`LockError::Invalid`] for a value that cannot be kept, and for a `remember` that [`RunOptions::new`]
+    /// refuses.
     pub fn succeeded(value: &impl Serialize, remember: Duration) -> Result<Self, LockError> {
         check_remember(remember)?;
         let json = codec::within(serde_json::to_string(value), RunOptions::MAX_RESULT);
@@ -63,8 +64,8 @@ impl LockManager {
     /// Reads the record of the run of `key`; `None` if there is none.
     ///
     /// # Errors
-    /// [`LockError::Run`] with [`RunError::Undecodable`] for a result of another type, [`LockError::Invalid`] for a bad
-    /// key, [`LockError::Store`] when the store could not be asked.
+    /// [`LockError::Run`] with [`RunError::Undecodable`] for a result of another type, [`LockError::Invalid`]
+    /// for a bad key, [`LockError::Store`] when the store could not be asked.
     ///
     /// # Cancel safety
     /// Reads only.
@@ -117,12 +118,12 @@ impl LockManager {
         .await
     }
 
-    /// Deletes the record of a run that succeeded or failed, so that the next call runs it again as its first attempt.
-    /// Returns whether there was one.
+    /// Deletes the record of a run that succeeded or failed, so that the next call runs it again as its first
+    /// attempt. Returns whether there was one.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a bad key, and for a record that is processing: [`resolve`](Self::resolve) decides about
-    /// those. [`LockError::Store`] when the store could not be asked.
+    /// [`LockError::Invalid`] for a bad key, and for a record that is processing: [`resolve`](Self::resolve)
+    /// decides about those. [`LockError::Store`] when the store could not be asked.
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.
@@ -142,12 +143,13 @@ impl LockManager {
             .await
     }
 
-    /// Decides about a run that is in doubt, or that has failed. It takes the lock of the key, so no attempt is running
-    /// meanwhile. Returns whether there was such a record. A record that succeeded stays as it is.
+    /// Decides about a run that is in doubt, or that has failed. It takes the lock of the key, so no attempt
+    /// is running meanwhile. Returns whether there was such a record. A record that succeeded stays as it is.
     ///
     /// # Errors
-    /// [`LockError::Busy`] while an attempt is running, [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the
-    /// store could not be asked, [`LockError::Lost`] when the lease ended before anything was decided.
+    /// [`LockError::Busy`] while an attempt is running, [`LockError::Invalid`] for a bad key,
+    /// [`LockError::Store`] when the store could not be asked, [`LockError::Lost`] when the lease ended
+    /// before anything was decided.
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.
@@ -180,7 +182,8 @@ impl LockManager {
         resolution: Resolution,
     ) -> Result<bool, LockError> {
         let found = self.read_record(key).await?;
-        // After a pause that was longer than the lease, what was read may be the record of an attempt that runs.
+        // After a pause that was longer than the lease, what was read may be the record of an attempt that
+        // runs.
         lease.check()?;
         let Some(record) = found.filter(|record| record.state != RecordState::Succeeded) else {
             return Ok(false);

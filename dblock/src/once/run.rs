@@ -74,18 +74,19 @@ impl Run {
     /// The commit makes the work, the record and the release durable together; after a rollback none of them
     /// stands. So the work has exactly one effect, whatever crashes.
     ///
-    /// Call it last, right before the commit, and return the same value from the body. Begin the transaction in the body,
-    /// with [`begin`](crate::begin), before anything is read. From here on the lock lives as long as the transaction, and
-    /// only the record says how the run ended: when the commit's answer is lost, the call of `run_once` looks whether it
-    /// was written.
+    /// Call it last, right before the commit, and return the same value from the body. Begin the transaction
+    /// in the body, with [`begin`](crate::begin), before anything is read. From here on the lock lives as
+    /// long as the transaction, and only the record says how the run ended: when the commit's answer is lost,
+    /// the call of `run_once` looks whether it was written.
     ///
-    /// Call it once. When the COMMIT fails with a serialization failure (40001), another transaction of the same body cannot
-    /// complete the run any more: return the error, and repeat the call of `run_once`, which is then the next attempt.
+    /// Call it once. When the COMMIT fails with a serialization failure (40001), another transaction of the
+    /// same body cannot complete the run any more: return the error, and repeat the call of `run_once`, which
+    /// is then the next attempt.
     ///
     /// # Errors
     /// - [`LockError::Run`] with [`RunError::NotStorable`] for a value that is not JSON or is larger than
-    ///   [`max_result`](crate::RunOptions::max_result). Nothing was written: the transaction can be rolled back, or completed with
-    ///   another value.
+    ///   [`max_result`](crate::RunOptions::max_result). Nothing was written: the transaction can be rolled
+    ///   back, or completed with another value.
     /// - Those of [`LockGuard::release_in`](crate::LockGuard::release_in). Roll the transaction back.
     ///
     /// # Cancel safety

@@ -1,4 +1,5 @@
-//! The code that `#[optimistic_retry]` generates needs this beside [`Retry`], for the messages of the compiler.
+//! The code that `#[optimistic_retry]` generates needs this beside [`Retry`], for the messages of the
+//! compiler.
 
 use std::ops::ControlFlow;
 

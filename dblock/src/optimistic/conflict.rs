@@ -5,8 +5,8 @@ use std::fmt::Display;
 use crate::error::LockError;
 use crate::store::StoreErrorKind;
 
-/// An error that says whether it is a conflict: somebody else was faster, nothing of the work stands, and the same call may
-/// succeed when it starts over.
+/// An error that says whether it is a conflict: somebody else was faster, nothing of the work stands, and the
+/// same call may succeed when it starts over.
 ///
 /// Implemented for these errors:
 ///

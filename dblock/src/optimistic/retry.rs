@@ -53,8 +53,9 @@ impl RetryOptions {
         self
     }
 
-    /// The pauses between two runs. A pause is random, from nothing up to a limit (full jitter). The limit is the start of the
-    /// range at first, and doubles with each run up to the end of the range. Default: 10 ms to 200 ms.
+    /// The pauses between two runs. A pause is random, from nothing up to a limit (full jitter). The limit is
+    /// the start of the range at first, and doubles with each run up to the end of the range. Default: 10 ms
+    /// to 200 ms.
     ///
     /// # Panics
     /// If the end is before the start.
@@ -69,8 +70,8 @@ impl RetryOptions {
         self
     }
 
-    /// No run starts later than this after the first one started. A run that is going on is not stopped, because its commit
-    /// may be on the way. Default: 10 seconds.
+    /// No run starts later than this after the first one started. A run that is going on is not stopped,
+    /// because its commit may be on the way. Default: 10 seconds.
     pub const fn within(mut self, within: Duration) -> Self {
         self.within = within;
         self
@@ -96,8 +97,9 @@ impl Default for RetryOptions {
 }
 
 /// Runs `body`, and runs it again with a pause when its error is a [conflict](Conflict), as the attribute
-/// [`optimistic_retry`](macro@crate::optimistic_retry) does. The module says [what a body must
-/// keep](crate::optimistic#what-a-body-must-keep). An `async ||` closure may borrow what is around it, but not change it.
+/// [`optimistic_retry`](macro@crate::optimistic_retry) does. The module says
+/// [what a body must keep](crate::optimistic#what-a-body-must-keep). An `async ||` closure may borrow what is
+/// around it, but not change it.
 ///
 /// ```
 /// use dblock::optimistic::{ExpectVersion, RetryOptions, StaleVersion, retry};
@@ -117,8 +119,8 @@ impl Default for RetryOptions {
 /// ```
 ///
 /// # Errors
-/// The body's error: at once if it is no conflict, else the last one when the body has run `times` times or `within` is over.
-/// The log then says how often the body ran, and [`Conflict::exhausted`] is told.
+/// The body's error: at once if it is no conflict, else the last one when the body has run `times` times or
+/// `within` is over. The log then says how often the body ran, and [`Conflict::exhausted`] is told.
 ///
 /// # Cancel safety
 /// Dropping the future drops the run that is going on, or the pause. Nothing else is left behind.
@@ -128,7 +130,8 @@ impl Default for RetryOptions {
 pub async fn retry<T, E, F>(options: RetryOptions, mut body: impl FnMut() -> F) -> Result<T, E>
 where
     E: Conflict,
-    // No `AsyncFnMut`: with that, a body that borrows makes a future of which the compiler cannot tell that it is `Send`.
+    // No `AsyncFnMut`: with that, a body that borrows makes a future of which the compiler cannot tell that
+    // it is `Send`.
     F: Future<Output = Result<T, E>>,
 {
     let mut retry = Retry::new(options);

@@ -63,8 +63,8 @@ fn counted(tries: Option<u32>) -> String {
 /// The result of a write: how many rows it has changed. Implemented for the query results of sqlx, and for
 /// `u64`, as other drivers give the number of rows.
 pub trait ExpectVersion {
-    /// Fails if the write has changed no row. `what` and `id` name the row, and `version` is the one that the write expected;
-    /// they are for the message.
+    /// Fails if the write has changed no row. `what` and `id` name the row, and `version` is the one that the
+    /// write expected; they are for the message.
     ///
     /// ```
     /// use dblock::optimistic::ExpectVersion;

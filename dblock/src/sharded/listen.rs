@@ -19,8 +19,8 @@ const LONGEST_START: Duration = Duration::from_secs(3);
 
 /// Ends when no shard is heard, or when one does not support listening.
 ///
-/// It says that it listens when each shard is heard or has failed, and again whenever one is heard later. All keys are asked
-/// for then, so nothing stays missed that a shard has told meanwhile.
+/// It says that it listens when each shard is heard or has failed, and again whenever one is heard later. All
+/// keys are asked for then, so nothing stays missed that a shard has told meanwhile.
 pub(super) async fn listen(store: &ShardedStore, tell: &(dyn Fn(WakeUp) + Send + Sync)) -> StoreError {
     let heard = Heard {
         store,

@@ -13,20 +13,22 @@
 //! | granted | busy, skipped, lost, or failed and not carried out | that of the new shard, once the old row is released again |
 //! | granted | outcome unknown, or the old row could not be released | outcome unknown: the engine releases the lease on both rows |
 //!
-//! A row that was passed on to a waiting lease gives it only half of the lock. So that is reported as a release (see
-//! [`listen`](super::listen)): the waiting process asks, and finds the old row held by its own lease.
+//! A row that was passed on to a waiting lease gives it only half of the lock. So that is reported as a
+//! release (see [`listen`](super::listen)): the waiting process asks, and finds the old row held by its own
+//! lease.
 //!
-//! When a process dies that waits, the old row that it has must not stay busy for a whole ttl. So who would wait takes the
-//! old row for a [`NEXT_TTL`] at most, as a successor does. Each ask keeps it for as long again, and a grant of both rows
-//! lengthens it to the ttl.
+//! When a process dies that waits, the old row that it has must not stay busy for a whole ttl. So who would
+//! wait takes the old row for a [`NEXT_TTL`] at most, as a successor does. Each ask keeps it for as long
+//! again, and a grant of both rows lengthens it to the ttl.
 //!
-//! A lease is extended on both rows at once. It is lost if one row has lost it, and then it is released on the other. It is
-//! released on the new row first, so who gets the old row gets the new one too, unless a process has it that uses no other. A
-//! request that one row answers and the other does not is unanswered, and the engine sends it again.
+//! A lease is extended on both rows at once. It is lost if one row has lost it, and then it is released on
+//! the other. It is released on the new row first, so who gets the old row gets the new one too, unless a
+//! process has it that uses no other. A request that one row answers and the other does not is unanswered,
+//! and the engine sends it again.
 //!
-//! **Tokens.** Each row computes its own, above all that it has given. The larger of both is given to the owner, and the other
-//! row is raised to it, with the tokens that were to be kept free above it. So the next token of either row is larger,
-//! whichever kind of process takes it.
+//! **Tokens.** Each row computes its own, above all that it has given. The larger of both is given to the
+//! owner, and the other row is raised to it, with the tokens that were to be kept free above it. So the next
+//! token of either row is larger, whichever kind of process takes it.
 
 mod answers;
 
@@ -41,7 +43,8 @@ use crate::store::{
     Acquire, Action, Extend, HandedOver, Kind, NEXT_TTL, Outcome, Request, StoreError, StoreErrorKind,
 };
 
-/// How often a row is asked that somebody else has locked for a moment, and the first pause, which gets longer.
+/// How often a row is asked that somebody else has locked for a moment, and the first pause, which gets
+/// longer.
 const TRIES: usize = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
@@ -261,8 +264,8 @@ async fn ask(shard: &Shard, requests: &[Request]) -> Vec<Answer> {
     shard.apply(requests).await
 }
 
-/// Asks again for rows that somebody else has locked for a moment, or because of whom the database undid the request: nothing
-/// was carried out there.
+/// Asks again for rows that somebody else has locked for a moment, or because of whom the database undid the
+/// request: nothing was carried out there.
 async fn insist(shard: &Shard, requests: &[Request]) -> Vec<Answer> {
     let mut answers = ask(shard, requests).await;
     let mut pause = FIRST_PAUSE;

@@ -1,4 +1,5 @@
-//! Which shard keeps a key: rendezvous hashing by name. Each shard has a weight for each key, and the heaviest keeps it.
+//! Which shard keeps a key: rendezvous hashing by name. Each shard has a weight for each key, and the
+//! heaviest keeps it.
 
 use std::sync::Arc;
 
@@ -103,8 +104,8 @@ impl Places {
     }
 }
 
-/// The weight of a shard for a key: the SHA-1 of both, as the UUID of version 5 that RFC 9562 makes of it. It must never
-/// change: another weight would move keys.
+/// The weight of a shard for a key: the SHA-1 of both, as the UUID of version 5 that RFC 9562 makes of it. It
+/// must never change: another weight would move keys.
 fn weight(name: &str, key: &Key) -> Uuid {
     let text = [name.as_bytes(), key.as_str().as_bytes()].join(&0);
     Uuid::new_v5(&Uuid::NAMESPACE_OID, &text)

@@ -73,8 +73,8 @@ pub(super) async fn time_left(store: &ShardedStore) -> Result<Duration, StoreErr
     Ok(left)
 }
 
-/// Of a key that moves, the row that shows who has it: the old one, unless only the new one is held. The two differ in what
-/// the list is ordered by, so it is made from all rows.
+/// Of a key that moves, the row that shows who has it: the old one, unless only the new one is held. The two
+/// differ in what the list is ordered by, so it is made from all rows.
 async fn inspect_moving(store: &ShardedStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let whole = InspectFilter::new()
         .prefix(filter.key_prefix())

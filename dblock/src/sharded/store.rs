@@ -90,8 +90,8 @@ impl Store for ShardedStore {
         Box::pin(self.operate(key, |store| store.force_release(key)))
     }
 
-    /// Listens to all shards. A shard that cannot be listened to is tried again; until then its keys are asked for about
-    /// once a second.
+    /// Listens to all shards. A shard that cannot be listened to is tried again; until then its keys are
+    /// asked for about once a second.
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         Box::pin(listen::listen(self, tell))
     }

@@ -1,4 +1,5 @@
-//! The bodies of callers that hold the lock: they re-enter, check their token in a transaction, and end in all ways.
+//! The bodies of callers that hold the lock: they re-enter, check their token in a transaction, and end in
+//! all ways.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -65,8 +65,8 @@ impl Checks {
         }
     }
 
-    /// The store has executed a request. `late`: the sender may have given up, and may not have undone it before this
-    /// time.
+    /// The store has executed a request. `late`: the sender may have given up, and may not have undone it
+    /// before this time.
     pub(super) fn executed(
         &mut self,
         request: &Request,

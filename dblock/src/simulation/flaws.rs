@@ -13,7 +13,8 @@ pub struct Found {
     pub violation: String,
 }
 
-/// Puts `flaw` into the core, and runs schedules from the seed `first` on until one shows it, at most `most` of them.
+/// Puts `flaw` into the core, and runs schedules from the seed `first` on until one shows it, at most `most`
+/// of them.
 pub fn find(flaw: Flaw, first: u64, most: u64) -> Found {
     put_in(Some(flaw));
     let found = (first..first + most).find_map(|seed| Some((seed, run(seed).err()?)));

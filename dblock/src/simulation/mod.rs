@@ -1,9 +1,10 @@
-//! The engine's core in simulation: several processes, a store made of its rules, a network, clocks and faults, all
-//! driven by a tape of choices. A schedule takes well under a millisecond, and its seed repeats it.
+//! The engine's core in simulation: several processes, a store made of its rules, a network, clocks and
+//! faults, all driven by a tape of choices. A schedule takes well under a millisecond, and its seed repeats
+//! it.
 //!
-//! The code that runs is the core's own. The rest is replaced: the engine's shell by `process` and `driver`, the
-//! database by `store`, the network by `network`, and the application by `callers` and `bodies`. `checks` and
-//! `always` say what must hold.
+//! The code that runs is the core's own. The rest is replaced: the engine's shell by `process` and `driver`,
+//! the database by `store`, the network by `network`, and the application by `callers` and `bodies`. `checks`
+//! and `always` say what must hold.
 
 mod always;
 mod answers;

@@ -1,5 +1,5 @@
-//! The network between a process and its store: delays, broken connections, and statements that are carried out
-//! after their sender has given up.
+//! The network between a process and its store: delays, broken connections, and statements that are carried
+//! out after their sender has given up.
 
 use std::time::Duration;
 
@@ -218,8 +218,8 @@ impl World {
             }
             let (_, request) = &self.batches[number].requests[index];
             let late = (fate == Fate::Late).then(|| {
-                // Its release is repeated until the ttl has passed. An acquire that is carried out after that expires
-                // by itself.
+                // Its release is repeated until the ttl has passed. An acquire that is carried out after that
+                // expires by itself.
                 let Action::Acquire(ask) = &request.action else {
                     return 0;
                 };

@@ -1,5 +1,5 @@
-//! The events that may happen in one schedule. Each schedule has only some kinds of faults: a fault that always happens
-//! hides what others would show.
+//! The events that may happen in one schedule. Each schedule has only some kinds of faults: a fault that
+//! always happens hides what others would show.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The database: rows that change by `rules::carry_out`. A statement is executed, and later committed; its rows are
-//! locked in between.
+//! The database: rows that change by `rules::carry_out`. A statement is executed, and later committed; its
+//! rows are locked in between.
 
 use uuid::Uuid;
 
@@ -76,9 +76,9 @@ impl Database {
         self.jumped += micros;
     }
 
-    /// Executes a request. From here on `batch` has the row locked, unless somebody else has it. `snapshot`: the
-    /// row is first read without a lock, as it was last committed, and an acquire that would write nothing is
-    /// answered from that.
+    /// Executes a request. From here on `batch` has the row locked, unless somebody else has it. `snapshot`:
+    /// the row is first read without a lock, as it was last committed, and an acquire that would write
+    /// nothing is answered from that.
     pub(super) fn execute(
         &mut self,
         (key, request): (usize, &Request),
@@ -118,7 +118,8 @@ impl Database {
         }
     }
 
-    /// The server starts again. `forgets`: what was not flushed. Gives the leases that may keep a key busy from then on.
+    /// The server starts again. `forgets`: what was not flushed. Gives the leases that may keep a key busy
+    /// from then on.
     pub(super) fn crash(&mut self, forgets: bool) -> Vec<Uuid> {
         let mut kept = Vec::new();
         for row in &mut self.rows {

@@ -1,5 +1,5 @@
-//! The source of every choice of a schedule: a seed, or the choices of an earlier run. 0 is always the choice that
-//! is simplest to read, so that a tape shrinks by getting shorter and by getting nearer to 0.
+//! The source of every choice of a schedule: a seed, or the choices of an earlier run. 0 is always the choice
+//! that is simplest to read, so that a tape shrinks by getting shorter and by getting nearer to 0.
 
 /// A source of choices.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! A part of what `cargo xtask simulate` runs. Failures that it found are kept as tests of the core, because a tape is no
-//! longer valid once the code draws its choices differently.
+//! A part of what `cargo xtask simulate` runs. Failures that it found are kept as tests of the core, because
+//! a tape is no longer valid once the code draws its choices differently.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! The keys that were busy when they were last asked for: a waiting caller asks for the same key again and again.
+//! The keys that were busy when they were last asked for: a waiting caller asks for the same key again and
+//! again.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

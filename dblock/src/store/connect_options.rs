@@ -1,5 +1,5 @@
-//! The source of the options for a new connection. Passwords may change while a program runs, so the options are
-//! fetched each time a connection is opened.
+//! The source of the options for a new connection. Passwords may change while a program runs, so the options
+//! are fetched each time a connection is opened.
 
 use std::error::Error;
 use std::fmt;

@@ -1,12 +1,12 @@
 //! The store's own few connections.
 //!
-//! Not sqlx's pool, for three reasons. A refused connection is reported at once; the pool retries until a timeout
-//! hides the cause. A connection in use needs no liveness round trip before a statement. A connection whose
-//! statement was interrupted can never come back into use (sqlx issues 4349 and 4385).
+//! Not sqlx's pool, for three reasons. A refused connection is reported at once; the pool retries until a
+//! timeout hides the cause. A connection in use needs no liveness round trip before a statement. A connection
+//! whose statement was interrupted can never come back into use (sqlx issues 4349 and 4385).
 //!
-//! Firewalls drop idle connections silently: a statement that is sent then is never answered. So a connection that
-//! was idle for long is pinged first. When it is dead, all idle connections are closed, so that a caller waits for a
-//! dead connection once and not once for each.
+//! Firewalls drop idle connections silently: a statement that is sent then is never answered. So a connection
+//! that was idle for long is pinged first. When it is dead, all idle connections are closed, so that a caller
+//! waits for a dead connection once and not once for each.
 
 use std::fmt;
 use std::future::Future;
@@ -48,8 +48,9 @@ pub(crate) struct Connections<C> {
 }
 
 impl<C> Connections<C> {
-    /// `open` opens one connection, to a server by its place in `names`, and makes its session settings. At most `shared`
-    /// connections are for any use, and `reserved` more are for [`take_reserved`](Self::take_reserved).
+    /// `open` opens one connection, to a server by its place in `names`, and makes its session settings. At
+    /// most `shared` connections are for any use, and `reserved` more are for
+    /// [`take_reserved`](Self::take_reserved).
     pub(crate) fn new<F>(
         shared: usize,
         reserved: usize,
@@ -68,7 +69,8 @@ impl<C> Connections<C> {
         }
     }
 
-    /// An idle connection, or a new one. The server may have closed an idle one, so the caller must try again.
+    /// An idle connection, or a new one. The server may have closed an idle one, so the caller must try
+    /// again.
     pub(crate) async fn take(&self) -> Result<Borrowed<'_, C>, StoreError>
     where
         C: Alive,
@@ -76,7 +78,8 @@ impl<C> Connections<C> {
         self.take_with(permit(&self.shared).await?).await
     }
 
-    /// As [`take`](Self::take), for an extend: it never waits for other work, because the lease might end meanwhile.
+    /// As [`take`](Self::take), for an extend: it never waits for other work, because the lease might end
+    /// meanwhile.
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     pub(crate) async fn take_reserved(&self) -> Result<Borrowed<'_, C>, StoreError>
     where
@@ -172,7 +175,8 @@ impl<C> Connections<C> {
         }
     }
 
-    /// Closes the idle connections. When the server is gone, all of them are broken, and another one may take writes now.
+    /// Closes the idle connections. When the server is gone, all of them are broken, and another one may take
+    /// writes now.
     pub(crate) fn forget_idle(&self) {
         self.servers.doubt();
         self.idle().clear();

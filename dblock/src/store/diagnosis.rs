@@ -157,7 +157,8 @@ pub(crate) fn clock_and_round_trip(mut samples: Vec<Sample>) -> Vec<Finding> {
     vec![clock, round_trip]
 }
 
-/// The finding about the schema, from the answer of its check. Errors that are not about the schema are the diagnosis's.
+/// The finding about the schema, from the answer of its check. Errors that are not about the schema are the
+/// diagnosis's.
 #[cfg(feature = "sql")]
 pub(crate) fn schema(checked: Result<(), StoreError>) -> Result<Finding, StoreError> {
     match checked {

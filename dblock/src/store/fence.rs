@@ -27,8 +27,8 @@ use crate::key::Key;
 /// # To write one
 /// An implementation only runs statements; it knows nothing of locks. It must do three things:
 ///
-/// - Run each statement **in the user's transaction**, on its connection: not on a connection of a pool, not in a
-///   transaction or savepoint of its own.
+/// - Run each statement **in the user's transaction**, on its connection: not on a connection of a pool, not
+///   in a transaction or savepoint of its own.
 /// - Run it **once**, and return the driver's error. It never sends a statement again.
 /// - Pass on the database's own error code: [`DriverError`].
 ///
@@ -109,7 +109,8 @@ pub(crate) struct FenceCheck<'a> {
 }
 
 impl FenceCheck<'_> {
-    /// The statement `sql`, whose parameters are `$1` the key, `$2` the lease as hexadecimal digits, `$3` the token.
+    /// The statement `sql`, whose parameters are `$1` the key, `$2` the lease as hexadecimal digits, `$3` the
+    /// token.
     pub(crate) fn statement(&self, sql: &str) -> FenceStatement {
         let statement = FenceStatement::new(self.source.database, sql, self.values());
         statement.behind_a_pooler(self.source.pooled.load(Ordering::Relaxed))
@@ -134,8 +135,8 @@ pub(crate) struct Completion<'a> {
 
 #[cfg(feature = "run_once")]
 impl Completion<'_> {
-    /// The statement `sql`, whose parameters are `$1` the key, `$2` the token, `$3` the attempts, `$4` the result, `$5` for
-    /// how many µs it is remembered.
+    /// The statement `sql`, whose parameters are `$1` the key, `$2` the token, `$3` the attempts, `$4` the
+    /// result, `$5` for how many µs it is remembered.
     pub(crate) fn statement(&self, source: &FenceSource, sql: &str) -> FenceStatement {
         let values = [
             self.key.as_str().to_owned(),

@@ -4,8 +4,8 @@ use crate::key::Key;
 
 use super::row::LockRow;
 
-/// A choice of the rows that [`LockManager::inspect`](crate::LockManager::inspect) returns. The default is every held
-/// row, ordered by key, at most 1,000.
+/// A choice of the rows that [`LockManager::inspect`](crate::LockManager::inspect) returns. The default is
+/// every held row, ordered by key, at most 1,000.
 ///
 /// ```
 /// use dblock::InspectFilter;
@@ -63,7 +63,8 @@ impl InspectFilter {
         }
     }
 
-    /// Only keys that start with `prefix`, compared byte by byte. A manager puts its namespace before the prefix.
+    /// Only keys that start with `prefix`, compared byte by byte. A manager puts its namespace before the
+    /// prefix.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self

@@ -124,11 +124,12 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | anything else | nothing: `Lost` |
     ///
     /// To become held means: `lock_owner`, `lease_id`, `holder` from the request, `reentrant_count = 1`,
-    /// `fence_token = max(fence_ceiling + 1, now)` (without a clock: anything above `fence_ceiling`), `fence_ceiling = fence_token + spare_tokens`,
-    /// `acquired_at = now`, `expire_at = now + ttl`, `revoked = false`; `wanted_until` stays (0 for a new row),
-    /// and the successor is cleared. A release that passes the row on does the same with `next_lease`,
-    /// `next_owner`, `next_holder`, `next_spare` and `next_ttl`. A key whose tokens are used up (`fence_ceiling`
-    /// is the largest number there is) is refused with an error, and its release passes nothing on.
+    /// `fence_token = max(fence_ceiling + 1, now)` (without a clock: anything above `fence_ceiling`),
+    /// `fence_ceiling = fence_token + spare_tokens`, `acquired_at = now`, `expire_at = now + ttl`,
+    /// `revoked = false`; `wanted_until` stays (0 for a new row), and the successor is cleared. A release
+    /// that passes the row on does the same with `next_lease`, `next_owner`, `next_holder`, `next_spare` and
+    /// `next_ttl`. A key whose tokens are used up (`fence_ceiling` is the largest number there is) is refused
+    /// with an error, and its release passes nothing on.
     ///
     /// `queue` makes the request's lease the successor of a held row. It does so if the row has no live
     /// successor, if this lease is its successor already, or if its successor has waited less, by
@@ -156,7 +157,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// A store that has all its rows in memory can use [`InspectFilter::select`].
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>>;
 
-    /// Marks the lease that holds `key` as revoked: it is no longer extended. Returns whether the key was held.
+    /// Marks the lease that holds `key` as revoked: it is no longer extended. Returns whether the key was
+    /// held.
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
 
     /// Frees `key`, whoever holds it: count 0, no successor, and `lease_id` replaced by a fresh one, so that
@@ -180,9 +182,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     }
 
     /// One step of a purge. It looks at up to `limit` rows in the order of their keys, starting after the key
-    /// `after`, and deletes those that were unused for `idle`: `expire_at`, `wanted_until` and `fence_ceiling`
-    /// all lie `idle` or more before now. After a purge the next grant of the key is a first one, whose token
-    /// is the clock. That is why the ceiling must be in the past.
+    /// `after`, and deletes those that were unused for `idle`: `expire_at`, `wanted_until` and
+    /// `fence_ceiling` all lie `idle` or more before now. After a purge the next grant of the key is a first
+    /// one, whose token is the clock. That is why the ceiling must be in the past.
     ///
     /// A store that drops unused rows by itself has nothing to do, which is the default. Other stores set
     /// [`Capabilities::purge`].
@@ -251,14 +253,14 @@ pub struct Capabilities {
     pub raises_tokens: bool,
     /// [`Store::listen`] reports releases by other processes. Without it waiters poll.
     pub wake_ups: bool,
-    /// [`Store::apply`] never waits: its future is ready at the first poll. The engine then carries out requests in
-    /// the thread that makes them.
+    /// [`Store::apply`] never waits: its future is ready at the first poll. The engine then carries out
+    /// requests in the thread that makes them.
     pub immediate: bool,
     /// The rows of unused keys stay until [`Store::purge`] deletes them. Without this the store drops them by
     /// itself, no earlier than a purge may, and [`Store::purge`] does nothing.
     pub purge: bool,
-    /// The shortest lease that the store can keep. A manager refuses a shorter ttl before anything is sent. Zero, the
-    /// default, allows every ttl. A store that counts in steps rounds a lease up.
+    /// The shortest lease that the store can keep. A manager refuses a shorter ttl before anything is sent.
+    /// Zero, the default, allows every ttl. A store that counts in steps rounds a lease up.
     pub shortest_ttl: Duration,
     /// The store has a clock that can be read: [`Holder::remaining`] and the times of a [`LockRow`] are
     /// exact. Without it `remaining` is `None`, and fence tokens have nothing to do with a clock. They are
@@ -270,14 +272,15 @@ pub struct Capabilities {
     /// extend or release of a lease that is over is [`Lost`](Outcome::Lost). An acquire with such a lease,
     /// which the engine never sends, may be a new grant.
     pub former_leases: bool,
-    /// A held row names a successor, and its release passes it on. Without it `queue` means nothing: the answer is
-    /// [`Busy`](Outcome::Busy), and waiters compete for a key that was released.
+    /// A held row names a successor, and its release passes it on. Without it `queue` means nothing: the
+    /// answer is [`Busy`](Outcome::Busy), and waiters compete for a key that was released.
     pub queues: bool,
 }
 
 impl Capabilities {
-    /// Capabilities of a store called `name`: own thread, no fence check, one part, one call at a time, tokens not
-    /// raised, no wake-ups, no purge. Any ttl, a clock, rows that outlive their leases, and successors.
+    /// Capabilities of a store called `name`: own thread, no fence check, one part, one call at a time,
+    /// tokens not raised, no wake-ups, no purge. Any ttl, a clock, rows that outlive their leases, and
+    /// successors.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,

@@ -1,7 +1,8 @@
 //! The record of a run of `run_once`.
 //!
-//! A store that can keep records answers [`Store::records`](super::Store::records). It decides nothing about a run: each
-//! write names the version that its writer has read, and changes nothing when the record is another one by then.
+//! A store that can keep records answers [`Store::records`](super::Store::records). It decides nothing about
+//! a run: each write names the version that its writer has read, and changes nothing when the record is
+//! another one by then.
 
 mod change;
 mod records;
@@ -139,8 +140,9 @@ pub struct RecordVersion {
     pub attempts: u32,
 }
 
-/// The content that a write gives a record. `started_at` becomes now when it is processing and stays otherwise, `finished_at`
-/// becomes 0 or now, and `keep_until` becomes now + `keep`. `Debug` leaves out `result` and `error`.
+/// The content that a write gives a record. `started_at` becomes now when it is processing and stays
+/// otherwise, `finished_at` becomes 0 or now, and `keep_until` becomes now + `keep`. `Debug` leaves out
+/// `result` and `error`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RecordEntry {
     /// As in [`Record`].

@@ -14,7 +14,8 @@ use crate::key::Key;
 pub struct Request {
     /// The row.
     pub key: Key,
-    /// The lease that is asked for, or that the request acts for. Every write after the grant is conditioned on it.
+    /// The lease that is asked for, or that the request acts for. Every write after the grant is conditioned
+    /// on it.
     pub lease_id: Uuid,
     /// The action.
     pub action: Action,
@@ -53,8 +54,8 @@ pub const QUEUE_AHEAD: Duration = Duration::from_millis(100);
 /// The longest lease that a release passes on. The successor extends it to its whole ttl.
 pub const NEXT_TTL: Duration = Duration::from_secs(3);
 
-/// The action of a [`Request`]. [`Store::apply`](super::Store::apply) has the rules. A store answers an action that it does not know with
-/// [`StoreErrorKind::Unsupported`](super::StoreErrorKind::Unsupported).
+/// The action of a [`Request`]. [`Store::apply`](super::Store::apply) has the rules. A store answers an
+/// action that it does not know with [`StoreErrorKind::Unsupported`](super::StoreErrorKind::Unsupported).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {

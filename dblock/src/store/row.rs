@@ -73,8 +73,8 @@ pub struct LockRow {
     pub now: i64,
 }
 
-/// The lease of another process that a row names as next. It means nothing when the row is free or expired, or
-/// when `until` has passed. Times are µs since the Unix epoch on the store's clock.
+/// The lease of another process that a row names as next. It means nothing when the row is free or expired,
+/// or when `until` has passed. Times are µs since the Unix epoch on the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Successor {
@@ -118,8 +118,8 @@ impl Successor {
 }
 
 impl LockRow {
-    /// For stores: the row to use for a key that has none, on a clock that reads `now`. It is free, with no lease, and
-    /// no token given yet. A store that has a row sets the other columns.
+    /// For stores: the row to use for a key that has none, on a clock that reads `now`. It is free, with no
+    /// lease, and no token given yet. A store that has a row sets the other columns.
     pub fn new(key: Key, now: i64) -> Self {
         Self {
             key,

@@ -61,8 +61,8 @@ fn acquire(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> Result<(Outcome,
         if !held {
             return Ok((Outcome::Lost, false));
         }
-        // A repeated request whose first answer was lost, or a row that was passed on. Whether the lease was a
-        // takeover is no longer known.
+        // A repeated request whose first answer was lost, or a row that was passed on. Whether the lease was
+        // a takeover is no longer known.
         let changed = row.reentrant_count != 1;
         row.reentrant_count = 1;
         return Ok((granted(row, None), changed));
@@ -109,8 +109,8 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
     (extended, true)
 }
 
-/// Whether a crash of the store may forget a release with this answer: such a release need not wait for the disk, nor
-/// for a standby.
+/// Whether a crash of the store may forget a release with this answer: such a release need not wait for the
+/// disk, nor for a standby.
 ///
 /// After a forgotten release the row names a lease that nobody has, and that ends by itself. After a
 /// forgotten withdrawal it names a successor that ends by itself. A later grant of the key is durable
@@ -221,8 +221,9 @@ fn busy(lease_id: Uuid, row: &LockRow) -> Outcome {
     }
 }
 
-/// The answer to an acquire that finds the key held by another lease and would change nothing. The row was read without
-/// a lock. A live successor is answered `Busy` too, because a row that is not locked may be passed on at any time.
+/// The answer to an acquire that finds the key held by another lease and would change nothing. The row was
+/// read without a lock. A live successor is answered `Busy` too, because a row that is not locked may be
+/// passed on at any time.
 pub fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
     match carry_out(request, &mut row.clone()) {
         Ok((Outcome::Busy(holder) | Outcome::Queued { holder, .. }, false)) => Some(Outcome::Busy(holder)),
@@ -240,8 +241,8 @@ pub fn holder(row: &LockRow) -> Holder {
     }
 }
 
-/// Whether a busy acquire must write that it waits for `length`. The write is spared while at least half of the
-/// time is still ahead, so that many waiters don't cost a commit each.
+/// Whether a busy acquire must write that it waits for `length`. The write is spared while at least half of
+/// the time is still ahead, so that many waiters don't cost a commit each.
 pub fn must_want(row: &LockRow, length: Duration) -> bool {
     row.wanted_until.saturating_sub(row.now) < micros(length) / 2
 }

@@ -1,8 +1,9 @@
 //! Several servers of which one takes writes: finds it, and finds it again after a fail-over.
 //!
-//! The chosen server is used without being asked until a connection to it fails. Then all are asked side by side. Two may say
-//! that they take writes, when an old primary has come back beside the new one: the newer history wins. Where histories
-//! cannot be told apart, as in a Galera cluster, the chosen server stays chosen, and else the first of the list is.
+//! The chosen server is used without being asked until a connection to it fails. Then all are asked side by
+//! side. Two may say that they take writes, when an old primary has come back beside the new one: the newer
+//! history wins. Where histories cannot be told apart, as in a Galera cluster, the chosen server stays
+//! chosen, and else the first of the list is.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -21,7 +22,8 @@ use super::error::{StoreError, StoreErrorKind};
 /// that drops packets is known to be unreachable, with nothing sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time limit for one of several servers: the errors of the others are to be reported within [`CONNECT_TIMEOUT`].
+/// Time limit for one of several servers: the errors of the others are to be reported within
+/// [`CONNECT_TIMEOUT`].
 const EACH: Duration = CONNECT_TIMEOUT.saturating_sub(Duration::from_millis(200));
 
 /// How long the others may still answer when one server has been found that takes writes.
@@ -34,8 +36,8 @@ pub(crate) trait Alive: Send {
     /// Whether the server answers.
     fn is_alive(&mut self) -> impl Future<Output = bool> + Send;
 
-    /// `None` when the server takes no writes, else a number that is larger when its history is newer: that of the server
-    /// that was promoted last. Asked only where there are several servers.
+    /// `None` when the server takes no writes, else a number that is larger when its history is newer: that
+    /// of the server that was promoted last. Asked only where there are several servers.
     fn history(&mut self) -> impl Future<Output = Result<Option<i64>, StoreError>> + Send {
         ready(Ok(Some(0)))
     }
@@ -94,8 +96,8 @@ impl Servers {
         self.trusted.store(self.names.len() == 1, Ordering::Relaxed);
     }
 
-    /// Opens a connection to the server that takes writes, and says which one that is. `open` opens one to a server of the
-    /// list.
+    /// Opens a connection to the server that takes writes, and says which one that is. `open` opens one to a
+    /// server of the list.
     pub(super) async fn open<C: Alive>(
         &self,
         open: impl Fn(usize) -> Opening<C> + Sync,
@@ -164,7 +166,8 @@ impl Servers {
         best.ok_or_else(|| self.none(failed))
     }
 
-    /// No server takes writes. If all refuse for the same reason, trying again helps as little as with one server.
+    /// No server takes writes. If all refuse for the same reason, trying again helps as little as with one
+    /// server.
     fn none(&self, mut failed: Vec<(usize, StoreError)>) -> StoreError {
         failed.sort_by_key(|(server, _)| *server);
         let kind = failed.first().map(|(_, error)| error.kind());

@@ -23,8 +23,8 @@ pub struct Bounds {
     pub calm: bool,
     /// So are all acquires and releases.
     pub prompt: bool,
-    /// The store's clock jumps ahead by so much, once. The documented condition is: not by more than the margin.
-    /// Where it doesn't, there is no margin.
+    /// The store's clock jumps ahead by so much, once. The documented condition is: not by more than the
+    /// margin. Where it doesn't, there is no margin.
     pub jump: Time,
     /// The other events.
     pub events: &'static [Event],

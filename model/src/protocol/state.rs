@@ -144,7 +144,8 @@ pub(super) struct History {
     pub(super) broken: Vec<&'static str>,
     /// Asks that were given up, and until when their process answers for them.
     pub(super) given_up: Vec<(LeaseId, Time)>,
-    /// Leases that nobody has to answer for: an ask was carried out long after it was given up, or was a copy.
+    /// Leases that nobody has to answer for: an ask was carried out long after it was given up, or was a
+    /// copy.
     pub(super) excused: Vec<LeaseId>,
 }
 

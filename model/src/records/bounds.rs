@@ -14,8 +14,8 @@ pub enum Kind {
 guards! {
     /// A begin is conditioned on the record that was read. Without it: on nothing.
     BeginChecksRecord,
-    /// A record that was read is a crash only if the lease lived when it was read, and no record is replaced by one with a
-    /// smaller token. Without it: neither.
+    /// A record that was read is a crash only if the lease lived when it was read, and no record is replaced
+    /// by one with a smaller token. Without it: neither.
     CrashIsOver,
     /// An attempt has the number after that of the record. Without it: it is the first.
     AttemptsAreCounted,

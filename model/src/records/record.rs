@@ -50,7 +50,8 @@ fn key() -> Key {
     Key::new(None, "k").expect("it is a key")
 }
 
-/// Asks dblock's rules to write `new` in the place of the record that was `expected`, where this one is `found`.
+/// Asks dblock's rules to write `new` in the place of the record that was `expected`, where this one is
+/// `found`.
 pub(super) fn write(found: Option<Record>, expected: Option<Record>, new: Record) -> Option<Record> {
     let change = match expected {
         None => RecordChange::Insert(new.entry()),

@@ -176,7 +176,8 @@ impl Records {
         Some(true)
     }
 
-    /// Without a rule, dblock's own rules are shown another record: a failure instead of a success, or an older token.
+    /// Without a rule, dblock's own rules are shown another record: a failure instead of a success, or an
+    /// older token.
     fn as_shown(self, mut record: Record, checks: Guard) -> Record {
         let unconditioned = checks == Guard::FinishChecksAttempt && !self.has(checks);
         if record.stands == Stands::Succeeded && (unconditioned || !self.has(Guard::SuccessIsFinal)) {

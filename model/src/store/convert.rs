@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::{LeaseId, Next, Outcome, Process, Row, Time, Token};
 
-/// A ttl of three ticks is longer than what a release passes on, which is two; and who has waited a tick longer is
-/// before another successor.
+/// A ttl of three ticks is longer than what a release passes on, which is two; and who has waited a tick
+/// longer is before another successor.
 const TICK: Duration = Duration::from_millis(1500);
 pub(super) const TICK_MICROS: i64 = 1_500_000;
 

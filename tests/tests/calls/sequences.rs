@@ -1,5 +1,5 @@
-//! Sequences of events that once broke a promise of the engine, found by thinking as an adversary. All on a clock
-//! that jumps from event to event.
+//! Sequences of events that once broke a promise of the engine, found by thinking as an adversary. All on a
+//! clock that jumps from event to event.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! Waiting between processes: how soon a caller enters, and how long its lease lives. On the memory store, with and
-//! without wake-ups, in paused time.
+//! Waiting between processes: how soon a caller enters, and how long its lease lives. On the memory store,
+//! with and without wake-ups, in paused time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -48,7 +48,8 @@ async fn the_last_holder_gets_a_free_key_at_once() {
     assert!(since.elapsed() < ms(5), "{:?}", since.elapsed());
 }
 
-/// An operator finds whoever holds the lock just after it was passed on, and is heard within a third of the ttl.
+/// An operator finds whoever holds the lock just after it was passed on, and is heard within a third of the
+/// ttl.
 #[tokio::test(start_paused = true)]
 async fn an_operator_reaches_who_was_passed_the_lock() {
     let ttl = Duration::from_secs(3);

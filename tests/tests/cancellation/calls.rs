@@ -1,5 +1,5 @@
-//! The calls that are dropped. Each takes the lock on [`KEY`], enters it again, is inside for as long as it is
-//! told, and leaves.
+//! The calls that are dropped. Each takes the lock on [`KEY`], enters it again, is inside for as long as it
+//! is told, and leaves.
 
 use std::time::Duration;
 

@@ -34,8 +34,8 @@ const AT_ONCE: Duration = Duration::from_millis(5);
 /// The first pause before a request that failed is sent again.
 const FIRST_RETRY: Duration = Duration::from_millis(60);
 
-/// The longest pause before a request that failed again and again is sent once more. When the call is dropped in it,
-/// the rest of the pause goes by before the release.
+/// The longest pause before a request that failed again and again is sent once more. When the call is dropped
+/// in it, the rest of the pause goes by before the release.
 const LONGEST_RETRY: Duration = Duration::from_millis(1001);
 
 /// How the store answers the requests of one kind.
@@ -301,8 +301,8 @@ fn matrix(answer: Answer) {
     println!("{answer:?}: {cases} cases; the row was held after the drop for at most {longest:?}");
 }
 
-/// Runs the case with 0, 1, 2, … polls, until the call comes to its end. How many there were, and how long the
-/// row was held after the drop at most.
+/// Runs the case with 0, 1, 2, … polls, until the call comes to its end. How many there were, and how long
+/// the row was held after the drop at most.
 fn sweep(case: Case) -> (usize, Duration) {
     let mut longest = Duration::ZERO;
     for polls in 0.. {

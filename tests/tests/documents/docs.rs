@@ -16,7 +16,8 @@ fn source(folder: &Path, text: &mut String) {
     }
 }
 
-/// The last parts of what stands between backticks and looks like the name of a test: `file::its_name`, or words.
+/// The last parts of what stands between backticks and looks like the name of a test: `file::its_name`, or
+/// words.
 fn names(document: &str) -> impl Iterator<Item = &str> {
     let quoted = document.split('`').skip(1).step_by(2);
     // `rules::` is the contract's own module.

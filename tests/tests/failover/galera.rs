@@ -1,4 +1,5 @@
-//! Three nodes of MariaDB with Galera. Each takes writes, and learns a moment later what the others have committed.
+//! Three nodes of MariaDB with Galera. Each takes writes, and learns a moment later what the others have
+//! committed.
 
 use std::time::Duration;
 

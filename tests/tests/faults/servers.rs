@@ -1,5 +1,5 @@
-//! The line to a real server breaks: through a proxy, on PostgreSQL and MariaDB. Lost replies to extends and releases
-//! are in the conformance suite.
+//! The line to a real server breaks: through a proxy, on PostgreSQL and MariaDB. Lost replies to extends and
+//! releases are in the conformance suite.
 //!
 //! Needs the servers of `DBLOCK_TEST_POSTGRES_URL` and `DBLOCK_TEST_MYSQL_URL`. Limits are generous here;
 //! the same faults are timed exactly in `acquire.rs` and `lease.rs`.

@@ -252,7 +252,8 @@ async fn a_stop_during_an_outage_is_bounded() {
     }
 }
 
-/// A body that the shutdown ends has its release refused when the engine ends, however long the store is silent.
+/// A body that the shutdown ends has its release refused when the engine ends, however long the store is
+/// silent.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_a_shutdown_ends_does_not_wait_for_a_silent_store() {
     let store = FaultyStore::memory();

@@ -47,7 +47,8 @@ async fn a_renewal_does_not_wait_for_an_abandoned_acquire_behind_a_release_that_
     store.always_for("hangs", Kind::Release, Fault::Never);
     store.next(Kind::Acquire, Fault::Fail(StoreErrorKind::Interrupted));
     let guard = locks.acquire("k", ttl(6000).wait(ms(1000))).await.unwrap();
-    // The abandoned acquire of the first try is asked for again and again; from here on it waits for its lane.
+    // The abandoned acquire of the first try is asked for again and again; from here on it waits for its
+    // lane.
     drop(hangs);
     sleep(ms(2100)).await;
     assert!(

@@ -155,8 +155,8 @@ impl Nodes {
         assert!(status.success(), "node {node}: {status}");
     }
 
-    /// The terms in the order in which they began, when all nodes have ended. Nobody leads at the same time as another, later
-    /// leaders have larger tokens, and somebody leads again after `longest` at the latest.
+    /// The terms in the order in which they began, when all nodes have ended. Nobody leads at the same time
+    /// as another, later leaders have larger tokens, and somebody leads again after `longest` at the latest.
     pub(crate) fn judge(&mut self, longest: Duration) -> Vec<Term> {
         self.leader();
         let mut terms: Vec<_> = self.terms.values().copied().collect();

@@ -65,7 +65,8 @@ async fn another_process_waits_for_one_turn_and_one_pause() {
         tokio::time::sleep(SHORT).await;
         let since = tokio::time::Instant::now();
         other.with("key", patient(), async {}).await.unwrap();
-        // It queues at its first ask after 100 ms, then a turn is 100 ms, and a pause between two asks at most 125 ms.
+        // It queues at its first ask after 100 ms, then a turn is 100 ms, and a pause between two asks at
+        // most 125 ms.
         assert!(
             since.elapsed() < Duration::from_millis(500),
             "{:?}",

@@ -48,8 +48,8 @@ fn nothing() -> Body {
     Box::new(|_| async {}.boxed())
 }
 
-/// Runs `bodies` one after the other under the lock, in this order: all are in the wait queue before the first of them
-/// can enter. From the second on each one may hand over to the next.
+/// Runs `bodies` one after the other under the lock, in this order: all are in the wait queue before the
+/// first of them can enter. From the second on each one may hand over to the next.
 async fn in_queue(
     backend: &Backend,
     locks: &LockManager,
@@ -85,8 +85,8 @@ async fn four_queued(backend: &Backend, locks: &LockManager, third: LockOptions,
         .unwrap_or_else(|_| panic!("four"))
 }
 
-/// Four waiters, of which the second has handed over to the third. A turn is a tenth of a second, or less: on a machine
-/// that stalls it may be over too early.
+/// Four waiters, of which the second has handed over to the third. A turn is a tenth of a second, or less: on
+/// a machine that stalls it may be over too early.
 async fn handed_over(
     backend: &Backend,
     locks: &LockManager,

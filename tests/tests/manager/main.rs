@@ -45,8 +45,8 @@ const LONG: Duration = Duration::from_secs(30);
 /// The shortest ttl.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A lease that is renewed: a renewal is due after a third of it, and may be late by five seconds on a machine that
-/// stalls.
+/// A lease that is renewed: a renewal is due after a third of it, and may be late by five seconds on a
+/// machine that stalls.
 const RENEWED: Duration = Duration::from_secs(9);
 
 /// A lease that does not run out during a test. No waiting.

@@ -1,5 +1,5 @@
-//! Transfers between accounts, each under the locks of both, from several processes in any order: none waits for
-//! another in a circle, and no money is lost.
+//! Transfers between accounts, each under the locks of both, from several processes in any order: none waits
+//! for another in a circle, and no money is lost.
 
 use std::sync::{Arc, Mutex};
 

@@ -43,7 +43,8 @@ impl Context {
         self.counting.asked_to(Kind::Acquire).len()
     }
 
-    /// Has many callers wait for 10 seconds for a key that another process holds; how often the store was asked.
+    /// Has many callers wait for 10 seconds for a key that another process holds; how often the store was
+    /// asked.
     async fn asked_in_ten_seconds(&self) -> usize {
         let guard = self.holding.acquire("key", long()).await.unwrap();
         let waiters = (0..100).map(|_| {

@@ -310,7 +310,8 @@ fn expect(seen: &Seen) {
     assert_eq!(seen.value("dblock_waiting", &[]), Some(0));
 }
 
-/// The scenario on both stores; then the dashboard, the alerts and the document are compared with what was seen.
+/// The scenario on both stores; then the dashboard, the alerts and the document are compared with what was
+/// seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exporter_shows_what_happened_and_the_files_use_its_names() {
     recorder();

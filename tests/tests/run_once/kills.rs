@@ -1,5 +1,5 @@
-//! A process dies between any two steps of a run, and another one runs the same key afterwards. The work is done by
-//! statements on the real database, so what stands can be counted.
+//! A process dies between any two steps of a run, and another one runs the same key afterwards. The work is
+//! done by statements on the real database, so what stands can be counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

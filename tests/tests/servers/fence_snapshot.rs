@@ -1,5 +1,5 @@
-//! A transaction that began before its lock was acquired never passes the fence check with what it read then, on any
-//! database.
+//! A transaction that began before its lock was acquired never passes the fence check with what it read then,
+//! on any database.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

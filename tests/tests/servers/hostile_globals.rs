@@ -1,5 +1,5 @@
-//! A MariaDB server whose global variables are set against us. Sessions start with them, and some make a server
-//! answer wrongly without an error: a `sql_select_limit` of 1 once made leases look lost.
+//! A MariaDB server whose global variables are set against us. Sessions start with them, and some make a
+//! server answer wrongly without an error: a `sql_select_limit` of 1 once made leases look lost.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

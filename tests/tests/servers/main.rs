@@ -1,4 +1,5 @@
-//! Behaviour of databases that memory does not have: snapshots, rights, hostile names and settings, and poolers.
+//! Behaviour of databases that memory does not have: snapshots, rights, hostile names and settings, and
+//! poolers.
 
 mod fence_snapshot;
 mod hostile;

@@ -1,6 +1,7 @@
 //! Through `PgBouncer` in transaction mode, where each transaction may meet another session of the server.
 //!
-//! That the store keeps its contract there is shown in `conformance.rs`, and what the log says in `events.rs`.
+//! That the store keeps its contract there is shown in `conformance.rs`, and what the log says in
+//! `events.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -120,7 +121,8 @@ async fn another_clients_prepared_statements_are_never_executed() {
             return;
         };
         drop(pooled.manager().await);
-        // Another application leaves statements in the sessions, under the names that sqlx gives in every client.
+        // Another application leaves statements in the sessions, under the names that sqlx gives in every
+        // client.
         let trap = format!("trap_{}", pooled.table);
         let insert = format!("INSERT INTO {trap} SELECT $1::text || $2::uuid RETURNING fell, 'freed', true");
         let prepare = |number| format!("PREPARE sqlx_s_{number} (text, uuid) AS {insert};");

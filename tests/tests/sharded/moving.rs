@@ -119,7 +119,8 @@ async fn a_lease_that_one_row_has_lost_is_over_on_both() {
     }
 }
 
-/// When a process dies that waits for the new row, its old row is busy for no longer than a successor is waited for.
+/// When a process dies that waits for the new row, its old row is busy for no longer than a successor is
+/// waited for.
 #[tokio::test]
 async fn who_waits_has_the_old_row_for_a_short_time() {
     let moves = Move::new();
@@ -155,7 +156,8 @@ async fn who_waits_has_the_old_row_for_a_short_time() {
     }
 }
 
-/// A lease that waits is next on the old row; then it holds that and is next on the new one; then it has both.
+/// A lease that waits is next on the old row; then it holds that and is next on the new one; then it has
+/// both.
 #[tokio::test]
 async fn a_waiting_lease_keeps_what_it_has_until_it_has_both() {
     let moves = Move::new();

@@ -166,7 +166,8 @@ async fn two_steps(kind: Kind) {
     cluster.clean_up().await;
 }
 
-/// The same in one step: the test that the moving mode is needed, and that the witnesses see what they are for.
+/// The same in one step: the test that the moving mode is needed, and that the witnesses see what they are
+/// for.
 #[tokio::test]
 async fn a_rolling_change_in_one_step_lets_two_in() {
     one_step(Kind::Sqlite).await;

@@ -37,8 +37,8 @@ async fn set_ahead(store: &MemoryStore, seconds: i64) {
     open::memory::place(store, &[ahead]);
 }
 
-/// Old, moving and new processes take the key in turns, whichever shard's tokens are ahead, with and without tokens that are
-/// kept free.
+/// Old, moving and new processes take the key in turns, whichever shard's tokens are ahead, with and without
+/// tokens that are kept free.
 #[tokio::test]
 async fn tokens_grow_whoever_takes_the_key() {
     for (old_ahead, new_ahead) in [(0, 0), (3_600, 0), (0, 3_600), (3_600, 3_600)] {

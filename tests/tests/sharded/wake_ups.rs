@@ -10,7 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::{LONG, key, key_of, long, shards};
 
-/// One shard that cannot be listened to takes the other's wake-ups away from nobody; without any, listening ends.
+/// One shard that cannot be listened to takes the other's wake-ups away from nobody; without any, listening
+/// ends.
 #[tokio::test]
 async fn a_deaf_shard_leaves_the_others() {
     let telling = [TellingStore::new(), TellingStore::new()];
@@ -43,7 +44,8 @@ async fn a_deaf_shard_leaves_the_others() {
     assert_eq!(ended.kind(), StoreErrorKind::Unreachable, "{ended}");
 }
 
-/// A process that waits for a key that moves enters soon after the release, although half of the lock alone is told.
+/// A process that waits for a key that moves enters soon after the release, although half of the lock alone
+/// is told.
 #[tokio::test]
 async fn a_pass_on_of_one_row_wakes_who_waits() {
     let telling = [TellingStore::new(), TellingStore::new()];

@@ -1,4 +1,5 @@
-//! Tests of what is special to MySQL and MariaDB. The rules that every store keeps are in the conformance suite.
+//! Tests of what is special to MySQL and MariaDB. The rules that every store keeps are in the conformance
+//! suite.
 //!
 //! `DBLOCK_TEST_MYSQL_URL` names a throw-away server by address and a superuser of it. Without it these
 //! tests are left out, loudly, or fail when `DBLOCK_TEST_REQUIRE_SERVERS=1`.

@@ -134,8 +134,8 @@ pub(crate) async fn one(store: &PostgresStore, request: &Request) -> Result<Outc
     store.apply(std::slice::from_ref(request)).await.pop().unwrap()
 }
 
-/// Asks again after a conflict, which was not carried out: on a machine that stalls an insert may wait too long for
-/// another's commit.
+/// Asks again after a conflict, which was not carried out: on a machine that stalls an insert may wait too
+/// long for another's commit.
 pub(crate) async fn ask(store: &PostgresStore, request: &Request) -> Outcome {
     for _ in 0..10 {
         match one(store, request).await {

@@ -1,4 +1,5 @@
-//! Tests of what is special to the PostgreSQL store. The rules that all stores share are in the conformance suite.
+//! Tests of what is special to the PostgreSQL store. The rules that all stores share are in the conformance
+//! suite.
 //!
 //! Needs a throw-away server: `DBLOCK_TEST_POSTGRES_URL` is the URL of a superuser on it. Each test has a
 //! table of its own.

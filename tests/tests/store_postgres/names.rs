@@ -1,5 +1,5 @@
-//! A schema of somebody else's that comes first in the `search_path`, with functions, types and operators under the
-//! names of the server's own.
+//! A schema of somebody else's that comes first in the `search_path`, with functions, types and operators
+//! under the names of the server's own.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -143,8 +143,8 @@ async fn a_hostile_schema_in_the_search_path_changes_nothing() {
     transaction.rollback().await.unwrap();
 }
 
-/// New tables are made in the first schema as ever, and in terms of the server's own types; those of version 1 are
-/// upgraded where they are.
+/// New tables are made in the first schema as ever, and in terms of the server's own types; those of version
+/// 1 are upgraded where they are.
 #[tokio::test]
 async fn a_hostile_schema_changes_no_migration() {
     let Some(bench) = Bench::new("names_migrated").await else {

@@ -1,5 +1,5 @@
-//! A release that passes the row on: rows that others have locked, and many sessions that queue, pass on, give up and
-//! take over at once.
+//! A release that passes the row on: rows that others have locked, and many sessions that queue, pass on,
+//! give up and take over at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
@@ -158,7 +158,8 @@ impl Racer {
     }
 }
 
-/// At most one lease is inside, tokens only grow, and who hears that the row was passed on may enter without a request.
+/// At most one lease is inside, tokens only grow, and who hears that the row was passed on may enter without
+/// a request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn racing_successors_enter_one_at_a_time() {
     let Some(bench) = Bench::new("pass_on_race").await else {
@@ -188,8 +189,8 @@ async fn racing_successors_enter_one_at_a_time() {
     assert!(seen.is_complete(200), "{seen:?}");
 }
 
-/// A row that is locked by somebody's transaction: who is next or could become it is told nothing rather than that the
-/// key is busy, and others are told that it is. Nobody is told to be next.
+/// A row that is locked by somebody's transaction: who is next or could become it is told nothing rather than
+/// that the key is busy, and others are told that it is. Nobody is told to be next.
 #[tokio::test]
 async fn a_locked_row_says_nothing_to_who_may_be_next() {
     let Some(bench) = Bench::new("pass_on_locked").await else {

@@ -35,7 +35,8 @@ async fn a_read_only_server_is_named_and_worth_another_try() {
     );
 }
 
-/// Then unqualified names are looked up in no schema, and no schema exists in which new tables could be created.
+/// Then unqualified names are looked up in no schema, and no schema exists in which new tables could be
+/// created.
 #[tokio::test]
 async fn a_search_path_that_leads_nowhere_is_named() {
     let Some(bench) = Bench::empty("nowhere").await else {
@@ -51,7 +52,8 @@ async fn a_search_path_that_leads_nowhere_is_named() {
     );
 }
 
-/// The server has a code of its own for each: a text with a character that the encoding lacks, and one with a NUL.
+/// The server has a code of its own for each: a text with a character that the encoding lacks, and one with a
+/// NUL.
 #[tokio::test]
 async fn a_text_that_the_database_cannot_keep_names_the_encoding() {
     let Some(bench) = Bench::new("encoding").await else {

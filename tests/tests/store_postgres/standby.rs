@@ -41,8 +41,9 @@ async fn until_one_waits(admin: &mut PgConnection, others: &[i32]) -> i32 {
         .expect("one session waits")
 }
 
-/// An abandoned session waits for the standby, and the server does not notice that nobody listens: the store ends it
-/// before it opens another one. A commit whose wait is cancelled answers as if nothing was the matter.
+/// An abandoned session waits for the standby, and the server does not notice that nobody listens: the store
+/// ends it before it opens another one. A commit whose wait is cancelled answers as if nothing was the
+/// matter.
 #[tokio::test]
 async fn a_commit_that_no_standby_has_is_no_grant() {
     let Some(server) = own_server::start(Database::Postgres).await else {

@@ -57,8 +57,8 @@ async fn a_users_lock_stalls_nobody() {
     ));
 }
 
-/// The host of a user's transaction vanishes: the server ends the session, and the key goes on. A lower limit of the
-/// user's stays, and nothing of it outlives the transaction.
+/// The host of a user's transaction vanishes: the server ends the session, and the key goes on. A lower limit
+/// of the user's stays, and nothing of it outlives the transaction.
 #[tokio::test]
 async fn a_vanished_host_keeps_the_key_for_the_idle_limit() {
     let Some(bench) = Bench::new("vanished").await else {

@@ -64,7 +64,8 @@ async fn wanted(store: &PostgresStore, name: &str) -> Request {
     request
 }
 
-/// Each way to free a key, wanted and not. No wake-up is sent for a key that nobody wants, or in another table.
+/// Each way to free a key, wanted and not. No wake-up is sent for a key that nobody wants, or in another
+/// table.
 #[tokio::test]
 async fn a_release_of_a_wanted_key_is_told() {
     let Some(bench) = Bench::new("wake_ups").await else {

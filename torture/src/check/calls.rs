@@ -19,8 +19,8 @@ pub(crate) struct Call {
     within: Option<u64>,
     /// The outermost call of its chain.
     pub(crate) chain: u64,
-    /// The outermost call of its chain with the same key: who has the key, whatever the library calls him. Two
-    /// sections of one key with different roots must not be there at once.
+    /// The outermost call of its chain with the same key: who has the key, whatever the library calls him.
+    /// Two sections of one key with different roots must not be there at once.
     pub(crate) root: u64,
     pub(crate) asked: i64,
     pub(crate) stay: Option<Stay>,

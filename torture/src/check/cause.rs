@@ -1,5 +1,5 @@
-//! The causes that explain why a section went on although another owner was inside: the exceptions of the first
-//! guarantee, and nothing else.
+//! The causes that explain why a section went on although another owner was inside: the exceptions of the
+//! first guarantee, and nothing else.
 
 use super::calls::{Call, Stay};
 use super::facts::{Facts, Span};

@@ -1,5 +1,5 @@
-//! The end of a run: everyone recovered, no lease is lost any more, nobody is left, nothing is held, and no money was
-//! lost.
+//! The end of a run: everyone recovered, no lease is lost any more, nobody is left, nothing is held, and no
+//! money was lost.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::finding::Finding;
 use crate::history::{End, Event, History, MS};
 use crate::worker::LONGEST_TTL;
 
-/// How long after the last fault everything must be well again: the longest lease, and connecting anew, on a machine
-/// that stalls.
+/// How long after the last fault everything must be well again: the longest lease, and connecting anew, on a
+/// machine that stalls.
 pub(crate) const RECOVERY: i64 = (LONGEST_TTL.as_secs().cast_signed() * 1_000 + 4_000) * MS;
 
 /// A store that is well answers within this time.
@@ -62,8 +62,8 @@ fn transfers_kept(calls: &Calls, transfers: &[i64], findings: &mut Vec<Finding>)
     }
 }
 
-/// Whether the lease of a call must live although commits are slow: it is long enough and renewed, and so is every
-/// other that the call is inside of. A process that stood still could not renew.
+/// Whether the lease of a call must live although commits are slow: it is long enough and renewed, and so is
+/// every other that the call is inside of. A process that stood still could not renew.
 fn must_live(call: &Call, calls: &Calls, facts: &Facts) -> bool {
     let ended = call.answer.as_ref().map_or(call.asked, |answer| answer.at);
     let stood_still = calls.outwards(call).any(|call| {

@@ -1,5 +1,6 @@
-//! Two owners inside of one key. The roots of the calls, which the workers made themselves, tell the owners apart; the
-//! owners and tokens that the library names are judged by them in `identity`, and never the other way round.
+//! Two owners inside of one key. The roots of the calls, which the workers made themselves, tell the owners
+//! apart; the owners and tokens that the library names are judged by them in `identity`, and never the other
+//! way round.
 
 use std::collections::HashSet;
 
@@ -39,8 +40,9 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// Which of the two should have gone before the other came: the first that was inside. If that one has the larger
-/// token, it may have overtaken the other on the way from the grant to the section, unless the other asked too late.
+/// Which of the two should have gone before the other came: the first that was inside. If that one has the
+/// larger token, it may have overtaken the other on the way from the grant to the section, unless the other
+/// asked too late.
 fn former<'a>(pair: [(&'a Call, &'a Stay); 2]) -> (&'a Call, &'a Stay) {
     let [late, early] = pair;
     let overtaken = late.1.token < early.1.token && late.0.asked < early.1.entered;

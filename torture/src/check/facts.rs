@@ -13,11 +13,12 @@ use crate::worker::{LONGEST_TTL, key_names};
 /// How long after an operator's order of unknown outcome it may still be carried out.
 const LATE_ORDER: i64 = 15_000 * MS;
 
-/// How long before a crash a release may have been confirmed that the server has forgotten: three times PostgreSQL's
-/// `wal_writer_delay`, and what the kill takes.
+/// How long before a crash a release may have been confirmed that the server has forgotten: three times
+/// PostgreSQL's `wal_writer_delay`, and what the kill takes.
 const NOT_FLUSHED: i64 = 1_000 * MS;
 
-/// How long after its end a lease of etcd may be there at most: its leader looks for such leases twice a second.
+/// How long after its end a lease of etcd may be there at most: its leader looks for such leases twice a
+/// second.
 const EXPIRES_LATE: i64 = 1_000 * MS;
 
 const LONGEST_LEASE: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
@@ -40,7 +41,8 @@ impl Span {
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     pauses: HashMap<Life, Vec<Span>>,
-    /// When nothing of a process ran: its pauses, and when the machine was too busy. Apart from each other, in order.
+    /// When nothing of a process ran: its pauses, and when the machine was too busy. Apart from each other,
+    /// in order.
     still: HashMap<Life, Vec<Span>>,
     forced: HashMap<String, Vec<Span>>,
     /// When an operator was about to revoke a lease, by key.
@@ -201,7 +203,8 @@ impl Facts {
             || self.fail_overs().any(forgotten)
     }
 
-    /// When a lease is surely over that nobody released, and that ends at `end` unless a new leader begins it anew.
+    /// When a lease is surely over that nobody released, and that ends at `end` unless a new leader begins it
+    /// anew.
     pub(super) fn over(&self, end: i64) -> i64 {
         let leaders = self.new_leaders.iter().filter(|_| self.leases_begin_anew);
         leaders.fold(end, |end, (_, leader)| {

@@ -1,5 +1,5 @@
-//! A waiter enters. Looked at in the time in which nothing is wrong: before that, a process that is cut off waits for
-//! good reasons.
+//! A waiter enters. Looked at in the time in which nothing is wrong: before that, a process that is cut off
+//! waits for good reasons.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,17 @@ use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, MS};
 
-/// How long a waiter may be passed over, if at least so many others enter who asked after him. (A wait queue may be
-/// long.)
+/// How long a waiter may be passed over, if at least so many others enter who asked after him. (A wait queue
+/// may be long.)
 const BOUND: i64 = 5_000 * MS;
 const OVERTAKERS: usize = 20;
 
-/// A key whose next owner enters later than this changes hands no more: somebody stays for long, or a lease runs out.
+/// A key whose next owner enters later than this changes hands no more: somebody stays for long, or a lease
+/// runs out.
 const ROUND: i64 = 1_000 * MS;
 
-/// How long a key may be busy because of a lease that nobody is inside of: one that was given up is released, and
-/// a process takes the store's word for a second.
+/// How long a key may be busy because of a lease that nobody is inside of: one that was given up is released,
+/// and a process takes the store's word for a second.
 const NOBODY: i64 = 1_500 * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
@@ -69,8 +70,8 @@ fn went_round(span: Span, entries: impl Iterator<Item = i64>) -> i64 {
     length
 }
 
-/// Somebody was refused because of a token, and somebody else much later because of the same one, and nobody ever
-/// was inside with it.
+/// Somebody was refused because of a token, and somebody else much later because of the same one, and nobody
+/// ever was inside with it.
 fn held_by_nobody(calls: &Calls, facts: &Facts, healthy: Span, findings: &mut Vec<Finding>) {
     let mut refused: HashMap<(&str, i64), Span> = HashMap::new();
     for call in calls.iter().filter(|call| call.asked >= healthy.from) {

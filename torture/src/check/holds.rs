@@ -9,7 +9,8 @@ use crate::history::{End, MS};
 /// A call that was so slow to leave may have returned before its `hold_min` was in the row.
 const LEFT_AT_ONCE: i64 = 1_500 * MS;
 
-/// How much later than its `max_hold` a section may end: a machine that stalls tells its body late. No exclusion depends on it.
+/// How much later than its `max_hold` a section may end: a machine that stalls tells its body late. No
+/// exclusion depends on it.
 const TOLD_LATE: i64 = 500 * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
@@ -40,8 +41,8 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Until when a call that has returned keeps its key. The grant came no sooner than it was asked for, and no sooner
-/// than the one before had left, unless that one had lost its lease and went on beside it.
+/// Until when a call that has returned keeps its key. The grant came no sooner than it was asked for, and no
+/// sooner than the one before had left, unless that one had lost its lease and went on beside it.
 fn keeps_until(call: &Call, left_before: i64, facts: &Facts) -> Option<i64> {
     let hold_min = call.parameters.hold_min.filter(|_| call.is_root())?;
     let stay = call.stay.as_ref()?;

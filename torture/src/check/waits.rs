@@ -16,15 +16,15 @@ pub(crate) const SLACK: i64 = 1_000 * MS;
 /// The time that a call without a wait may take: the store's timeout.
 const ANSWER_TIMEOUT: i64 = 5_000 * MS;
 
-/// The time beyond its wait for a call whose lock ends with a transaction: it notes no section, and its end is that of the
-/// transaction.
+/// The time beyond its wait for a call whose lock ends with a transaction: it notes no section, and its end
+/// is that of the transaction.
 const TRANSACTION_TIMEOUT: i64 = 4_000 * MS;
 
 /// How long a call awaits its release at most.
 const RELEASE_TIMEOUT: i64 = 3_000 * MS;
 
-/// For how long after a release a caller may hear that its lease was in the way: a process takes the store's word
-/// for a second, and the row may lag behind local hand-overs.
+/// For how long after a release a caller may hear that its lease was in the way: a process takes the store's
+/// word for a second, and the row may lag behind local hand-overs.
 const LAG: i64 = 1_500 * MS;
 
 /// How long after `hold_min` a lease ends at the latest that was extended for it.
@@ -95,8 +95,9 @@ impl Freed {
         }
     }
 
-    /// Whether the lease may have gone on, inside of the process, to a call that takes two keys, waited for the other one and
-    /// gave up. Then nobody entered with the next token, and the row may name the former owner until its lease ends.
+    /// Whether the lease may have gone on, inside of the process, to a call that takes two keys, waited for
+    /// the other one and gave up. Then nobody entered with the next token, and the row may name the former
+    /// owner until its lease ends.
     fn may_have_gone_on_to(&self, call: &Call) -> bool {
         let waits = call.way.takes_two() && call.stay.is_none();
         waits && call.life == self.life && call.asked <= self.at && call.decided() >= self.at
@@ -112,8 +113,8 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             .entry((&call.key, stay.token))
             .or_insert(Freed::of(call.life));
         let kept = stay.entered + call.parameters.hold_min.unwrap_or(0);
-        // A row that outlives its call is released when `hold_min` is over; nobody hears whether that went well. If it
-        // did not, the lease ends.
+        // A row that outlives its call is released when `hold_min` is over; nobody hears whether that went
+        // well. If it did not, the lease ends.
         let free = |released| {
             if kept > released {
                 (kept + MARGIN_OF_HOLD_MIN).max(released + call.parameters.ttl)

@@ -19,7 +19,8 @@ const KEYS: usize = 8;
 /// How long a caller waits. Some give up during a fail-over.
 const WAITS: std::ops::Range<u64> = 1_000..20_000;
 
-/// A call may take this much longer than its wait: a busy machine wakes it late. A release may take three seconds by itself.
+/// A call may take this much longer than its wait: a busy machine wakes it late. A release may take three
+/// seconds by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The whole of what was seen.

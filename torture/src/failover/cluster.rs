@@ -34,7 +34,8 @@ pub(super) enum Fault {
     TwoPrimaries,
     /// The node in use is killed, and comes back when another one is used.
     KillNode,
-    /// The node in use stands still. If that lasts, the others go on without it, and it has to join them again.
+    /// The node in use stands still. If that lasts, the others go on without it, and it has to join them
+    /// again.
     StopNode,
     /// The other nodes are killed. The one in use refuses everything until they are back.
     NoQuorum,
@@ -96,8 +97,8 @@ impl Cluster {
         }
     }
 
-    /// From here on nothing can be committed where the managers commit. If nobody replaces that server by himself,
-    /// [`repair`](Self::repair) must follow.
+    /// From here on nothing can be committed where the managers commit. If nobody replaces that server by
+    /// himself, [`repair`](Self::repair) must follow.
     pub(super) async fn begin(&mut self, fault: Fault) -> anyhow::Result<()> {
         match self {
             Self::Postgres(pair) => match fault {

@@ -1,8 +1,8 @@
-//! Fail-overs under load: managers that know all servers of a cluster, callers that hold and wait, and servers that are
-//! killed, replaced and put back.
+//! Fail-overs under load: managers that know all servers of a cluster, callers that hold and wait, and
+//! servers that are killed, replaced and put back.
 //!
-//! With synchronous replication no grant may be lost: no owner finds its lease gone, nobody enters beside another, and tokens
-//! grow. Nobody may hang past the end of his wait.
+//! With synchronous replication no grant may be lost: no owner finds its lease gone, nobody enters beside
+//! another, and tokens grow. Nobody may hang past the end of his wait.
 
 mod callers;
 mod cluster;
@@ -38,8 +38,8 @@ pub(crate) struct Arguments {
     seed: u64,
 }
 
-/// The times of one kind of fault until a caller that asked when it began had the lock: since the beginning, and since a server
-/// took writes again.
+/// The times of one kind of fault until a caller that asked when it began had the lock: since the beginning,
+/// and since a server took writes again.
 #[derive(Debug, Default)]
 struct Times {
     since_the_fault: Vec<Duration>,

@@ -30,8 +30,8 @@ pub(crate) enum Event {
         renew: bool,
         hold_min_ms: Option<u32>,
         max_hold_ms: Option<u32>,
-        /// The call inside of whose section this one is made, by the same chain: what the worker itself hands down to
-        /// nested calls and to tasks that inherit.
+        /// The call inside of whose section this one is made, by the same chain: what the worker itself hands
+        /// down to nested calls and to tasks that inherit.
         within: Option<u64>,
         /// The call inside of whose section its task was spawned without `inherit`: another chain.
         spawned_by: Option<u64>,
@@ -40,7 +40,8 @@ pub(crate) enum Event {
     Enter { call: u64, owner: String, token: i64 },
     /// Worker: the section will now keep its thread without reaching an await, for so long as it is planned.
     Block { call: u64, ms: u32 },
-    /// Worker: the section reached an await after it kept its thread. One that ends before it does never says so.
+    /// Worker: the section reached an await after it kept its thread. One that ends before it does never says
+    /// so.
     Unblock { call: u64 },
     /// Worker: the section has ended, and this is when it was last alive and knew that it had the lock.
     Leave { call: u64, last_step: i64, how: How },
@@ -144,14 +145,15 @@ pub(crate) enum Way {
     Signal,
     /// `dblock::inherit` in a task of its own.
     Inherit,
-    /// `LockManager::with_all` on two keys. Such a call is written down as two, one for each key, the second one within
-    /// the first. So are the other two that take keys together.
+    /// `LockManager::with_all` on two keys. Such a call is written down as two, one for each key, the second
+    /// one within the first. So are the other two that take keys together.
     WithAll,
     /// The attribute with `keys`.
     AttributeAll,
     /// A guard of two keys.
     GuardAll,
-    /// `LockManager::transaction`. Such a call, and the next one, notes no section: its effects are judged by the bank.
+    /// `LockManager::transaction`. Such a call, and the next one, notes no section: its effects are judged by
+    /// the bank.
     Transaction,
     /// The attribute with `tx`.
     InTransaction,

@@ -53,7 +53,8 @@ async fn disturb<'a>(
     true
 }
 
-/// Plays a trick on the next lock statement of a process, through whichever of its proxies: one that names a key of ours.
+/// Plays a trick on the next lock statement of a process, through whichever of its proxies: one that names a
+/// key of ours.
 async fn play(proxies: &[Proxy], trick: Trick) -> bool {
     let played = || proxies.iter().map(Proxy::played).sum::<usize>();
     let before = played();

@@ -44,8 +44,8 @@ impl Injector<'_> {
         Ok(true)
     }
 
-    /// Lets no commit end for so long. The statements are carried out, their rows are locked, and nobody hears of
-    /// them: what a slow disk does, or a standby that a commit waits for.
+    /// Lets no commit end for so long. The statements are carried out, their rows are locked, and nobody
+    /// hears of them: what a slow disk does, or a standby that a commit waits for.
     async fn hold_commits(&self, length: Duration) -> anyhow::Result<()> {
         if self.target.store == StoreKind::Redis {
             redis::hold_writes(self.target.url(), length).await?;

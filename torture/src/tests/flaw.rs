@@ -26,7 +26,8 @@ pub(super) enum Flaw {
     KeepsReleased,
     /// Every third grant is forgotten, as by a failover that loses commits.
     LosesCommits,
-    /// Everyone who waits is told that he is next, and a row that is passed on is passed on to a second one too.
+    /// Everyone who waits is told that he is next, and a row that is passed on is passed on to a second one
+    /// too.
     PassesOnTwice,
     /// A row is passed on to a lease whose process has gone.
     PassesOnToTheDead,

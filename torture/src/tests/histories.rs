@@ -102,8 +102,8 @@ fn a_blocked_body_explains_as_long_as_it_blocks() {
     assert_eq!(overlap(sketch(2_900)), Cause::Unexplained);
 }
 
-/// Seed 20 on MariaDB, 6.5 minutes in: a body that was to block for 1898 ms, past its lease of 1 s, slept 136 ms
-/// longer, since the machine was busy. It returned without an await.
+/// Seed 20 on MariaDB, 6.5 minutes in: a body that was to block for 1898 ms, past its lease of 1 s, slept 136
+/// ms longer, since the machine was busy. It returned without an await.
 #[test]
 fn a_body_that_sleeps_longer_than_planned_blocks_until_it_returns_seed_20() {
     let mut sketch = Sketch::default();

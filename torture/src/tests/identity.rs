@@ -82,8 +82,8 @@ fn an_owner_of_two_chains_is_found() {
     assert!(matches!(found[..], [Finding::OwnerShared { .. }]), "{found:?}");
 }
 
-/// The later one has a smaller token, as if it had been granted before the first and come late; but it asked only
-/// when the first was inside. So the pause of its process explains nothing.
+/// The later one has a smaller token, as if it had been granted before the first and come late; but it asked
+/// only when the first was inside. So the pause of its process explains nothing.
 #[test]
 fn a_false_token_puts_the_blame_on_nobody_else() {
     let sketch = |asked| {

@@ -43,8 +43,8 @@ struct Shared {
 }
 
 impl BrokenStore {
-    /// The stores of several processes, over the same rows. The last one cannot listen, unless three must: who
-    /// has a row, who gets it, and who gets it too.
+    /// The stores of several processes, over the same rows. The last one cannot listen, unless three must:
+    /// who has a row, who gets it, and who gets it too.
     pub(super) fn of_seats(flaw: Flaw, seats: usize, open: &dyn Fn() -> Arc<dyn Store>) -> Vec<Arc<Self>> {
         let shared = Arc::new(Shared {
             inner: open(),

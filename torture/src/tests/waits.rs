@@ -68,8 +68,8 @@ fn a_released_lock_is_not_busy() {
     );
 }
 
-/// Seed 41 on etcd: a guard was released, and the lease went to a call of the process that waited for another key, too. It gave
-/// up when the quorum was gone.
+/// Seed 41 on etcd: a guard was released, and the lease went to a call of the process that waited for another
+/// key, too. It gave up when the quorum was gone.
 #[test]
 fn a_lease_may_have_gone_on_to_one_that_waits_for_another_key_seed_41() {
     let sketch = |life, way, until| {
@@ -92,8 +92,8 @@ fn a_lease_may_have_gone_on_to_one_that_waits_for_another_key_seed_41() {
     assert_eq!(sketch(B, Way::WithAll, 100), 1);
 }
 
-/// Seeds 7 and 9 on PostgreSQL: the process was killed before `hold_min` was over, or the server took no connections
-/// just then. The row ended with its lease.
+/// Seeds 7 and 9 on PostgreSQL: the process was killed before `hold_min` was over, or the server took no
+/// connections just then. The row ended with its lease.
 #[test]
 fn a_row_that_hold_min_keeps_ends_with_its_lease_at_the_latest_seeds_7_and_9() {
     let sketch = |hold_min: i64, asked| {
@@ -122,8 +122,8 @@ fn a_row_that_hold_min_keeps_ends_with_its_lease_at_the_latest_seeds_7_and_9() {
     }
 }
 
-/// Seed 31 on etcd: what `hold_min` kept could not be released while there was no leader, and the next one began the lease
-/// anew.
+/// Seed 31 on etcd: what `hold_min` kept could not be released while there was no leader, and the next one
+/// began the lease anew.
 #[test]
 fn a_row_that_is_not_released_lasts_for_longer_when_etcd_has_a_new_leader_seed_31() {
     let sketch = |store: &str, hold_min, answers, asked| {
@@ -180,8 +180,8 @@ fn postgres_may_forget_a_release_when_it_crashes_right_after() {
     assert_eq!(sketch("mysql", 1_000).len(), 1);
 }
 
-/// Seed 20 on MariaDB, 5.5 minutes in: a guard was released and the lease went to the next waiter of the process, which
-/// was stopped 5 ms later, before the row named it.
+/// Seed 20 on MariaDB, 5.5 minutes in: a guard was released and the lease went to the next waiter of the
+/// process, which was stopped 5 ms later, before the row named it.
 #[test]
 fn a_row_lags_behind_a_hand_over_when_its_process_is_stopped_seed_20() {
     let sketch = |successor| {

@@ -14,8 +14,8 @@ use super::mix::Plan;
 use super::section::Planned;
 use crate::history::{End, Event, Way};
 
-/// Where a call is made. This is what tells two owners apart when the history is judged: the worker's own word, and
-/// never the library's.
+/// Where a call is made. This is what tells two owners apart when the history is judged: the worker's own
+/// word, and never the library's.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     /// Outside of all sections.

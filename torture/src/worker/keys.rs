@@ -4,8 +4,8 @@ use fastrand::Rng;
 
 use crate::bank::ACCOUNTS;
 
-/// Keys of sections that write to the fenced resource or to nothing; the accounts have keys of their own. The first
-/// is asked for as often as all the others.
+/// Keys of sections that write to the fenced resource or to nothing; the accounts have keys of their own. The
+/// first is asked for as often as all the others.
 pub(crate) const KEYS: usize = 6;
 
 /// The key of sections that live on renewals, one process after the other.

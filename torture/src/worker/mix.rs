@@ -260,8 +260,8 @@ fn together(rng: &mut Rng, mut plan: Plan, other: String) -> Plan {
     plan
 }
 
-/// The accounts' locks together, or that of the smaller account around that of the larger: no two transfers wait for each
-/// other.
+/// The accounts' locks together, or that of the smaller account around that of the larger: no two transfers
+/// wait for each other.
 fn transfer(rng: &mut Rng) -> Plan {
     let first = rng.i32(0..ACCOUNTS - 1);
     let second = rng.i32(first + 1..ACCOUNTS);

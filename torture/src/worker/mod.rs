@@ -1,7 +1,8 @@
 //! A process of the run: tasks that take locks in every way there is, stay, and leave or are
 //! stopped in every way there is.
 //!
-//! - [`keys`] says what is fought for; [`mix`] decides what a call does; [`call`] makes it and writes down that it is made and how it ended.
+//! - [`keys`] says what is fought for; [`mix`] decides what a call does; [`call`] makes it and writes down
+//!   that it is made and how it ended.
 //! - [`section`] is what happens under the lock.
 //! - [`runs`] calls what is to be done once.
 

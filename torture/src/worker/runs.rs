@@ -20,8 +20,8 @@ use crate::once::{Answer, End, Failure, PREFIX, Record, Steps, Work, run_of};
 /// How often a new run can be called.
 const EVERY: i64 = 150 * MS;
 
-/// How many runs are called at a time: each for longer than the leases of those who crash in it. Half of the calls are for
-/// the newest, which have not succeeded yet.
+/// How many runs are called at a time: each for longer than the leases of those who crash in it. Half of the
+/// calls are for the newest, which have not succeeded yet.
 const CALLED: u64 = 40;
 const NEWEST: u64 = 4;
 

@@ -18,8 +18,8 @@ use crate::payment::{Failure, Payment};
 use crate::resource::Write;
 
 /// How often a section is polled at least, and notes that it is alive. Much shorter than the margin of the
-/// shortest lease, so that a section that outlives its lease by that margin either was not polled, which its last step shows,
-/// or was not stopped.
+/// shortest lease, so that a section that outlives its lease by that margin either was not polled, which its
+/// last step shows, or was not stopped.
 const STEP: Duration = Duration::from_millis(5);
 
 /// How long a section waits for the database or the resource.

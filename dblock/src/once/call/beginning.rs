@@ -1,4 +1,5 @@
-//! How a call begins: with a record that has the answer, or with an attempt under the lock, of which the record says so.
+//! How a call begins: with a record that has the answer, or with an attempt under the lock, of which the
+//! record says so.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +17,8 @@ use crate::store::clock::{micros, until};
 use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordVersion, RecordWrite};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// How often a call looks anew because a record changed under its lock: late writes of former attempts are few.
+/// How often a call looks anew because a record changed under its lock: late writes of former attempts are
+/// few.
 const LOOKS: u32 = 5;
 
 /// How a call begins.
@@ -35,8 +37,8 @@ enum Begun {
 }
 
 impl OnceCall<'_> {
-    /// Reads the record, unless the key is probably new. Takes the lock, unless the record has the answer, and writes that
-    /// the attempt begins.
+    /// Reads the record, unless the key is probably new. Takes the lock, unless the record has the answer,
+    /// and writes that the attempt begins.
     pub(super) async fn enter(&self) -> Result<Entered, LockError> {
         let decide = |found| decide(found, &self.options, self.fingerprint);
         let new_keys = self.locks.new_keys();
@@ -107,7 +109,8 @@ impl OnceCall<'_> {
         }
     }
 
-    /// Another call is in a run of the key. The record is read before that is answered: the run may have ended meanwhile.
+    /// Another call is in a run of the key. The record is read before that is answered: the run may have
+    /// ended meanwhile.
     async fn busy(&self, busy: LockError) -> Result<Entered, LockError> {
         let found = self.locks.look_at_record(&self.key).await?;
         match decide(found, &self.options, self.fingerprint) {
@@ -123,8 +126,8 @@ impl OnceCall<'_> {
         let _ = body::leave(vec![hold], true).await;
     }
 
-    /// How the store begins the attempt in the transaction that grants the lock, and takes that back for a caller that is
-    /// gone by then. `former` is what failed before.
+    /// How the store begins the attempt in the transaction that grants the lock, and takes that back for a
+    /// caller that is gone by then. `former` is what failed before.
     fn with_the_lock(&self, (expected, attempt): Next, former: Option<Record>) -> Begin {
         let begun = self.entry(attempt, RecordEntry::OF_THE_LEASE);
         let undo = match former {
@@ -149,8 +152,9 @@ impl OnceCall<'_> {
         }
     }
 
-    /// Writes that the attempt begins, where the acquire has not: the lock was handed over locally or passed on, another
-    /// hold of the chain has it, or the record has changed. `next` is what to write, if that is known already.
+    /// Writes that the attempt begins, where the acquire has not: the lock was handed over locally or passed
+    /// on, another hold of the chain has it, or the record has changed. `next` is what to write, if that is
+    /// known already.
     async fn begin(&self, hold: &Hold, mut next: Option<Next>) -> Result<Begun, LockError> {
         // A write whose outcome is unknown.
         let mut sent: Option<Run> = None;
@@ -189,8 +193,9 @@ impl OnceCall<'_> {
         Err(LockError::store_of(&self.key, source))
     }
 
-    /// For how long the outcome is kept: at least until a tick is too old. Fails when it is too old already. It is asked
-    /// after the record was read, so a record that is forgotten by then belongs to a tick that is too old.
+    /// For how long the outcome is kept: at least until a tick is too old. Fails when it is too old already.
+    /// It is asked after the record was read, so a record that is forgotten by then belongs to a tick that is
+    /// too old.
     async fn keep(&self, hold: &Hold) -> Result<Duration, LockError> {
         let remember = self.options.remember;
         let Some(tick) = self.options.tick else {

@@ -17,8 +17,8 @@ use crate::once::run::Run;
 use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordWrite};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// How long an outcome is tried to be written after the store has failed, or the lease has ended. The body is done, so it
-/// is worth some time.
+/// How long an outcome is tried to be written after the store has failed, or the lease has ended. The body is
+/// done, so it is worth some time.
 const PERSISTENCE: Duration = Duration::from_secs(15);
 
 /// The pause between two tries.
@@ -44,7 +44,8 @@ enum Written {
 }
 
 impl OnceCall<'_> {
-    /// Writes how the attempt ended. Panics, stopped bodies and errors in doubt leave the record as it is: they are crashes.
+    /// Writes how the attempt ended. Panics, stopped bodies and errors in doubt leave the record as it is:
+    /// they are crashes.
     pub(super) async fn end<V, E>(
         &self,
         hold: Hold,
@@ -217,7 +218,8 @@ fn failed(run: &Run, error: &impl Display) -> RecordEntry {
     run.outcome(RecordState::Failed, None, Some(shortened(&error.to_string())))
 }
 
-/// Asks the store about an outcome while the lease lives, which waits for its turn, and for a bounded time after that.
+/// Asks the store about an outcome while the lease lives, which waits for its turn, and for a bounded time
+/// after that.
 async fn in_time(
     lease: &Lease,
     asked: impl Future<Output = Result<Written, LockError>>,

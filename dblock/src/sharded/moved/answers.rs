@@ -6,8 +6,8 @@ use super::unknown;
 use crate::sharded::Answer;
 use crate::store::{Action, Outcome, Request};
 
-/// The token to which rows with these tokens are raised: above the tokens that either keeps free, unless it is its own. `None`
-/// when the tokens are used up.
+/// The token to which rows with these tokens are raised: above the tokens that either keeps free, unless it
+/// is its own. `None` when the tokens are used up.
 pub(super) fn common_token((old, new): (i64, i64), spare: u32) -> Option<i64> {
     let (low, high) = (old.min(new), old.max(new));
     let spare = i64::from(spare);

@@ -15,10 +15,11 @@ pub struct DriverError {
 }
 
 impl DriverError {
-    /// The database answered with an error: it has not carried out the statement. `message` is the database's.
+    /// The database answered with an error: it has not carried out the statement. `message` is the
+    /// database's.
     ///
-    /// Add the code with [`with_code`](Self::with_code). Without it a deadlock or a serialization failure cannot be told
-    /// from any other error, and counts as final.
+    /// Add the code with [`with_code`](Self::with_code). Without it a deadlock or a serialization failure
+    /// cannot be told from any other error, and counts as final.
     pub fn refused(message: impl Into<String>) -> Self {
         Self {
             answered: true,
@@ -28,8 +29,8 @@ impl DriverError {
         }
     }
 
-    /// There was no answer that the driver understands: the connection broke, or the session was ended. The statement may
-    /// have been carried out.
+    /// There was no answer that the driver understands: the connection broke, or the session was ended. The
+    /// statement may have been carried out.
     pub fn broken(message: impl Into<String>) -> Self {
         Self {
             answered: false,
@@ -37,8 +38,8 @@ impl DriverError {
         }
     }
 
-    /// The database's own code: the SQLSTATE of PostgreSQL, the error number of MySQL, such as `1213`, the result code of
-    /// SQLite, extended or not.
+    /// The database's own code: the SQLSTATE of PostgreSQL, the error number of MySQL, such as `1213`, the
+    /// result code of SQLite, extended or not.
     #[must_use]
     pub fn with_code(mut self, code: impl Into<String>) -> Self {
         self.code = Some(code.into());

@@ -6,8 +6,9 @@ use super::Database;
 
 /// One SQL statement, with text parameters.
 ///
-/// A driver binds [`parameters`](Self::parameters) to the placeholders of [`sql`](Self::sql), which is the same text each
-/// time. If binding costs the driver a round trip of its own, the driver sends [`text`](Self::text) instead.
+/// A driver binds [`parameters`](Self::parameters) to the placeholders of [`sql`](Self::sql), which is the
+/// same text each time. If binding costs the driver a round trip of its own, the driver sends
+/// [`text`](Self::text) instead.
 #[derive(Debug, Clone)]
 pub struct FenceStatement {
     database: Database,
@@ -25,25 +26,27 @@ impl FenceStatement {
             database,
             template: template.to_owned(),
             values: values.into(),
-            // MySQL parses a text faster than it looks up a prepared statement over two messages. Elsewhere planning costs
-            // more than anything else that the statement does.
+            // MySQL parses a text faster than it looks up a prepared statement over two messages. Elsewhere
+            // planning costs more than anything else that the statement does.
             prepared: database != Database::MySql,
         }
     }
 
-    /// The statement for a database behind a pooler, where a prepared one may be gone, or be another client's.
+    /// The statement for a database behind a pooler, where a prepared one may be gone, or be another
+    /// client's.
     pub(crate) fn behind_a_pooler(mut self, pooled: bool) -> Self {
         self.prepared &= !pooled;
         self
     }
 
-    /// Whether the statement may be prepared and kept in the session. Otherwise send [`text`](Self::text), or prepare it
-    /// without a name.
+    /// Whether the statement may be prepared and kept in the session. Otherwise send [`text`](Self::text), or
+    /// prepare it without a name.
     pub fn is_prepared(&self) -> bool {
         self.prepared
     }
 
-    /// The SQL. Its placeholders are `$1`, `$2`, … on PostgreSQL, and `?` in the order of the parameters elsewhere.
+    /// The SQL. Its placeholders are `$1`, `$2`, … on PostgreSQL, and `?` in the order of the parameters
+    /// elsewhere.
     pub fn sql(&self) -> String {
         match self.database {
             Database::Postgres => self.template.clone(),
@@ -51,8 +54,8 @@ impl FenceStatement {
         }
     }
 
-    /// The parameters, in the order of their placeholders. All of them are text; the SQL casts them. Bind them as text
-    /// (on PostgreSQL as its type `text`).
+    /// The parameters, in the order of their placeholders. All of them are text; the SQL casts them. Bind
+    /// them as text (on PostgreSQL as its type `text`).
     pub fn parameters(&self) -> Vec<&str> {
         if self.database == Database::Postgres {
             return self.values.iter().map(String::as_str).collect();
@@ -65,8 +68,8 @@ impl FenceStatement {
         parameters
     }
 
-    /// The SQL with the parameters written into it as literals, which are safe in any session. It differs each time, so
-    /// nothing is gained from preparing it.
+    /// The SQL with the parameters written into it as literals, which are safe in any session. It differs
+    /// each time, so nothing is gained from preparing it.
     pub fn text(&self) -> String {
         self.fill(|value| literal(self.database, value))
     }
@@ -86,7 +89,8 @@ impl FenceStatement {
     }
 }
 
-/// Text as hexadecimal digits, in which no character has a special meaning, whatever the session's settings are.
+/// Text as hexadecimal digits, in which no character has a special meaning, whatever the session's settings
+/// are.
 pub(crate) fn literal(database: Database, value: &str) -> String {
     let (before, after) = match database {
         Database::Postgres => (

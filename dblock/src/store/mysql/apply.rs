@@ -4,9 +4,10 @@
 //! the clock. The second writes and commits: one commit, so one flush to disk, for the whole batch. Between
 //! the two the rows are locked by us, so the decision holds.
 //!
-//! Absent rows are inserted afterwards, in a statement of their own. It can wait, for another process that inserts the same
-//! key, and no row stays locked while it waits. Records are changed in the transaction of their rows. That can wait too,
-//! for who writes the same record at this moment, and the rows of that transaction stay locked meanwhile.
+//! Absent rows are inserted afterwards, in a statement of their own. It can wait, for another process that
+//! inserts the same key, and no row stays locked while it waits. Records are changed in the transaction of
+//! their rows. That can wait too, for who writes the same record at this moment, and the rows of that
+//! transaction stay locked meanwhile.
 
 use std::collections::VecDeque;
 
@@ -172,8 +173,8 @@ async fn attempt(
             Ok(())
         }
         Err(Failure { error, number, stage }) => {
-            // The server answered, so closing properly ends the row locks now, not when the server notices the closed
-            // socket.
+            // The server answered, so closing properly ends the row locks now, not when the server notices
+            // the closed socket.
             let answered = error.kind() != StoreErrorKind::Interrupted
                 && sqlx::raw_sql("ROLLBACK").execute(&mut **connection).await.is_ok();
             // A server that cannot do it now may be the wrong one: the next connection may reach another.

@@ -1,7 +1,7 @@
 //! Keys that were busy when they were last asked for: they are read before anything is written.
 //!
-//! So each repeated ask of a waiter costs one plain read, however many keys it asks for, and neither locks a row
-//! nor writes. This memory decides only which statement is sent first, never the answer.
+//! So each repeated ask of a waiter costs one plain read, however many keys it asks for, and neither locks a
+//! row nor writes. This memory decides only which statement is sent first, never the answer.
 
 use sqlx::AssertSqlSafe;
 

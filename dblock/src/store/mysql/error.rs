@@ -59,8 +59,8 @@ pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
     })
 }
 
-/// The user's transaction has met another one, and the same transaction may succeed. After [`LOCK_WAIT_TIMEOUT`] only the
-/// statement was undone, so the user must not go on with the transaction.
+/// The user's transaction has met another one, and the same transaction may succeed. After
+/// [`LOCK_WAIT_TIMEOUT`] only the statement was undone, so the user must not go on with the transaction.
 pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
     matches!(
         number_of(answer),
@@ -87,7 +87,8 @@ fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static st
             Schema,
             "the lock table is not the one that dblock creates; call `LockManager::migrate`",
         ),
-        // The text has a character that the column's character set lacks: the fault of one request, not of its batch.
+        // The text has a character that the column's character set lacks: the fault of one request, not of
+        // its batch.
         1366 => (
             StoreErrorKind::Other,
             "the lock table cannot keep this holder's name: make its column `holder` utf8mb4, as `LockManager::migrate` \
@@ -133,8 +134,8 @@ fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static st
             Interrupted,
             "the server could not finish a commit; a Galera node says so when it loses the others meanwhile",
         ),
-        // Shutdown, a killed connection or statement, or a closed idle connection: statements sent before may have
-        // been carried out.
+        // Shutdown, a killed connection or statement, or a closed idle connection: statements sent before may
+        // have been carried out.
         1053 | 1079 | 1152 | 1158..=1161 | 1184 | INTERRUPTED | 1927 | 2006 | 2013 | 3169 | 4031 => {
             (Interrupted, "")
         }

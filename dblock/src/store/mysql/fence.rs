@@ -6,11 +6,11 @@ use super::{error, sql};
 use crate::store::fence::{FenceCheck, FenceConnection, one_row, time_left, writes};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Locks the rows of the keys for sharing and returns the time left of each lease, `None` when it is gone. From
-/// here to the end of the user's transaction nobody else can take the locks over.
+/// Locks the rows of the keys for sharing and returns the time left of each lease, `None` when it is gone.
+/// From here to the end of the user's transaction nobody else can take the locks over.
 ///
-/// Each key has a statement of its own: for several the server would choose a plan, which on a small table may be a scan,
-/// and a scan locks other rows too.
+/// Each key has a statement of its own: for several the server would choose a plan, which on a small table
+/// may be a scan, and a scan locks other rows too.
 pub(crate) async fn verify(
     connection: &mut dyn FenceConnection,
     checks: &[FenceCheck<'_>],
@@ -23,7 +23,8 @@ pub(crate) async fn verify(
     Ok(left)
 }
 
-/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys when it commits.
+/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys when it
+/// commits.
 pub(crate) async fn release_in(
     connection: &mut dyn FenceConnection,
     checks: &[FenceCheck<'_>],
@@ -43,15 +44,15 @@ async fn release(connection: &mut dyn FenceConnection, check: &FenceCheck<'_>) -
     writes(connection, &statement, error::of_fence_check).await
 }
 
-/// Whether the row is released by the lease, and no other transaction has it locked: then this one has written that, or
-/// another one that has ended meanwhile.
+/// Whether the row is released by the lease, and no other transaction has it locked: then this one has
+/// written that, or another one that has ended meanwhile.
 ///
-/// A locking read, because a plain one would fix the transaction's snapshot, from before the lock that it waits for next,
-/// and would see under READ UNCOMMITTED what another transaction has not committed.
+/// A locking read, because a plain one would fix the transaction's snapshot, from before the lock that it
+/// waits for next, and would see under READ UNCOMMITTED what another transaction has not committed.
 ///
 /// # Errors
-/// [`StoreErrorKind::Conflict`] when the row is not released, although nobody has it locked. Then the transaction that
-/// kept the lock was rolled back, and from here on this one keeps the row locked.
+/// [`StoreErrorKind::Conflict`] when the row is not released, although nobody has it locked. Then the
+/// transaction that kept the lock was rolled back, and from here on this one keeps the row locked.
 pub(crate) async fn reads_release(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
@@ -70,8 +71,8 @@ pub(crate) async fn reads_release(
 
 /// The time left of the lease, whose row is locked by `how` from here on.
 ///
-/// The statement reads the clock when it starts, and may then wait for the row. So the time that it took counts as passed,
-/// and where too little is left then, it is asked again, on a row that is locked already.
+/// The statement reads the clock when it starts, and may then wait for the row. So the time that it took
+/// counts as passed, and where too little is left then, it is asked again, on a row that is locked already.
 async fn lock(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,

@@ -64,7 +64,8 @@ pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
     let _room = store.connections.room().await?;
     let mut connection = session::open(&store.servers[server], store.any_server).await?;
     let mut tries = TRIES;
-    // The named lock is one node's. So what is read or made here may meet what another node makes, at any statement.
+    // The named lock is one node's. So what is read or made here may meet what another node makes, at any
+    // statement.
     let done = loop {
         tries -= 1;
         match run_on(store, &mut connection).await {

@@ -42,8 +42,8 @@ use super::{
 };
 use crate::key::Key;
 
-/// How many connections are reserved for extends. The others are for acquires, for releases, for records and for
-/// operators.
+/// How many connections are reserved for extends. The others are for acquires, for releases, for records and
+/// for operators.
 const RESERVED: usize = 1;
 
 /// How many batches may run at once: one of extends, one of releases and one of acquires.
@@ -62,8 +62,8 @@ pub struct MySqlStore {
 }
 
 impl MySqlStore {
-    /// A store in `table` of the one of the `servers` that takes writes. It connects when it is first used. With
-    /// `any_server` it also accepts a server that is known not to lock rows.
+    /// A store in `table` of the one of the `servers` that takes writes. It connects when it is first used.
+    /// With `any_server` it also accepts a server that is known not to lock rows.
     pub(crate) fn new(
         servers: Vec<OptionsSource<MySqlConnectOptions>>,
         table: TableName,

@@ -1,14 +1,14 @@
 //! One request by one autocommit statement: one round trip and one flush to disk for the usual acquire,
 //! release and renewal.
 //!
-//! The statement's condition is what the rules require of the row, and the server checks it under the row lock.
-//! The reply itself carries whatever else the answer needs: `LAST_INSERT_ID(x)` puts a number there, and is
-//! multiplied by 0 where no column needs it. Assignments are made from left to right, and each sees the ones
-//! before it.
+//! The statement's condition is what the rules require of the row, and the server checks it under the row
+//! lock. The reply itself carries whatever else the answer needs: `LAST_INSERT_ID(x)` puts a number there,
+//! and is multiplied by 0 where no column needs it. Assignments are made from left to right, and each sees
+//! the ones before it.
 //!
-//! None of these statements waits for a row, which takes MariaDB's `SET STATEMENT`. In MySQL the shortest lock
-//! wait is a second, in which a user's transaction would delay the leases of others. So with MySQL every request
-//! is a batch.
+//! None of these statements waits for a row, which takes MariaDB's `SET STATEMENT`. In MySQL the shortest
+//! lock wait is a second, in which a user's transaction would delay the leases of others. So with MySQL every
+//! request is a batch.
 //!
 //! Unusual cases are left to [`apply`](super::apply): an expired row, a repeated acquire, a row that names a
 //! successor or will name one, a row that somebody has locked, and whatever the server refuses.
@@ -120,7 +120,8 @@ pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Resu
         Err(error) => store.failed(error),
     };
     if let StoreErrorKind::Interrupted | StoreErrorKind::Unreachable = error.kind() {
-        // It may have been carried out, which the engine must know. Or the next attempt must reach another server.
+        // It may have been carried out, which the engine must know. Or the next attempt must reach another
+        // server.
         return Some(connection.finish(Err(error)));
     }
     // The statement was refused. It was a transaction of its own, so the connection is clean.
@@ -216,8 +217,8 @@ impl Single<'_> {
         })
     }
 
-    /// Only for a row that names no successor. Otherwise the row may name this lease as successor, or may have to
-    /// be passed on.
+    /// Only for a row that names no successor. Otherwise the row may name this lease as successor, or may
+    /// have to be passed on.
     async fn release(self) -> Result<Option<Outcome>, sqlx::Error> {
         let release = query(&self.statements.release)
             .bind(self.key())

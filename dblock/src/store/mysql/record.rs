@@ -296,7 +296,8 @@ fn is_duplicate(error: &StoreError) -> bool {
         == Some(error::DUPLICATE_KEY)
 }
 
-/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the attempt.
+/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the
+/// attempt.
 #[cfg(feature = "run_once")]
 pub(crate) async fn complete_in(
     connection: &mut dyn FenceConnection,

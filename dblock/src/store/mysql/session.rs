@@ -10,7 +10,8 @@ use crate::store::connect_options::OptionsSource;
 use crate::store::servers::Alive;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// The session settings that the statements rely on, whatever the server's defaults and its `init_connect` are.
+/// The session settings that the statements rely on, whatever the server's defaults and its `init_connect`
+/// are.
 ///
 /// - READ COMMITTED takes no gap locks. It has a statement of its own because the variable is called
 ///   `tx_isolation` in MariaDB before 11.1 and `transaction_isolation` in MySQL 8.
@@ -25,16 +26,16 @@ use crate::store::{StoreError, StoreErrorKind};
 /// - A fixed `sql_mode`: strict, so that nothing is cut off silently, and with assignments made from left to
 ///   right. The time zone makes `SYSDATE` a clock without jumps.
 /// - Limits that leave rows out of an answer or refuse a statement for its size (`sql_select_limit`,
-///   `max_join_size`, `sql_big_selects`, `sql_safe_updates`, `max_session_mem_used`) or for its time (the engine has a
-///   limit of its own).
+///   `max_join_size`, `sql_big_selects`, `sql_safe_updates`, `max_session_mem_used`) or for its time (the
+///   engine has a limit of its own).
 /// - A long list of keys stays a range of the primary key: `in_predicate_conversion_threshold` and
 ///   `range_optimizer_max_mem_size` could make it a scan of the table, which touches the rows of others.
 /// - `unique_checks`: without it and `foreign_key_checks` MariaDB may lock an empty table for an insert.
 ///
 /// Other settings were set to their extremes, one by one, without an effect on any answer.
 ///
-/// The last statement asks whether the server knows `SET STATEMENT`, as MariaDB does, and whether `SYSDATE` is
-/// the current time: a server option can make it the start of the statement.
+/// The last statement asks whether the server knows `SET STATEMENT`, as MariaDB does, and whether `SYSDATE`
+/// is the current time: a server option can make it the start of the statement.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;\
     SET completion_type = 0, autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 30, \
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
@@ -51,14 +52,15 @@ const ABOUT: &str = "SELECT CONCAT(VERSION(), ' ', @@version_comment)";
 /// Servers that speak the protocol and accept `SKIP LOCKED`, but do not lock rows.
 const LOCK_NOTHING: [&str; 2] = ["TiDB", "Dolt"];
 
-/// Shows whether the server takes writes: its settings, and what it says of itself as a node of Galera. MariaDB without
-/// Galera is never ready, either.
+/// Shows whether the server takes writes: its settings, and what it says of itself as a node of Galera.
+/// MariaDB without Galera is never ready, either.
 const TAKES_WRITES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only', 'wsrep_on');\
     SHOW GLOBAL STATUS LIKE 'wsrep_ready'";
 
-/// Waits until a node of Galera has all that was committed on any node until now, and only here: a read that waits costs a
-/// round trip to the other nodes. Without it a lease that was granted on the former node might not be here yet, and its
-/// owner would be told that it is gone. A node that the others do not answer waits until we give it up, and is not used.
+/// Waits until a node of Galera has all that was committed on any node until now, and only here: a read that
+/// waits costs a round trip to the other nodes. Without it a lease that was granted on the former node might
+/// not be here yet, and its owner would be told that it is gone. A node that the others do not answer waits
+/// until we give it up, and is not used.
 const CATCH_UP: &str = "SET SESSION wsrep_sync_wait = 1;SELECT 1;SET SESSION wsrep_sync_wait = DEFAULT";
 
 /// A server's own account of itself.
@@ -145,7 +147,8 @@ fn for_us(options: MySqlConnectOptions) -> MySqlConnectOptions {
         .disable_statement_logging()
 }
 
-/// Opens a connection with our settings. With `any_server` also to a server that is known to grant a lock twice.
+/// Opens a connection with our settings. With `any_server` also to a server that is known to grant a lock
+/// twice.
 pub(super) async fn open(
     options: &OptionsSource<MySqlConnectOptions>,
     any_server: bool,

@@ -49,8 +49,8 @@ pub(super) fn look<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Stri
     format!("SELECT {COLUMNS}, {LIVE_CLOCK} FROM {table} WHERE lock_key IN ({keys})")
 }
 
-/// Reads the rows that `filter` wants, each with the clock, which is the same for all. They are sorted by a rank that no
-/// index could have: each acquire would have to maintain it.
+/// Reads the rows that `filter` wants, each with the clock, which is the same for all. They are sorted by a
+/// rank that no index could have: each acquire would have to maintain it.
 pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {
     let prefix = filter.key_prefix().as_bytes();
     let (prefix_hex, length) = (hex(prefix), prefix.len());
@@ -150,13 +150,14 @@ pub(super) const STALE_SNAPSHOT: &str = "stale snapshot";
 const LEASE: &str = "UNHEX($2)";
 const TOKEN: &str = "CAST($3 AS SIGNED)";
 
-/// `$1` key, `$2` lease, `$3` token, as text. Locks the row by `lock`, and returns what is left of the lease, [`GONE`] or
-/// [`STALE_SNAPSHOT`]; nothing where there is no row. The clock is that of the statement's start, and does not depend on
-/// the session's time zone.
+/// `$1` key, `$2` lease, `$3` token, as text. Locks the row by `lock`, and returns what is left of the lease,
+/// [`GONE`] or [`STALE_SNAPSHOT`]; nothing where there is no row. The clock is that of the statement's start,
+/// and does not depend on the session's time zone.
 ///
-/// A locking read sees the newest row, whatever the transaction's snapshot is, but the user's plain reads see the
-/// snapshot. So the token is also read by a plain read: the lock does not reach into the nested query. A snapshot with
-/// another token is older than the lease, and what the transaction has read may be from before the last owner's commit.
+/// A locking read sees the newest row, whatever the transaction's snapshot is, but the user's plain reads see
+/// the snapshot. So the token is also read by a plain read: the lock does not reach into the nested query. A
+/// snapshot with another token is older than the lease, and what the transaction has read may be from before
+/// the last owner's commit.
 pub(super) fn verify(table: &str, lock: &str) -> String {
     format!(
         "SELECT CASE \
@@ -176,8 +177,9 @@ pub(super) fn release_in(table: &str) -> String {
     )
 }
 
-/// Parameters: as [`verify`]. Returns the holds of the row, or [`GONE`] when it names another lease. Nothing when another
-/// transaction has it locked. Otherwise this one has it locked from then on, whatever the answer.
+/// Parameters: as [`verify`]. Returns the holds of the row, or [`GONE`] when it names another lease. Nothing
+/// when another transaction has it locked. Otherwise this one has it locked from then on, whatever the
+/// answer.
 pub(super) fn reads_release(table: &str) -> String {
     format!(
         "SELECT CASE WHEN lease_id = {LEASE} AND fence_token = {TOKEN} \

@@ -1,4 +1,5 @@
-//! Executes a batch with one statement per action. The requests of a failed statement are then executed one by one.
+//! Executes a batch with one statement per action. The requests of a failed statement are then executed one
+//! by one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +55,8 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
             }
         }
     }
-    // Requests that no statement answered found their row locked, or it was inserted, changed or deleted meanwhile.
+    // Requests that no statement answered found their row locked, or it was inserted, changed or deleted
+    // meanwhile.
     let skipped = |answer: Option<Answer>| answer.unwrap_or(Ok(Outcome::Skipped));
     let answers: Vec<Answer> = answers.into_iter().map(skipped).collect();
     store.contended.note(requests, &answers);
@@ -62,8 +64,8 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     answers
 }
 
-/// The requests of one kind, those that change records or the others, in the byte order of their keys. Rows are inserted
-/// in this order.
+/// The requests of one kind, those that change records or the others, in the byte order of their keys. Rows
+/// are inserted in this order.
 fn group(kind: Kind, requests: &[Request], recorded: bool) -> Vec<Placed<'_>> {
     let is_of = |request: &Request| Kind::of(&request.action) == kind && request.record.is_some() == recorded;
     let mut group: Vec<_> = requests
@@ -80,7 +82,8 @@ fn may_be_one_row(kind: StoreErrorKind) -> bool {
     matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Other)
 }
 
-/// Fills in the answers to `part`, which is sorted by key. After an error, the answers from before it are filled in.
+/// Fills in the answers to `part`, which is sorted by key. After an error, the answers from before it are
+/// filled in.
 async fn execute(
     store: &PostgresStore,
     kind: Kind,
@@ -116,11 +119,12 @@ async fn execute(
     connection.finish(executed)
 }
 
-/// A commit of a grant that took this long may have been answered although no synchronous standby has it: the server
-/// says so only in a warning, which sqlx does not pass on. Slow disks take less.
+/// A commit of a grant that took this long may have been answered although no synchronous standby has it: the
+/// server says so only in a warning, which sqlx does not pass on. Slow disks take less.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// Waits for one more commit, where commits wait for a standby. Once the standby has that one, it has the grants too.
+/// Waits for one more commit, where commits wait for a standby. Once the standby has that one, it has the
+/// grants too.
 async fn confirm(session: &mut Session) -> Result<(), StoreError> {
     let commit = "SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''
         THEN pg_logical_emit_message(true, 'dblock', '') IS NULL END";
@@ -132,8 +136,8 @@ async fn confirm(session: &mut Session) -> Result<(), StoreError> {
     committed.map(drop).map_err(unknown)
 }
 
-/// First asks with the statement for the usual state of the rows, then with the general statement for the rows
-/// that were in another state. Each statement is committed before its answers are filled in.
+/// First asks with the statement for the usual state of the rows, then with the general statement for the
+/// rows that were in another state. Each statement is committed before its answers are filled in.
 async fn ask(
     store: &PostgresStore,
     kind: Kind,

@@ -80,8 +80,8 @@ pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
     has_code(error, MISSING_COLUMN)
 }
 
-/// The server's queue of notifications is full, because a session that listens stays in a transaction. The statement
-/// was undone.
+/// The server's queue of notifications is full, because a session that listens stays in a transaction. The
+/// statement was undone.
 pub(super) fn is_full_queue(error: &sqlx::Error) -> bool {
     has_code(error, "54000")
 }
@@ -122,8 +122,8 @@ fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
     let known = match code {
         // Deadlock, serialization failure, lock timeout, statement timeout or cancelled.
         "40P01" | "40001" | "55P03" | "57014" => (Conflict, ""),
-        // A pooler's other client changed the session, or the table was altered: a new connection knows the new
-        // state.
+        // A pooler's other client changed the session, or the table was altered: a new connection knows the
+        // new state.
         "26000" | "42P05" | "0A000" => (Conflict, "the prepared statement is out of date"),
         MISSING_COLUMN | "42804" => (
             Schema,
@@ -149,7 +149,8 @@ fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
             StoreErrorKind::Other,
             "the fence tokens of the key are used up: its row must be deleted by hand",
         ),
-        // The text has a character that the encoding lacks, or a NUL: the fault of one request, not of its batch.
+        // The text has a character that the encoding lacks, or a NUL: the fault of one request, not of its
+        // batch.
         "22021" | "22P05" => (
             StoreErrorKind::Other,
             "the database cannot keep this key or holder: keep the locks in a database with the encoding UTF8, and \

@@ -10,12 +10,12 @@ use crate::store::{StoreError, StoreErrorKind};
 /// Returns the time left of each lease, or `None` when it is gone. One statement for all.
 ///
 /// Until that transaction ends, nobody else can take the keys over. The server ends the transaction when it
-/// has idled for the source's `idle_limit`. Otherwise a host that vanished would keep the keys busy until TCP notices,
-/// which may take hours.
+/// has idled for the source's `idle_limit`. Otherwise a host that vanished would keep the keys busy until TCP
+/// notices, which may take hours.
 ///
 /// # Errors
-/// [`StoreErrorKind::Conflict`] under REPEATABLE READ or stricter, when a row was written after the snapshot (by a
-/// renewal, for example) or is not in the snapshot. The transaction can be tried again.
+/// [`StoreErrorKind::Conflict`] under REPEATABLE READ or stricter, when a row was written after the snapshot
+/// (by a renewal, for example) or is not in the snapshot. The transaction can be tried again.
 pub(crate) async fn verify(
     connection: &mut dyn FenceConnection,
     checks: &[FenceCheck<'_>],
@@ -25,12 +25,12 @@ pub(crate) async fn verify(
     answers.into_iter().map(left).collect()
 }
 
-/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys, and are woken, when it
-/// commits. One statement for all.
+/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys, and are woken,
+/// when it commits. One statement for all.
 ///
 /// # Errors
-/// As [`verify`], and [`StoreErrorKind::Unsupported`] below a savepoint: rolled back to it, the transaction would go on
-/// without the locks.
+/// As [`verify`], and [`StoreErrorKind::Unsupported`] below a savepoint: rolled back to it, the transaction
+/// would go on without the locks.
 pub(crate) async fn release_in(
     connection: &mut dyn FenceConnection,
     checks: &[FenceCheck<'_>],

@@ -1,13 +1,13 @@
 //! Wake-ups: LISTEN on a connection of its own, which is one of the store's few.
 //!
-//! A release notifies the table's channel when others wait for the key or when it passes the row on; [`wake_up`] reads
-//! the payload. A waiter that misses a notification polls again within a second, so nothing here needs to be fast. But a
-//! connection that receives nothing must not be taken for a quiet one:
-//! - A pooler in transaction mode accepts LISTEN and leaves it on a session that it lends to others, whose drivers may
-//!   fail on a notification (sqlx does). So poolers are detected before anything listens (see `session.rs`). A channel
-//!   that nobody else knows of removes the remaining doubt ([`prove`]).
-//! - A server that is gone silently is detected by a statement now and then. The kernel's keep-alive would do too, but
-//!   sqlx cannot set it, and its default is two hours.
+//! A release notifies the table's channel when others wait for the key or when it passes the row on;
+//! [`wake_up`] reads the payload. A waiter that misses a notification polls again within a second, so nothing
+//! here needs to be fast. But a connection that receives nothing must not be taken for a quiet one:
+//! - A pooler in transaction mode accepts LISTEN and leaves it on a session that it lends to others, whose
+//!   drivers may fail on a notification (sqlx does). So poolers are detected before anything listens (see
+//!   `session.rs`). A channel that nobody else knows of removes the remaining doubt ([`prove`]).
+//! - A server that is gone silently is detected by a statement now and then. The kernel's keep-alive would do
+//!   too, but sqlx cannot set it, and its default is two hours.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -93,9 +93,9 @@ pub(super) async fn heard_after(store: &PostgresStore) -> Result<Duration, Store
 
 /// Reads a payload: a letter for its kind; for a pass-on the lease and its token; and the key.
 ///
-/// Every user of the database can send notifications. A payload that cannot be read is ignored, and a forged release
-/// only makes waiters ask. A forged pass-on would let the successor enter beside the holder, but it must name the
-/// successor's lease, which only users who may read the table can know.
+/// Every user of the database can send notifications. A payload that cannot be read is ignored, and a forged
+/// release only makes waiters ask. A forged pass-on would let the successor enter beside the holder, but it
+/// must name the successor's lease, which only users who may read the table can know.
 fn wake_up(payload: &str) -> Option<WakeUp> {
     let key = |text| Key::new(None, text).ok();
     if let Some(released) = payload.strip_prefix(RELEASED) {
@@ -152,7 +152,8 @@ async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<Str
     row.try_get(0).map_err(|error| store.failed(error))
 }
 
-/// Waits for a notification that another connection sends, as proof that notifications arrive. Returns how long it took.
+/// Waits for a notification that another connection sends, as proof that notifications arrive. Returns how
+/// long it took.
 async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<Duration, StoreError> {
     let channel = format!("dblock_{}", Uuid::now_v7().simple());
     in_time(store, listener.listen(&channel)).await?;

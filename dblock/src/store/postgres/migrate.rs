@@ -47,7 +47,8 @@ pub(super) async fn version(
     found.map_err(|error| store.failed(error))
 }
 
-/// Creates or upgrades the tables. Where the schema is up to date, it does nothing and needs no right to create.
+/// Creates or upgrades the tables. Where the schema is up to date, it does nothing and needs no right to
+/// create.
 pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
     let server = store.connections.server().await?;
     let _room = store.connections.room().await?;
@@ -118,8 +119,9 @@ async fn create_schema(name: &str, connection: &mut PgConnection) -> Result<(), 
     Ok(())
 }
 
-/// Puts the schema before the script's tables: the one of the lock table, else the one where new tables are created.
-/// `None` if there is no such schema. The script's types and operators are then looked up in `pg_catalog` only.
+/// Puts the schema before the script's tables: the one of the lock table, else the one where new tables are
+/// created. `None` if there is no such schema. The script's types and operators are then looked up in
+/// `pg_catalog` only.
 async fn in_its_schema(
     script: &str,
     store: &PostgresStore,

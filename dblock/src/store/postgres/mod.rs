@@ -45,8 +45,8 @@ use super::{
 };
 use crate::key::Key;
 
-/// How many connections are reserved for extends. The others are for acquires, for releases, for the listener, which
-/// keeps one as long as a caller waits, and for operators.
+/// How many connections are reserved for extends. The others are for acquires, for releases, for the
+/// listener, which keeps one as long as a caller waits, and for operators.
 const RESERVED: usize = 1;
 
 /// A lock table in a PostgreSQL database.

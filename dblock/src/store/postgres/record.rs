@@ -1,7 +1,7 @@
 //! The records of runs.
 //!
-//! The calls use idle connections, where operators' calls open new ones. A connection that broke meanwhile is an error
-//! whose outcome is unknown; the caller reads the record and tries again.
+//! The calls use idle connections, where operators' calls open new ones. A connection that broke meanwhile is
+//! an error whose outcome is unknown; the caller reads the record and tries again.
 
 use std::sync::Arc;
 
@@ -202,7 +202,8 @@ fn attempts(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the attempt.
+/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the
+/// attempt.
 #[cfg(feature = "run_once")]
 pub(crate) async fn complete_in(
     connection: &mut dyn FenceConnection,

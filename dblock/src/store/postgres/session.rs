@@ -1,9 +1,9 @@
 //! Opens sessions of the store, and detects a pooler that shares them with others.
 //!
-//! A pooler such as `PgBouncer` in transaction mode gives each transaction another session of the server. Session
-//! state is then not ours: settings, `LISTEN`, and prepared statements. Prepared statements do harm: sqlx names
-//! them `sqlx_s_1`, `sqlx_s_2` and so on in every client, and prepares and executes in two transactions. By then
-//! the name may stand for another client's statement.
+//! A pooler such as `PgBouncer` in transaction mode gives each transaction another session of the server.
+//! Session state is then not ours: settings, `LISTEN`, and prepared statements. Prepared statements do harm:
+//! sqlx names them `sqlx_s_1`, `sqlx_s_2` and so on in every client, and prepares and executes in two
+//! transactions. By then the name may stand for another client's statement.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,8 @@ use crate::store::connect_options::OptionsSource;
 use crate::store::error::StoreError;
 use crate::store::servers::Alive;
 
-/// The isolation level that the statements are written for. Under a stricter one they fail and are tried again.
+/// The isolation level that the statements are written for. Under a stricter one they fail and are tried
+/// again.
 const ISOLATION: &str = "read committed";
 
 /// The other settings of our own sessions. They affect only speed and waiting times.
@@ -65,8 +66,8 @@ const STARTED: &str = "(SELECT pid, (date_part('epoch', backend_start) * 1000000
 const THIS_PROCESS: &str = "SELECT pid, (date_part('epoch', backend_start) * 1000000)::bigint
     FROM pg_stat_get_activity(pg_backend_pid())";
 
-/// Shows a server's history: the number of its timeline, which grows with each promotion. NULL where nothing can
-/// be written.
+/// Shows a server's history: the number of its timeline, which grows with each promotion. NULL where nothing
+/// can be written.
 const HISTORY: &str = "SELECT CASE WHEN pg_catalog.current_setting('transaction_read_only') = 'off' THEN
     ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint END";
 
@@ -124,9 +125,9 @@ impl Session {
         !self.shared.pooled.load(Ordering::Relaxed)
     }
 
-    /// The connection, for a statement. Unless [`answered`](Self::answered) is called after it, the server's session
-    /// is ended when the next session is opened. Left alone, it could wait for a lock or a standby for hours without
-    /// noticing that the client is gone.
+    /// The connection, for a statement. Unless [`answered`](Self::answered) is called after it, the server's
+    /// session is ended when the next session is opened. Left alone, it could wait for a lock or a standby
+    /// for hours without noticing that the client is gone.
     pub(super) fn for_statement(&mut self) -> &mut PgConnection {
         self.waits = true;
         &mut self.connection
@@ -228,8 +229,8 @@ impl Opener {
         Ok(Some(self.session(connection, Some(process))))
     }
 
-    /// Ends the sessions of this server that were given up. They may have ended already, and their ids may belong to others,
-    /// so the start time is compared too.
+    /// Ends the sessions of this server that were given up. They may have ended already, and their ids may
+    /// belong to others, so the start time is compared too.
     async fn end_abandoned(&self, server: usize, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         let mut abandoned = self.shared.abandoned().clone();
         abandoned.retain(|process| process.0 == server);
@@ -277,8 +278,8 @@ pub(super) fn trusted_names(lasts: Lasts) -> String {
     format!("SELECT pg_catalog.set_config('search_path', pg_catalog.rtrim({path}, ', '), {is_local})")
 }
 
-/// The settings for one transaction, to be put before a statement in the same message. They add one row to the
-/// answer.
+/// The settings for one transaction, to be put before a statement in the same message. They add one row to
+/// the answer.
 pub(super) fn for_one_transaction() -> String {
     let settings = SETTINGS.map(|(name, value)| format!("SET LOCAL {name} = '{value}';"));
     format!(

@@ -89,8 +89,8 @@ impl RecordChange {
 
 /// Applies `change` to the record of `key`; `None` when it must change nothing. The rules of every store.
 ///
-/// A record that succeeded and is still remembered is final: it can be deleted and not replaced. No record is replaced
-/// by one with a smaller token.
+/// A record that succeeded and is still remembered is final: it can be deleted and not replaced. No record is
+/// replaced by one with a smaller token.
 pub fn carry_out(
     key: &Key,
     change: &RecordChange,

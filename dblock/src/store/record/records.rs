@@ -55,8 +55,8 @@ pub(crate) fn kept_by(store: &dyn Store) -> Result<&dyn Records, StoreError> {
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 type Keyed = (Key, Result<Record, StoreError>);
 
-/// The answers of [`Records::read_all`], from records in any order. A failed query is everybody's answer; a record that
-/// cannot be read is that of its own key only.
+/// The answers of [`Records::read_all`], from records in any order. A failed query is everybody's answer; a
+/// record that cannot be read is that of its own key only.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn in_order(
     keys: &[Key],

@@ -138,7 +138,8 @@ impl SqliteStore {
         Ok(outcome.with_record(written))
     }
 
-    /// Carries out the usual case of a request, in one statement. `None`: it is another case, and nothing was done.
+    /// Carries out the usual case of a request, in one statement. `None`: it is another case, and nothing was
+    /// done.
     async fn usual(
         &self,
         connection: &mut SqliteConnection,

@@ -74,7 +74,8 @@ pub(super) fn of_connect(error: sqlx::Error, path: &Path) -> StoreError {
     }
 }
 
-/// The reason why the file at `path` cannot be opened, as far as can be seen. SQLite gives the same error in all cases.
+/// The reason why the file at `path` cannot be opened, as far as can be seen. SQLite gives the same error in
+/// all cases.
 fn obstacle(path: &Path) -> &'static str {
     // The parent of a bare file name is the empty path.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -101,8 +102,8 @@ fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>
     meaning_of(code(answer)?)
 }
 
-/// Another connection writes (`SQLITE_BUSY`, `SQLITE_LOCKED`), or has written since the user's transaction began to read
-/// (`SQLITE_BUSY_SNAPSHOT`).
+/// Another connection writes (`SQLITE_BUSY`, `SQLITE_LOCKED`), or has written since the user's transaction
+/// began to read (`SQLITE_BUSY_SNAPSHOT`).
 pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
     answer.try_downcast_ref::<SqliteError>().is_some() && matches!(code(answer).map(primary), Some(5 | 6))
 }

@@ -6,7 +6,8 @@ use super::{error, sql};
 use crate::store::StoreError;
 use crate::store::fence::{FenceCheck, FenceConnection, one_row, time_left, writes};
 
-/// Returns the time left of each lease, or `None` when it is gone. A statement for each key costs no round trip here.
+/// Returns the time left of each lease, or `None` when it is gone. A statement for each key costs no round
+/// trip here.
 ///
 /// The check writes (a column to its own value), so it needs SQLite's only write lock. A transaction whose
 /// snapshot is older than the last commit then fails as a conflict and does not trust an old row. Until the
@@ -24,7 +25,8 @@ pub(crate) async fn verify(
     Ok(left)
 }
 
-/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys when it commits.
+/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys when it
+/// commits.
 pub(crate) async fn release_in(
     connection: &mut dyn FenceConnection,
     checks: &[FenceCheck<'_>],

@@ -177,7 +177,8 @@ fn record(row: &SqliteRow) -> Result<Record, StoreError> {
     sql_row::record(row, key(get(row, 0)?)?, now).map_err(unexpected)?
 }
 
-/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the attempt.
+/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the
+/// attempt.
 #[cfg(feature = "run_once")]
 pub(crate) async fn complete_in(
     connection: &mut dyn FenceConnection,

@@ -15,7 +15,8 @@ use crate::store::{StoreError, StoreErrorKind};
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SqliteStore {
-    /// Refuses databases that only one connection sees: they would look like a lock and not be one. The error is for people.
+    /// Refuses databases that only one connection sees: they would look like a lock and not be one. The error
+    /// is for people.
     pub(crate) fn check_options(options: &SqliteConnectOptions, table: &TableName) -> Result<(), String> {
         let file = options.get_filename().to_string_lossy();
         // The options show their mode only as a URL, and not every file name is valid in one.
@@ -44,8 +45,8 @@ impl SqliteStore {
 
 /// The given options with the store's own settings.
 ///
-/// No journal mode: [`use_wal`] sets it, in files with our tables only. `keep` is no mode that SQLite knows, so it changes
-/// nothing, whatever a pool's options ask for.
+/// No journal mode: [`use_wal`] sets it, in files with our tables only. `keep` is no mode that SQLite knows,
+/// so it changes nothing, whatever a pool's options ask for.
 ///
 /// `synchronous = FULL`: with less, WAL may lose the last commits in a power cut, and a fence token that
 /// somebody has seen must not be given again.
@@ -97,7 +98,8 @@ async fn attempt(
     Ok(connection)
 }
 
-/// Readers and the writer do not block each other then. The mode is kept in the file. Not inside of a transaction.
+/// Readers and the writer do not block each other then. The mode is kept in the file. Not inside of a
+/// transaction.
 pub(super) async fn use_wal(connection: &mut SqliteConnection, table: &TableName) -> Result<(), StoreError> {
     let set = sqlx::query("PRAGMA journal_mode = WAL").execute(connection).await;
     set.map(drop).map_err(|error| error::of_statement(error, table))

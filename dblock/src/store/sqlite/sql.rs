@@ -6,8 +6,8 @@
 //! Every statement reads the clock after it has waited for the write lock, even without a transaction around
 //! it: SQLite begins the write before it computes anything.
 //!
-//! An acquire, an extend and a release have a statement for the usual case. In any other case it changes nothing and
-//! returns no row. Then the rules decide, on a row that [`BEGIN`] keeps others from writing.
+//! An acquire, an extend and a release have a statement for the usual case. In any other case it changes
+//! nothing and returns no row. Then the rules decide, on a row that [`BEGIN`] keeps others from writing.
 
 mod record;
 
@@ -80,8 +80,8 @@ fn held() -> String {
 
 /// $1 key, $2 lease, $3 owner, $4 ttl, $5 holder, $6 spare tokens.
 ///
-/// Takes a key that is absent or free. It reads the clock once: `acquired_at` is now. The limit on tokens here is
-/// far below the last one.
+/// Takes a key that is absent or free. It reads the clock once: `acquired_at` is now. The limit on tokens
+/// here is far below the last one.
 fn take(table: &str) -> String {
     format!(
         "INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
@@ -98,8 +98,8 @@ fn take(table: &str) -> String {
     )
 }
 
-/// $1 key, $2 lease, $3 count, $4 ttl; after a local hand-over its $5 owner, $6 holder and $7 token, otherwise NULL.
-/// Covers every case: no row means that the lease is lost.
+/// $1 key, $2 lease, $3 count, $4 ttl; after a local hand-over its $5 owner, $6 holder and $7 token,
+/// otherwise NULL. Covers every case: no row means that the lease is lost.
 fn extend(table: &str) -> String {
     format!(
         "UPDATE {table} SET reentrant_count = $3, lock_owner = iif($7 >= fence_token, $5, lock_owner), \
@@ -164,8 +164,8 @@ fn force_release(table: &str) -> String {
     )
 }
 
-/// $1 the key to begin at, $2 prefix, $3 the key to start after or NULL, $4 held only, $5 limit. Compares bytes: LIKE and
-/// GLOB would see wildcards in the prefix.
+/// $1 the key to begin at, $2 prefix, $3 the key to start after or NULL, $4 held only, $5 limit. Compares
+/// bytes: LIKE and GLOB would see wildcards in the prefix.
 fn inspect(table: &str) -> String {
     format!(
         "SELECT {COLUMNS}, {NOW} FROM {table} \
@@ -176,7 +176,8 @@ fn inspect(table: &str) -> String {
     )
 }
 
-/// $1 prefix, $2 held only, $3 limit; $4 rank, $5 time and $6 key to start after, or NULL. It sorts all rows of the prefix.
+/// $1 prefix, $2 held only, $3 limit; $4 rank, $5 time and $6 key to start after, or NULL. It sorts all rows
+/// of the prefix.
 fn inspect_urgent(table: &str) -> String {
     format!(
         "SELECT {COLUMNS}, {NOW} FROM (SELECT *, CASE WHEN NOT ({held}) THEN 2 \
@@ -220,8 +221,9 @@ fn purge(table: &str) -> String {
 const LEASE: &str = "unhex($2)";
 const TOKEN: &str = "CAST($3 AS INTEGER)";
 
-/// $1 key, $2 lease, $3 fence token, as text; returns what is left of the lease. The statement must write: then
-/// a stale snapshot fails. It writes the token, because the row may not have it yet after a local hand-over.
+/// $1 key, $2 lease, $3 fence token, as text; returns what is left of the lease. The statement must write:
+/// then a stale snapshot fails. It writes the token, because the row may not have it yet after a local
+/// hand-over.
 pub(super) fn verify(table: &str) -> String {
     format!(
         "UPDATE {table} SET fence_token = {TOKEN} \

@@ -1,4 +1,5 @@
-//! `locks.transaction` whose body, call or transaction does not come to its end: nothing of it stands, and the key is free.
+//! `locks.transaction` whose body, call or transaction does not come to its end: nothing of it stands, and
+//! the key is free.
 
 use std::future::{Future as _, poll_fn};
 use std::panic::AssertUnwindSafe;

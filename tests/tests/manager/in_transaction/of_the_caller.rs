@@ -195,7 +195,8 @@ async fn another_transaction_waits_for_the_first(backend: Backend) {
         let (mut one, mut two) = (begin(pool).await.unwrap(), begin(pool).await.unwrap());
         let first = add(&locks, "key", &mut one, &work).await.unwrap();
         let mut second = Box::pin(add(&locks, "key", &mut two, &work));
-        // It looks whether its own transaction keeps the lock, and then waits. Meanwhile the release is refused.
+        // It looks whether its own transaction keeps the lock, and then waits. Meanwhile the release is
+        // refused.
         let refused = store.asked_to(Asked::Release).len() + 3;
         tokio::select! {
             early = second.as_mut() => panic!("{early:?}"),

@@ -30,7 +30,8 @@ impl RecordStatements {
         Self {
             // $1 key.
             read: format!("SELECT {RECORD_COLUMNS}, {NOW} FROM {table} WHERE record_key = $1").into(),
-            // $1 key, $2 state, $3 attempts, $4 token, $5 fingerprint, $6 result, $7 error, $8 holder, $9 keep.
+            // $1 key, $2 state, $3 attempts, $4 token, $5 fingerprint, $6 result, $7 error, $8 holder, $9
+            // keep.
             insert: format!(
                 "INSERT INTO {table} ({RECORD_COLUMNS}) \
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, {NOW}, iif($2 = 'processing', 0, {NOW}), {NOW} + $9) \
@@ -56,8 +57,8 @@ impl RecordStatements {
                  ORDER BY record_key LIMIT $3"
             )
             .into(),
-            // $1 the key to start after, $2 limit. How many records there are, the last one's key, and how many of
-            // them are over.
+            // $1 the key to start after, $2 limit. How many records there are, the last one's key, and how
+            // many of them are over.
             look: format!(
                 "SELECT count(*), max(record_key), sum(ended) FROM \
                  (SELECT record_key, {is_over} AS ended FROM {table} WHERE record_key > $1 ORDER BY record_key LIMIT $2)"
