@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use dblock::store::{StoreError, StoreErrorKind};
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisResult};
 use tokio::time::timeout;
 
 use crate::error;
@@ -41,20 +42,34 @@ impl Login {
         question: &Cmd,
     ) -> Result<T, StoreError> {
         let client = self.client(address)?;
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None);
-        let asked = async {
-            let mut connection = client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await?;
-            question.query_async(&mut connection).await
-        };
-        match timeout(TIMEOUT, asked).await {
-            Ok(answer) => answer.map_err(error::of_connect),
-            Err(_) => Err(StoreError::new(
-                StoreErrorKind::Unreachable,
-                format!("{address} did not answer within {TIMEOUT:?}"),
-            )),
-        }
+        let asked = async { question.query_async(&mut connect(&client).await?).await };
+        in_time(address, asked).await
+    }
+
+    /// Asks one server several things in one message, as [`ask`](Self::ask) does.
+    pub(crate) async fn ask_all<T: FromRedisValue>(
+        &self,
+        address: &str,
+        questions: &Pipeline,
+    ) -> Result<T, StoreError> {
+        let client = self.client(address)?;
+        let asked = async { questions.query_async(&mut connect(&client).await?).await };
+        in_time(address, asked).await
+    }
+}
+
+async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_connection_timeout(None);
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+async fn in_time<T>(address: &str, asked: impl Future<Output = RedisResult<T>>) -> Result<T, StoreError> {
+    match timeout(TIMEOUT, asked).await {
+        Ok(answer) => answer.map_err(error::of_connect),
+        Err(_) => Err(StoreError::new(
+            StoreErrorKind::Unreachable,
+            format!("{address} did not answer within {TIMEOUT:?}"),
+        )),
     }
 }
 

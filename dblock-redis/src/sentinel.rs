@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use dblock::store::{StoreError, StoreErrorKind};
 use futures_util::StreamExt as _;
-use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use redis::Client;
+use redis::{Client, RedisResult, Value};
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
+use crate::error;
 use crate::login::{Login, address};
 
 /// How old the Sentinels' last answer may be while a connection is in use.
@@ -52,10 +52,12 @@ struct Seen {
     silent: bool,
 }
 
-/// An address, and the Sentinels that name it.
-struct Vote<'a> {
+/// An address, and how many Sentinels name it.
+struct Vote {
     named: String,
-    by: Vec<&'a str>,
+    by: usize,
+    /// The latest that they tell with it.
+    epoch: Option<u64>,
 }
 
 impl Seen {
@@ -97,14 +99,12 @@ impl Sentinels {
     /// Where the primary is: the address that more than half of the Sentinels name. If no address has so
     /// many, all that are named and not known to be replaced, the most often named first.
     pub(crate) async fn named(&self) -> Result<Vec<String>, StoreError> {
-        let questions = self.addresses.iter();
-        let questions =
-            questions.map(|sentinel| async move { (sentinel.as_str(), self.ask(sentinel).await) });
+        let questions = self.addresses.iter().map(|sentinel| self.ask(sentinel));
         let mut asked: FuturesUnordered<_> = questions.collect();
-        let mut votes: Vec<Vote<'_>> = Vec::new();
+        let mut votes: Vec<Vote> = Vec::new();
         let mut failed: Option<StoreError> = None;
-        while let Some((sentinel, answer)) = asked.next().await {
-            let found = match answer {
+        while let Some(answer) = asked.next().await {
+            let (named, epoch) = match answer {
                 Ok(found) => found,
                 Err(error) => {
                     // Of several errors, one that does not pass by itself says more.
@@ -112,14 +112,16 @@ impl Sentinels {
                     continue;
                 }
             };
-            let place = votes.iter().position(|vote| vote.named == found);
+            let place = votes.iter().position(|vote| vote.named == named);
             let place = place.unwrap_or_else(|| {
-                let (named, by) = (found, Vec::new());
-                votes.push(Vote { named, by });
+                let (by, epoch) = (0, None);
+                votes.push(Vote { named, by, epoch });
                 votes.len() - 1
             });
-            votes[place].by.push(sentinel);
-            if votes[place].by.len() * 2 > self.addresses.len() {
+            let vote = &mut votes[place];
+            vote.by += 1;
+            vote.epoch = vote.epoch.max(epoch);
+            if vote.by * 2 > self.addresses.len() {
                 return Ok(vec![votes.swap_remove(place).named]);
             }
         }
@@ -131,25 +133,12 @@ impl Sentinels {
             );
             return Err(StoreError::new(failed.kind(), message).with_source(failed));
         }
-        if votes.len() > 1 {
-            votes = self.newest(votes).await;
-        }
-        votes.sort_by_key(|vote| Reverse(vote.by.len()));
+        // A primary from before a fail-over of which another Sentinel knows is left out. A Sentinel that
+        // tells no epoch is believed.
+        let newest = votes.iter().filter_map(|vote| vote.epoch).max();
+        votes.retain(|vote| vote.epoch.is_none() || vote.epoch == newest);
+        votes.sort_by_key(|vote| Reverse(vote.by));
         Ok(votes.into_iter().map(|vote| vote.named).collect())
-    }
-
-    /// Leaves out a primary from before a fail-over of which another Sentinel knows. A Sentinel that tells no epoch is
-    /// believed.
-    async fn newest<'a>(&self, votes: Vec<Vote<'a>>) -> Vec<Vote<'a>> {
-        let epochs = votes.iter().map(|vote| async move {
-            let told = join_all(vote.by.iter().map(|sentinel| self.epoch(sentinel))).await;
-            told.into_iter().max().flatten()
-        });
-        let epochs = join_all(epochs).await;
-        let newest = epochs.iter().copied().max().flatten();
-        let votes = votes.into_iter().zip(epochs);
-        let votes = votes.filter(|(_, epoch)| epoch.is_none() || *epoch == newest);
-        votes.map(|(vote, _)| vote).collect()
     }
 
     /// Where the connection in use leads to, or else the address that they name first.
@@ -198,20 +187,24 @@ impl Sentinels {
         seen.moved |= is_other && seen.primary.as_deref() == Some(address);
     }
 
-    async fn ask(&self, sentinel: &str) -> Result<String, StoreError> {
-        let mut question = redis::cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        let answer: Option<(String, u16)> = self.login.ask(sentinel, &question).await?;
-        let (host, port) = answer.ok_or_else(|| self.unknown())?;
-        Ok(address(&host, port))
-    }
-
-    /// The number of the fail-over by which the primary came to its place, if the Sentinel tells it.
-    async fn epoch(&self, sentinel: &str) -> Option<u64> {
-        let mut question = redis::cmd("SENTINEL");
-        question.arg("MASTER").arg(&self.name);
-        let told: HashMap<String, String> = self.login.ask(sentinel, &question).await.ok()?;
-        told.get("config-epoch")?.parse().ok()
+    /// Where the primary is, and the epoch of the fail-over that brought it there, if the Sentinel tells it.
+    ///
+    /// The epoch comes first: a Sentinel that learns of a fail-over between the two answers must not lend the
+    /// new epoch to the former primary. The first answer has an address too, which is of no use: a Sentinel
+    /// that carries out a fail-over tells the new epoch there while it still tells the former address.
+    async fn ask(&self, sentinel: &str) -> Result<(String, Option<u64>), StoreError> {
+        let mut questions = redis::pipe();
+        for about in ["MASTER", "GET-MASTER-ADDR-BY-NAME"] {
+            questions.cmd("SENTINEL").arg(about).arg(&self.name);
+        }
+        let (told, named): (RedisResult<Value>, RedisResult<Option<(String, u16)>>) =
+            self.login.ask_all(sentinel, questions.ignore_errors()).await?;
+        let (host, port) = named.map_err(error::of_connect)?.ok_or_else(|| self.unknown())?;
+        let epoch = || {
+            let told: HashMap<String, String> = redis::from_redis_value(told.ok()?).ok()?;
+            told.get("config-epoch")?.parse().ok()
+        };
+        Ok((address(&host, port), epoch()))
     }
 
     fn unknown(&self) -> StoreError {

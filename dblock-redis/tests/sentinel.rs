@@ -5,6 +5,8 @@
 mod fake;
 mod log;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind};
@@ -176,20 +178,41 @@ fn parts(url: &str) -> (&str, Vec<&str>, &str) {
     (user, sentinels.split(',').collect(), name)
 }
 
-/// A Sentinel that names this primary, and this epoch where it tells one.
+/// What a Sentinel knows: the primary, and the epoch where it tells one.
+type Known<'a> = (&'a str, Option<u64>);
+
+/// A Sentinel that knows this.
 async fn sentinel(primary: &str, epoch: Option<u64>) -> String {
-    let (host, port) = primary.split_once(':').unwrap();
-    let named = format!("*2\r\n{}{}", fake::text(host), fake::text(port));
-    let epoch = epoch.map_or("-NOPERM no\r\n".to_owned(), |epoch| {
-        let (field, value) = (fake::text("config-epoch"), fake::text(&epoch.to_string()));
-        format!("*2\r\n{field}{value}")
+    sentinel_that_learns((primary, epoch), (primary, epoch)).await
+}
+
+/// A Sentinel that learns something else when it has answered the first question of a client.
+async fn sentinel_that_learns(before: Known<'_>, after: Known<'_>) -> String {
+    let [before, after] = [before, after].map(|(primary, epoch)| {
+        let (host, port) = primary.split_once(':').unwrap();
+        let named = format!("*2\r\n{}{}", fake::text(host), fake::text(port));
+        let epoch = epoch.map_or("-NOPERM no\r\n".to_owned(), |epoch| {
+            let (field, value) = (fake::text("config-epoch"), fake::text(&epoch.to_string()));
+            format!("*2\r\n{field}{value}")
+        });
+        (named, epoch)
     });
     let (listener, address) = fake::bind().await;
+    let asked = Arc::new(AtomicBool::new(false));
     fake::serve(listener, move |words| {
-        let asks_for = |what: &str| words[0] == "SENTINEL" && words[1] == what;
-        let told = asks_for("MASTER").then_some(&epoch);
-        told.or_else(|| asks_for("GET-MASTER-ADDR-BY-NAME").then_some(&named))
-            .cloned()
+        if words[0] != "SENTINEL" {
+            return None;
+        }
+        let known = if asked.swap(true, Ordering::Relaxed) {
+            &after
+        } else {
+            &before
+        };
+        match &*words[1] {
+            "MASTER" => Some(known.1.clone()),
+            "GET-MASTER-ADDR-BY-NAME" => Some(known.0.clone()),
+            _ => None,
+        }
     });
     address
 }
@@ -212,34 +235,87 @@ async fn a_sentinel_that_knows_yesterdays_primary_is_overruled() {
     }
 }
 
-/// Both take writes, and each is named by half of the Sentinels.
-#[tokio::test]
-async fn of_two_primaries_that_of_the_last_fail_over_is_taken() {
-    if !is_installed(Kind::Redis) {
-        dblock_tests::left_out("Redis servers of its own", "install redis-server");
-        return;
+/// Two servers that take writes, although a fail-over has put the newer one in the other's place.
+struct TwoPrimaries {
+    former: Server,
+    newest: Server,
+    /// The way to the newer one. The other one answers first.
+    proxy: Proxy,
+}
+
+impl TwoPrimaries {
+    async fn new() -> Option<Self> {
+        if !is_installed(Kind::Redis) {
+            dblock_tests::left_out("Redis servers of its own", "install redis-server");
+            return None;
+        }
+        let former = Server::fresh(Kind::Redis, Purpose::Tests).await.unwrap();
+        let newest = Server::fresh(Kind::Redis, Purpose::Tests).await.unwrap();
+        for server in [&former, &newest] {
+            let _: String = command(server, &["CONFIG", "SET", "requirepass", ""]).await;
+        }
+        let proxy = Proxy::start(address(&newest).parse().unwrap());
+        proxy.set(Traffic::Slow(Duration::from_millis(50)));
+        Some(Self {
+            former,
+            newest,
+            proxy,
+        })
     }
-    let former = Server::fresh(Kind::Redis, Purpose::Tests).await.unwrap();
-    let newest = Server::fresh(Kind::Redis, Purpose::Tests).await.unwrap();
-    for server in [&former, &newest] {
-        let _: String = command(server, &["CONFIG", "SET", "requirepass", ""]).await;
+
+    fn former(&self) -> String {
+        address(&self.former)
     }
-    let address = |server: &Server| server.url().rsplit_once('@').unwrap().1.to_owned();
-    let proxy = Proxy::start(address(&newest).parse().unwrap());
-    // The other one answers first.
-    proxy.set(Traffic::Slow(Duration::from_millis(50)));
-    let stale = sentinel(&address(&former), Some(6)).await;
-    let knows = sentinel(&proxy.address().to_string(), Some(7)).await;
-    for (key, sentinels) in [("a", [&stale, &knows]), ("b", [&knows, &stale])] {
+
+    fn newest(&self) -> String {
+        self.proxy.address().to_string()
+    }
+
+    async fn is_granted_by_the_newest(&self, key: &str, sentinels: [&String; 2]) {
         let url = format!("redis+sentinel://{},{}/main", sentinels[0], sentinels[1]);
         let granted = one(&RedisStore::new(&url).unwrap(), key).await.unwrap();
         assert!(matches!(granted, Outcome::Granted { .. }), "{granted:?}");
-        let there = RedisStore::new(&format!("redis://{}", address(&newest))).unwrap();
+        let there = RedisStore::new(&format!("redis://{}", address(&self.newest))).unwrap();
         let there = one(&there, key).await.unwrap();
         assert!(
             matches!(there, Outcome::Busy(_)),
             "granted by the former one: {there:?}"
         );
+    }
+}
+
+fn address(server: &Server) -> String {
+    server.url().rsplit_once('@').unwrap().1.to_owned()
+}
+
+/// Each is named by half of the Sentinels.
+#[tokio::test]
+async fn of_two_primaries_that_of_the_last_fail_over_is_taken() {
+    let Some(two) = TwoPrimaries::new().await else {
+        return;
+    };
+    let stale = sentinel(&two.former(), Some(6)).await;
+    let knows = sentinel(&two.newest(), Some(7)).await;
+    two.is_granted_by_the_newest("a", [&stale, &knows]).await;
+    two.is_granted_by_the_newest("b", [&knows, &stale]).await;
+}
+
+/// Its new epoch is not that of the address it knew before.
+#[tokio::test]
+async fn a_sentinel_that_learns_of_a_fail_over_between_two_questions_does_not_prove_the_former_primary() {
+    let Some(two) = TwoPrimaries::new().await else {
+        return;
+    };
+    let (former, newest) = (two.former(), two.newest());
+    for key in ["a", "b"] {
+        let learns = sentinel_that_learns((&former, Some(6)), (&newest, Some(7))).await;
+        let knows = sentinel(&newest, Some(7)).await;
+        let [first, second] = if key == "a" {
+            [&learns, &knows]
+        } else {
+            [&knows, &learns]
+        };
+        two.is_granted_by_the_newest(key, [first, second]).await;
     }
 }
 
