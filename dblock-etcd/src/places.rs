@@ -11,12 +11,19 @@ use uuid::Uuid;
 
 use crate::keys::Slot;
 
+/// So many locks are kept of which a key was deleted.
+const MOST_DELETED: usize = 1_000;
+
 #[derive(Debug, Default)]
 pub(crate) struct Places(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     all: HashMap<Key, Place>,
+    /// The revisions at which a key of these locks was last deleted. An operator may delete a place before
+    /// the answer arrives that tells of it. If the place were believed, this process would enter together
+    /// with the one that is next by then.
+    deleted: HashMap<Key, i64>,
     /// The watch reports what happens after this revision. A place that was written earlier may be gone unseen.
     watched_since: i64,
 }
@@ -35,7 +42,8 @@ pub(crate) struct Place {
 impl Places {
     pub(crate) fn insert(&self, key: Key, place: Place) {
         let mut state = self.state();
-        if place.revision >= state.watched_since {
+        let deleted = state.deleted.get(&key).is_some_and(|at| *at > place.revision);
+        if place.revision >= state.watched_since && !deleted {
             state.all.insert(key, place);
         }
     }
@@ -58,6 +66,13 @@ impl Places {
     /// A key is gone since this revision. The place to which the lock was passed on by that, if it is of this process.
     pub(crate) fn passed_on(&self, key: &Key, slot: Slot, revision: i64) -> Option<Place> {
         let mut state = self.state();
+        if state.deleted.len() == MOST_DELETED {
+            // With what is forgotten here, no earlier place is believed any more whose answer is still to
+            // come.
+            state.deleted.clear();
+            state.watched_since = revision;
+        }
+        state.deleted.insert(key.clone(), revision);
         let place = state.all.get(key).filter(|place| place.revision < revision)?;
         let passed_on = place.behind == slot;
         // The other slot is that of the place, which has ended.
@@ -125,5 +140,27 @@ mod tests {
         let since = places(&key);
         since.watched_since(5);
         assert!(since.passed_on(&key, Slot::First, 6).is_some());
+    }
+    /// An operator deletes the place while the process waits for the answer that tells of it.
+    #[test]
+    fn a_place_that_was_deleted_before_its_answer_is_not_believed() {
+        let key = Key::new(None, "k").unwrap();
+        let places = Places::default();
+        assert!(places.passed_on(&key, Slot::Second, 6).is_none());
+        places.insert(key.clone(), place());
+        assert!(places.passed_on(&key, Slot::First, 8).is_none());
+        // The place that was written next is.
+        let revision = 9;
+        places.insert(key.clone(), Place { revision, ..place() });
+        assert!(places.passed_on(&key, Slot::First, 10).is_some());
+        // So much was deleted since that nobody knows of this key any more.
+        let forgetful = Places::default();
+        assert!(forgetful.passed_on(&key, Slot::Second, 6).is_none());
+        for (number, revision) in (0..MOST_DELETED).zip(7..) {
+            let other = Key::new(None, &format!("k{number}")).unwrap();
+            assert!(forgetful.passed_on(&other, Slot::First, revision).is_none());
+        }
+        forgetful.insert(key.clone(), place());
+        assert!(forgetful.passed_on(&key, Slot::First, i64::MAX).is_none());
     }
 }
