@@ -5,6 +5,7 @@ use dblock::store::{Action, Outcome, Request, StoreError, rules};
 use futures_util::future::join_all;
 use zookeeper_client::Client;
 
+use crate::error;
 use crate::rows::{self, Found, Put};
 use crate::session::Ensemble;
 use crate::wake_up;
@@ -27,9 +28,17 @@ pub(crate) async fn apply(ensemble: &Ensemble, requests: &[Request]) -> Result<V
         .zip(&answers)
         .filter_map(|(request, answer)| answer.is_none().then_some(request))
         .collect();
+    let mut failures = answers
+        .iter()
+        .flatten()
+        .filter_map(|answer| answer.as_ref().err());
+    let others = match failures.find(|error| error::is_of_session(error)) {
+        // The session would connect again first, and until then everything sent into it would hang.
+        Some(lost) => Err(error::of_unsent(lost)),
+        None => carry_out_all(ensemble, &client, &open).await,
+    };
     // A failure is the answer of these: releases may have been carried out already, and must not seem to be open.
-    let mut others = carry_out_all(ensemble, &client, &open)
-        .await
+    let mut others = others
         .unwrap_or_else(|error| open.iter().map(|_| Err(error.clone())).collect())
         .into_iter();
     for answer in answers.iter_mut().filter(|answer| answer.is_none()) {

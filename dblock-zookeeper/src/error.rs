@@ -13,6 +13,19 @@ pub(crate) fn of_write(error: Error) -> StoreError {
     of_answer(error, StoreErrorKind::Interrupted)
 }
 
+/// Whether the session may be of no use any more after this error.
+pub(crate) fn is_of_session(error: &StoreError) -> bool {
+    matches!(
+        error.kind(),
+        StoreErrorKind::Interrupted | StoreErrorKind::Unreachable
+    )
+}
+
+/// An error for what was not sent into a session, because of this error.
+pub(crate) fn of_unsent(lost: &StoreError) -> StoreError {
+    StoreError::new(StoreErrorKind::Unreachable, lost.to_string())
+}
+
 /// `unanswered` follows from an error that no server has answered with.
 fn of_answer(error: Error, unanswered: StoreErrorKind) -> StoreError {
     let refused = (

@@ -130,10 +130,9 @@ impl Ensemble {
 
     /// Gives the session up if it may be of no use any more, as after this error.
     pub(crate) fn check(&self, client: &Client, error: &StoreError) {
-        use StoreErrorKind::{Interrupted, Unreachable};
         let mut open = self.open();
         let same = |open: &Client| open.session_id() == client.session_id();
-        if matches!(error.kind(), Interrupted | Unreachable) && open.client.as_ref().is_some_and(same) {
+        if error::is_of_session(error) && open.client.as_ref().is_some_and(same) {
             self.give_up(&mut open);
         }
     }

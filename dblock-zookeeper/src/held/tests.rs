@@ -155,6 +155,26 @@ async fn the_outcome_of_a_release_without_an_answer_is_open() {
 }
 
 #[tokio::test]
+async fn a_session_that_a_release_has_lost_carries_nothing_more_of_the_batch() {
+    let Some(place) = Place::new() else { return };
+    let (store, proxy) = behind_a_proxy(&place);
+    let release = granted(&store, acquire(&key())).await;
+    proxy.look_out(
+        Trick::LoseReply,
+        Box::new(|bytes| requests(bytes).contains(&MULTI)),
+    );
+    let other = acquire(&Key::new(None, "other").unwrap());
+    let answers = store.apply(&[release, other]).await;
+    let kinds: Vec<_> = answers
+        .iter()
+        .map(|answer| answer.as_ref().map_err(StoreError::kind))
+        .collect();
+    let expected = [StoreErrorKind::Interrupted, StoreErrorKind::Unreachable].map(Err);
+    assert_eq!(kinds, expected, "{answers:?}");
+    assert_eq!(proxy.played(), 1);
+}
+
+#[tokio::test]
 async fn nothing_is_kept_of_a_lease_that_is_over() {
     let Some(place) = Place::new() else { return };
     let (store, other) = (place.open(), place.open());
