@@ -26,6 +26,14 @@ impl StoreArguments {
             None => key.to_owned(),
         }
     }
+
+    /// The key as it is typed: that of which `key` is [the whole](Self::whole). This is what answers in JSON
+    /// have, so that a program can give it to the next command.
+    pub(crate) fn typed<'a>(&self, key: &'a str) -> &'a str {
+        let namespace = self.namespace.as_deref();
+        let typed = namespace.and_then(|namespace| key.strip_prefix(namespace)?.strip_prefix(':'));
+        typed.unwrap_or(key)
+    }
 }
 
 /// A manager whose tables are there.

@@ -6,13 +6,12 @@ use crate::cli::StoreArguments;
 
 /// The words that tell a user to leave the namespace out of a `key` that has it already. Empty when it has not.
 pub(crate) fn without_namespace(store: &StoreArguments, key: &str) -> String {
-    let namespace = store.namespace.as_deref().unwrap_or_default();
-    let own = key
-        .strip_prefix(namespace)
-        .and_then(|rest| rest.strip_prefix(':'));
-    match own.filter(|_| !namespace.is_empty()) {
-        Some(own) => format!("; --namespace {namespace} puts \"{namespace}:\" before the key: write {own:?}"),
-        None => String::new(),
+    let own = store.typed(key);
+    match &store.namespace {
+        Some(namespace) if own != key => {
+            format!("; --namespace {namespace} puts \"{namespace}:\" before the key: write {own:?}")
+        }
+        _ => String::new(),
     }
 }
 
@@ -31,14 +30,7 @@ pub(crate) async fn hint(
     }
     let filter = InspectFilter::new().include_free().urgent_first().limit(ROWS);
     let rows = locks.inspect(filter).await?;
-    let namespace = store.namespace.as_ref().map(|namespace| format!("{namespace}:"));
-    let keys = rows.iter().map(|row| {
-        let whole = row.key.as_str();
-        let own = namespace
-            .as_deref()
-            .and_then(|namespace| whole.strip_prefix(namespace));
-        own.unwrap_or(whole)
-    });
+    let keys = rows.iter().map(|row| store.typed(row.key.as_str()));
     Ok(closest(key, keys).map_or_else(String::new, |meant| format!("; did you mean {meant:?}?")))
 }
 

@@ -19,8 +19,11 @@ struct Answer {
 }
 
 pub(crate) async fn list(store: &StoreArguments, arguments: &ListArguments) -> Result<Code, Failure> {
-    let answer = during("asking the database", rows(store, arguments)).await?;
+    let mut answer = during("asking the database", rows(store, arguments)).await?;
     if store.json {
+        for row in &mut answer.locks {
+            row.key = store.typed(&row.key).to_owned();
+        }
         output::json(&answer)?;
     } else if answer.locks.is_empty() {
         output::told_to_a_person(if arguments.all {

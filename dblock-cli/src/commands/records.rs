@@ -96,7 +96,10 @@ async fn list(
     let truncated = found.len() > limit;
     found.truncate(limit);
     if store.json {
-        let rows: Vec<_> = found.iter().map(Row::from).collect();
+        let mut rows: Vec<_> = found.iter().map(Row::from).collect();
+        for row in &mut rows {
+            row.key = store.typed(&row.key).to_owned();
+        }
         output::json(&json!({"records": rows, "truncated": truncated}))?;
     } else if found.is_empty() {
         output::told_to_a_person("no such record");
@@ -131,13 +134,14 @@ async fn show(store: &StoreArguments, locks: &LockManager, key: &str) -> Result<
     let Some(found) = found else {
         return Err(nothing(store, key));
     };
-    let whole = Whole {
+    let mut whole = Whole {
         row: Row::from(&found.record),
         lock_held,
         result: found.result,
         error: found.record.error,
     };
     if store.json {
+        whole.row.key = store.typed(&whole.row.key).to_owned();
         output::json(&whole)?;
     } else {
         output::line(&text(&whole))?;

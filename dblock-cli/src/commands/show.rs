@@ -24,9 +24,9 @@ pub(crate) async fn show(store: &StoreArguments, key: &str) -> Result<Code, Fail
         );
         Err(Failure::new(Code::No, message))
     });
-    let row = row.await?;
-    let row = Row::from(row);
+    let mut row = Row::from(row.await?);
     if store.json {
+        row.key = store.typed(&row.key).to_owned();
         output::json(&row)?;
     } else {
         output::line(&text(&row))?;

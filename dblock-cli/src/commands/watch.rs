@@ -58,7 +58,7 @@ pub(crate) async fn watch(store: &StoreArguments, arguments: &WatchArguments) ->
             Ok(found) => {
                 failing = false;
                 for event in events(&known, &found) {
-                    print(store, &event)?;
+                    print(store, event)?;
                 }
                 known = found;
             }
@@ -126,9 +126,10 @@ fn event(what: What, key: &str, holder: &str, fence_token: i64) -> Event {
     }
 }
 
-fn print(store: &StoreArguments, event: &Event) -> Result<(), Failure> {
+fn print(store: &StoreArguments, mut event: Event) -> Result<(), Failure> {
     if store.json {
-        output::json(event)?;
+        event.key = store.typed(&event.key).to_owned();
+        output::json(&event)?;
         return Ok(());
     }
     let (key, holder) = (printable(&event.key), printable(&event.holder));

@@ -103,7 +103,7 @@ pub(super) fn report(
 ) -> Result<Code, Failure> {
     if store.json {
         let report = Report {
-            key: lock.key(),
+            key: store.typed(lock.key()),
             fence_token: lock.fence_token(),
             outcome: ended.word(),
             exit_code: ended.code().number(),
