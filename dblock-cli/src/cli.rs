@@ -44,12 +44,14 @@ pub(crate) const DEFAULT_TABLE: &str = "distributed_lock";
 /// Which store, and how to answer.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreArguments {
-    /// The database: postgres://…, mysql://…, mariadb://…, sqlite://…, redis://… or valkey://…; or in the variable `DATABASE_URL`
+    /// The database: postgres://…, mysql://…, mariadb://…, sqlite://…, redis://… or valkey://…; or in the
+    /// variable `DATABASE_URL`
     ///
     /// Other users of this host can see arguments: give a URL with a password in the variable.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// The lock table: `table` or `schema.table`. In Redis there is none: there `?prefix=NAME` in the URL chooses the locks
+    /// The lock table: `table` or `schema.table`. In Redis there is none: there `?prefix=NAME` in the URL
+    /// chooses the locks
     #[arg(long, global = true, default_value = DEFAULT_TABLE, value_name = "NAME")]
     pub(crate) table: String,
     /// Puts `NAME:` before every key
@@ -139,8 +141,8 @@ pub(crate) struct RunArguments {
     /// The name of `--wait` in other programs.
     #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--wait"))]
     timeout: Option<String>,
-    /// How long the command has to end after TERM, before KILL; at most a third of the ttl and of `--max-hold`
-    /// [default: 5s or that third]
+    /// How long the command has to end after TERM, before KILL; at most a third of the ttl and of
+    /// `--max-hold` [default: 5s or that third]
     #[arg(long, value_parser = duration::or_zero)]
     pub(crate) grace: Option<Duration>,
     /// Keeps the lock busy for at least this long, even when the command ends sooner
@@ -264,7 +266,8 @@ pub(crate) struct ServeArguments {
     /// The address and the port to listen on
     #[arg(long, default_value = "127.0.0.1:7575", value_name = "ADDRESS:PORT", value_parser = address)]
     pub(crate) listen: SocketAddr,
-    /// The rights of everybody who reaches the page; must be given for an address that other hosts reach [default: read-only]
+    /// The rights of everybody who reaches the page; must be given for an address that other hosts reach
+    /// [default: read-only]
     #[arg(long)]
     pub(crate) access: Option<PageAccess>,
 }

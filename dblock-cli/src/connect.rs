@@ -93,8 +93,8 @@ pub(crate) fn builder(arguments: &StoreArguments, missing: Missing) -> Result<Lo
     Ok(builder)
 }
 
-/// A manager of locks in Redis, if that is what the URL leads to. There the option `prefix` of the URL is what the table is
-/// elsewhere.
+/// A manager of locks in Redis, if that is what the URL leads to. There the option `prefix` of the URL is
+/// what the table is elsewhere.
 #[cfg(feature = "redis")]
 fn redis_builder(scheme: &str, url: &str) -> Option<Result<LockManagerBuilder, Failure>> {
     is_redis(scheme).then(|| match dblock_redis::RedisStore::new(url) {
@@ -108,7 +108,8 @@ fn redis_builder(_: &str, _: &str) -> Option<Result<LockManagerBuilder, Failure>
     None
 }
 
-/// Whether the scheme is `redis`, `rediss` or `valkey`, or one of them with `+sentinel`, `+cluster` or `+unix`.
+/// Whether the scheme is `redis`, `rediss` or `valkey`, or one of them with `+sentinel`, `+cluster` or
+/// `+unix`.
 fn is_redis(scheme: &str) -> bool {
     let scheme = scheme.to_ascii_lowercase();
     let protocol = scheme.split(['+', '-']).next();

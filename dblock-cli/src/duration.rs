@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::grammar;
 
-/// Reads the duration of the option `name`, with the words and the limits of the attribute and of configuration files.
+/// Reads the duration of the option `name`, with the words and the limits of the attribute and of
+/// configuration files.
 pub(crate) fn of(name: &'static str) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| grammar::parse(name, text)
 }

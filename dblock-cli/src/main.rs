@@ -1,4 +1,5 @@
-//! The command `dblock`: runs a command under a distributed lock, and shows and mends locks. docs/cli.md describes it.
+//! The command `dblock`: runs a command under a distributed lock, and shows and mends locks. docs/cli.md
+//! describes it.
 
 mod cli;
 mod commands;
@@ -51,7 +52,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// Everything runs on this thread: a command that is run must have a parent that lives as long as the process.
+/// Everything runs on this thread: a command that is run must have a parent that lives as long as the
+/// process.
 fn started(cli: &Cli) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -47,7 +47,8 @@ pub(crate) fn told_to_a_person(text: &str) {
     }
 }
 
-/// The width of the terminal: `COLUMNS`, or as the terminal says. `None` where stdout is none, or does not know.
+/// The width of the terminal: `COLUMNS`, or as the terminal says. `None` where stdout is none, or does not
+/// know.
 pub(crate) fn width() -> Option<u16> {
     let out = io::stdout();
     if !out.is_terminal() {

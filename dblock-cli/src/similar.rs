@@ -4,7 +4,8 @@ use dblock::{InspectFilter, LockError, LockManager};
 
 use crate::cli::StoreArguments;
 
-/// The words that tell a user to leave the namespace out of a `key` that has it already. Empty when it has not.
+/// The words that tell a user to leave the namespace out of a `key` that has it already. Empty when it has
+/// not.
 pub(crate) fn without_namespace(store: &StoreArguments, key: &str) -> String {
     let own = store.typed(key);
     match &store.namespace {

@@ -1,5 +1,5 @@
-//! The places as successor that this process has. They tell what the end of a holder's key means: etcd reports that the key is
-//! gone, and not who is next.
+//! The places as successor that this process has. They tell what the end of a holder's key means: etcd
+//! reports that the key is gone, and not who is next.
 //!
 //! Nothing but a quick wake-up depends on this. A place that is missing here is found by the next ask.
 
@@ -24,7 +24,8 @@ struct State {
     /// the answer arrives that tells of it. If the place were believed, this process would enter together
     /// with the one that is next by then.
     deleted: HashMap<Key, i64>,
-    /// The watch reports what happens after this revision. A place that was written earlier may be gone unseen.
+    /// The watch reports what happens after this revision. A place that was written earlier may be gone
+    /// unseen.
     watched_since: i64,
 }
 
@@ -63,7 +64,8 @@ impl Places {
         }
     }
 
-    /// A key is gone since this revision. The place to which the lock was passed on by that, if it is of this process.
+    /// A key is gone since this revision. The place to which the lock was passed on by that, if it is of this
+    /// process.
     pub(crate) fn passed_on(&self, key: &Key, slot: Slot, revision: i64) -> Option<Place> {
         let mut state = self.state();
         if state.deleted.len() == MOST_DELETED {

@@ -1,8 +1,8 @@
 //! Where the primary is, as the Sentinels see it.
 //!
-//! They are asked before a connection is opened, and once a second while one is in use: a primary that was stopped and
-//! wakes up does not know for some seconds that another has taken its place. All of them are asked, because one may be cut
-//! off and name the primary of yesterday.
+//! They are asked before a connection is opened, and once a second while one is in use: a primary that was
+//! stopped and wakes up does not know for some seconds that another has taken its place. All of them are
+//! asked, because one may be cut off and name the primary of yesterday.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -37,7 +37,8 @@ pub(crate) async fn apply(ensemble: &Ensemble, requests: &[Request]) -> Result<V
         Some(lost) => Err(error::of_unsent(lost)),
         None => carry_out_all(ensemble, &client, &open).await,
     };
-    // A failure is the answer of these: releases may have been carried out already, and must not seem to be open.
+    // A failure is the answer of these: releases may have been carried out already, and must not seem to be
+    // open.
     let mut others = others
         .unwrap_or_else(|error| open.iter().map(|_| Err(error.clone())).collect())
         .into_iter();
@@ -100,8 +101,8 @@ async fn carry_out(
     let (outcome, changed) = rules::carry_out(request, &mut found.row)?;
     if !changed {
         return Ok(match outcome {
-            // The row may be passed on at this moment, by a release that has read the clock before this ask was sent. What
-            // is written, as a successor's place, excludes that.
+            // The row may be passed on at this moment, by a release that has read the clock before this ask
+            // was sent. What is written, as a successor's place, excludes that.
             Outcome::Queued { holder, .. } => Outcome::Busy(holder),
             outcome => outcome,
         });

@@ -1,11 +1,13 @@
-//! The rows of the leases that this store holds, as it last saw them. So a release is one write, with no read before it.
+//! The rows of the leases that this store holds, as it last saw them. So a release is one write, with no read
+//! before it.
 //!
-//! What is kept here is a guess, because anybody may write a row at any time. The write of the release names the version of the node
-//! and that of `purges`, so ZooKeeper refuses it if the guess is wrong, and the row is read.
+//! What is kept here is a guess, because anybody may write a row at any time. The write of the release names
+//! the version of the node and that of `purges`, so ZooKeeper refuses it if the guess is wrong, and the row
+//! is read.
 //!
-//! A process that waits for a lock writes itself into the row, so a task for each lease watches it. The task ends with the lease, or
-//! with the session: nothing is kept of keys that are not held. Most locks are held for a moment, and nobody waits: their rows are not
-//! watched, because that would cost more than it saves.
+//! A process that waits for a lock writes itself into the row, so a task for each lease watches it. The task
+//! ends with the lease, or with the session: nothing is kept of keys that are not held. Most locks are held
+//! for a moment, and nobody waits: their rows are not watched, because that would cost more than it saves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -66,7 +68,8 @@ impl Held {
         let mut leases = self.leases.all();
         leases.get(key).filter(|lease| lease.id == id)?;
         let lease = leases.remove(key)?;
-        // The release itself wakes the task, which then ends. Ended now, it would ask ZooKeeper to take the watch back.
+        // The release itself wakes the task, which then ends. Ended now, it would ask ZooKeeper to take the
+        // watch back.
         lease.follows.detach();
         lease.found.filter(|found| found.may_be_released(id))
     }
@@ -100,7 +103,8 @@ impl Leases {
     }
 }
 
-/// Reads the row of a lease after each write, until the lease is released or over. An error ends it too: then the release reads the row.
+/// Reads the row of a lease after each write, until the lease is released or over. An error ends it too: then
+/// the release reads the row.
 async fn follow(leases: Weak<Leases>, place: Place, client: Client, key: Key, id: Uuid, wanted: bool) {
     let set = |found| {
         if let Some(leases) = leases.upgrade() {

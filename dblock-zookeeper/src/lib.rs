@@ -56,8 +56,8 @@ impl ZookeeperStore {
     /// (ZooKeeper's scheme `digest`), and the nodes are for this user alone.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unsupported`](dblock::store::StoreErrorKind::Unsupported) for a URL that cannot be read. The message
-    /// does not repeat the URL.
+    /// [`StoreErrorKind::Unsupported`](dblock::store::StoreErrorKind::Unsupported) for a URL that cannot be
+    /// read. The message does not repeat the URL.
     pub fn new(url: &str) -> Result<Self, StoreError> {
         let ensemble = Arc::new(Ensemble::new(url::read(url)?));
         Ok(Self { ensemble })

@@ -7,7 +7,8 @@
 //! /dblock/wake-ups              its children are messages, each gone in the transaction that made it
 //! ```
 //!
-//! The rows are spread over folders, because a list of children is one answer of the server, whose length is limited.
+//! The rows are spread over folders, because a list of children is one answer of the server, whose length is
+//! limited.
 
 use dblock::Key;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -15,8 +16,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 /// How many folders the rows are spread over.
 const FOLDERS: u64 = 64;
 
-/// The characters that are written as `%` and two digits in a node's name. ZooKeeper allows neither `/` nor control characters there, and
-/// no name of dots alone.
+/// The characters that are written as `%` and two digits in a node's name. ZooKeeper allows neither `/` nor
+/// control characters there, and no name of dots alone.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b':').remove(b'-').remove(b'_');
 
 /// The node that everything is below, such as `/dblock`.

@@ -1,8 +1,9 @@
 //! How a row is written: as JSON, so that people can read it with ZooKeeper's own tools.
 //!
-//! A process that releases a row does not know the time: ZooKeeper tells that of a write only when it is done. So the release is written
-//! as the wish to release ([`Columns::ends`]), and everybody who reads the row carries it out, by the time of that write. All come
-//! to the same end: the row is free, or its successor has it.
+//! A process that releases a row does not know the time: ZooKeeper tells that of a write only when it is
+//! done. So the release is written as the wish to release ([`Columns::ends`]), and everybody who reads the
+//! row carries it out, by the time of that write. All come to the same end: the row is free, or its successor
+//! has it.
 
 use dblock::store::{Action, Outcome, Request, StoreError, StoreErrorKind, Successor, rules};
 use dblock::{Key, LockRow};

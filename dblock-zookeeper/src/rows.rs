@@ -1,23 +1,26 @@
-//! Rows with the version of their nodes: reading them, then the clock, and writing one if nobody else has written it since.
+//! Rows with the version of their nodes: reading them, then the clock, and writing one if nobody else has
+//! written it since.
 //!
-//! The version does what a lock of the row does in a SQL database: a process that has read it is either the next to write,
-//! or does not write. The clock is read after the row, as it would be after locking it. If it were read before, a release could pass the
-//! row on with a lease that began before its successor asked for it, and ended before the successor expects that.
+//! The version does what a lock of the row does in a SQL database: a process that has read it is either the
+//! next to write, or does not write. The clock is read after the row, as it would be after locking it. If it
+//! were read before, a release could pass the row on with a lease that began before its successor asked for
+//! it, and ended before the successor expects that.
 //!
-//! A node that is deleted and made again starts at version 0, so its version alone does not tell the new one from the old.
-//! That of `purges` does: whoever deletes a row's node also writes `purges`, in one transaction, and every write of a row
-//! checks that `purges` has the version that was read before the row.
+//! A node that is deleted and made again starts at version 0, so its version alone does not tell the new one
+//! from the old. That of `purges` does: whoever deletes a row's node also writes `purges`, in one
+//! transaction, and every write of a row checks that `purges` has the version that was read before the row.
 //!
-//! ZooKeeper tells the time of a write only, so a node of ours is written to read the clock. ZooKeeper carries out the
-//! requests of a session in order, and one message has all of these:
+//! ZooKeeper tells the time of a write only, so a node of ours is written to read the clock. ZooKeeper
+//! carries out the requests of a session in order, and one message has all of these:
 //!
 //! 1. a `sync`, because the server that we are connected to may lag behind;
 //! 2. the reads, of `purges` first;
-//! 3. the write of the clock. No server that has lost its majority can carry it out, so it also shows that the `sync` has
-//!    asked the leader of its time.
+//! 3. the write of the clock. No server that has lost its majority can carry it out, so it also shows that
+//!    the `sync` has asked the leader of its time.
 //!
-//! The holder's own release needs neither the clock nor the `sync` ([`release`]): it is carried out at the time of its write, and
-//! a row that was read out of date is not written. So it may be a row that was read long before ([`held`](crate::held)).
+//! The holder's own release needs neither the clock nor the `sync` ([`release`]): it is carried out at the
+//! time of its write, and a row that was read out of date is not written. So it may be a row that was read
+//! long before ([`held`](crate::held)).
 
 use dblock::store::{Outcome, StoreError, StoreErrorKind};
 use dblock::{Key, LockRow};
@@ -29,7 +32,8 @@ use crate::place::Place;
 use crate::session::Ensemble;
 use crate::{error, row, wake_up};
 
-/// A row, the version of its node (`None` where there is no node), and the version of `purges` before it was read.
+/// A row, the version of its node (`None` where there is no node), and the version of `purges` before it was
+/// read.
 #[derive(Clone)]
 pub(crate) struct Found {
     pub(crate) row: LockRow,
@@ -38,8 +42,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whether [`release`] can release the row for this lease. The answer to the write that replaces an old node does not tell its
-    /// time.
+    /// Whether [`release`] can release the row for this lease. The answer to the write that replaces an old
+    /// node does not tell its time.
     pub(crate) fn may_be_released(&self, lease_id: Uuid) -> bool {
         let holds = self.row.lease_id == lease_id && self.row.reentrant_count > 0;
         holds && self.version.is_some_and(|version| !is_old(version))
@@ -90,7 +94,8 @@ pub(crate) async fn read(
         .collect())
 }
 
-/// Reads the row of `key` as the server knows it that we are connected to, by the time of its write. It may be out of date.
+/// Reads the row of `key` as the server knows it that we are connected to, by the time of its write. It may
+/// be out of date.
 pub(crate) async fn glance(place: &Place, client: &Client, key: &Key) -> Result<Found, StoreError> {
     // Each request is sent here, too, and `purges` first.
     let purges = client.get_data(&place.purges());
@@ -138,8 +143,8 @@ pub(crate) fn written_at(stat: &Stat) -> i64 {
     stat.mtime * 1_000
 }
 
-/// Ends the lease that holds the row at the time of this write, unless somebody has written the row since it was read. Answers as
-/// [`Store::apply`](dblock::store::Store::apply) does.
+/// Ends the lease that holds the row at the time of this write, unless somebody has written the row since it
+/// was read. Answers as [`Store::apply`](dblock::store::Store::apply) does.
 pub(crate) async fn release(
     ensemble: &Ensemble,
     client: &Client,
@@ -232,7 +237,8 @@ fn is_outrun<T>(written: &Result<T, MultiWriteError>, had_node: bool) -> bool {
     row || fails(written, 0, &Error::BadVersion)
 }
 
-/// Whether this operation of the transaction failed with this error: 0 is that of `purges`, and 1 that of the row.
+/// Whether this operation of the transaction failed with this error: 0 is that of `purges`, and 1 that of the
+/// row.
 fn fails<T>(written: &Result<T, MultiWriteError>, operation: usize, error: &Error) -> bool {
     matches!(written, Err(MultiWriteError::OperationFailed { index, source }) if *index == operation && source == error)
 }
@@ -272,8 +278,8 @@ pub(crate) async fn delete(ensemble: &Ensemble, client: &Client, found: &[Found]
     Ok(deleted)
 }
 
-/// A version is a number of 32 bits that starts anew from the lowest one, and -1 stands for any version. So a node that
-/// was written very often is replaced by a new one, whose versions begin at 0.
+/// A version is a number of 32 bits that starts anew from the lowest one, and -1 stands for any version. So a
+/// node that was written very often is replaced by a new one, whose versions begin at 0.
 fn is_old(version: i32) -> bool {
     const OLD: i32 = if cfg!(test) { 50 } else { 1 << 30 };
     version >= OLD

@@ -1,9 +1,9 @@
 //! The store's session with ZooKeeper, opened when it is needed.
 //!
-//! One session carries everything but wake-ups. The client keeps requests in order on it, sends each at most once, and
-//! finds another server of the ensemble when one is gone. It is not waited for: a session that is not connected, or that
-//! left a request without an answer, is given up, and the next request opens another. Nothing is lost with a session,
-//! because no node is ephemeral.
+//! One session carries everything but wake-ups. The client keeps requests in order on it, sends each at most
+//! once, and finds another server of the ensemble when one is gone. It is not waited for: a session that is
+//! not connected, or that left a request without an answer, is given up, and the next request opens another.
+//! Nothing is lost with a session, because no node is ephemeral.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ use crate::held::Held;
 use crate::place::Place;
 use crate::url::Parts;
 
-/// Time limit for opening a session. It is shorter than the engine waits for an acquire, so that an ensemble that cannot
-/// be reached is known to be so, with nothing sent.
+/// Time limit for opening a session. It is shorter than the engine waits for an acquire, so that an ensemble
+/// that cannot be reached is known to be so, with nothing sent.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A server that is silent for this long is taken for gone, and another one is tried. Within the time for opening a
-/// session two can be tried.
+/// A server that is silent for this long is taken for gone, and another one is tried. Within the time for
+/// opening a session two can be tried.
 const SILENT: Duration = Duration::from_secs(1);
 
 /// How long ZooKeeper keeps a session whose process is gone. Nothing depends on it.
@@ -77,8 +77,8 @@ impl Ensemble {
         Ok(client)
     }
 
-    /// A new session, with a server that can keep locks, and with our nodes made. Several callers may open one each at the
-    /// same time: the last is kept, so that nobody waits for another one's attempt.
+    /// A new session, with a server that can keep locks, and with our nodes made. Several callers may open
+    /// one each at the same time: the last is kept, so that nobody waits for another one's attempt.
     pub(crate) async fn connect(&self) -> Result<Client, StoreError> {
         let opening = async {
             let mut connector = Client::connector()
@@ -103,8 +103,8 @@ impl Ensemble {
         }
     }
 
-    /// Makes the nodes that all locks need. The look comes first, because a write takes longer, and because it is one that
-    /// servers before 3.6 do not know.
+    /// Makes the nodes that all locks need. The look comes first, because a write takes longer, and because
+    /// it is one that servers before 3.6 do not know.
     async fn make_nodes(&self, client: &Client) -> Result<(), Error> {
         let nodes = [self.place.clock(), self.place.purges(), self.place.wake_ups()];
         let mut look = client.new_multi_reader();
@@ -144,7 +144,8 @@ impl Ensemble {
         open.closed = true;
     }
 
-    /// Uses this session for nothing new. What is known of rows was learned through it, and would keep it open.
+    /// Uses this session for nothing new. What is known of rows was learned through it, and would keep it
+    /// open.
     fn give_up(&self, open: &mut Open) {
         open.client = None;
         self.held.clear();

@@ -16,7 +16,8 @@ use crate::{error, place, rows};
 /// How many rows are read at once.
 const STEP: usize = 500;
 
-/// [`Store::inspect`](dblock::store::Store::inspect). It lists the names of all rows, unless one key alone is wanted.
+/// [`Store::inspect`](dblock::store::Store::inspect). It lists the names of all rows, unless one key alone is
+/// wanted.
 pub(crate) async fn inspect(ensemble: &Ensemble, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let client = ensemble.client().await?;
     let rows = select(ensemble, &client, filter).await;

@@ -19,7 +19,8 @@ pub(crate) struct Parts {
     pub(crate) root: String,
 }
 
-/// Reads `zookeeper://user:password@one:2181,two:2181/node`. The error does not repeat the URL, which may have a password.
+/// Reads `zookeeper://user:password@one:2181,two:2181/node`. The error does not repeat the URL, which may
+/// have a password.
 pub(crate) fn read(url: &str) -> Result<Parts, StoreError> {
     let rest = url
         .strip_prefix(SCHEME)

@@ -1,8 +1,9 @@
-//! Wake-ups: children of one node, made and deleted in the transaction of the release that they tell of. Nothing is left of
-//! them. Whoever watches the node is told their names, which are those of the rows, and reads the rows: what became of a release is
-//! known after it.
+//! Wake-ups: children of one node, made and deleted in the transaction of the release that they tell of.
+//! Nothing is left of them. Whoever watches the node is told their names, which are those of the rows, and
+//! reads the rows: what became of a release is known after it.
 //!
-//! A session of its own watches, opened while somebody waits. A waiter that misses a message polls again within a second.
+//! A session of its own watches, opened while somebody waits. A waiter that misses a message polls again
+//! within a second.
 
 use std::convert::Infallible;
 
@@ -33,7 +34,8 @@ pub(crate) fn tell(
     write.add_delete(&path, None)
 }
 
-/// Reports messages until the connection is lost, and why it was: what is told while it is away is not told again.
+/// Reports messages until the connection is lost, and why it was: what is told while it is away is not told
+/// again.
 pub(crate) async fn listen(
     ensemble: &Ensemble,
     report: &(dyn Fn(WakeUp) + Send + Sync),
@@ -67,8 +69,8 @@ pub(crate) async fn listen(
     }
 }
 
-/// Tells who has the row that was released. The server that has told of the release has carried it out, so what it knows will do. A row
-/// that was written again since is reported as free: whoever waits for it asks.
+/// Tells who has the row that was released. The server that has told of the release has carried it out, so
+/// what it knows will do. A row that was written again since is reported as free: whoever waits for it asks.
 async fn look(ensemble: &Ensemble, client: &Client, key: Key) -> Result<WakeUp, StoreError> {
     let passed_on = match client.get_data(&ensemble.place.row(&key)).await {
         // A row that cannot be read must not end the wake-ups of all keys. Whoever asks for it is told.

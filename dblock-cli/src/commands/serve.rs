@@ -75,8 +75,9 @@ fn access(arguments: &ServeArguments) -> Result<Access, Failure> {
     }
 }
 
-/// A page elsewhere may have a name that leads to this host (DNS rebinding). A browser then takes our page for one of
-/// that site, whose scripts may read it. So the page is only for those who ask by an address, or for `localhost`.
+/// A page elsewhere may have a name that leads to this host (DNS rebinding). A browser then takes our page
+/// for one of that site, whose scripts may read it. So the page is only for those who ask by an address, or
+/// for `localhost`.
 async fn by_this_host_only(request: Request, next: Next) -> Response {
     if names_this_host(request.headers()) {
         return next.run(request).await;

@@ -1,4 +1,5 @@
-//! The fields of all JSON answers, in one place. They are a promise to programs: add to this list, and change nothing in it.
+//! The fields of all JSON answers, in one place. They are a promise to programs: add to this list, and change
+//! nothing in it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

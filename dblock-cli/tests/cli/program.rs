@@ -13,8 +13,8 @@ use tokio::process::{Child, Command};
 
 /// The program, in a bare environment.
 pub(crate) fn bare() -> Command {
-    // The process that runs the tests may ignore signals, as under `nohup` and a shell's `&`. The program would ignore them
-    // then.
+    // The process that runs the tests may ignore signals, as under `nohup` and a shell's `&`. The program
+    // would ignore them then.
     let mut command = Command::new("env");
     command
         .args(["--default-signal", env!("CARGO_BIN_EXE_dblock")])

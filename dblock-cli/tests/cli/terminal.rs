@@ -1,4 +1,5 @@
-//! On a terminal: a session of its own on a pseudo-terminal of 40 columns, with bash for what needs a shell with jobs.
+//! On a terminal: a session of its own on a pseudo-terminal of 40 columns, with bash for what needs a shell
+//! with jobs.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -239,8 +240,8 @@ async fn a_command_stopped_past_its_lease_is_killed(backend: Backend) {
     assert_eq!(beats(), stopped, "it did not go on for one step");
 }
 
-/// The file for a `tail -f` that says this, and waits. `sh -c 'echo …; sleep 1000'` will not do: dash forgets an interrupt
-/// that comes between the two.
+/// The file for a `tail -f` that says this, and waits. `sh -c 'echo …; sleep 1000'` will not do: dash forgets
+/// an interrupt that comes between the two.
 fn says_and_waits(text: &str) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "{text}").unwrap();

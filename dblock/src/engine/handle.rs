@@ -115,15 +115,15 @@ impl EngineHandle {
         }
     }
 
-    /// Takes a lock. It is asked for at once, so that the future need not keep the call: it only waits for the answer. Dropping
-    /// it at any point leaves no lock behind: a grant that arrives later goes to the next caller of this process, or is
-    /// released. The row may say for 3 s more that somebody waits.
+    /// Takes a lock. It is asked for at once, so that the future need not keep the call: it only waits for
+    /// the answer. Dropping it at any point leaves no lock behind: a grant that arrives later goes to the
+    /// next caller of this process, or is released. The row may say for 3 s more that somebody waits.
     pub(crate) fn acquire(&self, call: AcquireCall) -> impl Future<Output = Result<Hold, LockError>> {
         self.ask_alone(call, Event::Acquire)
     }
 
-    /// The lease of a key that a transaction keeps although the call that took it has returned. The transaction may have
-    /// ended unnoticed.
+    /// The lease of a key that a transaction keeps although the call that took it has returned. The
+    /// transaction may have ended unnoticed.
     #[cfg(feature = "sql")]
     pub(crate) fn left_in_transaction(&self, key: &Key) -> Option<(Uuid, i64)> {
         self.shared.left_in_transaction(key)
@@ -139,8 +139,9 @@ impl EngineHandle {
         self.ask_alone(call, move |waiter| Event::EnterAgain(lease_id, waiter))
     }
 
-    /// Takes several locks. Their requests go together. Returns the holds on the keys before the first one that is
-    /// refused, and why that is; the rest is given up. Dropping the future at any point leaves nothing behind.
+    /// Takes several locks. Their requests go together. Returns the holds on the keys before the first one
+    /// that is refused, and why that is; the rest is given up. Dropping the future at any point leaves
+    /// nothing behind.
     pub(crate) async fn acquire_together(&self, calls: Vec<AcquireCall>) -> (Vec<Hold>, Option<LockError>) {
         let mut all = Vec::with_capacity(calls.len());
         let mut unscheduled = Vec::with_capacity(calls.len());

@@ -15,7 +15,8 @@ pub(crate) struct Hold {
     lease: Lease,
     engine: EngineHandle,
     has_left: bool,
-    /// The grant of this hold has begun a run, which is taken back unless the caller says that it has entered.
+    /// The grant of this hold has begun a run, which is taken back unless the caller says that it has
+    /// entered.
     #[cfg_attr(
         not(feature = "run_once"),
         allow(dead_code, reason = "only runs begin with the lock")
@@ -41,8 +42,8 @@ impl Hold {
         })
     }
 
-    /// Adds a hold to a lease. Waits until the store confirms it: the lease is still held, and the row counts the
-    /// hold.
+    /// Adds a hold to a lease. Waits until the store confirms it: the lease is still held, and the row counts
+    /// the hold.
     pub(crate) async fn enter(
         lease: &Lease,
         engine: &EngineHandle,
@@ -78,7 +79,8 @@ impl Hold {
         })
     }
 
-    /// Whether the store has begun the caller's run together with the lock. From here on that is not taken back.
+    /// Whether the store has begun the caller's run together with the lock. From here on that is not taken
+    /// back.
     #[cfg(feature = "run_once")]
     pub(crate) fn has_begun(&mut self) -> bool {
         let begun = std::mem::take(&mut self.begun);
@@ -107,9 +109,9 @@ impl Hold {
         self.lease.ownership.tell();
     }
 
-    /// Ends holds of one engine and waits, at most `limit`, until that is confirmed. Returns those that are not
-    /// confirmed. The holds have ended when the future is first polled, whether or not it is polled again. `in_order`:
-    /// the body returned, so the locks may be handed over locally.
+    /// Ends holds of one engine and waits, at most `limit`, until that is confirmed. Returns those that are
+    /// not confirmed. The holds have ended when the future is first polled, whether or not it is polled
+    /// again. `in_order`: the body returned, so the locks may be handed over locally.
     pub(crate) async fn leave(
         holds: Vec<Self>,
         limit: Duration,

@@ -127,8 +127,8 @@ impl Lease {
         }
     }
 
-    /// Keeps other calls of the owner's, which the lock does not keep out, from running the key beside the caller. `None`
-    /// while one of them does.
+    /// Keeps other calls of the owner's, which the lock does not keep out, from running the key beside the
+    /// caller. `None` while one of them does.
     #[cfg(feature = "run_once")]
     pub(crate) fn enter_run(&self) -> Option<InRun> {
         let others = self.ownership.in_run.swap(true, Ordering::AcqRel);
@@ -171,7 +171,8 @@ impl Lease {
         Ok(())
     }
 
-    /// A transaction of the owner's has freed the row, and keeps it locked until it ends. Fails when the lease has ended.
+    /// A transaction of the owner's has freed the row, and keeps it locked until it ends. Fails when the
+    /// lease has ended.
     #[cfg(feature = "sql")]
     pub(crate) fn keep_in_transaction(&self) -> Result<(), LockError> {
         let event = Event::KeptInTransaction(Arc::clone(&self.ownership));

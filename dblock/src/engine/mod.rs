@@ -4,10 +4,11 @@
 //! - [`cells`] keeps the machines, and [`schedule`] what is to be sent and looked at for each of them.
 //! - [`shared`] steps the machines, and carries out the output of their steps.
 //! - [`handle`] is what the manager and its guards call. Callers step a machine themselves when they acquire,
-//!   enter, leave, give up, or ask for a fence check or another ttl. None of their futures ever drives a statement.
-//! - [`driver`] sends the requests and feeds the answers back. It has a thread of its own, so that nothing that
-//!   the application does to its runtime can stop renewals and releases. Only a store that answers at once, in memory,
-//!   is asked in the caller's own thread.
+//!   enter, leave, give up, or ask for a fence check or another ttl. None of their futures ever drives a
+//!   statement.
+//! - [`driver`] sends the requests and feeds the answers back. It has a thread of its own, so that nothing
+//!   that the application does to its runtime can stop renewals and releases. Only a store that answers at
+//!   once, in memory, is asked in the caller's own thread.
 
 mod cells;
 mod clock;
@@ -46,8 +47,8 @@ use crate::error::LockError;
 use crate::health::HealthBoard;
 use crate::store::{Store, StoreError, StoreErrorKind};
 
-/// Starts an engine for `store`: on a thread with a runtime of its own, or on the caller's runtime if the store asks
-/// for that.
+/// Starts an engine for `store`: on a thread with a runtime of its own, or on the caller's runtime if the
+/// store asks for that.
 pub(crate) fn start(
     store: Arc<dyn Store>,
     settings: Settings,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::shared::Shared;
 
-/// The callers that a batch has answered and that do not run yet. They are likely to send a request at once, so the next
-/// batch waits a moment for them.
+/// The callers that a batch has answered and that do not run yet. They are likely to send a request at once,
+/// so the next batch waits a moment for them.
 pub(super) struct Resumption {
     callers: AtomicUsize,
     /// A batch is waiting for them.

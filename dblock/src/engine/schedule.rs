@@ -24,7 +24,8 @@ impl Schedule {
         }
     }
 
-    /// Schedules a look at the key at `at`, unless one is due sooner. Returns whether the driver must be woken.
+    /// Schedules a look at the key at `at`, unless one is due sooner. Returns whether the driver must be
+    /// woken.
     pub(super) fn look(&mut self, cell: &Arc<Cell>, at: Time) -> bool {
         let registered = cell.look_at.load(Ordering::Acquire);
         if registered != 0 && registered <= at.as_nanos() {

@@ -1,7 +1,7 @@
 //! The state that callers and the driver share: the keys' machines, and the schedule of requests and looks.
 //!
-//! Lock order: a key's machine, then the schedule; never two machines. Only the core is called under a lock. The
-//! results of a step are carried out after the machine's mutex is unlocked.
+//! Lock order: a key's machine, then the schedule; never two machines. Only the core is called under a lock.
+//! The results of a step are carried out after the machine's mutex is unlocked.
 
 mod steps;
 
@@ -78,8 +78,8 @@ pub(super) struct Stepped {
     pub(super) unscheduled: Option<Unscheduled>,
 }
 
-/// The part of a step's output that is for the schedule. That of several keys is put there at once, so that their
-/// requests go together.
+/// The part of a step's output that is for the schedule. That of several keys is put there at once, so that
+/// their requests go together.
 pub(super) struct Unscheduled {
     cell: Arc<Cell>,
     /// The kind of request that there is to send, and the part of the store that it is for.

@@ -1,5 +1,5 @@
-//! The synchronisation types of the engine. Tests under loom replace them by loom's. `resumption` always uses the
-//! standard library's: it relies on `SeqCst` loads and stores, which loom treats as weaker ones.
+//! The synchronisation types of the engine. Tests under loom replace them by loom's. `resumption` always uses
+//! the standard library's: it relies on `SeqCst` loads and stores, which loom treats as weaker ones.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::{
@@ -34,9 +34,9 @@ mod under_loom {
     pub(crate) type AtomicBool = Atomic<atomic::AtomicBool>;
     pub(crate) type AtomicU64 = Atomic<atomic::AtomicU64>;
 
-    /// An atomic of loom, with a relaxed change of a counter before each access. Without it loom misses some orders:
-    /// it forgets that one thread has loaded a value when another one loads it too, before changing it
-    /// (tokio-rs/loom#166).
+    /// An atomic of loom, with a relaxed change of a counter before each access. Without it loom misses some
+    /// orders: it forgets that one thread has loaded a value when another one loads it too, before changing
+    /// it (tokio-rs/loom#166).
     #[derive(Debug)]
     pub(crate) struct Atomic<A> {
         atomic: A,

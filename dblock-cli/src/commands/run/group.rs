@@ -116,8 +116,8 @@ impl Drop for Group {
     }
 }
 
-/// Makes this process the parent of what the command's processes leave behind, so that their end is seen here, where nobody
-/// else may look after them, as in a container. Only Linux can do that.
+/// Makes this process the parent of what the command's processes leave behind, so that their end is seen
+/// here, where nobody else may look after them, as in a container. Only Linux can do that.
 fn adopt_orphans() {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_child_subreaper(true);

@@ -1,7 +1,8 @@
 //! `dblock run`: a command under a lock.
 //!
-//! The command has a process group of its own. When the lease is about to end, or an operator revoked it, the group gets
-//! TERM, and KILL after the grace and before the local deadline: until then nobody else can have the lock.
+//! The command has a process group of its own. When the lease is about to end, or an operator revoked it, the
+//! group gets TERM, and KILL after the grace and before the local deadline: until then nobody else can have
+//! the lock.
 
 mod group;
 mod once;

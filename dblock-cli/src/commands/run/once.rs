@@ -1,8 +1,8 @@
 //! `dblock run --once`: a command that is not run again once it has succeeded.
 //!
-//! Exit code 0 is a success, and any other a failure, after which it may run again. A command that a signal ended, or that
-//! was stopped because its lease was lost, was interrupted: the call is given up like one whose process has died, and
-//! `--on-crash` decides about the next.
+//! Exit code 0 is a success, and any other a failure, after which it may run again. A command that a signal
+//! ended, or that was stopped because its lease was lost, was interrupted: the call is given up like one
+//! whose process has died, and `--on-crash` decides about the next.
 
 use std::fmt;
 use std::future::pending;

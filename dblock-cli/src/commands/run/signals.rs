@@ -27,7 +27,8 @@ const RUNNING: [Signal; 6] = [
 #[derive(Debug)]
 pub(super) struct Signals {
     listening: Vec<(Signal, unix::Signal)>,
-    /// The signals that were ignored when this process started, as `nohup` has it: they stay ignored, by the command too.
+    /// The signals that were ignored when this process started, as `nohup` has it: they stay ignored, by the
+    /// command too.
     ignored: u64,
 }
 
@@ -81,8 +82,8 @@ pub(super) fn code(signal: Signal) -> Code {
     Code::Of(u8::try_from(128 + signal as i32).unwrap_or(u8::MAX))
 }
 
-/// Ends this process by SIGINT. A shell that runs a script or a loop goes on after any exit code: only that stops it. A handled
-/// signal can be reset to its default in one safe way, by executing another program.
+/// Ends this process by SIGINT. A shell that runs a script or a loop goes on after any exit code: only that
+/// stops it. A handled signal can be reset to its default in one safe way, by executing another program.
 pub(super) fn die_interrupted() {
     // Where there is no shell, the exit code must do.
     let _ = Command::new("/bin/sh").args(["-c", "kill -s INT $$"]).exec();

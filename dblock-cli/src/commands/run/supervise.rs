@@ -171,15 +171,16 @@ fn changed(group: &Group, terminal: Option<&Terminal>) -> Result<Option<Ended>, 
     }
 }
 
-/// The command was stopped. It asked for the terminal, or Ctrl-Z was meant for this process as well. Otherwise somebody
-/// stopped it on purpose, and the lease is renewed meanwhile.
+/// The command was stopped. It asked for the terminal, or Ctrl-Z was meant for this process as well.
+/// Otherwise somebody stopped it on purpose, and the lease is renewed meanwhile.
 fn stopped(group: &Group, terminal: &Terminal, signal: Signal) {
     match signal {
         Signal::SIGTTIN | Signal::SIGTTOU if terminal.is_ours() => {
             terminal.give_to(group.id());
             group.signal(Signal::SIGCONT);
         }
-        // In the background there is no terminal to be had: the whole job stops, until it is in the foreground.
+        // In the background there is no terminal to be had: the whole job stops, until it is in the
+        // foreground.
         Signal::SIGTTIN | Signal::SIGTTOU => stop_job(group),
         Signal::SIGTSTP if terminal.is_of(group.id()) => {
             terminal.take_back();
@@ -195,8 +196,8 @@ fn stop_job(group: &Group) {
     let _ = killpg(getpgrp(), Signal::SIGSTOP);
 }
 
-/// Ctrl-Z, or `kill -TSTP`: stops the command and then this process. Nobody renews the lease meanwhile, so the command may
-/// not run, whatever it thinks of TSTP.
+/// Ctrl-Z, or `kill -TSTP`: stops the command and then this process. Nobody renews the lease meanwhile, so
+/// the command may not run, whatever it thinks of TSTP.
 fn suspend(group: &Group) {
     group.signal(Signal::SIGSTOP);
     let this: Pid = getpid();

@@ -1,5 +1,6 @@
-//! The controlling terminal. The command's group is in its background until it asks for it: so a pipeline of which this
-//! process is a part keeps its terminal, and a program that reads the terminal or changes its mode has it too.
+//! The controlling terminal. The command's group is in its background until it asks for it: so a pipeline of
+//! which this process is a part keeps its terminal, and a program that reads the terminal or changes its mode
+//! has it too.
 
 use std::cell::Cell;
 use std::fs::File;

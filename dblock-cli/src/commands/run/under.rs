@@ -54,8 +54,8 @@ pub(super) fn current() -> CurrentLock {
     dblock::current().expect("it is called inside of a lock")
 }
 
-/// Waits until the lease is long enough to stop the command in time: one that another process passed on is short until the
-/// first renewal.
+/// Waits until the lease is long enough to stop the command in time: one that another process passed on is
+/// short until the first renewal.
 pub(super) async fn long_enough(lock: &CurrentLock, grace: Duration) -> Result<(), LockError> {
     while lock.remaining() <= grace {
         tokio::select! {

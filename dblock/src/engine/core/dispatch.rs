@@ -1,15 +1,15 @@
 //! The choice of the requests that go together in a batch, and of the time when it is sent.
 //!
-//! Group commit: while a batch is on its way, the next one collects. A store that takes three calls at once gets a
-//! lane for each kind of request, so that a renewal never waits behind acquires. A store that takes fewer gets
-//! mixed batches on one lane. A store of several parts has these lanes for each part, so that a part that hangs delays no
-//! other.
+//! Group commit: while a batch is on its way, the next one collects. A store that takes three calls at once
+//! gets a lane for each kind of request, so that a renewal never waits behind acquires. A store that takes
+//! fewer gets mixed batches on one lane. A store of several parts has these lanes for each part, so that a
+//! part that hangs delays no other.
 //!
-//! Batches are coalesced: a batch costs one commit, however few requests are in it, and callers that were answered
-//! together tend to ask again together. So a batch of acquires waits a moment for a batch of releases that is on its
-//! way and is not smaller, because the callers of that one are about to acquire. The same holds the other way round.
-//! A batch also waits for callers that the last batch has answered and that do not run yet. Each batch waits only
-//! once.
+//! Batches are coalesced: a batch costs one commit, however few requests are in it, and callers that were
+//! answered together tend to ask again together. So a batch of acquires waits a moment for a batch of
+//! releases that is on its way and is not smaller, because the callers of that one are about to acquire. The
+//! same holds the other way round. A batch also waits for callers that the last batch has answered and that
+//! do not run yet. Each batch waits only once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use super::time::Time;
 /// The most requests in a batch.
 pub(crate) const MAX_BATCH: usize = 1024;
 
-/// Time limit of a batch, connecting included. After it the connection is given up and the outcome is unknown.
-/// Commits of two seconds must succeed, and a renewal that hangs must leave time to be sent again before its
-/// lease ends.
+/// Time limit of a batch, connecting included. After it the connection is given up and the outcome is
+/// unknown. Commits of two seconds must succeed, and a renewal that hangs must leave time to be sent again
+/// before its lease ends.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -31,8 +31,8 @@ pub(crate) fn time_limit(limit: Option<Duration>) -> Duration {
     limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT)
 }
 
-/// Longest time that a batch coalesces: that another one, or callers, are waited for. A commit takes less, unless
-/// something is wrong.
+/// Longest time that a batch coalesces: that another one, or callers, are waited for. A commit takes less,
+/// unless something is wrong.
 const COALESCE: Duration = Duration::from_millis(2);
 
 /// A batch with fewer requests is not waited for.
@@ -88,7 +88,8 @@ impl<K> Dispatch<K> {
         }
     }
 
-    /// Lists a key of a part with a request of this kind. Its batch may have at most `most_together` requests.
+    /// Lists a key of a part with a request of this kind. Its batch may have at most `most_together`
+    /// requests.
     pub(crate) fn ready(&mut self, key: K, part: usize, kind: Kind, most_together: usize) {
         let is_its = |lane: &&mut Lane<K>| lane.part == part && lane.kinds.contains(&kind);
         if let Some(lane) = self.lanes.iter_mut().find(is_its) {
@@ -115,7 +116,8 @@ impl<K> Dispatch<K> {
         }
     }
 
-    /// The time until which a lane waits for the batch of its counterpart, or for callers that were just answered.
+    /// The time until which a lane waits for the batch of its counterpart, or for callers that were just
+    /// answered.
     fn waits_until(&mut self, at: usize, now: Time, resuming: bool) -> Option<Time> {
         let counterpart = match self.lanes[at].kinds {
             [Kind::Release] => Kind::Acquire,

@@ -1,8 +1,8 @@
 //! The end of an ownership, in one atomic word that bodies and the engine share.
 //!
-//! The word is either a deadline, or an end with its reason and time. Both sides may look at any moment, and the
-//! first to find the deadline past ends the ownership for all. An ended ownership never lives again, because a
-//! deadline is moved only while it is still ahead.
+//! The word is either a deadline, or an end with its reason and time. Both sides may look at any moment, and
+//! the first to find the deadline past ends the ownership for all. An ended ownership never lives again,
+//! because a deadline is moved only while it is still ahead.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 

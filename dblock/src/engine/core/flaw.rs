@@ -1,5 +1,5 @@
-//! Flaws that the simulation puts into the core on purpose, to show that it would find them. Without the feature
-//! `simulation` each is `false` at compile time.
+//! Flaws that the simulation puts into the core on purpose, to show that it would find them. Without the
+//! feature `simulation` each is `false` at compile time.
 
 macro_rules! flaws {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {

@@ -5,7 +5,8 @@
 //! - [`env`] are its inputs beside the events: the time, fresh ids, jitter.
 //! - [`ownership`] and [`end`] are what bodies read of a lease without the machine.
 //!
-//! A driver or a simulation carries out what a step wants done, and gives the results to the machine as events.
+//! A driver or a simulation carries out what a step wants done, and gives the results to the machine as
+//! events.
 
 pub(crate) mod dispatch;
 pub(crate) mod end;

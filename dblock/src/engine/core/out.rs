@@ -11,7 +11,8 @@ use crate::store::{Holder, Request, StoreError};
 
 pub(crate) use crate::store::Kind;
 
-/// The output of a step: what it wants done. `C` is the means to reply to a caller: a channel, or a number in a simulation.
+/// The output of a step: what it wants done. `C` is the means to reply to a caller: a channel, or a number in
+/// a simulation.
 #[derive(Debug)]
 pub(crate) struct Out<C> {
     pub(crate) replies: Vec<Reply<C>>,
@@ -32,7 +33,8 @@ pub(crate) struct Out<C> {
     pub(crate) waiter: u64,
     /// Whether the hold was added, for a re-entry.
     pub(crate) entered: bool,
-    /// The last hold has ended, and the owner held the lock for this long. Not set if the lease was lost before.
+    /// The last hold has ended, and the owner held the lock for this long. Not set if the lease was lost
+    /// before.
     pub(crate) held_for: Option<Duration>,
     /// Nothing is held, waited for or on its way: the key can be forgotten.
     pub(crate) idle: bool,

@@ -46,7 +46,8 @@ pub(crate) struct Begin {
     pub(crate) undo: Arc<RecordChange>,
 }
 
-/// One owner's share of a lease. After a local hand-over the same lease has a new ownership, with a larger token.
+/// One owner's share of a lease. After a local hand-over the same lease has a new ownership, with a larger
+/// token.
 #[derive(Debug)]
 pub(crate) struct Ownership {
     pub(crate) key: Key,
@@ -102,8 +103,8 @@ impl Ownership {
         }
     }
 
-    /// The reason why it has ended, if it has; the first one stays. `true` for the first look after the deadline:
-    /// that caller must then call [`tell`](Self::tell).
+    /// The reason why it has ended, if it has; the first one stays. `true` for the first look after the
+    /// deadline: that caller must then call [`tell`](Self::tell).
     pub(crate) fn look(&self, now: Time) -> (Option<LostReason>, bool) {
         let reason = match self.max_hold_until {
             Some(end) if now >= end => LostReason::MaxHold,

@@ -3,7 +3,8 @@
 use std::ops::Add;
 use std::time::Duration;
 
-/// Nanoseconds since an origin that the creator chose. At most [`Time::MAX`], which leaves four bits free beside it.
+/// Nanoseconds since an origin that the creator chose. At most [`Time::MAX`], which leaves four bits free
+/// beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Time(u64);
 

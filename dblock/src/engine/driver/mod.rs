@@ -40,8 +40,8 @@ pub(super) struct Driver {
     admin_tasks: JoinSet<()>,
     /// One permit: admin tasks run one at a time, because all connections but one are for locks.
     turn: Arc<Semaphore>,
-    /// Permits for tasks on records. They are short, and share the connections of acquires and releases, which a record
-    /// comes before and after. One is left for those, although PostgreSQL listens on one too.
+    /// Permits for tasks on records. They are short, and share the connections of acquires and releases,
+    /// which a record comes before and after. One is left for those, although PostgreSQL listens on one too.
     record_turns: Arc<Semaphore>,
     stop: Stop,
 }

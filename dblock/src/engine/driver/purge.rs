@@ -1,11 +1,11 @@
-//! Purges the rows of keys that nobody uses any more, and the records that are no longer remembered: in the background,
-//! and for operators.
+//! Purges the rows of keys that nobody uses any more, and the records that are no longer remembered: in the
+//! background, and for operators.
 //!
-//! Rows stay after a release, so a table with a key for each order would grow for ever. A pass walks over the table
-//! in small steps with pauses in between. It takes at most ten steps a second, which look at 5,000 rows, and keeps
-//! the connection for admin tasks busy for at most a fifth of the time: a million rows take a little more than three
-//! minutes. A step is one statement. A store that looks before it deletes needs one or two more round trips when
-//! there is something to delete. Every manager does its own passes.
+//! Rows stay after a release, so a table with a key for each order would grow for ever. A pass walks over the
+//! table in small steps with pauses in between. It takes at most ten steps a second, which look at 5,000
+//! rows, and keeps the connection for admin tasks busy for at most a fifth of the time: a million rows take a
+//! little more than three minutes. A step is one statement. A store that looks before it deletes needs one or
+//! two more round trips when there is something to delete. Every manager does its own passes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,8 @@ const STEP_ROWS: u32 = 500;
 /// Time limit of a step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pause after a step in the background: at least this, and at least `PAUSE_PER_STEP` times as long as the step
-/// took.
+/// The pause after a step in the background: at least this, and at least `PAUSE_PER_STEP` times as long as
+/// the step took.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_PER_STEP: u32 = 4;
 

@@ -18,8 +18,8 @@ pub(super) type AdminTask = dyn FnOnce(Arc<dyn Store>, Arc<Semaphore>) -> StoreF
 pub(crate) enum Turn {
     /// One at a time.
     Admin,
-    /// A look at records without a lock. Those of many calls go together, so what is done under a lock does not queue
-    /// behind new calls.
+    /// A look at records without a lock. Those of many calls go together, so what is done under a lock does
+    /// not queue behind new calls.
     #[cfg_attr(
         not(feature = "run_once"),
         allow(dead_code, reason = "only runs have records")
@@ -34,8 +34,8 @@ pub(crate) enum Turn {
 }
 
 impl Turn {
-    /// How long a task may take, with the wait for its turn, if its work alone may take `limit`. Under a lock it waits as long
-    /// as that takes: the lease is renewed meanwhile.
+    /// How long a task may take, with the wait for its turn, if its work alone may take `limit`. Under a lock
+    /// it waits as long as that takes: the lease is renewed meanwhile.
     fn limit_with_wait(self, limit: Duration) -> Duration {
         match self {
             Self::Admin | Self::Looks => limit,
@@ -45,7 +45,8 @@ impl Turn {
 }
 
 impl EngineHandle {
-    /// Runs `work` on the engine's runtime when it is its turn. It may take `limit`; what the wait may take, the turn says.
+    /// Runs `work` on the engine's runtime when it is its turn. It may take `limit`; what the wait may take,
+    /// the turn says.
     pub(crate) async fn run<T, W, F>(&self, turn: Turn, limit: Duration, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,

@@ -1,4 +1,5 @@
-//! Callers and the driver on one key, in every order of their steps on what they share. The clock stands still.
+//! Callers and the driver on one key, in every order of their steps on what they share. The clock stands
+//! still.
 
 use std::pin::Pin;
 

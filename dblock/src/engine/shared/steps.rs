@@ -24,7 +24,8 @@ use crate::store::{Outcome, Request, StoreError, StoreErrorKind};
 const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];
 
 impl Shared {
-    /// Steps the key's machine with an acquire, as [`step_unscheduled`](Self::step_unscheduled). Returns the cell too.
+    /// Steps the key's machine with an acquire, as [`step_unscheduled`](Self::step_unscheduled). Returns the
+    /// cell too.
     pub(in crate::engine) fn acquire(
         self: &Arc<Self>,
         key: &Key,
@@ -47,7 +48,8 @@ impl Shared {
         stepped
     }
 
-    /// As [`step`](Self::step), but the caller has to [`put`](Self::put) what the step wants from the schedule.
+    /// As [`step`](Self::step), but the caller has to [`put`](Self::put) what the step wants from the
+    /// schedule.
     pub(in crate::engine) fn step_unscheduled(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
@@ -80,8 +82,8 @@ impl Shared {
         })
     }
 
-    /// Steps the machine, and updates the counters. A machine that panics is given up: its lease and its callers end,
-    /// and the next acquire gets a new cell.
+    /// Steps the machine, and updates the counters. A machine that panics is given up: its lease and its
+    /// callers end, and the next acquire gets a new cell.
     fn step_locked(&self, state: &mut State, event: Event<Ticket>) -> Out<Ticket> {
         let mut random = Chance;
         let mut env = Env {
@@ -128,8 +130,8 @@ impl Shared {
         out
     }
 
-    /// Carries out what a step wants done, but for what it wants from the schedule. `resumption`: that of the batch whose
-    /// answer was the event.
+    /// Carries out what a step wants done, but for what it wants from the schedule. `resumption`: that of the
+    /// batch whose answer was the event.
     fn carry_out(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
@@ -194,8 +196,8 @@ impl Shared {
         self.step_locked(&mut lock(&cell.state), event)
     }
 
-    /// The request of the key, if it has one of these kinds, and the time limit of the store for it. From here on it
-    /// is on its way.
+    /// The request of the key, if it has one of these kinds, and the time limit of the store for it. From
+    /// here on it is on its way.
     pub(in crate::engine) fn request(
         self: &Arc<Self>,
         cell: &Arc<Cell>,

@@ -1,4 +1,5 @@
-//! Abandoned acquires: no caller of this process has their leases, but the row may name them. They are released by their id.
+//! Abandoned acquires: no caller of this process has their leases, but the row may name them. They are
+//! released by their id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +18,9 @@ const SOON: Duration = Duration::from_secs(1);
 /// Longest pause between two releases while the store answers that nothing is left of the lease.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// An acquire of unknown outcome may have been carried out, or may still be. A release that finds nothing therefore
-/// proves nothing, and is repeated until the ttl has passed. An acquire that is carried out after that lives at most
-/// one ttl.
+/// An acquire of unknown outcome may have been carried out, or may still be. A release that finds nothing
+/// therefore proves nothing, and is repeated until the ttl has passed. An acquire that is carried out after
+/// that lives at most one ttl.
 #[derive(Debug)]
 pub(super) struct Abandoned {
     pub(super) lease_id: Uuid,
@@ -59,8 +60,8 @@ impl Abandoned {
         }
     }
 
-    /// A lease whose acquires were all answered: a successor, or a lease that the row names. It ends by itself at
-    /// `until`.
+    /// A lease whose acquires were all answered: a successor, or a lease that the row names. It ends by
+    /// itself at `until`.
     pub(super) fn all_answered(lease_id: Uuid, until: Time, now: Time) -> Self {
         Self {
             until,
@@ -82,10 +83,10 @@ impl Abandoned {
         sent_at: Time,
         now: Time,
     ) -> bool {
-        // A row that names the lease shows that an acquire was carried out, and no acquire is carried out twice. If an
-        // earlier acquire may have done that, the answer shows nothing about the acquire on its way: that one may
-        // still make the lease a successor that nobody waits with. A release sent before `until` may have been carried
-        // out before the acquire, however late its answer.
+        // A row that names the lease shows that an acquire was carried out, and no acquire is carried out
+        // twice. If an earlier acquire may have done that, the answer shows nothing about the acquire on its
+        // way: that one may still make the lease a successor that nobody waits with. A release sent before
+        // `until` may have been carried out before the acquire, however late its answer.
         let done = match answer {
             Ok(Outcome::Released { .. }) => self.answered || !self.queued,
             Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered || flawed(Flaw::AbandonedIsReleasedOnce),
@@ -104,8 +105,8 @@ impl Abandoned {
             return true;
         }
         let longest = if carried_out { LONGEST_RETRY } else { SOON };
-        // The row was locked for a moment. Until the next release it is busy although nobody uses it, so that comes
-        // sooner.
+        // The row was locked for a moment. Until the next release it is busy although nobody uses it, so that
+        // comes sooner.
         let sooner = if matches!(answer, Ok(Outcome::Skipped)) {
             10
         } else {
@@ -140,7 +141,8 @@ mod tests {
         assert!(abandoned.release_answered(&nothing, end, end + ttl));
     }
 
-    /// An acquire of unknown outcome may repeat one whose place is withdrawn here, and may still be on its way.
+    /// An acquire of unknown outcome may repeat one whose place is withdrawn here, and may still be on its
+    /// way.
     #[test]
     fn a_withdrawal_ends_what_was_only_a_successor() {
         let (now, ttl) = (Time::from_nanos(0), Duration::from_secs(9));
@@ -152,7 +154,8 @@ mod tests {
         assert!(!known().release_answered(&Ok(Outcome::Skipped), now, now));
     }
 
-    /// The row was passed on because of an earlier acquire: the one of unknown outcome may still be carried out.
+    /// The row was passed on because of an earlier acquire: the one of unknown outcome may still be carried
+    /// out.
     #[test]
     fn a_release_of_a_queued_lease_proves_nothing_about_a_later_acquire() {
         let (now, ttl) = (Time::from_nanos(0), Duration::from_secs(9));

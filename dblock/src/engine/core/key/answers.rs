@@ -23,8 +23,8 @@ impl<C> Machine<C> {
         env: &mut Env<'_>,
         out: &mut Out<C>,
     ) {
-        // Answers need no number: a key has one request on its way, and the driver gives it exactly one answer. A request
-        // that took too long is answered by the time limit, and its future dropped.
+        // Answers need no number: a key has one request on its way, and the driver gives it exactly one
+        // answer. A request that took too long is answered by the time limit, and its future dropped.
         let Some(sent) = self.on_its_way.take() else {
             return;
         };
@@ -122,8 +122,8 @@ impl<C> Machine<C> {
             }
             Ok(_) => self.asking.retry_arriving(Duration::ZERO, env),
             Err(error) => {
-                // The extension may have been carried out, or may still be until a ttl has passed. It then lasts one
-                // ttl.
+                // The extension may have been carried out, or may still be until a ttl has passed. It then
+                // lasts one ttl.
                 self.asking.retry_arriving(*ttl * 2, env);
                 self.refuse_hopeless(&error, out);
                 self.asking.note_answer(LastAnswer::Failed(error), env.now);
@@ -152,8 +152,8 @@ impl<C> Machine<C> {
                 wanted,
                 recorded,
             }) => {
-                // A fresh lease is as long as the ask. A remaining time of another length belongs to a row that was
-                // passed on.
+                // A fresh lease is as long as the ask. A remaining time of another length belongs to a row
+                // that was passed on.
                 let place = self.asking.place.filter(|_| remaining != ask.ttl);
                 let grant = Grant {
                     lease_id,

@@ -1,19 +1,20 @@
-//! Asking the store for a key that callers of this process want. Only the first caller's request goes to the store;
-//! the others use its answers.
+//! Asking the store for a key that callers of this process want. Only the first caller's request goes to the
+//! store; the others use its answers.
 //!
 //! # The place as successor
-//! An ask that finds the key held makes its lease the row's successor ([`Place`]). The holder's release passes the row
-//! on, and a wake-up says so. These are the rules for entering on a wake-up. Each closes a sequence of events that lets
-//! two owners enter:
+//! An ask that finds the key held makes its lease the row's successor ([`Place`]). The holder's release
+//! passes the row on, and a wake-up says so. These are the rules for entering on a wake-up. Each closes a
+//! sequence of events that lets two owners enter:
 //!
-//! - *The wake-up's token is larger than each holder's token in the answers since the lease got its place.* The row may have been
-//!   passed on to this lease once before, have expired before the wake-up arrived, and have gone to others.
-//! - *No request of the key is on its way*, else its answer is waited for: it may find the lease expired, and queue
-//!   it again.
+//! - *The wake-up's token is larger than each holder's token in the answers since the lease got its place.*
+//!   The row may have been passed on to this lease once before, have expired before the wake-up arrived, and
+//!   have gone to others.
+//! - *No request of the key is on its way*, else its answer is waited for: it may find the lease expired, and
+//!   queue it again.
 //! - *The time left counts from when the latest ask was sent that was answered `Queued`.* The release came
 //!   after that. With too little left, or for a caller that does not renew, an extension comes first.
-//! - *A lease is never asked with again* once it has entered, was withdrawn, was answered `Lost`, or had an ask of
-//!   unknown outcome.
+//! - *A lease is never asked with again* once it has entered, was withdrawn, was answered `Lost`, or had an
+//!   ask of unknown outcome.
 
 use std::time::Duration;
 
@@ -25,19 +26,21 @@ use crate::engine::core::out::{LastAnswer, Refusal};
 use crate::engine::core::time::Time;
 use crate::store::{Holder, NEXT_TTL, StoreError};
 
-/// Pause before the next ask for a busy key, where no wake-ups arrive: starts at the first, grows to the longest.
+/// Pause before the next ask for a busy key, where no wake-ups arrive: starts at the first, grows to the
+/// longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause before the next ask for a busy key while wake-ups arrive: one may be lost, and the place must stay live.
+/// Pause before the next ask for a busy key while wake-ups arrive: one may be lost, and the place must stay
+/// live.
 const LISTENING_PAUSE: Duration = Duration::from_millis(950);
 
 /// Pause before the next ask for a locked row after a wake-up: another process is about to take it.
 const WOKEN_PAUSE: Duration = Duration::from_millis(2);
 
-/// A process that receives no wake-ups queues only after it has waited this long: a key that is passed on to it
-/// lies idle until its next poll. The second value is for stores where other processes receive wake-ups.
+/// A process that receives no wake-ups queues only after it has waited this long: a key that is passed on to
+/// it lies idle until its next poll. The second value is for stores where other processes receive wake-ups.
 const QUEUE_AFTER: Duration = Duration::from_millis(100);
 const QUEUE_AFTER_AMONG_LISTENERS: Duration = Duration::from_secs(1);
 
@@ -45,9 +48,9 @@ const QUEUE_AFTER_AMONG_LISTENERS: Duration = Duration::from_secs(1);
 /// often than that.
 const ANSWER_LASTS: Duration = Duration::from_secs(1);
 
-/// How many tokens an acquire keeps free for local hand-overs: about sixteen times as many as the last leases used. So
-/// tokens run ahead of the clock only where they are used up as fast, and a process that is new to a busy key soon has
-/// turns as long as the others'.
+/// How many tokens an acquire keeps free for local hand-overs: about sixteen times as many as the last leases
+/// used. So tokens run ahead of the clock only where they are used up as fast, and a process that is new to a
+/// busy key soon has turns as long as the others'.
 const FEWEST_SPARE: u32 = 1024;
 const MOST_SPARE: u32 = 1 << 20;
 
@@ -85,8 +88,8 @@ pub(super) struct Asking {
     /// When the key was last known to be taken, by this process or another.
     taken_at: Option<Time>,
     pub(super) place: Option<Place>,
-    /// The lease and token of a `PassedOn` wake-up for this process. It may arrive before the answer that gives
-    /// the lease its place.
+    /// The lease and token of a `PassedOn` wake-up for this process. It may arrive before the answer that
+    /// gives the lease its place.
     wake_up: Option<(Uuid, i64)>,
     pub(super) arriving: Option<Arriving>,
     /// How many tokens the next acquire keeps free for local hand-overs.
@@ -157,8 +160,8 @@ impl Asking {
         self.took = time;
     }
 
-    /// Time to allow for an extension: it takes about as long as the last answer did, which is long where commits are
-    /// slow.
+    /// Time to allow for an extension: it takes about as long as the last answer did, which is long where
+    /// commits are slow.
     pub(super) fn time_of_two_answers(&self) -> Duration {
         self.took * 2
     }
@@ -262,8 +265,8 @@ impl Asking {
         }
     }
 
-    /// A caller whose timeout passes must be told of the store's error that keeps the key busy, not that the key is
-    /// busy.
+    /// A caller whose timeout passes must be told of the store's error that keeps the key busy, not that the
+    /// key is busy.
     pub(super) fn note_last_error(&mut self, last_error: Option<LastAnswer>, now: Time) {
         self.last = last_error.map(|last_error| (last_error, now + ANSWER_LASTS));
     }
@@ -332,8 +335,8 @@ impl Asking {
         }
     }
 
-    /// The row was passed on to this lease with this token. `asked`: the lease of an ask on its way. Returns whether
-    /// callers of this process wait with the lease.
+    /// The row was passed on to this lease with this token. `asked`: the lease of an ask on its way. Returns
+    /// whether callers of this process wait with the lease.
     pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64, asked: Option<Uuid>) -> bool {
         let waits = self.place.is_some_and(|place| place.lease_id == lease_id) || asked == Some(lease_id);
         if waits {

@@ -1,5 +1,6 @@
-//! How callers enter. Every lease that comes to this process goes through [`Machine::arrive`]. A lease that no caller
-//! waits for is given back. One that a transaction keeps is entered again by the next call in that transaction.
+//! How callers enter. Every lease that comes to this process goes through [`Machine::arrive`]. A lease that
+//! no caller waits for is given back. One that a transaction keeps is entered again by the next call in that
+//! transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,8 +104,8 @@ impl<C> Machine<C> {
         }
     }
 
-    /// Gives a lease of this process to a caller, extends it first, or gives it back to the store. With `undo` a run of the
-    /// caller that asked began with the lease.
+    /// Gives a lease of this process to a caller, extends it first, or gives it back to the store. With
+    /// `undo` a run of the caller that asked began with the lease.
     pub(super) fn arrive(
         &mut self,
         grant: Grant,
@@ -140,8 +141,8 @@ impl<C> Machine<C> {
         }
     }
 
-    /// Offers a lease to the caller that it was asked for, else to the first caller. A lease with which a run has `begun`
-    /// is for no other caller.
+    /// Offers a lease to the caller that it was asked for, else to the first caller. A lease with which a run
+    /// has `begun` is for no other caller.
     fn offer(
         &mut self,
         grant: Grant,

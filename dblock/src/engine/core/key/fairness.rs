@@ -1,5 +1,5 @@
-//! Fairness between processes: how long a process may hand the lock over locally while others want it, and which
-//! waiting process asks first for the next place as successor.
+//! Fairness between processes: how long a process may hand the lock over locally while others want it, and
+//! which waiting process asks first for the next place as successor.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ const LONGEST_TURN: Duration = Duration::from_millis(100);
 /// Longest turn of a process that receives wake-ups, while others want the key.
 const LONGEST_TURN_LISTENING: Duration = Duration::from_millis(10);
 
-/// Back-off after the key was passed on to another process, when the place as successor is free again. A process
-/// that was passed over more often backs off for less time.
+/// Back-off after the key was passed on to another process, when the place as successor is free again. A
+/// process that was passed over more often backs off for less time.
 const AFTER_ANOTHER: Duration = Duration::from_millis(6);
 
-/// How long the row says after a busy answer that somebody waits, and how long a successor stays live. Longer than
-/// any pause between two asks plus a slow statement or two.
+/// How long the row says after a busy answer that somebody waits, and how long a successor stays live. Longer
+/// than any pause between two asks plus a slow statement or two.
 pub(super) const WANTED_FOR: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]

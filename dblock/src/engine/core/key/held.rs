@@ -17,19 +17,22 @@
 //! | `Lingering` | shutdown, when the row is busy for long enough by itself | – |
 //! | any but `Held` | the latest possible end in the store has passed | – |
 //!
-//! - `Held`: an owner holds the lock. This is the only state in which a hold is added. The row is renewed unless it is
-//!   revoked: then the lease stays `Held` until its deadline.
-//! - `Lost`: the lease has ended before its holds did. Bodies are being stopped. A lost lease never becomes `Held`.
-//! - `Lingering`: all holds have ended, and `hold_min` keeps the row busy. The row is extended if it would expire too
-//!   early.
-//! - `ReleaseDue`: all holds have ended, and the release was not sent. The next caller may still enter without the store.
+//! - `Held`: an owner holds the lock. This is the only state in which a hold is added. The row is renewed
+//!   unless it is revoked: then the lease stays `Held` until its deadline.
+//! - `Lost`: the lease has ended before its holds did. Bodies are being stopped. A lost lease never becomes
+//!   `Held`.
+//! - `Lingering`: all holds have ended, and `hold_min` keeps the row busy. The row is extended if it would
+//!   expire too early.
+//! - `ReleaseDue`: all holds have ended, and the release was not sent. The next caller may still enter
+//!   without the store.
 //! - `Releasing`: the release was sent, so no caller enters with this lease any more.
 //!
 //! When the store answers `Lost`, the lease is forgotten from any state.
 //!
 //! A lease is *kept* when a transaction of the owner's keeps the row locked, and frees it with its commit
-//! ([`Held::keep_in_transaction`]). Then the lease has no end of its own: nothing is renewed, and `Releasing` asks until
-//! that transaction is over. Answered `Released` or `Lost`, the transaction has been rolled back or has committed.
+//! ([`Held::keep_in_transaction`]). Then the lease has no end of its own: nothing is renewed, and `Releasing`
+//! asks until that transaction is over. Answered `Released` or `Lost`, the transaction has been rolled back
+//! or has committed.
 
 mod answers;
 mod confirmations;
@@ -55,8 +58,8 @@ use crate::engine::core::time::Time;
 use crate::error::LostReason;
 use crate::store::{Holder, RecordChange, StoreError};
 
-/// Pause before the next request for a row that was locked, or after a failure. It doubles up to the lease's margin, and at
-/// most to [`LONGEST_RETRY`].
+/// Pause before the next request for a row that was locked, or after a failure. It doubles up to the lease's
+/// margin, and at most to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
@@ -102,8 +105,8 @@ pub(super) struct Held<C> {
     in_transaction: bool,
     /// Callers that wait for the next answers.
     confirmations: Confirmations<C>,
-    /// The ttl of an extension of unknown outcome: the row may be busy for longer than this machine knows. A later
-    /// extension that succeeds proves nothing about it.
+    /// The ttl of an extension of unknown outcome: the row may be busy for longer than this machine knows. A
+    /// later extension that succeeds proves nothing about it.
     extend_unsure: Option<Duration>,
 }
 
@@ -282,8 +285,8 @@ impl<C> Held<C> {
 
     // ── What time does ───────────────────────────────────────────────────────────────────────────────
 
-    /// Lets time pass. Returns whether the lease has surely ended in the store, so that nothing can be done for it
-    /// any more.
+    /// Lets time pass. Returns whether the lease has surely ended in the store, so that nothing can be done
+    /// for it any more.
     pub(super) fn advance(&mut self, now: Time, out: &mut Out<C>) -> bool {
         if let State::Held { holds } = self.state {
             let (reason, first) = self.current.look(now);
@@ -352,8 +355,8 @@ impl<C> Held<C> {
         }
     }
 
-    /// Forgets the lease, and replies to all callers that wait for it. Returns how long its row may still be busy
-    /// because of a request of unknown outcome, and until when `hold_min` wants it to be.
+    /// Forgets the lease, and replies to all callers that wait for it. Returns how long its row may still be
+    /// busy because of a request of unknown outcome, and until when `hold_min` wants it to be.
     pub(super) fn forget(
         mut self,
         extend_on_its_way: Option<Duration>,

@@ -1,7 +1,8 @@
 //! One key: everything that a process knows and decides about it, as a machine without I/O.
 //!
-//! [`Machine::step`] takes an [`Event`] and says what it wants done. At most one request for a key is on its way. Before
-//! and after each event the step lets time pass ([`Machine::advance`]): there a lease ends, and the next caller enters.
+//! [`Machine::step`] takes an [`Event`] and says what it wants done. At most one request for a key is on its
+//! way. Before and after each event the step lets time pass ([`Machine::advance`]): there a lease ends, and
+//! the next caller enters.
 //!
 //! - [`held`] is the lease that this process has, a state machine with its table at the top of its file.
 //! - [`asking`] says when to ask for one, and keeps this process's place as successor.
@@ -12,7 +13,8 @@
 //! - [`refusing`] tells callers that they do not get the lock.
 //! - [`unfinished`] says what is still to be done for the key.
 //!
-//! `flawed(…)` is false outside of the simulation, which puts one flaw at a time into this code and must find it.
+//! `flawed(…)` is false outside of the simulation, which puts one flaw at a time into this code and must find
+//! it.
 
 mod abandoned;
 mod answers;
@@ -79,7 +81,8 @@ impl<C> Machine<C> {
         self.held.as_ref().map_or(0, |held| held.holds(ownership))
     }
 
-    /// The lease that a transaction keeps although its owner has left. The transaction may have ended unnoticed.
+    /// The lease that a transaction keeps although its owner has left. The transaction may have ended
+    /// unnoticed.
     #[cfg(feature = "sql")]
     pub(crate) fn left_in_transaction(&self) -> Option<(uuid::Uuid, i64)> {
         self.held.as_ref().and_then(Held::left_in_transaction)
@@ -234,8 +237,8 @@ impl<C> Machine<C> {
 
     // ── What time does ───────────────────────────────────────────────────────────────────────────────
 
-    /// Lets time pass: ends and forgets a lease, hands it over to the next caller, and replies to callers whose
-    /// timeout has passed.
+    /// Lets time pass: ends and forgets a lease, hands it over to the next caller, and replies to callers
+    /// whose timeout has passed.
     fn advance(&mut self, env: &mut Env<'_>, out: &mut Out<C>) {
         let now = env.now;
         self.refuse_overdue(now, out);
@@ -257,8 +260,9 @@ impl<C> Machine<C> {
         }
     }
 
-    /// Forgets a lease that has ended in the store. A request of unknown outcome may have extended the row, which
-    /// would then stay busy for one more ttl although nobody uses it. So the lease is released as an abandoned acquire is.
+    /// Forgets a lease that has ended in the store. A request of unknown outcome may have extended the row,
+    /// which would then stay busy for one more ttl although nobody uses it. So the lease is released as an
+    /// abandoned acquire is.
     fn forget(&mut self, env: &Env<'_>, out: &mut Out<C>) {
         let Some(held) = self.held.take() else { return };
         let sent = self.on_its_way.as_ref();

@@ -87,9 +87,9 @@ impl<C> Machine<C> {
         if let Some(arriving) = self.asking.arriving.filter(|arriving| arriving.retry_at <= now) {
             return Some(Next::Arriving(arriving));
         }
-        // The newest comes first: nothing is sent between an acquire and the release that undoes it. While an owner
-        // holds the lock, the row does not name an abandoned lease, and a release on its way would only delay a
-        // renewal.
+        // The newest comes first: nothing is sent between an acquire and the release that undoes it. While an
+        // owner holds the lock, the row does not name an abandoned lease, and a release on its way would only
+        // delay a renewal.
         let renews = self.held.as_ref().is_some_and(Held::is_held);
         let mut due = self.abandoned.iter().rev().filter(|_| !renews);
         if let Some(abandoned) = due.find(|abandoned| abandoned.retry_at <= now) {
@@ -138,7 +138,8 @@ impl<C> Machine<C> {
                 let waited = env.now.since(first.since);
                 acquire.queue =
                     (acquire.wanted_for.is_some() && Asking::queues(waited, env)).then_some(waited);
-                // The row may have been passed on to a lease that has a place. Then the caller writes that the run begins.
+                // The row may have been passed on to a lease that has a place. Then the caller writes that
+                // the run begins.
                 if let Some(begin) = call.begin.as_ref().filter(|_| self.asking.place.is_none()) {
                     record = Some(Arc::clone(&begin.change));
                     undo = Some(Arc::clone(&begin.undo));
@@ -166,7 +167,8 @@ impl<C> Machine<C> {
     /// When to look again without an event.
     fn next_look(&self, now: Time) -> Option<Time> {
         let asked = self.on_its_way.is_some();
-        // Requests that are due already are listed, or follow the one on its way. Only later ones need a look.
+        // Requests that are due already are listed, or follow the one on its way. Only later ones need a
+        // look.
         let later = |at: &Time| !asked && *at > now;
         let abandoned = self.abandoned.iter().map(|abandoned| abandoned.retry_at);
         let abandoned = abandoned.filter(later);

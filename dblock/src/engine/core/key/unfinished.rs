@@ -19,8 +19,8 @@ impl<C> Machine<C> {
             || self.on_its_way.as_ref().is_some_and(releases)
     }
 
-    /// An owner holds the lock, or is about to enter or has just left: a shutdown gives them its grace. Leases
-    /// that no caller took, and rows that `hold_min` keeps busy by themselves, need none.
+    /// An owner holds the lock, or is about to enter or has just left: a shutdown gives them its grace.
+    /// Leases that no caller took, and rows that `hold_min` keeps busy by themselves, need none.
     pub(crate) fn needs_grace(&self) -> bool {
         self.held.as_ref().is_some_and(|held| !held.lingers_by_itself()) || self.on_its_way.is_some()
     }

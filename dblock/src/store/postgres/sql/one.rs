@@ -41,7 +41,8 @@ RETURNING t.lock_key, 'granted', t.fence_token, $4, t.wanted_until > t.acquired_
     }
 }
 
-/// The row that the lease holds and that meets `also`, locked. The condition is checked before the clock is read.
+/// The row that the lease holds and that meets `also`, locked. The condition is checked before the clock is
+/// read.
 fn is_held(table: &str, also: &str) -> String {
     format!(
         "t.ctid = (

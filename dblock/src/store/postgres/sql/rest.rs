@@ -17,8 +17,8 @@ ORDER BY t.lock_key LIMIT $5"
     )
 }
 
-/// Parameters: prefix, held only, limit; rank, time and key to start after, or NULL. It sorts all rows of the prefix: an
-/// index on what it sorts by would have to be maintained by each acquire.
+/// Parameters: prefix, held only, limit; rank, time and key to start after, or NULL. It sorts all rows of the
+/// prefix: an index on what it sorts by would have to be maintained by each acquire.
 pub(super) fn inspect_urgent(table: &str) -> String {
     format!(
         "WITH clock AS MATERIALIZED (SELECT {NOW} AS now), ranked AS (
@@ -35,7 +35,8 @@ ORDER BY urgency, acquired_at, lock_key LIMIT $3"
     )
 }
 
-/// Parameters: key. Returns a row if the key was held. It may wait for the row, so each check reads the clock.
+/// Parameters: key. Returns a row if the key was held. It may wait for the row, so each check reads the
+/// clock.
 pub(super) fn revoke(table: &str) -> String {
     format!(
         "UPDATE {table} SET revoked = true
@@ -82,17 +83,17 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
     )
 }
 
-/// The answer of [`verify`] and [`release_in`] when the transaction's snapshot has no row of the key. A newer one would not
-/// be seen. A row that has changed since the snapshot is a serialization error.
+/// The answer of [`verify`] and [`release_in`] when the transaction's snapshot has no row of the key. A newer
+/// one would not be seen. A row that has changed since the snapshot is a serialization error.
 pub(in super::super) const NOT_IN_SNAPSHOT: &str = "not in the snapshot";
 /// The answer of [`release_in`] when the row is free in this transaction.
 pub(in super::super) const RELEASED_WHOLE: &str = "released";
 /// The answer of [`release_in`] when the row is free below a savepoint only.
 pub(in super::super) const BELOW_SAVEPOINT: &str = "below a savepoint";
 
-/// `$1` key, `$2` lease, `$3` token, as text, and so on for `count` keys. Returns for each lease that is still held its
-/// number, a space, and what is left of it. It may wait for the rows, so the clock is read after that. The limit applies
-/// to the transaction from then on, unless it has a lower one.
+/// `$1` key, `$2` lease, `$3` token, as text, and so on for `count` keys. Returns for each lease that is
+/// still held its number, a space, and what is left of it. It may wait for the rows, so the clock is read
+/// after that. The limit applies to the transaction from then on, unless it has a lower one.
 pub(in super::super) fn verify(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
     let [eq, gt, minus] = ["=", ">", "-"].map(operator);
     let (limited, snapshot) = (limit_idling(idle_limit), snapshot());
@@ -116,9 +117,10 @@ SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}
     parts.collect::<Vec<_>>().join("\nUNION ALL\n")
 }
 
-/// Parameters and answers: as [`verify`]. Frees the rows, and answers nothing for a lease that it does not find. The
-/// commit wakes those that waited before. A caller that comes while a row is locked cannot say so, and polls. To wake such
-/// callers, too, every transaction would have to notify, and commits that notify wait for one another.
+/// Parameters and answers: as [`verify`]. Frees the rows, and answers nothing for a lease that it does not
+/// find. The commit wakes those that waited before. A caller that comes while a row is locked cannot say so,
+/// and polls. To wake such callers, too, every transaction would have to notify, and commits that notify wait
+/// for one another.
 pub(in super::super) fn release_in(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
     let [eq, gt] = ["=", ">"].map(operator);
     let limited = limit_idling(idle_limit);
@@ -138,8 +140,8 @@ RETURNING pg_catalog.concat(asked.at, CASE WHEN t.xmin {eq} pg_catalog.pg_curren
     )
 }
 
-/// Parameters: as [`verify`], of one key. Returns a row if this very transaction has freed the row. Its own id is the
-/// row's, because [`release_in`] is refused below a savepoint.
+/// Parameters: as [`verify`], of one key. Returns a row if this very transaction has freed the row. Its own
+/// id is the row's, because [`release_in`] is refused below a savepoint.
 pub(in super::super) fn reads_release(table: &str) -> String {
     let eq = operator("=");
     let [key, lease, token] = parameters(0);

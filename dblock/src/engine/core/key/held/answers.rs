@@ -62,7 +62,8 @@ impl<C> Held<C> {
             }
             Ok(Outcome::Skipped) => {
                 if matches!(self.state, State::Held { .. }) {
-                    // Somebody has the row locked, perhaps for a fence check. While the lease lasts, memory decides.
+                    // Somebody has the row locked, perhaps for a fence check. While the lease lasts, memory
+                    // decides.
                     let trusting = self.confirmations.take_sent_holds();
                     out.replies.extend(trusting.map(Reply::Confirmed));
                 }

@@ -12,8 +12,8 @@ use crate::error::LostReason;
 use crate::key::Key;
 
 impl<C> Held<C> {
-    /// A transaction of the owner's has freed the row, and keeps it locked until it ends: no ttl runs, and no request
-    /// reaches the row.
+    /// A transaction of the owner's has freed the row, and keeps it locked until it ends: no ttl runs, and no
+    /// request reaches the row.
     pub(crate) fn keep_in_transaction(
         &mut self,
         ownership: &Arc<Ownership>,
@@ -64,7 +64,8 @@ impl<C> Held<C> {
         }
     }
 
-    /// The lease that a transaction keeps although its owner has left. The transaction may have ended unnoticed.
+    /// The lease that a transaction keeps although its owner has left. The transaction may have ended
+    /// unnoticed.
     pub(crate) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
         (self.in_transaction && self.needs_release())
             .then_some((self.grant.lease_id, self.current.fence_token))

@@ -8,8 +8,9 @@ use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::time::{Time, on_any_clock};
 use crate::store::{Action, Extend, HandedOver};
 
-/// Time that a lease still has in the store when `hold_min` is over and its row is released. With less it could expire
-/// first, and the next owner would take it for the lease of a process that died. (After a shutdown it does expire.)
+/// Time that a lease still has in the store when `hold_min` is over and its row is released. With less it
+/// could expire first, and the next owner would take it for the lease of a process that died. (After a
+/// shutdown it does expire.)
 const TO_RELEASE_IN: Duration = Duration::from_secs(1);
 
 impl<C> Held<C> {

@@ -85,7 +85,8 @@ fn a_caller_that_does_not_renew_enters_after_an_extension() {
     assert_eq!(deadline.since(a.now), 8550 * MS);
 }
 
-/// Found by the simulation: the first extension, for a caller with a longer ttl, was carried out behind the second one.
+/// Found by the simulation: the first extension, for a caller with a longer ttl, was carried out behind the
+/// second one.
 #[test]
 fn a_release_is_repeated_for_as_long_as_an_extension_before_entering_may_last() {
     let (mut a, lease) = queued_without_renewal();
