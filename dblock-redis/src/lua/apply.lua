@@ -31,6 +31,8 @@ local function distance(from, to)
 end
 
 local clock
+-- The last token and spare tokens, and the ceiling of a lease with these.
+local ceiling_of, ceiling_spare, ceiling_then
 -- The token of the next lease, or nil when they are used up.
 local function next_token()
   clock = clock or as_token(now)
@@ -42,7 +44,10 @@ local function next_token()
 end
 
 local function hold(to, fresh, spare, ttl)
-  lease, count, token, ceiling = to, 1, fresh, spare > 0 and above(fresh, spare) or fresh
+  if fresh ~= ceiling_of or spare ~= ceiling_spare then
+    ceiling_of, ceiling_spare, ceiling_then = fresh, spare, spare > 0 and above(fresh, spare) or fresh
+  end
+  lease, count, token, ceiling = to, 1, fresh, ceiling_then
   acquired_at, expire_at, revoked, next = now, now + ttl, 0, nil
 end
 

@@ -66,7 +66,7 @@ end
 
 -- Writes the holds and the end of the successor, where nothing else has changed.
 local function write_end(key)
-  redis.call('SETRANGE', key, 1, pack('<I4B', count, 0))
+  redis.call('SETRANGE', key, '1', pack('<I4B', count, 0))
 end
 
 -- Tells listeners. A user who may not publish still releases: then waiters poll, and say so.

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::{LockManager, distributed_lock};
 use dblock_ui_tests::OrderError;
 
@@ -30,5 +28,3 @@ impl Service {
         Ok(id)
     }
 }
-
-fn main() {}

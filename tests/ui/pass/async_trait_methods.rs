@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -64,5 +62,3 @@ impl Settle for Service {
 pub fn is_send(service: &Service, order: &Order) {
     drop(send(service.by_reference(order)));
 }
-
-fn main() {}

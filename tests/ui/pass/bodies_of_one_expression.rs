@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 // Code that follows the generated code must not be read as its continuation.
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
@@ -37,5 +35,3 @@ pub async fn empty() {}
 
 #[distributed_lock(key = "a", on_error = |_| ())]
 pub async fn one_statement() { drop(String::new()) }
-
-fn main() {}

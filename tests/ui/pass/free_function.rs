@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
 
@@ -7,5 +5,3 @@ use dblock_ui_tests::OrderError;
 pub async fn settle(id: u64) -> Result<u64, OrderError> {
     Ok(id)
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::{Order, OrderError};
 
@@ -23,5 +21,3 @@ macro_rules! hygienic {
 }
 
 hygienic!(from_types, &Order, Result<(), OrderError>);
-
-fn main() {}

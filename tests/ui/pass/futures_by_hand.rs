@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::future::Future;
 use std::pin::Pin;
 
@@ -17,5 +15,3 @@ pub fn boxed(id: u64) -> Pin<Box<dyn Future<Output = Result<u64, OrderError>> + 
 pub fn opaque(id: u64) -> impl Future<Output = Result<u64, OrderError>> + Send {
     async move { Ok(id) }
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::fmt::Display;
 use std::hash::Hash;
 
@@ -26,5 +24,3 @@ impl<K: Display + Clone> Store<K> {
         Ok(V::from(self.0.clone()))
     }
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::fmt::Display;
 
 use dblock::distributed_lock;
@@ -9,5 +7,3 @@ use dblock_ui_tests::OrderError;
 pub async fn both(id: impl Display + Send, then: impl FnOnce(String) -> u64) -> Result<u64, OrderError> {
     Ok(then(id.to_string()))
 }
-
-fn main() {}

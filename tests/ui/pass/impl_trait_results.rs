@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::fmt::Debug;
 
 use dblock::distributed_lock;
@@ -17,5 +15,3 @@ pub async fn numbers(id: u64) -> Result<impl Iterator<Item = u64> + Debug, Order
 pub async fn bare(id: u64) -> impl Debug {
     id
 }
-
-fn main() {}

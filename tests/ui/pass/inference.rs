@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
 
@@ -32,5 +30,3 @@ pub async fn question_mark(value: Result<u8, dblock::LockError>) -> Result<u8, O
 pub async fn never_returns() -> Result<std::convert::Infallible, OrderError> {
     std::future::pending().await
 }
-
-fn main() {}

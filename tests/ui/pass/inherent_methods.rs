@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -60,5 +58,3 @@ impl Service {
         Ok(())
     }
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -43,5 +41,3 @@ pub async fn branches(name: Arc<str>) -> Result<Arc<str>, OrderError> {
 pub async fn cow(name: Cow<'static, str>) -> Result<Cow<'static, str>, OrderError> {
     Ok(name)
 }
-
-fn main() {}

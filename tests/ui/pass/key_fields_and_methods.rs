@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::{Order, OrderError};
 
@@ -11,5 +9,3 @@ pub struct Nested {
 pub async fn settle(order: &Order, nested: Nested, text: &str) -> Result<u64, OrderError> {
     Ok(order.id + nested.pair.0 + u64::from(nested.pair.1.1) + text.len() as u64)
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
 
@@ -8,5 +6,3 @@ pub async fn settle(id: u64, name: &str, ratio: f64) -> Result<u64, OrderError> 
     let _ = (name, ratio);
     Ok(id)
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
 
@@ -17,5 +15,3 @@ pub async fn raw_string(id: u64) -> Result<u64, OrderError> {
 pub async fn escapes(id: u64) -> Result<u64, OrderError> {
     Ok(id)
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::{Order, OrderError};
 
@@ -29,5 +27,3 @@ impl<'a> View<'a> {
         Ok(self.order)
     }
 }
-
-fn main() {}

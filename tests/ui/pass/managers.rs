@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dblock::{LockManager, distributed_lock};
@@ -46,5 +44,3 @@ pub async fn by_guard(locks: &Mutex<LockManager>) -> Result<(), OrderError> {
 pub fn is_send(locks: &Mutex<LockManager>) {
     drop(send(by_guard(locks)));
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::{Order, OrderError};
 
@@ -26,5 +24,3 @@ pub async fn mutable(mut count: u64, list: &mut Vec<u64>) -> Result<u64, OrderEr
     list.push(count);
     Ok(count)
 }
-
-fn main() {}

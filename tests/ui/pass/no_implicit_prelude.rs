@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 #![no_implicit_prelude]
 
 #[::dblock::distributed_lock(key = "a:{id}", ttl = "10s", wait = "1s", max_hold = "20s", on_lost = "signal")]
@@ -11,5 +9,3 @@ pub async fn plain(id: u8) -> ::std::result::Result<u8, ::dblock_ui_tests::Order
 pub async fn handled(id: u8) -> u8 {
     id
 }
-
-fn main() {}

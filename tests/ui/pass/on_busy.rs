@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
 
@@ -22,5 +20,3 @@ pub async fn returns(id: u64) -> Result<u64, OrderError> {
 pub async fn with_on_error() -> bool {
     true
 }
-
-fn main() {}

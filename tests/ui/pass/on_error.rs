@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::{LockError, distributed_lock};
 
 fn ignored(_: LockError) {}
@@ -21,5 +19,3 @@ pub async fn another_error(names: Vec<String>) -> Result<usize, String> {
 pub async fn option() -> Option<u8> {
     Some(1)
 }
-
-fn main() {}

@@ -57,8 +57,8 @@ async fn by_default() -> Result<(), String> {
     Ok(())
 }
 
-#[tokio::main]
-async fn main() {
+#[tokio::test]
+async fn outcomes_are_remembered() {
     let payments = Payments { locks: LockManager::connect("memory:").await.unwrap() };
     let order = Withdrawal { id: 1, cents: 500 };
     assert_eq!(send(payments.pay(&order)).await.unwrap(), Receipt(500));

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -31,5 +29,3 @@ impl Service {
 pub fn is_send(service: &Service) {
     drop(send(service.settle(WAIT)));
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 #![deny(missing_docs)]
 //! Attributes, doc comments and visibility are kept.
 
@@ -34,4 +32,7 @@ pub async fn absent() {
     no_such_function();
 }
 
-fn main() {}
+/// It is visible in the crate alone.
+pub fn used() {
+    drop(expected(0));
+}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::{Order, OrderError};
 
@@ -32,5 +30,3 @@ pub async fn by_reference(&id: &u64, ref name: String, _: u8) -> Result<usize, O
     let _ = id;
     Ok(name.len())
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
 
@@ -11,5 +9,3 @@ pub struct Kind {
 pub async fn r#loop(r#type: u8, r#match: Kind) -> Result<u8, OrderError> {
     Ok(r#type + r#match.r#type)
 }
-
-fn main() {}

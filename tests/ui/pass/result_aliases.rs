@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
 
@@ -21,5 +19,3 @@ pub async fn without_parameters(id: u64) -> Done {
 pub async fn other_error(id: u64) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
     Ok(id.to_string().parse()?)
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,5 +118,3 @@ pub fn is_send(shop: &Shop, order: &Order) {
         async || Ok::<_, StaleVersion>(order.id),
     )));
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 pub mod lock_above {
     use dblock::{distributed_lock, optimistic_retry};
     use dblock_ui_tests::StockError;
@@ -21,5 +19,3 @@ pub mod retry_above {
         Ok(id)
     }
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -23,5 +21,3 @@ pub fn both(order: &Order) {
     drop(send(sendable(order, String::new())));
     drop(not_sendable(Rc::new(1)));
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::{LockManager, distributed_lock};
 use dblock_ui_tests::{Order, OrderError, send};
 
@@ -39,7 +37,8 @@ macro_rules! locked {
 
 locked!("order:{id}", "all");
 
-fn main() {
+#[test]
+fn the_futures_are_send() {
     drop(send(stacked("a".into())));
     drop(send(from_a_macro(1)));
 }

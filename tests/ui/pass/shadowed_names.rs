@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 // Nothing that the user calls as the standard library or dblock does gets in the way.
 #![allow(unused)]
 
@@ -36,5 +34,3 @@ pub async fn names(
 ) -> ::std::result::Result<u8, ::dblock_ui_tests::OrderError> {
     ::std::result::Result::Ok(key + manager + options + output + error)
 }
-
-fn main() {}

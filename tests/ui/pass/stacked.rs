@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
 
@@ -11,5 +9,3 @@ pub async fn transfer(from: u64, to: u64, note: String) -> Result<String, OrderE
     let _ = (from, to);
     Ok(note)
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 #![allow(async_fn_in_trait)]
 use dblock::distributed_lock;
 use dblock_ui_tests::{Order, OrderError};
@@ -27,5 +25,3 @@ impl Settle for Service {
         Ok(order.id)
     }
 }
-
-fn main() {}

@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use std::fmt::Display;
 
 use async_trait::async_trait;
@@ -92,5 +90,3 @@ pub fn is_send(service: &Service, tx: &mut Tx<'_>) {
     drop(send(service.transfer(1, 2, tx)));
     drop(send(service.settle_all(tx, &[1])));
 }
-
-fn main() {}

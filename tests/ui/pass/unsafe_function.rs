@@ -1,5 +1,3 @@
-#![deny(warnings)]
-
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
 
@@ -9,5 +7,3 @@ use dblock_ui_tests::OrderError;
 pub async unsafe fn read(pointer: *const u8) -> Result<u8, OrderError> {
     Ok(unsafe { *pointer })
 }
-
-fn main() {}
