@@ -56,6 +56,18 @@ pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     command
 }
 
+/// Cargo, with Clippy's compiler for our own crates: what it builds is linted at the same time, and a warning fails. To check
+/// the code once more for Clippy alone would take minutes on two cores. All steps that build the same use it, so that they share
+/// what was built.
+pub(crate) fn linting_cargo<const N: usize>(arguments: [&str; N]) -> Command {
+    let mut command = cargo(arguments);
+    let driver = Path::new(command.as_std().get_program()).with_file_name("clippy-driver");
+    // As `cargo clippy -- -D warnings` does it.
+    command.env("RUSTC_WORKSPACE_WRAPPER", driver);
+    command.env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");
+    command
+}
+
 /// The top of the workspace.
 pub(crate) fn top() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));

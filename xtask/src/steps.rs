@@ -8,7 +8,7 @@ use clap::ValueEnum as _;
 use dblock_servers::{Purpose, Servers};
 use tokio::process::Command;
 
-use crate::command::{Way, cargo, output, top};
+use crate::command::{Way, cargo, linting_cargo, output, top};
 use crate::environment::variables;
 use crate::programs::{self, Program};
 use crate::{api, book, circles, etcd, package, stores, torture};
@@ -25,11 +25,11 @@ pub(crate) enum Step {
     Fmt,
     /// No two modules of a published crate need each other.
     Circles,
-    /// All tests of all crates, on all stores.
+    /// All tests of all crates, on all stores. Clippy has nothing to say about what is built for it.
     Test,
     /// A short torture of each store, with the same faults every time.
     Torture,
-    /// Clippy has nothing to say.
+    /// Clippy has nothing to say. Without the tests; see `test`.
     Clippy,
     /// The compiler's messages about uses of the attribute.
     Messages,
@@ -99,12 +99,9 @@ impl Step {
         if self == Self::Torture {
             return torture::prepare_all().await.map(Ready::Torture);
         }
-        let mut build = cargo(["test", "--no-run", "--message-format=json-render-diagnostics"]);
-        build.args(test_arguments(&etcd::workspace().await?, &[]));
         // Packages may have to be installed first, which takes a while, too.
-        let (messages, servers) =
-            tokio::try_join!(output(&mut build), Servers::start_missing(Purpose::Tests))?;
-        let mut programs = programs::built(&messages)?;
+        let (mut programs, servers) =
+            tokio::try_join!(test_programs(Way::Shown), Servers::start_missing(Purpose::Tests))?;
         programs.retain(|program| !program.compiles());
         Ok(Ready::Test { programs, servers })
     }
@@ -126,13 +123,13 @@ impl Step {
                 }
             }
             Self::Messages => {
-                let mut command = cargo(["test", "--no-fail-fast", "--features", FEATURES]);
-                command.args(etcd::workspace().await?);
-                way.run(command.args(["--test", "ui", "--test", "behaviour", "--test", "lints"]))
-                    .await?;
+                let programs = test_programs(way).await?;
+                for program in programs.iter().filter(|program| program.compiles()) {
+                    way.run(&mut program.command(&[])).await?;
+                }
             }
             Self::Doctests => {
-                let mut command = cargo(["test", "--doc", "--features", FEATURES]);
+                let mut command = linting_cargo(["test", "--doc", "--features", FEATURES]);
                 way.run(command.args(etcd::workspace().await?)).await?;
             }
             Self::Doc => {
@@ -188,10 +185,20 @@ impl fmt::Display for Step {
 /// built for a newcomer.
 async fn example(way: Way, name: &str) -> anyhow::Result<()> {
     way.run(&mut cargo(["check", "--example", name])).await?;
-    let mut build = cargo(["build", "--features", FEATURES, "--example", name]);
+    let mut build = linting_cargo(["build", "--features", FEATURES, "--example", name]);
     way.run(build.args(etcd::workspace().await?)).await?;
     let program = target_folder().await?.join("debug/examples").join(name);
     way.run(&mut Command::new(program)).await
+}
+
+/// Builds all test programs, and with them everything else that there is for Clippy to see.
+async fn test_programs(way: Way) -> anyhow::Result<Vec<Program>> {
+    let mut build = linting_cargo(["test", "--no-run", "--message-format=json-render-diagnostics"]);
+    build.args(test_arguments(&etcd::workspace().await?, &[]));
+    if way == Way::Beside {
+        build.arg("--quiet");
+    }
+    programs::built(&output(&mut build).await?)
 }
 
 /// `cargo test` with the given words.

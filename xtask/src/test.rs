@@ -93,6 +93,10 @@ impl Plan {
         let (mut first, rest): (Vec<Step>, Vec<Step>) = chosen.iter().partition(|step| **step == Step::Fmt);
         let (mut waiting, mut computing): (Vec<Step>, Vec<Step>) =
             rest.into_iter().partition(|step| step.waits());
+        // It lints all that it builds.
+        if waiting.contains(&Step::Test) && extra.is_empty() {
+            computing.retain(|step| *step != Step::Clippy);
+        }
         // Somebody who chooses tests, or passes words to them, wants to see cargo's own output.
         if !extra.is_empty() {
             first.append(&mut waiting);
@@ -182,7 +186,11 @@ mod tests {
         let plan = Plan::of(&Step::ALL, &[]);
         assert_eq!(plan.first, [Step::Fmt]);
         assert_eq!(plan.waiting, [Step::Test, Step::Torture]);
-        assert_eq!(plan.computing.len(), Step::ALL.len() - 3);
+        assert_eq!(plan.computing.len(), Step::ALL.len() - 4);
+        assert!(
+            !plan.computing.contains(&Step::Clippy),
+            "the tests are built by it"
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use futures_util::stream::{self, StreamExt as _};
 use rustix::process::Signal;
 use tokio::process::Command;
 
-use crate::command::{cargo, kept, run as run_to_end, show};
+use crate::command::{kept, linting_cargo, run as run_to_end, show};
 use crate::etcd;
 use crate::steps::{FEATURES, target_folder};
 use dblock_servers::process::{Process, Stop, Target, shown};
@@ -148,7 +148,7 @@ async fn install(store: Store) -> anyhow::Result<()> {
 
 /// Builds the program, from what the tests have built as far as possible: so with the same features.
 pub(crate) async fn build() -> anyhow::Result<PathBuf> {
-    let mut build = cargo(["build", "--features", FEATURES]);
+    let mut build = linting_cargo(["build", "--features", FEATURES]);
     build.args(etcd::workspace().await?);
     run_to_end(build.args(["--bin", "dblock-torture"])).await?;
     Ok(target_folder().await?.join("debug/dblock-torture"))
