@@ -6,7 +6,8 @@
 
 use super::{ACQUIRE, NO_SUCCESSOR, NOW, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell_freed};
 
-/// Rows that are absent or free. Answers as the acquire of [`super::general`], as far as that concerns a grant.
+/// Rows that are absent or free. Answers as the acquire of [`super::general`], as far as that concerns a
+/// grant.
 ///
 /// `OFFSET 0` keeps the planner from reading all keys into a hash table, as a plan made for few keys would.
 pub(super) fn acquire(table: &str) -> Parts {

@@ -1,7 +1,7 @@
 //! The SQL text of the PostgreSQL store.
 //!
-//! An action has up to three statements. [`one`] and [`many`] expect the usual state of a row, and answer nothing
-//! for other states. [`general`] is then asked for those.
+//! An action has up to three statements. [`one`] and [`many`] expect the usual state of a row, and answer
+//! nothing for other states. [`general`] is then asked for those.
 //!
 //! # Why a statement gives one right answer to each request
 //! The parts of a statement share one snapshot. Rows are found in it, then locked with `SKIP LOCKED` in their
@@ -18,9 +18,9 @@
 //! row was locked, or was inserted, changed or deleted after the snapshot: `Skipped`.
 //!
 //! # Names
-//! Our sessions look up functions, types and operators in `pg_catalog` first (`session.rs`), so no other schema in
-//! the `search_path` can replace them. The fence check runs in a user's session and names each in full; so do the
-//! listener's statements.
+//! Our sessions look up functions, types and operators in `pg_catalog` first (`session.rs`), so no other
+//! schema in the `search_path` can replace them. The fence check runs in a user's session and names each in
+//! full; so do the listener's statements.
 //!
 //! # Why there is no deadlock
 //! Only an `INSERT` can wait: for another one of the same key, or for a row of that key that is newer than
@@ -57,18 +57,18 @@ const LAST_TOKEN: i64 = i64::MAX;
 const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = NULL, next_ttl = NULL, \
     next_spare = NULL, next_since = NULL, next_until = 0";
 
-/// Always true. The commit of the statement then waits neither for the disk nor for a standby: for a release that a crash
-/// of the server [may forget](crate::store::rules::may_be_forgotten).
+/// Always true. The commit of the statement then waits neither for the disk nor for a standby: for a release
+/// that a crash of the server [may forget](crate::store::rules::may_be_forgotten).
 const WITHOUT_FLUSH: &str = "pg_catalog.set_config('synchronous_commit', 'off', true) = 'off'";
 
-/// The ceiling of a lease whose token is `token`. A parameter may be computed with even where a CASE leaves it out, so no token
-/// may be too small for the difference.
+/// The ceiling of a lease whose token is `token`. A parameter may be computed with even where a CASE leaves
+/// it out, so no token may be too small for the difference.
 fn ceiling(token: &str, spare: &str) -> String {
     format!("{token} + least({spare}, {LAST_TOKEN} - greatest({token}, 0))")
 }
 
-/// The channel of the table's wake-ups of both kinds. It is the same under each of the table's names, and no other
-/// table has it.
+/// The channel of the table's wake-ups of both kinds. It is the same under each of the table's names, and no
+/// other table has it.
 fn channel(table: &str) -> String {
     format!("pg_catalog.concat('dblock_', '{table}'::pg_catalog.regclass::pg_catalog.oid)")
 }
@@ -79,8 +79,9 @@ pub(super) const RELEASED: char = 'r';
 /// First letter of a pass-on's payload. The lease in 36 letters, its token, a space, and the key follow.
 pub(super) const PASSED_ON: char = 'p';
 
-/// A column that nobody reads. With the commit of the statement it notifies those that wait for the row `t`, which has
-/// just been freed. It does so only if somebody waits: notifications make commits wait for one another.
+/// A column that nobody reads. With the commit of the statement it notifies those that wait for the row `t`,
+/// which has just been freed. It does so only if somebody waits: notifications make commits wait for one
+/// another.
 fn tell_freed(table: &str, wanted: &str) -> String {
     let channel = channel(table);
     format!(
@@ -89,7 +90,8 @@ fn tell_freed(table: &str, wanted: &str) -> String {
     )
 }
 
-/// As [`tell_freed`], and also notifies the successor of the row `t`, if `passed_on` says that it was passed on.
+/// As [`tell_freed`], and also notifies the successor of the row `t`, if `passed_on` says that it was passed
+/// on.
 fn tell(table: &str, passed_on: &str, freed_and_wanted: &str) -> String {
     let (channel, freed) = (channel(table), tell_freed(table, freed_and_wanted));
     format!(
@@ -120,7 +122,8 @@ const ACQUIRE: [(&str, &str); 8] = [
 /// The columns of a batch of releases.
 const RELEASE: [(&str, &str); 2] = [("lock_key", "text"), ("lease", "uuid")];
 
-/// A batch as a table `r` of `columns`, from parameters that are arrays. It is in key order, as the arrays are.
+/// A batch as a table `r` of `columns`, from parameters that are arrays. It is in key order, as the arrays
+/// are.
 fn requests(columns: &[(&str, &str)]) -> String {
     let numbered: Vec<_> = columns.iter().copied().zip(1..).collect();
     table_of(&numbered)

@@ -1,10 +1,12 @@
-//! The statements of the table of records. Each is a transaction of its own, or goes with a batch of acquires or releases.
+//! The statements of the table of records. Each is a transaction of its own, or goes with a batch of acquires
+//! or releases.
 //!
-//! A write compares the version in its `WHERE`, on the row that it has locked. So of two writes that expect the same
-//! version, the second finds another one.
+//! A write compares the version in its `WHERE`, on the row that it has locked. So of two writes that expect
+//! the same version, the second finds another one.
 //!
-//! A change that goes with a batch waits for no record that is being replaced: it skips the record, because the batch has
-//! rows of the lock table locked. It waits for another insert of the same key, which has no such row locked.
+//! A change that goes with a batch waits for no record that is being replaced: it skips the record, because
+//! the batch has rows of the lock table locked. It waits for another insert of the same key, which has no
+//! such row locked.
 
 use std::sync::Arc;
 
@@ -55,7 +57,8 @@ ORDER BY record_key LIMIT $3"
     }
 }
 
-/// Parameters: key, state, attempts, token, fingerprint, result, error, holder, keep. Returns a row if there was none.
+/// Parameters: key, state, attempts, token, fingerprint, result, error, holder, keep. Returns a row if there
+/// was none.
 fn insert(records: &str) -> String {
     format!(
         "INSERT INTO {records} ({RECORD_COLUMNS})
@@ -65,8 +68,8 @@ ON CONFLICT (record_key) DO NOTHING RETURNING true"
     )
 }
 
-/// Parameters: those of [`insert`]; the state, token and attempts that are expected; the lease to end, or NULL. Returns
-/// a row if the record was written.
+/// Parameters: those of [`insert`]; the state, token and attempts that are expected; the lease to end, or
+/// NULL. Returns a row if the record was written.
 fn replace(records: &str, locks: &str) -> String {
     let tell = tell_freed(locks, &format!("t.wanted_until > {NOW}"));
     format!(
@@ -87,8 +90,8 @@ SELECT done, (SELECT told FROM freed) FROM written"
     )
 }
 
-/// The columns of changes that go with a batch, after the batch's own. No `state`: the record is deleted. No `old_state`:
-/// there must be none yet.
+/// The columns of changes that go with a batch, after the batch's own. No `state`: the record is deleted. No
+/// `old_state`: there must be none yet.
 const CHANGE: [(&str, &str); 11] = [
     ("state", "text"),
     ("attempts", "integer"),
@@ -103,8 +106,8 @@ const CHANGE: [(&str, &str); 11] = [
     ("old_attempts", "integer"),
 ];
 
-/// One acquire of a row in its usual state, which also inserts a record. Parameters: those of the acquire, and those of
-/// [`insert`] from `state` on. One more answer: `recorded`.
+/// One acquire of a row in its usual state, which also inserts a record. Parameters: those of the acquire,
+/// and those of [`insert`] from `state` on. One more answer: `recorded`.
 pub(super) fn with_one_acquire(acquire: &Parts, records: &str) -> String {
     let Parts { answers, columns, .. } = acquire;
     format!(
@@ -127,16 +130,16 @@ pub(super) fn with_acquire(acquire: &Parts, records: &str) -> String {
     format!("{changed}\nSELECT *, lock_key IN (SELECT record_key FROM changed) AS recorded FROM answered")
 }
 
-/// A batch of releases that also changes the records of the keys whose rows name the leases. It waits for the disk: a
-/// record must not be forgotten.
+/// A batch of releases that also changes the records of the keys whose rows name the leases. It waits for the
+/// disk: a record must not be forgotten.
 pub(super) fn with_release(release: &Parts, records: &str) -> String {
     let named = "SELECT lock_key, fence_token AS lease_token FROM judged WHERE mine AND reentrant_count > 0";
     let changed = changed(release, named, RELEASE.len(), records);
     format!("{changed}\nSELECT * FROM answered").replace(WITHOUT_FLUSH, "true")
 }
 
-/// The part up to the answers. `leases` selects the keys whose records change and the tokens of their leases, and `before`
-/// is how many parameters the batch has.
+/// The part up to the answers. `leases` selects the keys whose records change and the tokens of their leases,
+/// and `before` is how many parameters the batch has.
 fn changed(batch: &Parts, leases: &str, before: usize, records: &str) -> String {
     let Parts {
         with,
@@ -191,8 +194,8 @@ fn changed(batch: &Parts, leases: &str, before: usize, records: &str) -> String 
     )
 }
 
-/// Parameters: key to start after, limit. Returns one row: how many records were looked at, the key of the last one, and
-/// how many were deleted.
+/// Parameters: key to start after, limit. Returns one row: how many records were looked at, the key of the
+/// last one, and how many were deleted.
 fn purge(records: &str) -> String {
     format!(
         "WITH looked_at AS MATERIALIZED (
@@ -212,7 +215,8 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
     )
 }
 
-/// The success of an attempt, in a user's session. `$1` key, `$2` token, `$3` attempts, `$4` result, `$5` keep, as text.
+/// The success of an attempt, in a user's session. `$1` key, `$2` token, `$3` attempts, `$4` result, `$5`
+/// keep, as text.
 #[cfg(feature = "run_once")]
 pub(in super::super) fn complete_in(records: &str) -> String {
     let [eq, plus] = ["=", "+"].map(operator);
