@@ -1,9 +1,9 @@
 //! The crates as they would be published.
 //!
-//! Cargo packs them, and their packages are unpacked as members of a workspace, in which they depend on each other by version. Each
-//! is checked alone, with no features but its own. `cargo package` could verify them too, but it would build everything that
-//! they depend on. Here the target folder, the versions and the profiles are those of our workspace, so the other steps
-//! have checked most of it.
+//! Cargo packs them, and their packages are unpacked as members of a workspace, in which they depend on each other by version.
+//! `cargo package` could verify them too, but it would build everything that they depend on, for each of them. Here the target
+//! folder, the versions, the profiles and the features are those of the step that makes the documentation, which has checked
+//! most of it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,8 +13,8 @@ use anyhow::Context as _;
 use tokio::process::Command;
 
 use crate::command::{Way, cargo, top};
-use crate::steps::target_folder;
-use crate::{api, etcd};
+use crate::etcd;
+use crate::steps::{FEATURES, target_folder};
 
 const CRATES: [&str; 11] = [
     "dblock-macros",
@@ -36,27 +36,24 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) async fn verify(way: Way) -> anyhow::Result<()> {
     let target = target_folder().await?;
     let folder = target.join("packages");
-    let left_out = etcd::left_out().await?;
-    let crates: Vec<_> = CRATES
-        .into_iter()
-        .filter(|name| !left_out.contains(name))
-        .collect();
+    let crates = crates().await?;
     let mut pack = cargo(["package", "--no-verify", "--allow-dirty", "--target-dir"]);
     pack.arg(&folder);
     way.run(pack.args(crates.iter().flat_map(|name| ["-p", name])))
         .await?;
     let workspace = folder.join("workspace");
     unpack(way, &folder.join("package"), &workspace, &crates).await?;
-    let alone = crates.iter().map(|name| (*name, None));
-    // Without features `dblock` has no stores, and so no migrations.
-    for (name, features) in alone.chain([("dblock", Some(api::FEATURES))]) {
-        let mut check = cargo(["check", "-p", name, "--manifest-path"]);
-        check.arg(workspace.join("Cargo.toml"));
-        check.arg("--target-dir").arg(&target);
-        check.args(features.iter().flat_map(|features| ["--features", features]));
-        way.run(&mut check).await?;
-    }
-    Ok(())
+    let mut check = cargo(["check", "--workspace", "--features", FEATURES, "--manifest-path"]);
+    check.arg(workspace.join("Cargo.toml"));
+    check.arg("--target-dir").arg(&target);
+    way.run(&mut check).await
+}
+
+/// Those that can be built here.
+pub(crate) async fn crates() -> anyhow::Result<Vec<&'static str>> {
+    let left_out = etcd::left_out().await?;
+    let crates = CRATES.into_iter();
+    Ok(crates.filter(|name| !left_out.contains(name)).collect())
 }
 
 /// Makes a workspace of the packages in `packed`.

@@ -35,7 +35,7 @@ pub(crate) enum Step {
     Messages,
     /// The examples in the documentation.
     Doctests,
-    /// The documentation builds without a warning.
+    /// The documentation of what would be published builds without a warning.
     Doc,
     /// The pages agree with each other, with the code and with their translations, and make a book.
     Book,
@@ -51,7 +51,7 @@ pub(crate) enum Step {
     Nightly,
     /// The parts of the engine that threads share, in every order of threads.
     Loom,
-    /// Each crate compiles from the files that would be published.
+    /// The crates compile from the files that would be published.
     Package,
 }
 
@@ -134,7 +134,8 @@ impl Step {
             }
             Self::Doc => {
                 let mut command = cargo(["doc", "--no-deps", "--features", FEATURES]);
-                command.args(etcd::workspace().await?);
+                let crates = package::crates().await?;
+                command.args(crates.iter().flat_map(|name| ["-p", name]));
                 way.run(command.env("RUSTDOCFLAGS", "-D warnings")).await?;
             }
             Self::Book => {
