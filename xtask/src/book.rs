@@ -1,7 +1,8 @@
-//! The documents as one book, in two languages: what they say of each other and of the code, and the book itself.
+//! The documents as one book, in two languages: what they say of each other and of the code, and the book
+//! itself.
 //!
-//! A page that leads nowhere, code that is not what it is taken from, and a translation of an older text are found
-//! without any tool. mdBook makes the book in `target/book`, from copies of the pages.
+//! A page that leads nowhere, code that is not what it is taken from, and a translation of an older text are
+//! found without any tool. mdBook makes the book in `target/book`, from copies of the pages.
 
 mod code;
 mod links;
@@ -26,7 +27,8 @@ const DOCUMENTS: &str = "docs";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Note that the translations of these sections say what the English ones say today: their hashes are written anew.
+    /// Note that the translations of these sections say what the English ones say today: their hashes are
+    /// written anew.
     #[arg(long, value_name = "ENGLISH_HEADING", num_args = 1..)]
     translated: Vec<String>,
 }
@@ -44,7 +46,8 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks all pages and makes the book. `false` when mdBook is not to be had, which is said, and is an error in CI.
+/// Checks all pages and makes the book. `false` when mdBook is not to be had, which is said, and is an error
+/// in CI.
 pub(crate) async fn check(way: Way) -> anyhow::Result<bool> {
     let pages = pages(top())?;
     let mut problems = unlisted(top(), &pages)?;

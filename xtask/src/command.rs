@@ -26,8 +26,8 @@ pub(crate) const STOP: Stop = Stop {
 pub(crate) enum Way {
     /// With their output on ours.
     Shown,
-    /// While others run: at a low priority, so that tests are not late, and with an output that is shown only if the
-    /// command fails.
+    /// While others run: at a low priority, so that tests are not late, and with an output that is shown only
+    /// if the command fails.
     Beside,
 }
 
@@ -56,9 +56,9 @@ pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     command
 }
 
-/// Cargo, with Clippy's compiler for our own crates: what it builds is linted at the same time, and a warning fails. To check
-/// the code once more for Clippy alone would take minutes on two cores. All steps that build the same use it, so that they share
-/// what was built.
+/// Cargo, with Clippy's compiler for our own crates: what it builds is linted at the same time, and a warning
+/// fails. To check the code once more for Clippy alone would take minutes on two cores. All steps that build
+/// the same use it, so that they share what was built.
 pub(crate) fn linting_cargo<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = cargo(arguments);
     let driver = Path::new(command.as_std().get_program()).with_file_name("clippy-driver");

@@ -4,14 +4,16 @@ use std::num::NonZero;
 
 use dblock_servers::Servers;
 
-/// A folder in memory, where Linux has one: a commit to a disk may stall for seconds, which fails tests by chance.
+/// A folder in memory, where Linux has one: a commit to a disk may stall for seconds, which fails tests by
+/// chance.
 const MEMORY: &str = "/dev/shm";
 
 /// Far more bytes than the tests' files have.
 #[cfg(target_os = "linux")]
 const ROOM: u64 = 4 << 30;
 
-/// How many tests of a program run at once, at least: most of a test is waiting for a lease to end, or to be renewed.
+/// How many tests of a program run at once, at least: most of a test is waiting for a lease to end, or to be
+/// renewed.
 const AT_ONCE: usize = 4;
 
 /// The variables for the tests, and their values.

@@ -1,4 +1,5 @@
-//! Whether `dblock-etcd` takes part: its build needs `protoc`. Its servers are left out as those of others are.
+//! Whether `dblock-etcd` takes part: its build needs `protoc`. Its servers are left out as those of others
+//! are.
 
 use dblock_servers::etcd;
 use tokio::sync::OnceCell;

@@ -1,5 +1,5 @@
-//! `cargo xtask failover`: builds the torture, sees to it that the servers' programs are there, and starts its run of
-//! fail-overs. It has servers of its own, which replace each other.
+//! `cargo xtask failover`: builds the torture, sees to it that the servers' programs are there, and starts
+//! its run of fail-overs. It has servers of its own, which replace each other.
 
 use std::process::ExitCode;
 

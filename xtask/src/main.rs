@@ -1,4 +1,5 @@
-//! The project's tasks: `cargo xtask test`, `torture`, `failover`, `simulate`, `bench`, `book` and `servers`. Unix only.
+//! The project's tasks: `cargo xtask test`, `torture`, `failover`, `simulate`, `bench`, `book` and `servers`.
+//! Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
 //! guards of every process and folder that it made; the same happens on an error and on a panic.

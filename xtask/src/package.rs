@@ -1,9 +1,9 @@
 //! The crates as they would be published.
 //!
-//! Cargo packs them, and their packages are unpacked as members of a workspace, in which they depend on each other by version.
-//! `cargo package` could verify them too, but it would build everything that they depend on, for each of them. Here the target
-//! folder, the versions, the profiles and the features are those of the step that makes the documentation, which has checked
-//! most of it.
+//! Cargo packs them, and their packages are unpacked as members of a workspace, in which they depend on each
+//! other by version. `cargo package` could verify them too, but it would build everything that they depend
+//! on, for each of them. Here the target folder, the versions, the profiles and the features are those of the
+//! step that makes the documentation, which has checked most of it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -64,7 +64,8 @@ async fn unpack(way: Way, packed: &Path, workspace: &Path, crates: &[&str]) -> a
     fs::create_dir_all(workspace)?;
     for name in crates {
         let mut tar = Command::new("tar");
-        // `m`: the files of a package are old, and cargo would take them for those that it has checked before.
+        // `m`: the files of a package are old, and cargo would take them for those that it has checked
+        // before.
         tar.arg("-xzmf")
             .arg(packed.join(format!("{name}-{VERSION}.crate")));
         way.run(tar.arg("-C").arg(workspace)).await?;

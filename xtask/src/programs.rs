@@ -1,5 +1,5 @@
-//! The test programs of the workspace: cargo builds them all, and they run several at a time, each with an output of
-//! its own.
+//! The test programs of the workspace: cargo builds them all, and they run several at a time, each with an
+//! output of its own.
 //!
 //! `cargo test` would run one after the other, and most of a test is waiting for a lease to end.
 
@@ -59,7 +59,8 @@ impl Program {
     }
 }
 
-/// The test programs in what `cargo test --no-run --message-format=json` prints; those that run longest first.
+/// The test programs in what `cargo test --no-run --message-format=json` prints; those that run longest
+/// first.
 pub(crate) fn built(messages: &str) -> anyhow::Result<Vec<Program>> {
     let mut programs = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
@@ -86,8 +87,8 @@ pub(crate) fn built(messages: &str) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// The name in a package's id, `path+file:///folder#name@version`, or `path+file:///name#version` where the folder has
-/// the same name.
+/// The name in a package's id, `path+file:///folder#name@version`, or `path+file:///name#version` where the
+/// folder has the same name.
 fn package(id: &str, folder: &Path) -> String {
     let named = id
         .rsplit_once('#')
@@ -96,7 +97,8 @@ fn package(id: &str, folder: &Path) -> String {
     named.map_or_else(|| folder.to_string_lossy().into_owned(), str::to_owned)
 }
 
-/// Runs the programs, some at a time. Says how each went as it ends; shows the whole output of one that fails.
+/// Runs the programs, some at a time. Says how each went as it ends; shows the whole output of one that
+/// fails.
 pub(crate) async fn run(programs: &[Program], variables: &[(String, String)]) -> anyhow::Result<()> {
     let ended = stream::iter(programs).map(|program| run_one(program, variables));
     let failed: Vec<_> = ended

@@ -22,7 +22,8 @@ pub(crate) struct Args {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Put flaws into the core on purpose, one after the other, and say how many schedules it takes to find each.
+    /// Put flaws into the core on purpose, one after the other, and say how many schedules it takes to find
+    /// each.
     #[arg(long)]
     flaws: bool,
     /// Go on after a schedule that fails, and only count.

@@ -1,5 +1,5 @@
-//! `cargo xtask sizing`: how much a server carries, from the measured figures and a small simulation. Writes the tables of
-//! `docs/sizing.md`.
+//! `cargo xtask sizing`: how much a server carries, from the measured figures and a small simulation. Writes
+//! the tables of `docs/sizing.md`.
 
 mod costs;
 mod server;

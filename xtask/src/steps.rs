@@ -182,8 +182,8 @@ impl fmt::Display for Step {
     }
 }
 
-/// Runs the example that the tests have built. It has the features of all crates then, so it is also checked as it would be
-/// built for a newcomer.
+/// Runs the example that the tests have built. It has the features of all crates then, so it is also checked
+/// as it would be built for a newcomer.
 async fn example(way: Way, name: &str) -> anyhow::Result<()> {
     way.run(&mut cargo(["check", "--example", name])).await?;
     let mut build = linting_cargo(["build", "--features", FEATURES, "--example", name]);

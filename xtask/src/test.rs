@@ -1,7 +1,8 @@
 //! `cargo xtask test`: runs the steps, all of them even when one fails, and ends with one plain line.
 //!
-//! A test mostly waits for leases, and a compiler only computes. So the tests, and then the torture, run beside the steps
-//! that compile, which then have a low priority, and show what they print only when they fail.
+//! A test mostly waits for leases, and a compiler only computes. So the tests, and then the torture, run
+//! beside the steps that compile, which then have a low priority, and show what they print only when they
+//! fail.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -54,7 +55,8 @@ async fn run_all(chosen: &[Step], extra: &[String]) -> Vec<Done> {
         let begin = Instant::now();
         ready.push((step, step.make_ready().await, begin.elapsed()));
     }
-    // One after the other: on two cores they would starve each other, and they end before the compilers do anyway.
+    // One after the other: on two cores they would starve each other, and they end before the compilers do
+    // anyway.
     let waiting = async {
         let mut done = Vec::new();
         for (step, ready, building) in ready {

@@ -25,8 +25,8 @@ const STOP: Stop = Stop {
 /// The minutes of torture for each store in `cargo xtask test`.
 const BRIEFLY: &str = "0.25";
 
-/// How many stores are tortured at once beside the tests. More of them starve each other on two cores, and a starved call
-/// looks like one that the store failed.
+/// How many stores are tortured at once beside the tests. More of them starve each other on two cores, and a
+/// starved call looks like one that the store failed.
 const AT_ONCE: usize = 2;
 
 #[derive(Debug, Clone, clap::Args)]

@@ -35,7 +35,8 @@ impl Costs {
         ])
     }
 
-    /// One task alone has a commit for each statement; the floor's statements share commits; 256 tasks fill large batches.
+    /// One task alone has a commit for each statement; the floor's statements share commits; 256 tasks fill
+    /// large batches.
     fn of(results: &Value, name: &'static str, store: &str, suffix: &str) -> anyhow::Result<Self> {
         let figure = |scenario: &str, subject: &str, figure: &str| {
             results["scenarios"][scenario][subject][figure]
@@ -64,7 +65,8 @@ impl Costs {
         })
     }
 
-    /// The part of its time that a server works for a load. The more statements come, the more of them share a commit.
+    /// The part of its time that a server works for a load. The more statements come, the more of them share
+    /// a commit.
     pub(super) fn share(&self, load: Load) -> f64 {
         let together = 1.0 + load.statements * self.flush / 1e6;
         let statement = self.statement + self.flush / together;

@@ -1,6 +1,6 @@
-//! A server under the locks of many processes, in simulation. Each process has one batch of acquires and one of releases on its
-//! way at most, and what comes meanwhile goes in the next one, as in the engine. The server carries out the statements that
-//! have arrived, with one commit to disk for all of them.
+//! A server under the locks of many processes, in simulation. Each process has one batch of acquires and one
+//! of releases on its way at most, and what comes meanwhile goes in the next one, as in the engine. The
+//! server carries out the statements that have arrived, with one commit to disk for all of them.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};

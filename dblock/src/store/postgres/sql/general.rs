@@ -6,8 +6,8 @@ use super::{ACQUIRE, LAST_TOKEN, NO_SUCCESSOR, NOW, Parts, RELEASE, WITHOUT_FLUS
 use crate::store::clock::micros;
 use crate::store::{NEXT_TTL, QUEUE_AHEAD};
 
-/// Answers: key, outcome, fence token, remaining, wanted; owner, holder and token of the holder; and how long the lease
-/// of a successor will run.
+/// Answers: key, outcome, fence token, remaining, wanted; owner, holder and token of the holder; and how long
+/// the lease of a successor will run.
 pub(super) fn acquire(table: &str) -> Parts {
     let requests = requests(&ACQUIRE);
     let ceiling = ceiling("j.next_token", "j.spare_tokens");
@@ -143,8 +143,8 @@ fn judged(table: &str, columns: &[(&str, &str)]) -> String {
     )
 }
 
-/// The requests whose rows the snapshot does not have. Only rows that were not locked are looked up again; `OFFSET 0` as
-/// in [`super::many`].
+/// The requests whose rows the snapshot does not have. Only rows that were not locked are looked up again;
+/// `OFFSET 0` as in [`super::many`].
 fn absent(table: &str, columns: &[(&str, &str)]) -> String {
     let requests = requests(columns);
     format!(
