@@ -1,7 +1,8 @@
 //! The places as successor that this process has. They tell what the end of a holder's key means: etcd
 //! reports that the key is gone, and not who is next.
 //!
-//! Nothing but a quick wake-up depends on this. A place that is missing here is found by the next ask.
+//! A place that is missing here costs a quick wake-up: the next ask finds it. A place that is wrong here
+//! would let two in.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -8,7 +8,7 @@ const PINNED: &str = "1.95.";
 #[test]
 fn messages() {
     if toolchain().contains(PINNED) {
-        // With no form that passes, nothing but messages is made of what the cases depend on.
+        // The forms that pass are the test `pass`: without them trybuild only checks the dependencies.
         trybuild::TestCases::new().compile_fail("fail/*.rs");
     } else {
         eprintln!("left out: the messages in tests/ui/fail, which are those of Rust {PINNED}x");

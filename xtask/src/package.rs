@@ -2,8 +2,9 @@
 //!
 //! Cargo packs them, and their packages are unpacked as members of a workspace, in which they depend on each
 //! other by version. `cargo package` could verify them too, but it would build everything that they depend
-//! on, for each of them. Here the target folder, the versions, the profiles and the features are those of the
-//! step that makes the documentation, which has checked most of it.
+//! on, for each of them. Here the target folder, the versions, the profiles and the features are those of
+//! the step that makes the documentation, which has checked most of it. That a crate lacks a feature which
+//! another one turns on is found by `cargo publish`, which builds each alone.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -21,6 +21,9 @@ const LONGEST: [&str; 5] = ["conformance", "cancellation", "protocol", "faults",
 /// Calls cargo, which has one command at a time in a target folder: it runs with what else compiles.
 const COMPILES: &str = "dblock-ui-tests";
 
+/// Its programs.
+pub(crate) const MESSAGES: [&str; 4] = ["ui", "pass", "behaviour", "lints"];
+
 /// A program that cargo has built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
@@ -35,6 +38,10 @@ impl Program {
     /// Whether most of what it does is compiling.
     pub(crate) fn compiles(&self) -> bool {
         self.package == COMPILES
+    }
+
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.name == name
     }
 
     /// The command that `cargo test` would run.

@@ -95,8 +95,8 @@ impl Plan {
         let (mut first, rest): (Vec<Step>, Vec<Step>) = chosen.iter().partition(|step| **step == Step::Fmt);
         let (mut waiting, mut computing): (Vec<Step>, Vec<Step>) =
             rest.into_iter().partition(|step| step.waits());
-        // It lints all that it builds.
-        if waiting.contains(&Step::Test) && extra.is_empty() {
+        // The tests are built by Clippy.
+        if chosen == Step::ALL && extra.is_empty() {
             computing.retain(|step| *step != Step::Clippy);
         }
         // Somebody who chooses tests, or passes words to them, wants to see cargo's own output.

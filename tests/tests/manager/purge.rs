@@ -7,7 +7,6 @@ use std::time::Duration;
 use dblock::{InspectFilter, LockError, LockManager};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
-use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use crate::patient;
@@ -69,16 +68,22 @@ async fn nothing_is_purged_after_shutdown(backend: Backend) {
 
 async fn a_purge_takes_many_steps(backend: Backend) {
     let locks = backend.manager().await;
-    let names: Vec<String> = (0..1_100).map(|n| format!("key {n:04}")).collect();
-    let acquires = names.iter().map(|name| locks.acquire(name, patient()));
-    let guards: Vec<_> = join_all(acquires).await.into_iter().map(Result::unwrap).collect();
-    join_all(guards.into_iter().map(dblock::LockGuard::release)).await;
+    locks.with("key 0", patient(), async {}).await.unwrap();
+    // More rows like it than a step takes. To lock each takes minutes on a busy machine.
+    let columns = "lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling, wanted_until, acquired_at, \
+                   holder, revoked";
+    let more = format!(
+        "INSERT INTO {{table}} (lock_key, {columns})
+         WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < 39)
+         SELECT concat('key ', 1000 + 40 * a.n + b.n), {columns} FROM numbers a, numbers b, {{table}}"
+    );
+    backend.execute(&more).await;
     // More than a step between those that stay.
-    let old = "lock_key NOT IN ('key 0003', 'key 0800')";
+    let old = "lock_key NOT IN ('key 1003', 'key 1800')";
     age(&backend, &TIMES, 2, old).await;
     assert_eq!(locks.purge(DAY * 3).await.unwrap(), 0);
-    assert_eq!(locks.purge(DAY).await.unwrap(), 1_098);
-    assert_eq!(keys(&locks).await, ["key 0003", "key 0800"]);
+    assert_eq!(locks.purge(DAY).await.unwrap(), 1_599);
+    assert_eq!(keys(&locks).await, ["key 1003", "key 1800"]);
     assert_eq!(locks.purge(DAY).await.unwrap(), 0);
 }
 

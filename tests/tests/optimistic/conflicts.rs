@@ -123,8 +123,11 @@ async fn a_deadlock_victim_is_run_again(backend: Backend) {
         Place::Postgres(..) => "40P01",
         _ => "40001", // number 1213
     };
-    assert_eq!(met.codes(), [code], "one is the victim, once");
-    assert_eq!(stock.runs.count(), 3);
+    // A victim that runs again at once may take its row before the other one wakes up: then they meet once
+    // more.
+    let met = met.codes();
+    assert!(!met.is_empty() && met.iter().all(|met| *met == code), "{met:?}");
+    assert_eq!(stock.runs.count(), 2 + u32::try_from(met.len()).unwrap());
     assert_eq!((stock.row(1).await.0, stock.row(2).await.0), (991, 1009));
     backend.execute(&format!("DROP TABLE {}", stock.table)).await;
 }

@@ -10,13 +10,7 @@ type Warning = (String, u64);
 /// Clippy's warnings about the cases.
 fn warnings(features: &str) -> BTreeSet<Warning> {
     let output = Command::new(env!("CARGO"))
-        .args([
-            "clippy",
-            "--quiet",
-            "--message-format=json",
-            // With the dependencies that clippy of the workspace has checked already.
-            "--workspace",
-        ])
+        .args(["clippy", "--quiet", "--message-format=json"])
         .args(["--example", "lint-cases", "--features", features])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env_remove("RUSTFLAGS")

@@ -1,15 +1,26 @@
 //! Any number of rows, in every state, with one array for each column.
 //!
-//! Each statement tells a row that is locked from one that the snapshot does not have.
+//! Each statement looks up its rows by key once, in `found`. After that it reaches a row by its `ctid`, to
+//! lock it and to write the version that was locked.
 
 use super::{ACQUIRE, LAST_TOKEN, NO_SUCCESSOR, NOW, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell};
 use crate::store::clock::micros;
 use crate::store::{NEXT_TTL, QUEUE_AHEAD};
 
+/// The requests, one row each, with the `ctid` of the key's row in the snapshot, NULL where there is none.
+fn found(table: &str, columns: &[(&str, &str)]) -> String {
+    let requests = requests(columns);
+    format!(
+        "found AS MATERIALIZED (
+    SELECT r.*, t.ctid AS place FROM {requests} LEFT JOIN {table} t ON t.lock_key = r.lock_key
+)"
+    )
+}
+
 /// Answers: key, outcome, fence token, remaining, wanted; owner, holder and token of the holder; and how long
 /// the lease of a successor will run.
 pub(super) fn acquire(table: &str) -> Parts {
-    let requests = requests(&ACQUIRE);
+    let found = found(table, &ACQUIRE);
     let ceiling = ceiling("j.next_token", "j.spare_tokens");
     let (ahead, longest) = (micros(QUEUE_AHEAD), micros(NEXT_TTL));
     let columns = [
@@ -32,13 +43,11 @@ pub(super) fn acquire(table: &str) -> Parts {
         .collect();
     let next = next.join(",\n        ");
     let with = format!(
-        r#"found AS MATERIALIZED (
-    SELECT r.*, t.lock_key IS NULL AS is_absent FROM {requests} LEFT JOIN {table} t ON t.lock_key = r.lock_key
-), inserted AS (
+        r#"{found}, inserted AS (
     INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token,
         fence_ceiling, wanted_until, acquired_at, holder, revoked)
     SELECT lock_key, new_owner, 1, now + ttl, new_lease, now, now + spare_tokens, 0, now, new_holder, false
-    FROM (SELECT *, {NOW} AS now FROM found WHERE is_absent ORDER BY lock_key COLLATE "C") fresh
+    FROM (SELECT *, {NOW} AS now FROM found WHERE place IS NULL ORDER BY lock_key COLLATE "C") fresh
     ON CONFLICT (lock_key) DO NOTHING
     RETURNING lock_key, fence_token, expire_at - acquired_at AS remaining
 ), judged AS MATERIALIZED (
@@ -58,11 +67,11 @@ pub(super) fn acquire(table: &str) -> Parts {
             next_until > now AND next_lease = new_lease AS is_next, now - waited AS since
         FROM (
             SELECT *, {NOW} AS now FROM (
-                SELECT f.*, t.lease_id, t.reentrant_count, t.expire_at, t.fence_token,
+                SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.fence_token,
                     t.fence_ceiling, t.wanted_until, t.lock_owner, t.holder, t.next_lease, t.next_owner,
                     t.next_ttl, t.next_since, t.next_until
                 -- The count makes the inserts come first.
-                FROM (SELECT count(*) FROM inserted) before, found f JOIN {table} t ON t.lock_key = f.lock_key
+                FROM (SELECT count(*) FROM inserted) before, found f JOIN {table} t ON t.ctid = f.place
                 FOR UPDATE OF t SKIP LOCKED
             ) locked
         ) timed
@@ -82,7 +91,7 @@ pub(super) fn acquire(table: &str) -> Parts {
         {next},
         next_until = CASE WHEN j.takes THEN 0 WHEN j.queues THEN j.now + j.wanted_for ELSE t.next_until END
     FROM judged j
-    WHERE t.lock_key = j.lock_key AND (j.takes OR j.repeats OR j.wants OR j.queues)
+    WHERE t.ctid = j.locked_at AND (j.takes OR j.repeats OR j.wants OR j.queues)
     RETURNING j.lock_key,
         CASE WHEN j.waits THEN CASE WHEN j.queues OR j.is_next THEN 'queued' ELSE 'busy' END
             WHEN j.takes AND j.reentrant_count > 0 THEN 'taken over' ELSE 'granted' END,
@@ -116,7 +125,7 @@ SELECT lock_key, 'busy', fence_token, expire_at - now, true, lock_owner, holder,
 FROM (
     SELECT f.lock_key, f.new_lease, f.wanted_for, f.waited, t.fence_token, t.expire_at, t.wanted_until,
         t.lock_owner, t.holder, t.next_lease, t.next_since, t.next_until, {NOW} AS now
-    FROM found f JOIN {table} t ON t.lock_key = f.lock_key
+    FROM found f JOIN {table} t ON t.ctid = f.place
     WHERE f.lock_key NOT IN (SELECT lock_key FROM judged) AND t.reentrant_count > 0 AND t.lease_id <> f.new_lease
 ) skipped
 WHERE expire_at > now AND coalesce(wanted_until >= now + wanted_for / 2, true)
@@ -127,29 +136,19 @@ WHERE expire_at > now AND coalesce(wanted_until >= now + wanted_for / 2, true)
 }
 
 /// The part that extend and release share: locks the rows, reads the clock, and compares the leases.
-fn judged(table: &str, columns: &[(&str, &str)]) -> String {
-    let requests = requests(columns);
+fn judged(table: &str, requests: &[(&str, &str)]) -> String {
+    let found = found(table, requests);
     format!(
-        "judged AS MATERIALIZED (
+        "{found}, judged AS MATERIALIZED (
     SELECT *, mine AND reentrant_count > 0 AND expire_at > now AS inside
     FROM (
         SELECT *, lease_id = lease AS mine, {NOW} AS now FROM (
-            SELECT r.*, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until, t.fence_token, t.fence_ceiling,
-                t.next_lease, t.next_until
-            FROM {requests} JOIN {table} t ON t.lock_key = r.lock_key FOR UPDATE OF t SKIP LOCKED
+            SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
+                t.fence_token, t.fence_ceiling, t.next_lease, t.next_until
+            FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
         ) locked
     ) timed
 )"
-    )
-}
-
-/// The requests whose rows the snapshot does not have. Only rows that were not locked are looked up again;
-/// `OFFSET 0` as in [`super::many`].
-fn absent(table: &str, columns: &[(&str, &str)]) -> String {
-    let requests = requests(columns);
-    format!(
-        "{requests} WHERE r.lock_key NOT IN (SELECT lock_key FROM judged)
-    AND NOT EXISTS (SELECT FROM {table} t WHERE t.lock_key = r.lock_key OFFSET 0)"
     )
 }
 
@@ -164,7 +163,7 @@ pub(super) fn extend(table: &str) -> String {
         ("new_holder", "text"),
         ("new_token", "bigint"),
     ];
-    let (judged, absent) = (judged(table, &columns), absent(table, &columns));
+    let judged = judged(table, &columns);
     let ceiling = ceiling("j.new_token", "t.fence_ceiling - t.fence_token");
     format!(
         "WITH {judged}, written AS (
@@ -176,14 +175,14 @@ pub(super) fn extend(table: &str) -> String {
         fence_token = greatest(j.new_token, t.fence_token),
         expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(t.expire_at, j.now + j.ttl) END
     FROM judged j
-    WHERE t.lock_key = j.lock_key AND j.inside
+    WHERE t.ctid = j.locked_at AND j.inside
     RETURNING j.lock_key, 'extended', t.expire_at - j.now, t.revoked, t.wanted_until > j.now
 )
 SELECT * FROM written
 UNION ALL
 SELECT lock_key, 'lost', 0, false, false FROM judged WHERE NOT inside
 UNION ALL
-SELECT r.lock_key, 'lost', 0, false, false FROM {absent}"
+SELECT lock_key, 'lost', 0, false, false FROM found WHERE place IS NULL"
     )
 }
 
@@ -192,7 +191,7 @@ SELECT r.lock_key, 'lost', 0, false, false FROM {absent}"
 /// A row with a live successor is passed on to it. The row stays held all the time, and the commit of this
 /// statement is the whole hand-over. A key whose tokens are used up is only freed.
 pub(super) fn release(table: &str) -> Parts {
-    let (judged, absent) = (judged(table, &RELEASE), absent(table, &RELEASE));
+    let judged = judged(table, &RELEASE);
     let passes = format!("inside AND next_until > now AND fence_ceiling < {LAST_TOKEN}");
     // The columns of the successor are read from the row that is written.
     let token = "greatest(t.fence_ceiling + 1, j.now)";
@@ -223,22 +222,20 @@ pub(super) fn release(table: &str) -> Parts {
         revoked = t.revoked AND NOT j.passes,
         {NO_SUCCESSOR}
     FROM passing j
-    WHERE t.lock_key = j.lock_key AND (SELECT true FROM commits) AND (j.inside OR (NOT j.mine AND j.next_lease = j.lease))
+    WHERE t.ctid = j.locked_at AND (SELECT true FROM commits) AND (j.inside OR (NOT j.mine AND j.next_lease = j.lease))
     RETURNING j.lock_key,
         CASE WHEN j.passes THEN 'passed on' WHEN j.inside THEN 'freed' ELSE 'withdrawn' END, {tell}
 )"
     );
-    let answers = format!(
-        "SELECT * FROM written
+    let answers = "SELECT * FROM written
 UNION ALL
 SELECT lock_key, CASE WHEN mine AND reentrant_count = 0 THEN 'free' ELSE 'lost' END, NULL FROM judged
 WHERE NOT inside AND (mine OR next_lease IS DISTINCT FROM lease)
 UNION ALL
-SELECT r.lock_key, 'lost', NULL FROM {absent}"
-    );
+SELECT lock_key, 'lost', NULL FROM found WHERE place IS NULL";
     Parts {
         with,
-        answers,
+        answers: answers.into(),
         columns: "lock_key, outcome, told",
     }
 }

@@ -49,9 +49,9 @@ pub(super) fn release(table: &str) -> String {
     format!(
         "
 UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
-WHERE t.lock_key = ANY (ARRAY(
-    SELECT r.lock_key FROM {requests} CROSS JOIN LATERAL (
-        SELECT FROM {table} t
+WHERE t.ctid = ANY (ARRAY(
+    SELECT locked.place FROM {requests} CROSS JOIN LATERAL (
+        SELECT t.ctid AS place FROM {table} t
         WHERE t.lock_key = r.lock_key AND t.lease_id = r.lease AND t.reentrant_count > 0
             AND t.next_until <= {NOW}
         FOR UPDATE SKIP LOCKED

@@ -9,15 +9,13 @@
 //! checked on the locked version, which nobody else changes until the statement ends. The clock is read after
 //! that, row by row.
 //!
-//! An `UPDATE` finds its row by the key of the row that was locked. It has the same snapshot as the part that
-//! locked, so it comes to the same version, the newest one, and waits for nobody. It cannot come to another
-//! row of the key: a row that was deleted after the snapshot is not locked, even if its key was inserted
-//! again, and a row that is locked is not deleted. A `ctid` would do, too, but not on every server that
-//! speaks PostgreSQL's protocol. An upsert finds the newest version by key, and checks its conditions on
-//! that. In a stricter isolation level than READ COMMITTED a changed row is a serialization error instead.
+//! An `UPDATE` finds its row by the `ctid` of the locked version. If that is newer than the snapshot, it
+//! finds nothing, and the request is not answered. An upsert finds the newest version by key, and checks its
+//! conditions on that. In a stricter isolation level than READ COMMITTED a changed row is a serialization
+//! error instead.
 //!
 //! A grant is only ever read from what `INSERT` and `UPDATE` returned. If no statement answers a request, its
-//! row was locked, or was inserted or deleted after the snapshot: `Skipped`.
+//! row was locked, or was inserted, changed or deleted after the snapshot: `Skipped`.
 //!
 //! # Names
 //! Our sessions look up functions, types and operators in `pg_catalog` first (`session.rs`), so no other

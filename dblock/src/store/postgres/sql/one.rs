@@ -45,8 +45,8 @@ RETURNING t.lock_key, 'granted', t.fence_token, $4, t.wanted_until > t.acquired_
 /// read.
 fn is_held(table: &str, also: &str) -> String {
     format!(
-        "t.lock_key = (
-    SELECT lock_key FROM {table} WHERE lock_key = $1 AND lease_id = $2 AND reentrant_count > 0{also}
+        "t.ctid = (
+    SELECT ctid FROM {table} WHERE lock_key = $1 AND lease_id = $2 AND reentrant_count > 0{also}
     FOR UPDATE SKIP LOCKED
 ) AND t.expire_at > {NOW}"
     )

@@ -171,8 +171,8 @@ fn changed(batch: &Parts, leases: &str, before: usize, records: &str) -> String 
     FROM changes c WHERE c.old_state IS NULL ORDER BY c.lock_key COLLATE \"C\"
     ON CONFLICT (record_key) DO NOTHING RETURNING record_key
 ), expected AS MATERIALIZED (
-    SELECT c.* FROM changes c CROSS JOIN LATERAL (
-        SELECT FROM {records} t
+    SELECT c.*, locked.place FROM changes c CROSS JOIN LATERAL (
+        SELECT t.ctid AS place FROM {records} t
         WHERE t.record_key = c.lock_key AND t.state = c.old_state AND t.fence_token = c.old_token
             AND t.attempts = c.old_attempts
         FOR UPDATE SKIP LOCKED
@@ -182,11 +182,11 @@ fn changed(batch: &Parts, leases: &str, before: usize, records: &str) -> String 
         started_at, finished_at, keep_until) = ROW (c.state, c.attempts, c.token, c.fingerprint, c.result, c.error, c.holder,
         {replaced})
     FROM expected c
-    WHERE t.record_key = c.lock_key AND c.state IS NOT NULL AND (t.state <> 'succeeded' OR t.keep_until <= c.now)
+    WHERE t.ctid = c.place AND c.state IS NOT NULL AND (t.state <> 'succeeded' OR t.keep_until <= c.now)
         AND t.fence_token <= c.token
     RETURNING t.record_key
 ), deleted AS (
-    DELETE FROM {records} t USING expected c WHERE t.record_key = c.lock_key AND c.state IS NULL RETURNING t.record_key
+    DELETE FROM {records} t USING expected c WHERE t.ctid = c.place AND c.state IS NULL RETURNING t.record_key
 ), changed AS (
     SELECT record_key FROM inserted_record UNION ALL SELECT record_key FROM replaced
     UNION ALL SELECT record_key FROM deleted
@@ -203,8 +203,8 @@ fn purge(records: &str) -> String {
 ), seen AS MATERIALIZED (
     SELECT count(*) AS rows, max(record_key) AS last FROM looked_at
 ), gone AS (
-    DELETE FROM {records} WHERE record_key = ANY (ARRAY(
-        SELECT record_key FROM {records}
+    DELETE FROM {records} WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM {records}
         WHERE record_key > $1 AND record_key <= (SELECT last FROM seen)
             AND state <> 'processing' AND keep_until <= {NOW}
         FOR UPDATE SKIP LOCKED

@@ -71,8 +71,8 @@ pub(super) fn purge(table: &str) -> String {
 ), seen AS MATERIALIZED (
     SELECT count(*) AS rows, max(lock_key) AS last FROM looked_at
 ), gone AS (
-    DELETE FROM {table} WHERE lock_key = ANY (ARRAY(
-        SELECT lock_key FROM {table}
+    DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM {table}
         WHERE lock_key > $1 AND lock_key <= (SELECT last FROM seen)
             AND greatest(expire_at, wanted_until, fence_ceiling) <= {NOW} - $3
         FOR UPDATE SKIP LOCKED
