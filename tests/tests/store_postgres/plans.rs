@@ -40,6 +40,7 @@ async fn a_plan_for_an_empty_table_is_good_for_a_large_one() {
     let store = bench.store_with(|url| url.push_str("application_name=dblock-plans"));
     // Autovacuum makes new plans, sooner or later.
     bench.run("ALTER TABLE {t} SET (autovacuum_enabled = off)").await;
+    let before = reads(&bench, &mut user).await;
     let all = |names: [&str; 2], round: usize| -> Vec<Request> {
         names.map(|name| acquire(format!("{name} {round}"))).into()
     };
@@ -78,8 +79,7 @@ async fn a_plan_for_an_empty_table_is_good_for_a_large_one() {
             store.apply(&batch[..1]).await.pop().unwrap().unwrap();
         }
     }
-    let before = reads(&bench, &mut user).await;
-    // A session says what it has read when it ends.
+    // A session says what it has read when it ends, at the latest.
     drop(store);
     while sessions(&mut user).await > 0 {
         sleep(Duration::from_millis(10)).await;
