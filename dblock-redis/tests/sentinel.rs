@@ -178,7 +178,7 @@ fn parts(url: &str) -> (&str, Vec<&str>, &str) {
     (user, sentinels.split(',').collect(), name)
 }
 
-/// What a Sentinel knows: the primary, and the epoch where it tells one.
+/// The answers of a Sentinel: the primary, and the epoch where it tells one.
 type Known<'a> = (&'a str, Option<u64>);
 
 /// A Sentinel that knows this.

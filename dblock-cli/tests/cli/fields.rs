@@ -168,7 +168,7 @@ async fn every_key_is_what_the_next_command_takes(backend: Backend) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What the fields named `key` have.
+/// The values of the fields named `key`.
 fn keys(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(object) => {

@@ -133,15 +133,21 @@ async fn a_release_that_knows_an_old_row_does_not_lose_the_successor() {
     assert_eq!((row.lease_id, row.is_held()), (next.lease_id, true));
 }
 
-#[tokio::test]
-async fn the_outcome_of_a_release_without_an_answer_is_open() {
-    let Some(place) = Place::new() else { return };
-    let (store, proxy) = behind_a_proxy(&place);
+/// A store that has been granted a lock. The answer to its release will be lost.
+async fn whose_release_gets_no_answer(place: &Place) -> (ZookeeperStore, Proxy, Request) {
+    let (store, proxy) = behind_a_proxy(place);
     let release = granted(&store, acquire(&key())).await;
     proxy.look_out(
         Trick::LoseReply,
         Box::new(|bytes| requests(bytes).contains(&MULTI)),
     );
+    (store, proxy, release)
+}
+
+#[tokio::test]
+async fn the_outcome_of_a_release_without_an_answer_is_open() {
+    let Some(place) = Place::new() else { return };
+    let (store, proxy, release) = whose_release_gets_no_answer(&place).await;
     let error = one(&store, &release).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Interrupted, "{error}");
     let again = loop {
@@ -157,12 +163,7 @@ async fn the_outcome_of_a_release_without_an_answer_is_open() {
 #[tokio::test]
 async fn a_session_that_a_release_has_lost_carries_nothing_more_of_the_batch() {
     let Some(place) = Place::new() else { return };
-    let (store, proxy) = behind_a_proxy(&place);
-    let release = granted(&store, acquire(&key())).await;
-    proxy.look_out(
-        Trick::LoseReply,
-        Box::new(|bytes| requests(bytes).contains(&MULTI)),
-    );
+    let (store, proxy, release) = whose_release_gets_no_answer(&place).await;
     let other = acquire(&Key::new(None, "other").unwrap());
     let answers = store.apply(&[release, other]).await;
     let kinds: Vec<_> = answers
