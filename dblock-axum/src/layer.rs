@@ -70,8 +70,8 @@ impl IdempotencyLayer {
     /// A layer that keeps its records with `locks`. `options` says how long answers are remembered, what
     /// happens after a crash, how large an answer may be ([`max_result`](RunOptions::max_result), in bytes of
     /// the record's JSON), and with the lock's `wait` how long a request that is sent again waits for the
-    /// first instead of being answered 409 at once. Its fingerprint is the layer's. `scope` says whose keys
-    /// are whose.
+    /// first instead of being answered 409 at once. Its fingerprint is the layer's. `scope` says which
+    /// callers share their keys.
     ///
     /// A key is required for each POST and PATCH request. Options that cannot work, such as
     /// `max_attempts(0)`, are an error of each request: 500, with the mistake in the log.

@@ -61,14 +61,14 @@ async fn whole(body: Body, limit: usize) -> Result<Bytes, Problem> {
         Err(error) if error.is::<LengthLimitError>() => Err(Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "The request is too large",
-            "A request with an Idempotency-Key may have no body of this length here.",
+            "A request with an Idempotency-Key may have no body of this length here. Send a shorter one.",
         )),
         Err(error) => {
             tracing::debug!(%error, "the body of a request broke off");
             Err(Problem::new(
                 StatusCode::BAD_REQUEST,
                 "The request broke off",
-                "Its body could not be read to the end.",
+                "Its body could not be read to the end. Send the request again, with the same key.",
             ))
         }
     }

@@ -22,20 +22,21 @@ pub struct IdempotentRun {
 }
 
 impl IdempotentRun {
-    /// Which attempt this is, and its key: pass that on as the idempotency key of a service that the handler
-    /// calls. `None` for a request without a key ([`optional`](crate::IdempotencyLayer::optional)) and for
-    /// methods other than POST and PATCH.
+    /// The run of this request: the number of its attempt, and the key of its record. Pass that key on as the
+    /// idempotency key of a service that the handler calls. `None` for a request without a key
+    /// ([`optional`](crate::IdempotencyLayer::optional)) and for methods other than POST and PATCH.
     pub fn run(&self) -> Option<&Run> {
         self.run.as_ref()
     }
 
-    /// Writes the answer into your transaction, as its last statement: the commit makes work and answer stand
-    /// together, or neither. With [`OnCrash::CompleteIn`](dblock::OnCrash::CompleteIn) the work then has
-    /// exactly one effect, whatever crashes. Return the same answer from the handler. Whatever its status is,
-    /// it is final.
+    /// Writes the answer into your transaction, as its last statement: the commit makes the work and the
+    /// answer durable together, and after a rollback neither of them stands. With
+    /// [`OnCrash::CompleteIn`](dblock::OnCrash::CompleteIn) the work then has exactly one effect, whatever
+    /// crashes. Return the same answer from the handler. It is final, with any status.
     ///
-    /// An answer of a client error (4xx) may be returned without it: then there is no work. Any other is a
-    /// mistake of the handler, which is answered 500 and in the log; the request does not run again.
+    /// A client error (4xx) may be returned without this call: then there is no work. Any other answer
+    /// without it is a mistake of the handler: the client gets 500, the log says why, and the request does
+    /// not run again.
     ///
     /// For a request that is not remembered it writes nothing.
     ///

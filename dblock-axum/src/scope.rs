@@ -1,12 +1,12 @@
-//! Whose keys are whose.
+//! The callers that share the keys of a route.
 
 use std::fmt;
 use std::sync::Arc;
 
 use axum::http::request::Parts;
 
-/// Says who shares the keys of a route. It has to be said, because a wrong choice gives one caller the answer
-/// of another: clients choose their keys, and may choose one that somebody else has used.
+/// Says which callers share the keys of a route. There is no default, because a wrong choice gives one caller
+/// the answer of another: clients choose their keys, and may choose one that somebody else has used.
 #[derive(Clone)]
 pub struct Scope(Option<Arc<CallerOf>>);
 
@@ -36,8 +36,8 @@ impl Scope {
         Self(Some(Arc::new(caller)))
     }
 
-    /// All callers share their keys: who sends a method, a path, a key and a body that somebody has sent
-    /// before gets that one's answer. For services with one caller, or whose answers are no secret.
+    /// All callers share their keys: a caller that repeats the method, path, key and body of another caller
+    /// gets that caller's answer. For services with one caller, or whose answers are no secret.
     pub fn everyone() -> Self {
         Self(None)
     }

@@ -148,7 +148,7 @@ pub(crate) struct RunArguments {
     /// Keeps the lock busy for at least this long, even when the command ends sooner
     #[arg(long, value_parser = duration::of("hold_min"), value_name = "DURATION")]
     pub(crate) hold_min: Option<Duration>,
-    /// Stops the command when it has held the lock for this long
+    /// Ends the command before it has held the lock for longer than this: TERM comes `--grace` earlier
     #[arg(long, value_parser = duration::of("max_hold"), value_name = "DURATION")]
     pub(crate) max_hold: Option<Duration>,
     /// The exit code when the lock is busy

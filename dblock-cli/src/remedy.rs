@@ -3,7 +3,7 @@
 use crate::cli::{DEFAULT_TABLE, StoreArguments};
 
 /// The library's words, and this program's. Those that contain others come first.
-const WORDS: [(&str, &str); 14] = [
+const WORDS: [(&str, &str); 17] = [
     (
         "build the manager with `auto_migrate(true)`, call `LockManager::migrate` on one from `LockManagerBuilder::start`, or \
          run",
@@ -39,12 +39,24 @@ const WORDS: [(&str, &str); 14] = [
         "; use a file, such as sqlite://locks.db, or the memory store, memory:",
         "; use a file, such as sqlite://locks.db",
     ),
-    ("mariadb, sqlite or memory", "mariadb or sqlite"),
+    ("mariadb, sqlite or memory", "mariadb, sqlite, redis or valkey"),
     (
         ": `LockManager::builder(dblock_zookeeper::ZookeeperStore::new(url)?)`",
         ", which this program does not have; give the URL of another store",
     ),
-    ("mariadb://…, sqlite://… or memory:", "mariadb://… or sqlite://…"),
+    (
+        ": `LockManager::builder(dblock_etcd::EtcdStore::new([\"http://etcd-1:2379\"]))`",
+        ", which this program does not have; give the URL of another store",
+    ),
+    (
+        "mariadb://…, sqlite://… or memory:",
+        "mariadb://…, sqlite://… or redis://…",
+    ),
+    ("or see `LockManager::health`", "or see `dblock doctor`"),
+    (
+        "see `LockManager::record` before you call it again",
+        "see `dblock records show` before you run it again",
+    ),
 ];
 
 /// A message of the library, with the remedies of this program.

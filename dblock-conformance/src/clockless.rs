@@ -72,8 +72,8 @@ pub async fn successor_without_a_clock_keeps_its_place(fixture: &impl Fixture) {
     assert_eq!(existing(&*store, &holder.key).await.reentrant_count, 0);
 }
 
-/// Each release passes the lock on, alone and in a batch, with a larger token. The former holder is
-/// powerless, and who was next can ask, extend and release. A release by force passes nothing on.
+/// Each release passes the lock on, alone and in a batch, with a larger token. The former holder can change
+/// nothing, and the former successor can ask, extend and release. A release by force passes nothing on.
 pub async fn lock_without_a_clock_is_passed_on(fixture: &impl Fixture) {
     let Some(store) = clockless(fixture).await else {
         return;
@@ -154,8 +154,10 @@ pub async fn pass_on_without_a_clock_is_told(fixture: &impl Fixture) {
         return;
     }
     let (mut own, task) = listening(Arc::clone(&store)).await;
-    let (mut others, other_task) = listening(fixture.store().await).await;
+    let other = fixture.store().await;
+    let (mut others, other_task) = listening(Arc::clone(&other)).await;
     let (holder, next) = queued(&*store, "told").await;
+    one(&*other, Asker::new("told").acquire_wanting(LONG)).await;
     one(&*fixture.store().await, holder.release()).await;
     let token = existing(&*store, &holder.key).await.fence_token;
     let told = within("the pass-on to be told", own.recv()).await;

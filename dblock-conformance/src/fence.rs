@@ -73,7 +73,7 @@ pub enum End {
 /// Makes one `#[tokio::test]` for each check of a driver.
 ///
 /// The expression is evaluated anew in each test, inside an `async fn`, and gives an `Option` of a
-/// [`FenceFixture`]; on `None` the test does nothing. What a database does not have is left out there:
+/// [`FenceFixture`]; on `None` the test does nothing. The fixture leaves out what the database lacks:
 /// savepoints that end a lock and the like. The caller's crate needs tokio with `macros` and
 /// `rt-multi-thread`.
 #[macro_export]

@@ -47,7 +47,7 @@
 //!
 //! # For a store
 //! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite with
-//! a store's servers under load, too: what it shows about time, it shows with wide bounds.
+//! the store's servers under load, too: its checks of times have wide bounds.
 
 #![allow(clippy::missing_panics_doc, reason = "a check fails by panicking")]
 
@@ -128,16 +128,18 @@ pub trait Fixture: Sync {
         std::future::ready(false)
     }
 
-    /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler,
-    /// where it can only find out when it listens; that must end as unsupported, then.
+    /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler. The
+    /// store learns there only from its own `listen` that it hears nothing, and `listen` must then end as
+    /// unsupported.
     fn hears(&self) -> bool {
         true
     }
 
     /// Whether a key is one row. `false` is for a store that keeps a key in two, as a
-    /// [`ShardedStore`](dblock::ShardedStore) does while it moves. The rules are those of one row, so
-    /// [`random_requests_are_carried_out_by_the_rules`] is left out then; a lease that was passed on has to
-    /// ask, and may get a larger token then; and a pass-on is told as a release.
+    /// [`ShardedStore`](dblock::ShardedStore) does while it moves. Then three checks expect something else.
+    /// [`random_requests_are_carried_out_by_the_rules`] is left out, because the rules are those of one row.
+    /// The owner of a lease that was passed on has to ask, and may get a larger token. A pass-on is told as a
+    /// release.
     fn one_row(&self) -> bool {
         true
     }

@@ -1,4 +1,5 @@
-//! Wake-ups: a store that can tells of every release of a wanted key; one that cannot says so.
+//! Wake-ups: a store that can tells of every release of a key for which its own acquires wait; one that cannot
+//! says so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,24 +28,32 @@ pub(super) async fn listening(
     (told, task)
 }
 
-/// Two listeners hear of each release of a wanted key, alone and in a batch, whatever its key looks like.
-/// Without the capability, or where nothing is heard, `listen` ends at once, as unsupported.
+/// Two listeners that have asked hear of each release, alone and in a batch, whatever its key looks like. Other
+/// writes of the row before it change nothing. Without the capability, or where nothing is heard, `listen` ends
+/// at once, as unsupported.
 pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
-    let (store, other) = (fixture.store().await, fixture.store().await);
+    let store = fixture.store().await;
     if !(store.capabilities().wake_ups && fixture.hears()) {
         let refused = within("listen to refuse", store.listen(&|_| ())).await;
         assert_eq!(refused.kind(), StoreErrorKind::Unsupported, "{refused}");
         return;
     }
-    let mut listeners = Vec::new();
-    for _ in 0..2 {
-        listeners.push(listening(fixture.store().await).await);
-    }
     let askers: Vec<Asker> = look_alikes().iter().map(|name| Asker::new(name)).collect();
     for asker in &askers {
         granted(&*store, asker.acquire(LONG)).await;
-        let waits = one(&*other, Asker::new(asker.key.as_str()).acquire_wanting(LONG)).await;
-        assert!(matches!(waits, Outcome::Busy(_)), "{waits:?}");
+    }
+    let mut listeners = Vec::new();
+    for _ in 0..2 {
+        let listener = fixture.store().await;
+        listeners.push(listening(Arc::clone(&listener)).await);
+        for asker in &askers {
+            let waits = one(&*listener, Asker::new(asker.key.as_str()).acquire_wanting(LONG)).await;
+            assert!(matches!(waits, Outcome::Busy(_)), "{waits:?}");
+        }
+    }
+    for asker in &askers {
+        let outcome = one(&*store, asker.extend(1, LONG)).await;
+        assert!(matches!(outcome, Outcome::Extended { .. }), "{outcome:?}");
     }
     let (alone, together) = askers.split_at(3);
     for asker in alone {
@@ -77,18 +86,17 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
     }
 }
 
-/// Listeners hear who has a row that was passed on, alone and in a batch beside one that was freed. A key
-/// whose successor has lapsed is told as freed.
+/// Listeners that have asked hear who has a row that was passed on, alone and in a batch beside one that was
+/// freed. A key whose successor has lapsed is told as freed.
 pub async fn passed_on_rows_are_told(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let can = store.capabilities();
     if !(can.wake_ups && can.queues && can.clock && fixture.hears()) {
         return;
     }
-    let mut listeners = Vec::new();
-    for _ in 0..2 {
-        listeners.push(listening(fixture.store().await).await);
-    }
+    // Of the successor's process, and of another one that waits.
+    let (own, others) = (listening(Arc::clone(&other)).await, fixture.store().await);
+    let mut listeners = [own, listening(Arc::clone(&others)).await];
     let mut expected = BTreeMap::new();
     let mut releases = Vec::new();
     for n in 0..6 {
@@ -101,6 +109,9 @@ pub async fn passed_on_rows_are_told(fixture: &impl Fixture) {
     let (freed, _) = lapsed(&*other, "lapsed").await;
     expected.insert(freed.key.clone(), None);
     releases.push(freed.release());
+    for key in expected.keys() {
+        one(&*others, Asker::new(key.as_str()).acquire_wanting(LONG)).await;
+    }
     for alone in releases.drain(..2) {
         one(&*store, alone).await;
     }

@@ -228,7 +228,8 @@ pub async fn successor_stays_before_who_came_at_about_the_same_time(fixture: &im
     }
 }
 
-/// A lease that has waited [`QUEUE_AHEAD`] longer takes the successor's place, who is told that it is busy.
+/// A lease that has waited [`QUEUE_AHEAD`] longer takes the successor's place. The former successor is told
+/// that the key is busy.
 pub async fn successor_that_came_later_is_replaced(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;

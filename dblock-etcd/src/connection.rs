@@ -67,24 +67,26 @@ impl Members {
 
     /// The open connection, or a new one to a member that has a leader.
     pub(crate) async fn take(&self) -> Result<Lent<'_>, StoreError> {
-        let start = {
-            let open = self.open();
-            if open.closed {
-                return Err(StoreError::new(StoreErrorKind::Other, "the lock store is closed"));
-            }
-            if let Some(client) = &open.client {
-                return Ok(self.lend(client.clone(), open.number));
-            }
-            open.next
-        };
         let mut failure = None;
-        for step in 0..self.addresses.len() {
-            let member = (start + step) % self.addresses.len();
+        for _ in &self.addresses {
+            let member = {
+                let mut open = self.open();
+                if open.closed {
+                    return Err(StoreError::new(StoreErrorKind::Other, "the lock store is closed"));
+                }
+                if let Some(client) = &open.client {
+                    return Ok(self.lend(client.clone(), open.number));
+                }
+                // Before it is asked: this request may be given up meanwhile, and the next one must go on
+                // behind this member.
+                let member = open.next % self.addresses.len();
+                open.next = member + 1;
+                member
+            };
             match self.connect(&self.addresses[member]).await {
                 Ok(client) => {
                     let mut open = self.open();
                     open.number += 1;
-                    open.next = member + 1;
                     if !open.closed {
                         open.client = Some(client.clone());
                     }

@@ -20,7 +20,8 @@ pub(crate) fn of_call(error: Error) -> StoreError {
         Error::GRpcStatus(status) => (status.code(), status.message().to_owned()),
         Error::InvalidArgs(text) => (Code::InvalidArgument, text.clone()),
         Error::InvalidUri(_) | Error::EndpointError(_) => {
-            (Code::Internal, "an address is no address".to_owned())
+            let message = "the address of an etcd member cannot be used: write it as http://host:2379";
+            return StoreError::new(StoreErrorKind::Unsupported, message).with_source(error);
         }
         Error::TransportError(error) => (Code::Unknown, error.to_string()),
         other => (Code::Unknown, other.to_string()),

@@ -183,7 +183,7 @@ pub(crate) async fn release(
 }
 
 /// The lock goes to whoever is next when the holder's key is gone. The keys of grants that are known here are
-/// deleted together, and their leases used again. What is not known is looked at, and its lease revoked.
+/// deleted together, and their leases used again. Every other grant is looked up, and its lease revoked.
 async fn release_part(
     mut client: Client,
     names: &Keys,

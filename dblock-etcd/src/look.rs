@@ -14,7 +14,7 @@ use crate::row::{Row, Stored};
 /// The locks of one transaction, each a nested one. etcd takes 128 operations on the way to any of them.
 pub(crate) const MOST_KEYS: usize = 120;
 
-/// The rows of a lock. Who came first holds it, and the other one is next.
+/// The rows of a lock. The first one holds it, and the other one is next.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rows {
     pub(crate) holder: Option<Stored>,

@@ -40,8 +40,8 @@ pub(crate) async fn inspect(
             }
             for (kv, left) in page.iter().zip(join_all(steps).await) {
                 let rows = found.entry(kv.key()[folder.len()..].to_vec()).or_default();
-                // The lease may have ended since. Who has the lock by now is not in what was read, so the row
-                // is not left out.
+                // The lease may have ended since. The answer does not say who has the lock by now, so
+                // the row is not left out.
                 rows.push((Stored::read(kv, slot)?, left?.unwrap_or_default()));
             }
         }
@@ -137,8 +137,8 @@ pub(crate) async fn mark_revoked(client: &mut Client, names: &Keys, key: &Key) -
 /// Deletes the rows of the key. Returns whether it was held. The leases are left alone: each may be that of
 /// another lock by then.
 ///
-/// Only the rows that were seen are deleted, whatever was written to them since. Whoever gets the lock
-/// meanwhile keeps it.
+/// Only the rows that were seen are deleted, whatever was written to them since. A caller that gets
+/// the lock meanwhile keeps it.
 pub(crate) async fn free(client: &mut Client, names: &Keys, key: &Key) -> Result<bool, StoreError> {
     let Rows { holder, next } = rows(client, names, key).await?;
     let held = holder.is_some();

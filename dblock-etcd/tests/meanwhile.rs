@@ -50,14 +50,14 @@ impl Etcd {
         Box::pin(Client::connect([&self.url], None)).await.unwrap()
     }
 
-    /// What etcd has below this name.
+    /// The keys that etcd has below this name.
     async fn stored(&self, name: &str) -> KeyValue {
         let name = format!("{}/{name}", self.prefix);
         let mut found = self.client().await.get(name, None).await.unwrap();
         found.take_kvs().remove(0)
     }
 
-    /// What is left of a lease, in whole seconds.
+    /// The rest of a lease, in whole seconds.
     async fn left(&self, lease: i64) -> i64 {
         let answer = self.client().await.lease_time_to_live(lease, None).await;
         answer.unwrap().ttl()

@@ -11,6 +11,8 @@ use dblock_etcd::EtcdStore;
 use dblock_etcd::etcd_client::{Client, Txn, TxnOp};
 use dblock_servers::{Ensemble, Kind, Purpose, Server, is_installed};
 use dblock_tests::proxy::{Proxy, Traffic};
+use futures_util::FutureExt as _;
+use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
@@ -211,6 +213,22 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     proxy.set(Traffic::Flows);
     let next = timeout(Duration::from_secs(10), one(&store, acquire("c"))).await;
     next.expect("on a new connection").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_did_not_answer_in_time_is_not_the_first_to_be_asked_again() {
+    let Some(server) = single().await else { return };
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let store = EtcdStore::new([address.as_str(), server.url()]);
+    // The time of the first request is over as soon as the silent member is asked.
+    let _asked = tokio::select! {
+        answer = one(&store, acquire("first")) => panic!("answered: {answer:?}"),
+        asked = silent.accept() => asked.unwrap(),
+    };
+    one(&store, acquire("next")).await.unwrap();
+    let again = silent.accept().now_or_never();
+    assert!(again.is_none(), "it was asked again: {again:?}");
 }
 
 /// A member would close a connection that is tried too often, after the third time.

@@ -237,7 +237,10 @@ async fn in_time<T>(opening: impl Future<Output = Result<T, StoreError>>) -> Res
     timeout(CONNECT_TIMEOUT, opening).await.unwrap_or_else(|_| {
         Err(StoreError::new(
             StoreErrorKind::Unreachable,
-            format!("the Redis server did not accept a connection within {CONNECT_TIMEOUT:?}"),
+            format!(
+                "the Redis server did not accept a connection within {CONNECT_TIMEOUT:?}; is it running, and is the \
+                 address right?"
+            ),
         ))
     })
 }

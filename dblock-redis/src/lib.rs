@@ -102,10 +102,10 @@ impl RedisStore {
         })
     }
 
-    /// An acquire, a renewal or a release then counts only when `replicas` replicas have it in their memory
-    /// (`WAIT`). If they do not have it `within` that time, from 1 ms to 1 s, the outcome is unknown: an
-    /// acquire is not granted, and its lease is released. This makes it unlikely that a fail-over loses a
-    /// lock, not impossible. By default no replica is waited for.
+    /// Makes an acquire, a renewal or a release count only when `replicas` replicas have it in their memory
+    /// (`WAIT`). The server waits for them for at most `within`, from 1 ms to 1 s. If they do not have it by
+    /// then, the outcome is unknown: an acquire is not granted, and its lease is released. This makes it
+    /// unlikely that a fail-over loses a lock, not impossible. By default no replica is waited for.
     ///
     /// A release then never passes the lock on to the next process, because nothing would wait for the
     /// replicas of that grant. The next process asks for the lock instead.

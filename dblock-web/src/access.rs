@@ -28,18 +28,18 @@ pub struct Access {
 }
 
 impl Access {
-    /// Nobody.
+    /// Nobody may revoke or free locks.
     pub fn read_only() -> Self {
         Self::manage_if(|_| false)
     }
 
-    /// Everybody who reaches the page.
+    /// Everybody who reaches the page may revoke and free locks.
     pub fn manage() -> Self {
         Self::manage_if(|_| true)
     }
 
-    /// Those for whom `decide` returns `true`. It is called for each request, and again before anything is
-    /// done.
+    /// Those for whom `decide` returns `true` may revoke and free locks. It is called for each request, and
+    /// again before anything is done.
     pub fn manage_if(decide: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         let [one, other] = [Uuid::new_v4(), Uuid::new_v4()].map(Uuid::into_bytes);
         let mut secret = [0; 32];
@@ -51,8 +51,8 @@ impl Access {
         }
     }
 
-    /// The secret of the tokens in the page's forms: 32 random bytes, the same on all nodes behind one load
-    /// balancer, because one node may be asked for the form and another one get it back. Default: random, and
+    /// The secret of the tokens in the page's forms: 32 random bytes. All nodes behind one load balancer need
+    /// the same secret, because one node may make a form and another one may receive it. Default: random, and
     /// good for one node.
     #[must_use]
     pub fn secret(mut self, secret: [u8; 32]) -> Self {

@@ -10,7 +10,7 @@ use crate::session::Ensemble;
 pub(crate) async fn operate(
     ensemble: &Ensemble,
     key: &Key,
-    change: impl Fn(&mut LockRow) -> Option<String>,
+    change: impl Fn(&mut LockRow),
 ) -> Result<bool, StoreError> {
     /// The holder of a key writes its row a few times a second, and waiters do.
     const TRIES: usize = 20;
@@ -25,8 +25,8 @@ pub(crate) async fn operate(
             let Some(mut found) = found.filter(|found| found.row.is_held()) else {
                 return Ok(false);
             };
-            let message = change(&mut found.row);
-            if rows::put(ensemble, &client, &found, message).await? == Put::Written {
+            change(&mut found.row);
+            if rows::put(ensemble, &client, &found).await? == Put::Written {
                 return Ok(true);
             }
         }

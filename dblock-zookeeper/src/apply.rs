@@ -8,7 +8,6 @@ use zookeeper_client::Client;
 use crate::error;
 use crate::rows::{self, Found, Put};
 use crate::session::Ensemble;
-use crate::wake_up;
 
 type Answer = Result<Outcome, StoreError>;
 
@@ -46,8 +45,11 @@ pub(crate) async fn apply(ensemble: &Ensemble, requests: &[Request]) -> Result<V
         *answer = others.next();
     }
     let answers: Vec<Answer> = answers.into_iter().flatten().collect();
-    for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
-        ensemble.check(&client, error);
+    for (request, answer) in requests.iter().zip(&answers) {
+        ensemble.asks.note(request, answer);
+        if let Err(error) = answer {
+            ensemble.check(&client, error);
+        }
     }
     Ok(answers)
 }
@@ -62,7 +64,7 @@ async fn release_held(ensemble: &Ensemble, client: &Client, request: &Request) -
         if !matches!(released, Ok(Outcome::Skipped)) {
             return Some(released);
         }
-        // What was known of the row is out of date. Nothing was written.
+        // The row that was kept is out of date. Nothing was written.
     }
     match rows::glance(&ensemble.place, client, &request.key).await {
         Ok(found) if found.may_be_released(request.lease_id) => {
@@ -97,18 +99,16 @@ async fn carry_out(
     request: &Request,
     mut found: Found,
 ) -> Result<Outcome, StoreError> {
-    let message = wake_up::message(&found.row);
     let (outcome, changed) = rules::carry_out(request, &mut found.row)?;
     if !changed {
         return Ok(match outcome {
             // The row may be passed on at this moment, by a release that has read the clock before this ask
-            // was sent. What is written, as a successor's place, excludes that.
+            // was sent. A write, such as that of a successor's place, excludes this.
             Outcome::Queued { holder, .. } => Outcome::Busy(holder),
             outcome => outcome,
         });
     }
-    let message = message.filter(|_| matches!(outcome, Outcome::Released { .. }));
-    if rows::put(ensemble, client, &found, message).await? == Put::Outrun {
+    if rows::put(ensemble, client, &found).await? == Put::Outrun {
         return Ok(Outcome::Skipped);
     }
     if matches!(outcome, Outcome::Granted { .. } | Outcome::Extended { .. }) {

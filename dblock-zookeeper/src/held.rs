@@ -1,9 +1,9 @@
 //! The rows of the leases that this store holds, as it last saw them. So a release is one write, with no read
 //! before it.
 //!
-//! What is kept here is a guess, because anybody may write a row at any time. The write of the release names
-//! the version of the node and that of `purges`, so ZooKeeper refuses it if the guess is wrong, and the row
-//! is read.
+//! A row that is kept here is a guess, because anybody may write a row at any time. The write of the release
+//! names the version of the node and that of `purges`, so ZooKeeper refuses it if the guess is wrong, and the
+//! row is read.
 //!
 //! A process that waits for a lock writes itself into the row, so a task for each lease watches it. The task
 //! ends with the lease, or with the session: nothing is kept of keys that are not held. Most locks are held

@@ -119,10 +119,7 @@ impl Store for ZookeeperStore {
     }
 
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        Box::pin(admin::operate(&self.ensemble, key, |row| {
-            row.revoked = true;
-            None
-        }))
+        Box::pin(admin::operate(&self.ensemble, key, |row| row.revoked = true))
     }
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
@@ -130,7 +127,6 @@ impl Store for ZookeeperStore {
             row.reentrant_count = 0;
             row.lease_id = Uuid::now_v7();
             row.next = None;
-            wake_up::message(row)
         }))
     }
 

@@ -4,7 +4,6 @@
 //! /dblock/locks/2a/order:42     the row of the lock `order:42`
 //! /dblock/clock                 written to read the clock
 //! /dblock/purges                its version counts the times that nodes of rows were deleted
-//! /dblock/wake-ups              its children are messages, each gone in the transaction that made it
 //! ```
 //!
 //! The rows are spread over folders, because a list of children is one answer of the server, whose length is
@@ -38,10 +37,6 @@ impl Place {
 
     pub(crate) fn purges(&self) -> String {
         format!("{}/purges", self.root)
-    }
-
-    pub(crate) fn wake_ups(&self) -> String {
-        format!("{}/wake-ups", self.root)
     }
 
     pub(crate) fn locks(&self) -> String {

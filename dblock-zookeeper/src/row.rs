@@ -46,26 +46,6 @@ struct Next {
 
 /// The row of `key` that was written at a time, by the clock `now`.
 pub(crate) fn read(data: &[u8], key: &Key, written_at: i64, now: i64) -> Result<LockRow, StoreError> {
-    let (mut row, _) = parse(data, key, written_at)?;
-    row.now = now;
-    Ok(row)
-}
-
-/// Whom the last write of the row has passed it on to, with the token. `None` if it was another write.
-pub(crate) fn passed_on(data: &[u8], key: &Key, written_at: i64) -> Result<Option<(Uuid, i64)>, StoreError> {
-    let (row, ended) = parse(data, key, written_at)?;
-    let passed_on = matches!(ended, Some(Outcome::Released { passed_on: true, .. }));
-    Ok(passed_on.then_some((row.lease_id, row.fence_token)))
-}
-
-/// The row after the holder has released it at the time [`LockRow::now`], and the answer to the holder.
-pub(crate) fn end(row: &mut LockRow) -> Result<Outcome, StoreError> {
-    let release = Request::new(row.key.clone(), row.lease_id, Action::Release);
-    rules::carry_out(&release, row).map(|(outcome, _)| outcome)
-}
-
-/// The row at the time at which it was written, and what became of the release if it was one.
-fn parse(data: &[u8], key: &Key, written_at: i64) -> Result<(LockRow, Option<Outcome>), StoreError> {
     let columns: Columns = serde_json::from_slice(data).map_err(|error| no_row(key).with_source(error))?;
     if columns.format != FORMAT {
         return Err(no_row(key));
@@ -93,8 +73,17 @@ fn parse(data: &[u8], key: &Key, written_at: i64) -> Result<(LockRow, Option<Out
             next.until,
         )
     });
-    let ended = columns.ends.then(|| end(&mut row)).transpose()?;
-    Ok((row, ended))
+    if columns.ends {
+        end(&mut row)?;
+    }
+    row.now = now;
+    Ok(row)
+}
+
+/// The row after the holder has released it at the time [`LockRow::now`], and the answer to the holder.
+pub(crate) fn end(row: &mut LockRow) -> Result<Outcome, StoreError> {
+    let release = Request::new(row.key.clone(), row.lease_id, Action::Release);
+    rules::carry_out(&release, row).map(|(outcome, _)| outcome)
 }
 
 /// The content of the row's node. With `ends` its holder releases it by this write.

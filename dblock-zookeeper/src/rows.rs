@@ -30,7 +30,7 @@ use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteRes
 
 use crate::place::Place;
 use crate::session::Ensemble;
-use crate::{error, row, wake_up};
+use crate::{error, row};
 
 /// A row, the version of its node (`None` where there is no node), and the version of `purges` before it was
 /// read.
@@ -49,7 +49,7 @@ impl Found {
         holds && self.version.is_some_and(|version| !is_old(version))
     }
 
-    /// What is there when [`put`] has written it.
+    /// The row and its versions after [`put`] has written it.
     pub(crate) fn written(mut self) -> Self {
         let replaced = self.version.is_some_and(is_old);
         self.purges = self.purges.wrapping_add(replaced.into());
@@ -160,10 +160,6 @@ pub(crate) async fn release(
         let mut write = client.new_multi_writer();
         write.add_check_version(&ensemble.place.purges(), purges)?;
         write.add_set_data(&ensemble.place.row(&row.key), &data, version)?;
-        if let Some(message) = wake_up::message(&row) {
-            let options = ensemble.options(CreateMode::Persistent);
-            wake_up::tell(&mut write, &ensemble.place, &message, &options)?;
-        }
         Ok::<_, Error>(write.commit())
     };
     let written = commit().map_err(error::of_look)?.await;
@@ -179,13 +175,8 @@ pub(crate) async fn release(
     row::end(&mut row)
 }
 
-/// Writes a row over the one that was read with it, and tells the `message` if there is one.
-pub(crate) async fn put(
-    ensemble: &Ensemble,
-    client: &Client,
-    found: &Found,
-    message: Option<String>,
-) -> Result<Put, StoreError> {
+/// Writes a row over the one that was read with it.
+pub(crate) async fn put(ensemble: &Ensemble, client: &Client, found: &Found) -> Result<Put, StoreError> {
     let data = row::written(&found.row, false)?;
     let path = ensemble.place.row(&found.row.key);
     let purges = ensemble.place.purges();
@@ -203,9 +194,6 @@ pub(crate) async fn put(
                 write.add_create(&path, &data, &rows)?;
             }
             Some(version) => write.add_set_data(&path, &data, Some(version))?,
-        }
-        if let Some(message) = &message {
-            wake_up::tell(&mut write, &ensemble.place, message, &rows)?;
         }
         Ok::<_, Error>(write.commit())
     };

@@ -17,6 +17,7 @@ use crate::error;
 use crate::held::Held;
 use crate::place::Place;
 use crate::url::Parts;
+use crate::wake_up::Asks;
 
 /// Time limit for opening a session. It is shorter than the engine waits for an acquire, so that an ensemble
 /// that cannot be reached is known to be so, with nothing sent.
@@ -35,6 +36,7 @@ pub(crate) struct Ensemble {
     user: Option<String>,
     pub(crate) place: Place,
     pub(crate) held: Held,
+    pub(crate) asks: Asks,
     open: Mutex<Open>,
 }
 
@@ -51,6 +53,7 @@ impl Ensemble {
             user: parts.user,
             place: Place::new(parts.root),
             held: Held::default(),
+            asks: Asks::default(),
             open: Mutex::default(),
         }
     }
@@ -106,7 +109,7 @@ impl Ensemble {
     /// Makes the nodes that all locks need. The look comes first, because a write takes longer, and because
     /// it is one that servers before 3.6 do not know.
     async fn make_nodes(&self, client: &Client) -> Result<(), Error> {
-        let nodes = [self.place.clock(), self.place.purges(), self.place.wake_ups()];
+        let nodes = [self.place.clock(), self.place.purges()];
         let mut look = client.new_multi_reader();
         for node in &nodes {
             look.add_get_data(node)?;
@@ -144,7 +147,7 @@ impl Ensemble {
         open.closed = true;
     }
 
-    /// Uses this session for nothing new. What is known of rows was learned through it, and would keep it
+    /// Uses this session for nothing new. The rows that are kept were read through it, and would keep it
     /// open.
     fn give_up(&self, open: &mut Open) {
         open.client = None;

@@ -44,7 +44,7 @@ impl Fixture for Place {
                 let mut found = found(&ensemble, &row.key).await;
                 found.row = row.clone();
                 let client = ensemble.client().await.unwrap();
-                match rows::put(&ensemble, &client, &found, None).await {
+                match rows::put(&ensemble, &client, &found).await {
                     Ok(Put::Written) => break,
                     Ok(_) => {}
                     Err(error) => assert!(error.is_retryable(), "{error}"),
@@ -74,7 +74,7 @@ pub(crate) async fn found(ensemble: &Ensemble, key: &Key) -> Found {
 
 async fn put(ensemble: &Ensemble, found: &Found) -> Put {
     let client = ensemble.client().await.unwrap();
-    rows::put(ensemble, &client, found, None).await.unwrap()
+    rows::put(ensemble, &client, found).await.unwrap()
 }
 
 /// Writes the row of `key` with the token, as an owner does.

@@ -1,106 +1,253 @@
-//! Wake-ups: children of one node, made and deleted in the transaction of the release that they tell of.
-//! Nothing is left of them. Whoever watches the node is told their names, which are those of the rows, and
-//! reads the rows: what became of a release is known after it.
+//! Wake-ups: a process watches the rows for which its callers wait, and reads a row that was written. So a
+//! release is one write of the row, whether somebody waits or not.
 //!
-//! A session of its own watches, opened while somebody waits. A waiter that misses a message polls again
+//! A session of its own watches, opened while somebody waits. A waiter that misses a release polls again
 //! within a second.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::convert::Infallible;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use dblock::store::{StoreError, StoreErrorKind, WakeUp};
+use dblock::store::{Action, Outcome, Request, StoreError, StoreErrorKind, WakeUp};
 use dblock::{Key, LockRow};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use zookeeper_client::{AddWatchMode, Client, CreateOptions, Error, EventType, MultiWriter};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+use zookeeper_client::{Client, Error, OneshotWatcher, SessionState};
 
-use crate::place::{self, Place};
 use crate::session::Ensemble;
 use crate::{error, row, rows};
 
-/// The message that this row is released. `None` if nobody waits.
-pub(crate) fn message(row: &LockRow) -> Option<String> {
-    (row.next.is_some() || row.wanted_until > row.now).then(|| place::name(&row.key))
+/// How long a row is watched after the last ask for it, as [`Store::listen`](dblock::store::Store::listen)
+/// says. A caller that waits asks about once a second.
+const WATCHED: Duration = Duration::from_secs(10);
+
+/// A lease waits for a key from now on, or does not any more.
+#[derive(Clone)]
+struct Ask {
+    key: Key,
+    lease: Uuid,
+    waits: bool,
 }
 
-/// Adds a message to a transaction.
-pub(crate) fn tell(
-    write: &mut MultiWriter<'_>,
-    place: &Place,
-    message: &str,
-    options: &CreateOptions<'_>,
-) -> Result<(), Error> {
-    let path = format!("{}/{message}", place.wake_ups());
-    write.add_create(&path, &[], options)?;
-    write.add_delete(&path, None)
+/// Tells those who listen with this store which rows to watch.
+#[derive(Default)]
+pub(crate) struct Asks {
+    listeners: Mutex<Vec<UnboundedSender<Ask>>>,
 }
 
-/// Reports messages until the connection is lost, and why it was: what is told while it is away is not told
-/// again.
+impl Asks {
+    /// Notes the answer to a request.
+    pub(crate) fn note(&self, request: &Request, answer: &Result<Outcome, StoreError>) {
+        let waits = match (&request.action, answer) {
+            (Action::Acquire(ask), Ok(Outcome::Busy(_) | Outcome::Queued { .. })) => ask.wanted_for.is_some(),
+            (Action::Acquire(_), Ok(Outcome::Granted { .. })) | (Action::Release, _) => false,
+            _ => return,
+        };
+        let mut listeners = self.listeners();
+        if !listeners.is_empty() {
+            let (key, lease) = (request.key.clone(), request.lease_id);
+            let ask = Ask { key, lease, waits };
+            listeners.retain(|listener| listener.send(ask.clone()).is_ok());
+        }
+    }
+
+    fn listen(&self) -> UnboundedReceiver<Ask> {
+        let (tell, asks) = unbounded_channel();
+        let mut listeners = self.listeners();
+        listeners.retain(|listener| !listener.is_closed());
+        listeners.push(tell);
+        asks
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<UnboundedSender<Ask>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A row that is watched.
+#[derive(Default)]
+struct Watched {
+    /// The leases that wait for it, each with the time of its last ask.
+    waiting: HashMap<Uuid, Instant>,
+    /// The lease that held it when it was last read.
+    holder: Option<Uuid>,
+}
+
+impl Watched {
+    fn note(&mut self, ask: &Ask) {
+        if ask.waits {
+            self.waiting.insert(ask.lease, Instant::now());
+        } else {
+            self.waiting.remove(&ask.lease);
+        }
+    }
+
+    /// When watching ends if nobody asks again; `None`: nobody waits.
+    fn ends_at(&self) -> Option<Instant> {
+        self.waiting.values().max().map(|asked_at| *asked_at + WATCHED)
+    }
+
+    /// Returns the wake-up to report for the row as it was read now; `None` stands for a row that is not there.
+    /// The holder is compared, because the row may have been written again since it was released.
+    fn wake_up(&mut self, key: &Key, row: Option<LockRow>) -> Option<WakeUp> {
+        let Some(row) = row.filter(|row| row.reentrant_count > 0) else {
+            self.holder = None;
+            return Some(WakeUp::Released(key.clone()));
+        };
+        let before = self.holder.replace(row.lease_id);
+        let arrived = self.waiting.remove(&row.lease_id).is_some();
+        let passed_on = arrived || before.is_some_and(|before| before != row.lease_id);
+        passed_on.then(|| WakeUp::passed_on(key.clone(), row.lease_id, row.fence_token))
+    }
+}
+
+/// Reports releases until the connection is lost, and why it was: a release meanwhile is not reported.
 pub(crate) async fn listen(
     ensemble: &Ensemble,
     report: &(dyn Fn(WakeUp) + Send + Sync),
 ) -> Result<Infallible, StoreError> {
     let client = ensemble.connect().await?;
-    let path = ensemble.place.wake_ups();
-    let watch = client.watch(&path, AddWatchMode::PersistentRecursive).await;
-    let mut watch = watch.map_err(error::of_look)?;
+    let mut session = client.state_watcher();
+    let mut state = session.peek_state();
+    let mut asks = ensemble.asks.listen();
     report(WakeUp::Listening);
-    let mut looks = FuturesUnordered::new();
+    let mut watched: HashMap<Key, Watched> = HashMap::new();
+    // Each key that is watched is in one of these.
+    let (mut looks, mut writes) = (FuturesUnordered::new(), FuturesUnordered::new());
+    while state == SessionState::SyncConnected {
+        tokio::select! {
+            Some(ask) = asks.recv() => match watched.entry(ask.key.clone()) {
+                Entry::Occupied(mut known) => known.get_mut().note(&ask),
+                Entry::Vacant(new) if ask.waits => {
+                    looks.push(look(ensemble, &client, ask.key.clone()));
+                    new.insert(Watched::default()).note(&ask);
+                }
+                Entry::Vacant(_) => {}
+            },
+            Some(looked) = looks.next() => {
+                let (key, row, written) = looked?;
+                let known = watched.entry(key.clone()).or_default();
+                known.wake_up(&key, row).into_iter().for_each(report);
+                // A lease that has just arrived writes the row itself, which ends the watch.
+                let until = known.ends_at().unwrap_or_else(|| Instant::now() + WATCHED);
+                writes.push(next_write(key, written, until));
+            }
+            Some(key) = writes.next() => {
+                let ends_at = watched.get(&key).and_then(Watched::ends_at);
+                if ends_at.is_some_and(|ends_at| ends_at > Instant::now()) {
+                    looks.push(look(ensemble, &client, key));
+                } else {
+                    watched.remove(&key);
+                }
+            }
+            changed = session.changed() => state = changed,
+        }
+    }
+    let message = format!("the session that listens for releases is {state}");
+    Err(StoreError::new(StoreErrorKind::Interrupted, message))
+}
+
+/// Reads the row of a key, if it is there. Returns what tells of the next write, too.
+async fn look(
+    ensemble: &Ensemble,
+    client: &Client,
+    key: Key,
+) -> Result<(Key, Option<LockRow>, OneshotWatcher), StoreError> {
+    let path = ensemble.place.row(&key);
     loop {
-        let event = tokio::select! {
-            Some(told) = looks.next() => {
-                report(told?);
-                continue;
+        match client.get_and_watch_data(&path).await {
+            Ok((data, stat, written)) => {
+                let written_at = rows::written_at(&stat);
+                // A row that cannot be read must not end the wake-ups of all keys. A caller that asks for it
+                // gets the error.
+                let row = row::read(&data, &key, written_at, written_at).ok();
+                return Ok((key, row, written));
             }
-            event = watch.changed() => event,
-        };
-        match event.event_type {
-            EventType::NodeCreated => {
-                let name = event.path.rsplit('/').next().unwrap_or_default();
-                // Everyone who may write below the node can send messages. Those of no key are ignored.
-                looks.extend(place::key(name).map(|key| look(ensemble, &client, key)));
+            Err(Error::NoNode) => {
+                let (stat, made) = client.check_and_watch_stat(&path).await.map_err(error::of_look)?;
+                if stat.is_none() {
+                    return Ok((key, None, made));
+                }
             }
-            EventType::Session => {
-                let message = format!("the session that listens for releases is {}", event.session_state);
-                return Err(StoreError::new(StoreErrorKind::Interrupted, message));
-            }
-            _ => {}
+            Err(error) => return Err(error::of_look(error)),
         }
     }
 }
 
-/// Tells who has the row that was released. The server that has told of the release has carried it out, so
-/// what it knows will do. A row that was written again since is reported as free: whoever waits for it asks.
-async fn look(ensemble: &Ensemble, client: &Client, key: Key) -> Result<WakeUp, StoreError> {
-    let passed_on = match client.get_data(&ensemble.place.row(&key)).await {
-        // A row that cannot be read must not end the wake-ups of all keys. Whoever asks for it is told.
-        Ok((data, stat)) => row::passed_on(&data, &key, rows::written_at(&stat)).unwrap_or_default(),
-        Err(Error::NoNode) => None,
-        Err(error) => return Err(error::of_look(error)),
-    };
-    Ok(match passed_on {
-        Some((lease_id, fence_token)) => WakeUp::passed_on(key, lease_id, fence_token),
-        None => WakeUp::Released(key),
-    })
+/// Waits until the row of a key is written, but not for longer than `until`.
+async fn next_write(key: Key, written: OneshotWatcher, until: Instant) -> Key {
+    // If it is late, the caller knows whether somebody still waits.
+    let _ = timeout_at(until, written.changed()).await;
+    key
 }
 
 #[cfg(test)]
 mod tests {
-    use dblock::store::Successor;
-    use uuid::Uuid;
-
     use super::*;
 
+    fn key() -> Key {
+        Key::new(None, "k").unwrap()
+    }
+
+    /// A row that the lease holds, or a free one.
+    fn row(lease: Option<Uuid>) -> LockRow {
+        let mut row = LockRow::new(key(), 0);
+        if let Some(lease) = lease {
+            (row.lease_id, row.reentrant_count, row.fence_token) = (lease, 1, 7);
+        }
+        row
+    }
+
+    fn waits(lease: Uuid) -> Watched {
+        let mut watched = Watched::default();
+        let key = key();
+        watched.note(&Ask {
+            key,
+            lease,
+            waits: true,
+        });
+        watched
+    }
+
     #[test]
-    fn a_message_is_sent_to_those_who_wait() {
-        let key = Key::new(None, "a.é/ b").unwrap();
-        let mut row = LockRow::new(key.clone(), 5);
-        assert_eq!(message(&row), None, "nobody waits");
-        row.wanted_until = 6;
-        assert_eq!(message(&row).as_deref().and_then(place::key), Some(key));
-        row.wanted_until = 5;
-        let id = Uuid::now_v7();
-        row.next = Some(Successor::new(id, id, "next", 1, 0, 1, 9));
-        assert!(message(&row).is_some());
+    fn what_became_of_a_release_is_told_although_the_row_was_written_again() {
+        let [holder, next, other] = [(); 3].map(|()| Uuid::now_v7());
+        let passed_on = |lease| Some(WakeUp::passed_on(key(), lease, 7));
+        let mut watched = waits(next);
+        let mut told = |lease| watched.wake_up(&key(), Some(row(lease)));
+        assert_eq!(told(Some(holder)), None, "nothing is released");
+        assert_eq!(told(Some(holder)), None, "it was renewed");
+        assert_eq!(told(Some(other)), passed_on(other));
+        assert_eq!(told(None), Some(WakeUp::Released(key())));
+        assert_eq!(told(Some(next)), passed_on(next));
+        // It was purged.
+        assert_eq!(watched.wake_up(&key(), None), Some(WakeUp::Released(key())));
+        // Between the answer to the ask and the first look.
+        assert_eq!(
+            waits(next).wake_up(&key(), Some(row(Some(next)))),
+            passed_on(next)
+        );
+    }
+
+    #[test]
+    fn a_row_is_watched_as_long_as_a_lease_waits() {
+        let [one, other] = [(); 2].map(|()| Uuid::now_v7());
+        let mut watched = waits(one);
+        let ask = |lease, waits| Ask {
+            key: key(),
+            lease,
+            waits,
+        };
+        watched.note(&ask(other, true));
+        assert!(watched.ends_at() > Some(Instant::now()));
+        watched.note(&ask(one, false));
+        assert!(watched.ends_at().is_some(), "the other one still waits");
+        watched.wake_up(&key(), Some(row(Some(other))));
+        assert_eq!(watched.ends_at(), None, "it has arrived");
     }
 }

@@ -57,7 +57,7 @@ impl LockManagerBuilder {
     }
 
     /// Puts `namespace:` before every key, so that services can share a table. Not empty, at most 100 bytes,
-    /// without `:`. Default: none.
+    /// without `:` and NUL. Default: none.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = Some(namespace.into());
         self

@@ -120,7 +120,7 @@ impl CurrentLock {
         self.lease().fence_token()
     }
 
-    /// Time left until the local deadline; zero once the lease is lost.
+    /// Time left until the holder must stop, as in [`LockGuard::remaining`](crate::LockGuard::remaining).
     pub fn remaining(&self) -> Duration {
         crate::guard::remaining(self.link.leases())
     }
@@ -131,7 +131,8 @@ impl CurrentLock {
         self.lease().hold_count()
     }
 
-    /// Completes when the lease is lost. With `on_lost = "signal"` this is how the body learns of the loss.
+    /// Completes when the lease is lost, with the [`LockError::Lost`] that says why. With
+    /// `on_lost = "signal"` this is how the body learns of the loss.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
@@ -242,6 +243,9 @@ impl fmt::Debug for CurrentLock {
 ///
 /// # Cancel safety
 /// Dropping the returned future drops the child and ends its holds.
+///
+/// # Panics
+/// The returned future panics only if the child does.
 pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, LockError>> {
     let link = Link::current();
     let holds: Result<Vec<Hold>, LockError> = link
@@ -251,7 +255,8 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
             #[cfg(feature = "sql")]
             if lease.is_kept_in_transaction() {
                 return Err(LockError::invalid(
-                    "a lock that ends with a transaction cannot be shared with another task: the commit frees it",
+                    "a lock that ends with a transaction cannot be shared with another task, because the commit frees \
+                     it; await the child in the body, or spawn it after the commit",
                 ));
             }
             Hold::enter_now(lease, engine)

@@ -44,7 +44,8 @@ use crate::store::{Holder, StoreError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Another owner holds the lock, and the caller did not want to wait.
+    /// The caller did not want to wait, and another owner holds the lock, or an open transaction keeps its
+    /// row locked.
     #[error("lock {key:?} is busy{}", held_by(holder.as_ref()))]
     #[non_exhaustive]
     Busy {
@@ -118,7 +119,8 @@ pub enum LockError {
          or call `dblock::install` when the program starts"
     )]
     NoManager,
-    /// A key, option, name or URL that is refused before anything is sent.
+    /// The call cannot work as it was made. A bad key, option, name or URL is refused before anything is
+    /// sent. A lock or a transaction that is used where it must not be may be refused later.
     #[error("{message}")]
     #[non_exhaustive]
     Invalid {
@@ -221,8 +223,8 @@ impl LockError {
         }
     }
 
-    /// Somebody else holds the lock: [`Busy`](Self::Busy), or a [`Timeout`](Self::Timeout) for that reason. A
-    /// web service answers 409 or 423.
+    /// Somebody else holds the lock, or an open transaction keeps its row locked: [`Busy`](Self::Busy), or a
+    /// [`Timeout`](Self::Timeout) for that reason. A web service answers 409 or 423.
     ///
     /// It is false when the database did not answer before `wait` was over: that is
     /// [`is_store`](Self::is_store).

@@ -95,8 +95,8 @@ fn check_of<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<FenceCheck
     let source = engine.fence_source(lease.key()).ok_or_else(|| {
         let error = StoreError::new(
             StoreErrorKind::Unsupported,
-            "this store has no transactions to check a fence token in; of a `ShardedStore` that is moving, that is so for \
-             keys that move",
+            "this store cannot check a fence token in a transaction, nor can a `ShardedStore` for a key that is moving; \
+             compare `fence_token` in the resource instead",
         );
         failed(lease, error)
     })?;
@@ -118,7 +118,8 @@ async fn refused(lease: &Lease, engine: &EngineHandle) -> LockError {
         let error = StoreError::new(
             StoreErrorKind::Unsupported,
             "the transaction does not see this lease, but the lock's own database does: the transaction is on \
-             another database, file or schema, or its snapshot is older than the lease",
+             another database, file or schema, or its snapshot is older than the lease; begin it on the lock's \
+             database, inside the lock",
         );
         return failed(lease, error);
     }

@@ -62,7 +62,9 @@ impl LockGuard {
         self.hold.lease().fence_token()
     }
 
-    /// Time left until the local deadline; zero once the lease is lost.
+    /// Time left until the holder must stop: until the end of the lease, less a margin of a twentieth of the
+    /// ttl (at least 50 ms). Zero once the lease is lost. While a transaction keeps the lock no ttl runs: then
+    /// this is the rest of `max_hold`, or, without one, a time of years.
     pub fn remaining(&self) -> Duration {
         self.hold.lease().remaining()
     }
@@ -91,7 +93,7 @@ impl LockGuard {
         self.hold.lease().lost_reason().is_some()
     }
 
-    /// Completes when the lease is lost.
+    /// Completes when the lease is lost, with the [`LockError::Lost`] that says why.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
@@ -116,7 +118,8 @@ impl LockGuard {
     /// ends the lock in any case. While a transaction keeps the lock no ttl runs.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a ttl that [`LockOptions::ttl`](crate::LockOptions::ttl) does not allow.
+    /// [`LockError::Invalid`] for a ttl that [`LockOptions::ttl`](crate::LockOptions::ttl) does not allow. A
+    /// ttl below the store's [`shortest_ttl`](crate::store::Capabilities::shortest_ttl) is not refused here.
     /// [`LockError::Lost`] when the lease has ended, or when an operator has revoked it (it then runs to its
     /// present end). [`LockError::Store`] when the store did not confirm before the lease ended.
     ///
@@ -172,10 +175,14 @@ impl LockGuard {
     /// finds the lock, and the body is stopped when the lease is lost.
     ///
     /// # Errors
-    /// [`LockError::Lost`] when the lease ended before the body did.
+    /// [`LockError::Lost`] when the lease ended before the body did. With
+    /// [`OnLost::Signal`](crate::OnLost::Signal) a lost lease is no error.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body. The guard keeps the lock.
+    ///
+    /// # Panics
+    /// Only if the body does.
     ///
     /// ```
     /// use dblock::{LockError, LockManager, LockOptions};

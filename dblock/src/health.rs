@@ -20,8 +20,9 @@ pub struct Health {
     pub failing_for: Option<Duration>,
     /// The store's last error, while it is failing.
     pub last_error: Option<String>,
-    /// How late the last renewal was: about one round trip when all is well. A lease is lost when this
-    /// reaches two thirds of its ttl.
+    /// How late the last renewal was that the store has answered: about one round trip when all is well. A
+    /// lease is lost when its renewal is later than about three fifths of its ttl. While the store does not
+    /// answer, this value does not grow: look at [`failing_for`](Self::failing_for) too.
     pub renewal_lag: Duration,
     /// Keys whose release is still to be written.
     pub pending_releases: usize,

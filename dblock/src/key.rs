@@ -73,9 +73,9 @@ pub(crate) fn check_namespace(namespace: &str) -> Result<(), InvalidKey> {
     let problem = if namespace.is_empty() {
         "is empty; leave the namespace out instead"
     } else if namespace.len() > Key::MAX_NAMESPACE_BYTES {
-        "is longer than 100 bytes"
+        "is longer than 100 bytes; choose a shorter one"
     } else if namespace.contains([':', '\0']) {
-        "contains ':' or NUL; ':' separates the namespace from the key"
+        "contains ':' or NUL; leave it out, because ':' separates the namespace from the key"
     } else {
         return Ok(());
     };

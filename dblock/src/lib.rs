@@ -52,8 +52,9 @@
 //!
 //! # Runtimes
 //! A manager of a database has its own thread with a tokio runtime, and opens at most four connections. Its
-//! futures can be awaited on any runtime. Only a manager of the memory store runs on the tokio runtime that
-//! builds it, and follows that runtime's paused time.
+//! futures can be awaited on any runtime, except those whose section "Panics" says that they need tokio, such
+//! as that of [`LockManager::lead`]. Only a manager of the memory store runs on the tokio runtime that builds
+//! it, and follows that runtime's paused time.
 //!
 //! # Features
 //! - `macros`, which is on by default: the attributes.

@@ -155,7 +155,8 @@ impl LockManager {
     /// body's value or resumes the panic. When the lease is lost, the body is dropped at its next await.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lease ended before the body did.
+    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lease ended before the body did. With
+    /// [`OnLost::Signal`](crate::OnLost::Signal) a lost lease is no error.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body first and then releases the lock in the background.

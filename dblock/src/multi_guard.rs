@@ -12,7 +12,8 @@ use crate::guard;
 /// released together by [`release`](Self::release), or when the guard is dropped, as those of a
 /// [`LockGuard`](crate::LockGuard).
 ///
-/// They end together: when one lease is lost, all are.
+/// The guard counts as lost as soon as one of its leases is lost. The other leases go on, and are renewed,
+/// until the guard is released or dropped.
 ///
 /// ```
 /// use dblock::{LockManager, LockOptions};
@@ -52,7 +53,8 @@ impl MultiLockGuard {
             .map(|lease| (lease.key().as_str(), lease.fence_token()))
     }
 
-    /// Time left until the first local deadline of the leases; zero once one is lost.
+    /// Time left until the holder must stop because the first of the leases ends, as in
+    /// [`LockGuard::remaining`](crate::LockGuard::remaining). Zero once one is lost.
     pub fn remaining(&self) -> Duration {
         guard::remaining(self.leases())
     }
@@ -62,7 +64,7 @@ impl MultiLockGuard {
         guard::check(self.leases()).is_err()
     }
 
-    /// Completes when one of the leases is lost.
+    /// Completes when one of the leases is lost, with the [`LockError::Lost`] that says why.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
@@ -83,10 +85,14 @@ impl MultiLockGuard {
     /// one of the leases is lost. As [`LockGuard::enter`](crate::LockGuard::enter).
     ///
     /// # Errors
-    /// [`LockError::Lost`] when one of the leases ended before the body did.
+    /// [`LockError::Lost`] when one of the leases ended before the body did. With
+    /// [`OnLost::Signal`](crate::OnLost::Signal) a lost lease is no error.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body. The guard keeps the locks.
+    ///
+    /// # Panics
+    /// Only if the body does.
     pub async fn enter<T>(&self, body: impl Future<Output = T>) -> Result<T, LockError> {
         guard::enter(&self.holds, body).await
     }

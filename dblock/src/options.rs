@@ -43,7 +43,8 @@ pub enum OnLost {
     /// The body's future is dropped and the call returns [`LockError::Lost`].
     #[default]
     Cancel,
-    /// The body goes on and is told through [`CurrentLock::lost`](crate::CurrentLock::lost).
+    /// The body goes on, and learns of the loss by [`CurrentLock::lost`](crate::CurrentLock::lost). Somebody
+    /// else may then hold the lock beside it. The call returns the body's value, and not [`LockError::Lost`].
     Signal,
 }
 

@@ -75,7 +75,7 @@ pub(crate) async fn run(order: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The job of one tick. Whoever comes first does it; the others get the outcome.
+/// The job of one tick. The first node does it; the others get the outcome.
 async fn nightly(
     locks: &LockManager,
     db: &SqlitePool,

@@ -104,7 +104,7 @@ impl Pair {
         self.until(&TAKES_WRITES).await
     }
 
-    /// Makes the former primary the standby of the new one. What it had and the new one lacks is gone.
+    /// Makes the former primary the standby of the new one. Commits that the new one lacks are gone.
     ///
     /// # Errors
     /// A server does not answer.

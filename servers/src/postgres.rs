@@ -101,7 +101,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Makes the files of a standby: a copy of the server on a port. What was there before goes.
+    /// Makes the files of a standby: a copy of the server on a port. Files that were there before are deleted.
     pub(crate) async fn copy(&self, place: &Place, password: &str, port: u16) -> anyhow::Result<()> {
         let data = place.data();
         if data.exists() {

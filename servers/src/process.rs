@@ -82,6 +82,13 @@ impl Process {
 
     /// `kill -9`: nothing is written any more, nobody is told.
     pub fn kill(mut self) {
+        // The sessions of PostgreSQL are processes of their own, which would go on for a moment. Stopped, it
+        // starts no more of them.
+        let _ = self.send(Signal::STOP);
+        for child in children(self.pid) {
+            // It may have ended meanwhile.
+            let _ = kill_process(child, Signal::KILL);
+        }
         let _ = self.child.start_kill();
         self.ends_within(KILLED);
     }
@@ -145,6 +152,15 @@ pub fn shown(command: &Command) -> String {
         .join(" ")
 }
 
+/// The processes that a process has started; none where the system does not tell.
+fn children(of: Pid) -> Vec<Pid> {
+    let of = of.as_raw_nonzero();
+    let listed = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children"));
+    let listed = listed.unwrap_or_default();
+    let children = listed.split_whitespace().filter_map(|child| child.parse().ok());
+    children.filter_map(Pid::from_raw).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,26 +184,35 @@ mod tests {
         process.expect("sh starts")
     }
 
-    #[tokio::test]
-    async fn a_dropped_process_ends_with_its_group() {
+    /// Ends the shell of a script that has written its child's number into `ready`. The child ends too.
+    async fn assert_the_child_ends(script: &str, end: impl FnOnce(Process)) {
         let folder = tempfile::tempdir().unwrap();
-        let process = start("sleep 100 & echo $! > child; mv child ready; wait", folder.path()).await;
+        let process = start(script, folder.path()).await;
         let shell = process.pid;
-        let child: i32 = std::fs::read_to_string(folder.path().join("ready"))
-            .unwrap()
-            .trim()
-            .parse()
-            .unwrap();
+        let child = std::fs::read_to_string(folder.path().join("ready")).unwrap();
+        let child = child.trim();
         assert!(alive(shell));
-        drop(process);
+        end(process);
         assert!(!alive(shell));
-        // The process that adopted the grandchild reaps it: a zombie is as good as gone.
+        // The process that adopted the child reaps it: a zombie is as good as gone.
         let stat = || std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         let deadline = Instant::now() + Duration::from_secs(5);
         while !(stat().is_empty() || stat().contains(") Z ")) {
-            assert!(Instant::now() < deadline, "the grandchild {child} lives on");
+            assert!(Instant::now() < deadline, "the child {child} lives on");
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn a_dropped_process_ends_with_its_group() {
+        assert_the_child_ends("sleep 100 & echo $! > child; mv child ready; wait", drop).await;
+    }
+
+    /// As the sessions of PostgreSQL have.
+    #[tokio::test]
+    async fn a_killed_process_ends_with_children_that_have_groups_of_their_own() {
+        let script = "setsid sleep 100 & echo $! > child; mv child ready; wait";
+        assert_the_child_ends(script, Process::kill).await;
     }
 
     #[tokio::test]

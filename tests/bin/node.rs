@@ -1,7 +1,7 @@
 //! A node that leads when it can: `node <url> <table> <key> <ttl in ms>`.
 //!
 //! As long as it leads it prints `<fence token> <time>` every few milliseconds. Times are ns on the monotonic
-//! clock that all processes of the host share. It obeys two lines of its standard input, `step down` and
+//! clock that all processes of the host share. It reads two commands from its standard input, `step down` and
 //! `shut down`, and ends when that closes.
 
 use std::io::BufRead as _;

@@ -161,7 +161,7 @@ impl Target {
     }
 }
 
-/// What managers are built from at a URL, and the bank in the same database; none where it keeps nothing but
+/// The source of managers at a URL, and the bank in the same database; no bank where it keeps nothing but
 /// locks.
 pub(crate) fn source(url: &str, timeout: Duration) -> anyhow::Result<(StoreSource, Option<Bank>)> {
     if url.starts_with("redis") {

@@ -6,7 +6,7 @@ use tokio::sync::OnceCell;
 
 const NAME: &str = "dblock-etcd";
 
-/// The crates that cannot be built here. What is missing is installed first, where we may.
+/// The crates that cannot be built here. A missing tool is installed first, where we may.
 ///
 /// # Errors
 /// In CI none may be left out.

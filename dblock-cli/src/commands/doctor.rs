@@ -68,7 +68,7 @@ async fn tried(locks: &LockManager) -> Finding {
                     "lock",
                     failure.message(),
                     "a lock could not be taken and released",
-                    "see what the message says",
+                    "do what the message says, then run `dblock doctor` again",
                 );
             }
         }

@@ -250,7 +250,9 @@ fn answer(store: &StoreArguments, key: &str, what: &str, done: bool) -> Result<C
     let whole = store.whole(key);
     if !done {
         let hint = without_namespace(store, key);
-        let message = format!("{whole:?} has no record of a run that crashed or failed{hint}");
+        let message = format!(
+            "{whole:?} has no record of a run that crashed or failed{hint}; `dblock records show` says what there is"
+        );
         return Err(Failure::new(Code::No, message));
     }
     if store.json {

@@ -17,13 +17,13 @@ on_every_store!(databases:
 on_every_store!(servers: without_the_database_the_command_ends_before_the_lease);
 
 /// Says on TERM what it got, and ends well.
-const OBEYS: &str = "trap 'touch told; exit 0' TERM; touch ready; while :; do sleep 0.02; done";
+const ENDS_ON_TERM: &str = "trap 'touch told; exit 0' TERM; touch ready; while :; do sleep 0.02; done";
 /// Goes on, and so does its child.
 const IGNORES: &str = "trap 'touch told' TERM; (trap '' TERM; while :; do sleep 0.1; done) & echo $! > id; touch ready; \
                        while :; do sleep 0.02; done";
 
 async fn a_revoked_lock_ends_the_command(backend: Backend) {
-    let mut run = Script::start(&backend, &["--ttl", "2s"], OBEYS);
+    let mut run = Script::start(&backend, &["--ttl", "2s"], ENDS_ON_TERM);
     run.file("ready").await;
     assert!(backend.manager().await.revoke("a").await.unwrap());
     let told = run.ended().await;
@@ -67,7 +67,7 @@ async fn a_lock_freed_by_force_kills_the_command(backend: Backend) {
 }
 
 async fn max_hold_ends_the_command(backend: Backend) {
-    let mut run = Script::start(&backend, &["--max-hold", "1s", "--grace", "300ms"], OBEYS);
+    let mut run = Script::start(&backend, &["--max-hold", "1s", "--grace", "300ms"], ENDS_ON_TERM);
     let told = run.ended().await;
     assert_eq!(told.code, Some(76), "{told:?}");
     assert!(run.path("told").exists(), "{told:?}");

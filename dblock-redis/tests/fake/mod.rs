@@ -10,7 +10,7 @@ pub(crate) async fn bind() -> (TcpListener, String) {
     (listener, address)
 }
 
-/// Answers each command until the test ends. What `answer` does not know is answered by OK.
+/// Answers each command until the test ends. Commands that `answer` does not know get OK.
 pub(crate) fn serve(
     listener: TcpListener,
     answer: impl Fn(&[String]) -> Option<String> + Clone + Send + 'static,

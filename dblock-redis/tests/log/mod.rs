@@ -5,7 +5,7 @@ use std::thread::{ThreadId, current};
 
 use tracing::field::{Field, Visit};
 
-/// What each thread has logged about the primary.
+/// The lines that each thread has logged about the primary.
 static LOG: Mutex<Vec<(ThreadId, String)>> = Mutex::new(Vec::new());
 
 /// Notes lines of all threads, from before the first one: a subscriber of one thread would miss lines that

@@ -1,4 +1,4 @@
-//! What a crash of the server may forget, and what it keeps.
+//! A crash of the server: what it may forget, and what it keeps.
 
 use std::time::Duration;
 

@@ -111,7 +111,7 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     proxy.set(Traffic::Flows);
     one(&store, acquire("a")).await.unwrap();
 
-    // What is sent now is never answered, on this connection.
+    // From here on nothing is answered on this connection.
     proxy.set(Traffic::BlackHole);
     let hung = timeout(Duration::from_millis(300), one(&store, acquire("b"))).await;
     assert!(hung.is_err(), "{hung:?}");

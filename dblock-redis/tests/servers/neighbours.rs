@@ -1,4 +1,4 @@
-//! What else is on the server: other databases, and keys that are no rows.
+//! Other data on the server: other databases, and keys that are no rows.
 
 use dblock::Key;
 use dblock::store::{Outcome, Store as _, StoreErrorKind};

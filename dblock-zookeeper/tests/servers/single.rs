@@ -123,7 +123,7 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     proxy.set(Traffic::Flows);
     again(&store, acquire("a")).await;
 
-    // What is sent now is never answered, on this connection.
+    // From here on nothing is answered on this connection.
     proxy.set(Traffic::BlackHole);
     let hung = timeout(Duration::from_secs(10), one(&store, acquire("b"))).await;
     let hung = hung.expect("a silent server is noticed").unwrap_err();

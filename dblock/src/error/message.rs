@@ -22,12 +22,12 @@ pub(super) fn timed_out(key: &Key, waited: Duration, cause: TimeoutCause, holder
     match cause {
         TimeoutCause::Held => format!("lock {key:?} was still busy after {waited:?}{}", held_by(holder)),
         TimeoutCause::RowLocked => format!(
-            "lock {key:?} could not be had within {waited:?}: a transaction that is still open keeps its row locked; \
-             did one that called `verify_in` neither commit nor roll back?"
+            "lock {key:?} was not acquired within {waited:?}: an open transaction keeps its row locked; commit or roll \
+             back the transaction that called `verify_in`"
         ),
         TimeoutCause::NoAnswer => format!(
-            "lock {key:?} could not be had within {waited:?}: the database's answer was not there in time; give a \
-             longer `wait`"
+            "lock {key:?} was not acquired within {waited:?}: the database did not answer in time; give a longer \
+             `wait`, or see `LockManager::health`"
         ),
     }
 }

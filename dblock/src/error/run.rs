@@ -14,8 +14,8 @@ use crate::store::StoreError;
 pub enum RunError {
     /// The key was used for other work before. Nothing ran.
     #[error(
-        "was asked for with another fingerprint: its key belongs to other work while that is remembered; use a key of \
-         its own"
+        "was called with another fingerprint: this key belongs to other work until `remember` is over; give this work \
+         another key"
     )]
     KeyReused,
     /// An attempt crashed, and `on_crash` is "stop". Nothing ran.
@@ -64,8 +64,8 @@ pub enum RunError {
     },
     /// It succeeded, and its stored result is not of this type. Nothing ran: the work is done.
     #[error(
-        "succeeded, but its stored result does not decode ({what}): the type has changed; read it with the old type, or \
-         call `LockManager::forget` to let it run again"
+        "succeeded, but its stored result does not decode ({what}): the type has changed; read it with the old type. After \
+         `LockManager::forget` the next call would do the work again"
     )]
     #[non_exhaustive]
     Undecodable {
@@ -73,7 +73,10 @@ pub enum RunError {
         what: String,
     },
     /// It succeeded, and its result could not be kept at that time. Nothing ran: the work is done.
-    #[error("succeeded, but its result was not stored: {why}")]
+    #[error(
+        "succeeded, but its result was not stored: {why}; `LockManager::record` shows the run. After `LockManager::forget` \
+         the next call would do the work again"
+    )]
     #[non_exhaustive]
     NotStored {
         /// The reason why the result could not be kept.
@@ -103,7 +106,10 @@ pub enum RunError {
     NotCompleted,
     /// The body is done, and the store did not confirm the record, which may be written or not. If it is not,
     /// the next call finds a crashed attempt.
-    #[error("is done, but it is not known whether its outcome is recorded: {source}")]
+    #[error(
+        "is done, but it is not known whether its outcome is recorded: {source}; see `LockManager::record` before you call \
+         it again"
+    )]
     #[non_exhaustive]
     Unrecorded {
         /// The store's error.

@@ -24,7 +24,8 @@ pub(crate) fn check_options(options: &LockOptions) -> Result<(), LockError> {
 
 fn no_hold_min() -> LockError {
     LockError::invalid(
-        "a lock with `hold_min` cannot end with a transaction: the row would be free before that time is over",
+        "a lock with `hold_min` cannot end with a transaction: the row would be free before that time is over; leave \
+         `hold_min` out, or release the lock after the commit",
     )
 }
 
@@ -115,7 +116,8 @@ pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) 
     }
     // Never taken for a conflict: what the body has committed by itself would be done again.
     let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some statements \
-                   of MySQL do, or swallowed an error that ended it. What it did until then may stand";
+                   of MySQL do, or swallowed an error that ended it. What it did until then may stand: look at the data before you \
+                   repeat the call";
     Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)))
 }
 

@@ -13,6 +13,9 @@ impl LockManager {
     /// # Cancel safety
     /// Dropping the future drops `body`.
     ///
+    /// # Panics
+    /// Only if `body` does.
+    ///
     /// ```
     /// # #[cfg(feature = "macros")] {
     /// use dblock::{LockError, LockManager, distributed_lock};

@@ -11,7 +11,7 @@ use crate::chain::Link;
 use crate::current::{CurrentLock, current};
 use crate::engine::Hold;
 use crate::error::LockError;
-use crate::options::{LockOptions, Wait};
+use crate::options::{LockOptions, OnLost, Wait};
 
 /// How often a campaign looks whether the store fails, so that an outage gets into the log.
 const LOOK: Duration = Duration::from_secs(10);
@@ -39,8 +39,8 @@ impl LockManager {
     /// is larger than that of every former leader. Other processes learn by [`get`](Self::get) who leads
     /// (`holder`) and since when (`acquired_at`).
     ///
-    /// With [`OnLost::Signal`](crate::OnLost::Signal) the body is not dropped: it must return soon after
-    /// [`lost`](CurrentLock::lost), and what it returns then is dropped.
+    /// With [`OnLost::Signal`](crate::OnLost::Signal) the body is not dropped. It must return soon after
+    /// [`lost`](CurrentLock::lost). Its value is then dropped, and the call waits for the lock again.
     ///
     /// # Errors
     /// - [`LockError::Invalid`] for a bad key or option, for a `wait`, and under another lock, which would be
@@ -52,7 +52,8 @@ impl LockManager {
     /// Dropping the future drops the body first and then releases the lock in the background.
     ///
     /// # Panics
-    /// Only if the body does. The lock is released before.
+    /// If the body does: the lock is released, and then the panic goes on. Also outside of a tokio runtime,
+    /// and in one without time.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -93,17 +94,22 @@ impl LockManager {
             ));
         }
         let options = options.wait_forever();
+        let signals = options.on_lost == OnLost::Signal;
         loop {
             let campaign = async { Ok(vec![self.campaign(key.as_ref(), &options).await?]) };
             let term = async {
                 let leader = current().expect("the body runs under its lock");
                 tracing::info!(key = %leader.key(), fence_token = leader.fence_token(), "leading");
-                body(leader).await
+                let value = body(leader.clone()).await;
+                (value, signals && leader.remaining().is_zero())
             };
             match body::run(campaign, term).await {
                 // The engine has said why. After a shutdown the next campaign is refused.
-                Err(LockError::Lost { .. }) => sleep(Duration::from_millis(fastrand::u64(PAUSE))).await,
-                ended => return ended,
+                Err(LockError::Lost { .. }) | Ok((_, true)) => {
+                    sleep(Duration::from_millis(fastrand::u64(PAUSE))).await;
+                }
+                Ok((value, false)) => return Ok(value),
+                Err(error) => return Err(error),
             }
         }
     }

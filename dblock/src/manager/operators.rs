@@ -15,8 +15,9 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of a migration. It includes waiting for the migrations of other nodes.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Calls for operators. Each waits for the store for at most 10 seconds, and
-/// [`migrate`](LockManager::migrate) for a minute.
+/// Calls for operators. Each waits for the store for at most 10 seconds,
+/// [`migrate`](LockManager::migrate) for a minute, and [`purge`](LockManager::purge) for 20 seconds in each
+/// of its steps.
 impl LockManager {
     /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When there is nothing to
     /// do, rights to read suffice.
@@ -171,6 +172,9 @@ impl LockManager {
     ///
     /// # Cancel safety
     /// Dropping the future ends the purge after its current step.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, or in one without time, if the purge has more than one step to do.
     pub async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
         self.shared.engine.purge(idle).await
     }

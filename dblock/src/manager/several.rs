@@ -91,7 +91,7 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`acquire_all`](Self::acquire_all), and [`LockError::Lost`] when one of the leases ended before the
-    /// body did.
+    /// body did. With [`OnLost::Signal`](crate::OnLost::Signal) a lost lease is no error.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body first and then releases the locks in the background.

@@ -18,22 +18,24 @@ impl LockManager {
     /// frees the lock in the same instant as it makes the work visible: others enter after it and never
     /// before.
     ///
-    /// While the call waits for the lock it keeps no connection of the pool. While the transaction is open it
+    /// While the call waits for the lock it keeps no connection of the pool. From then on the open transaction
     /// keeps the key, for however long that takes: no ttl runs, and nothing is renewed. When the body returns
     /// an error or panics, or the future is dropped, the transaction is rolled back and the lock is released.
     /// A nested call with the same key re-enters.
     ///
     /// `pool` must be of the database that keeps the lock. The lock adds the acquire before the transaction,
-    /// and short statements in it: two on PostgreSQL, four on MySQL and MariaDB, one on SQLite. It adds no
-    /// commit to that of the transaction. On SQLite the last statement before the commit frees the lock,
-    /// because from there on the transaction keeps every other writer out. So the lease is renewed there
-    /// until the body writes; from then on the body has at most one ttl.
+    /// and short statements: in the transaction two on PostgreSQL, three on MySQL and MariaDB, and one on
+    /// SQLite; on MySQL and MariaDB also a read over a connection of the manager. It adds no commit to that
+    /// of the transaction. On SQLite the last statement before the commit frees the lock, because from there
+    /// on the transaction keeps every other writer out. So the lease is renewed there until the body writes;
+    /// from then on the body has at most one ttl.
     ///
     /// # Errors
     /// The error of `body`, and as errors of the lock:
     ///
     /// - those of [`acquire`](Self::acquire);
-    /// - [`LockError::Invalid`] for options with `hold_min`;
+    /// - [`LockError::Invalid`] for options with `hold_min`, and when the body has not dropped its
+    ///   transaction: then nothing is committed, and the transaction keeps the key until it is dropped;
     /// - [`LockError::Lost`] when the lease ended before the transaction kept it, or `max_hold` is over;
     /// - [`LockError::Store`] when the transaction cannot begin or commit, or is not on the lock's database.
     ///   Of the kind [`StoreErrorKind::Conflict`], such as a deadlock or a serialization failure, nothing of

@@ -34,7 +34,8 @@ impl<'m> OnceCall<'m> {
         let key = locks.key(name)?;
         if current_run().is_some_and(|run| run.is_inside(locks.engine(), &key)) {
             return Err(LockError::invalid(format!(
-                "the run {key:?} was called inside its own body, where it can neither run nor have a result"
+                "the run {key:?} was called inside its own body, where it can neither run nor have a result; call it \
+                 after the body, or give the inner work another key"
             )));
         }
         Ok(Self {

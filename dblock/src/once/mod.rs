@@ -98,7 +98,8 @@ impl LockManager {
     /// outcome that was sent is still written.
     ///
     /// # Panics
-    /// Only if the body does, which is a crash.
+    /// If the body does, which is a crash. Outside of a tokio runtime, or in one without time, also when the
+    /// store fails, or the lease ends, while the outcome is written.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

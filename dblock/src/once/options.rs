@@ -8,7 +8,7 @@ use super::codec::Fingerprint;
 use crate::error::LockError;
 use crate::options::LockOptions;
 
-/// What becomes of a run that crashed: its body began and did not return, and nobody knows how far it came.
+/// The rule for a run that crashed: its body began and did not return, and nobody knows how far it came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnCrash {
@@ -102,9 +102,9 @@ impl RunOptions {
         self
     }
 
-    /// The pause after the first attempt that failed. Each further failure doubles it, up to a day. Calls
-    /// before its end fail with [`RunError::NotYet`](crate::RunError::NotYet). At most 30 days. Default:
-    /// none.
+    /// The pause after an attempt that failed. It is doubled for each attempt before that one, also for one
+    /// that crashed, up to a day. Calls before its end fail with
+    /// [`RunError::NotYet`](crate::RunError::NotYet). At most 30 days. Default: none.
     pub fn backoff(mut self, backoff: Duration) -> Self {
         self.backoff = backoff;
         self
@@ -162,7 +162,7 @@ impl RunOptions {
     pub(super) fn check(&self) -> Result<Option<Uuid>, LockError> {
         check_remember(self.remember)?;
         let refused = if self.lock.hold_min.is_some() {
-            Some("a run takes no `hold_min`: its lock ends together with its record")
+            Some("a run takes no `hold_min`, because its lock ends together with its record; leave it out")
         } else if self.max_attempts == Some(0) {
             Some("max_attempts is zero; give it at least 1")
         } else if self.backoff > LockOptions::MAX_DURATION {

@@ -55,7 +55,7 @@ impl Resolution {
 pub struct RunRecord<T> {
     /// The record as it is in the table.
     pub record: Record,
-    /// The result of a run that succeeded; `None` where it could not be kept too.
+    /// The result of a run that succeeded. `None` for any other run, and for a result that could not be kept.
     pub result: Option<T>,
 }
 
@@ -65,7 +65,8 @@ impl LockManager {
     ///
     /// # Errors
     /// [`LockError::Run`] with [`RunError::Undecodable`] for a result of another type, [`LockError::Invalid`]
-    /// for a bad key, [`LockError::Store`] when the store could not be asked.
+    /// for a bad key, [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
+    /// [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
     /// Reads only.
@@ -104,7 +105,8 @@ impl LockManager {
     /// this manager's namespace are included.
     ///
     /// # Errors
-    /// [`LockError::Store`] when the store could not be asked, or keeps no records.
+    /// [`LockError::Store`] when the store could not be asked, or keeps no records, [`LockError::Shutdown`]
+    /// after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
     /// Reads only.
@@ -123,7 +125,8 @@ impl LockManager {
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad key, and for a record that is processing: [`resolve`](Self::resolve)
-    /// decides about those. [`LockError::Store`] when the store could not be asked.
+    /// decides about those. [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`]
+    /// after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.
@@ -149,7 +152,7 @@ impl LockManager {
     /// # Errors
     /// [`LockError::Busy`] while an attempt is running, [`LockError::Invalid`] for a bad key,
     /// [`LockError::Store`] when the store could not be asked, [`LockError::Lost`] when the lease ended
-    /// before anything was decided.
+    /// before anything was decided, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.

@@ -11,7 +11,7 @@ use crate::key::Key;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WakeUp {
-    /// The store listens: from here on it reports each release of a key that others wait for.
+    /// The store listens: from here on it reports releases, as [`Store::listen`](super::Store::listen) says.
     Listening,
     /// The key has been freed while others waited for it.
     Released(Key),

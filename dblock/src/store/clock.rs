@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A length in µs. Options allow at most 30 days, so every length fits.
+/// A length in µs. No option allows more than ten years, so every length fits.
 pub fn micros(length: Duration) -> i64 {
     i64::try_from(length.as_micros()).unwrap_or(i64::MAX)
 }

@@ -62,7 +62,7 @@ impl<O: Clone + Send + Sync + 'static> OptionsSource<O> {
     /// The options for a connection that is about to be opened.
     pub(crate) async fn get(&self) -> Result<O, StoreError> {
         let options = (self.ask)().await.map_err(|error| {
-            let message = format!("the options for a connection to the database could not be had: {error}");
+            let message = format!("the function that gives the connect options has failed: {error}");
             StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
         })?;
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(options.clone());

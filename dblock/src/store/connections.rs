@@ -160,7 +160,10 @@ impl<C> Connections<C> {
             .unwrap_or_else(|_| {
                 Err(StoreError::new(
                     StoreErrorKind::Unreachable,
-                    format!("the database did not accept a connection within {CONNECT_TIMEOUT:?}"),
+                    format!(
+                        "the database did not accept a connection within {CONNECT_TIMEOUT:?}; is the server running, and \
+                         is the address right?"
+                    ),
                 ))
             })
     }

@@ -4,7 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// A store's failure. [`kind`](Self::kind) says what follows from it; the message says what to do about it.
+/// A store's failure. [`kind`](Self::kind) says what follows from it. The message says what happened, and
+/// names the remedy where there is one.
 #[derive(Debug, Clone)]
 pub struct StoreError {
     kind: StoreErrorKind,

@@ -90,12 +90,18 @@ pub trait FenceConnection: Send {
     fn database(&self) -> Database;
 
     /// Runs one statement and returns the first column of its rows, which is text and never NULL.
+    ///
+    /// # Errors
+    /// [`DriverError::refused`] for the database's answer, [`DriverError::broken`] when there was none.
     fn query<'a>(
         &'a mut self,
         statement: &'a FenceStatement,
     ) -> StoreFuture<'a, Result<Vec<String>, DriverError>>;
 
     /// Runs one statement that returns no rows, and returns how many rows it wrote.
+    ///
+    /// # Errors
+    /// As [`query`](Self::query).
     fn execute<'a>(&'a mut self, statement: &'a FenceStatement) -> StoreFuture<'a, Result<u64, DriverError>>;
 }
 

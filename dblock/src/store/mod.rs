@@ -151,6 +151,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>>;
 
     /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Schema`] with the remedy when the tables are of a later version, or somebody else's.
     fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>>;
 
     /// Reads rows without locking them. The filter says which rows, in which order, and after which position.
@@ -165,12 +168,13 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// the former holder's requests find nothing. Returns whether the key was held.
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
 
-    /// Listens for releases of keys that others wait for, and reports each one to `tell`, until the store
-    /// cannot listen any more. The returned error says why it cannot. Called only where
-    /// [`Capabilities::wake_ups`] is set. Dropping the future ends the listening.
+    /// Listens for releases of keys for which acquires of this store wait ([`Acquire::wanted_for`]), and
+    /// reports each one to `tell`, until the store cannot listen any more. The returned error says why it
+    /// cannot. Called only where [`Capabilities::wake_ups`] is set. Dropping the future ends the listening.
     ///
-    /// [`WakeUp::Listening`] is reported first. From then on every such release is reported, or the future
-    /// ends. A store may report more: releases that nobody waits for, and leases that expire.
+    /// [`WakeUp::Listening`] is reported first. From then on the store listens for each key that an acquire
+    /// asks for, until 10 seconds after the last such acquire: it reports the key's releases, or the future
+    /// ends. A store may report more: releases of all keys, and leases that expire.
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         let _ = tell;
         Box::pin(async {
@@ -259,8 +263,8 @@ pub struct Capabilities {
     /// The rows of unused keys stay until [`Store::purge`] deletes them. Without this the store drops them by
     /// itself, no earlier than a purge may, and [`Store::purge`] does nothing.
     pub purge: bool,
-    /// The shortest lease that the store can keep. A manager refuses a shorter ttl before anything is sent.
-    /// Zero, the default, allows every ttl. A store that counts in steps rounds a lease up.
+    /// The shortest lease that the store can keep. A manager refuses an acquire with a shorter ttl before
+    /// anything is sent. Zero, the default, allows every ttl. A store that counts in steps rounds a lease up.
     pub shortest_ttl: Duration,
     /// The store has a clock that can be read: [`Holder::remaining`] and the times of a [`LockRow`] are
     /// exact. Without it `remaining` is `None`, and fence tokens have nothing to do with a clock. They are

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use dblock::store::StoreErrorKind;
-use dblock::{LockError, LockManager, LockOptions};
+use dblock::{LockError, LockManager, LockOptions, OnLost};
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::oneshot;
@@ -17,6 +17,7 @@ use crate::{KEY, LONG};
 on_every_store!(
     a_leader_steps_down_by_returning,
     a_leader_whose_lease_is_lost_is_stopped_and_leads_again,
+    a_leader_that_is_told_of_its_loss_leads_again,
     a_shutdown_tells_the_leader,
     a_shutdown_ends_a_campaign,
     a_leader_that_ignores_a_shutdown_is_stopped_after_the_grace,
@@ -55,6 +56,24 @@ async fn a_leader_whose_lease_is_lost_is_stopped_and_leads_again(backend: Backen
     );
     let (former, token) = timeout(LONG, twice).await.unwrap().unwrap();
     assert!(0 < former && former < token, "{former}, {token}");
+}
+
+async fn a_leader_that_is_told_of_its_loss_leads_again(backend: Backend) {
+    let (locks, operator) = (backend.manager().await, backend.manager().await);
+    let former = AtomicI64::new(0);
+    let options = LockOptions::new()
+        .ttl(Duration::from_secs(1))
+        .on_lost(OnLost::Signal);
+    let twice = locks.lead(KEY, options, async |leader| {
+        let former = former.swap(leader.fence_token(), Ordering::SeqCst);
+        if former == 0 {
+            operator.force_release(KEY).await.unwrap();
+            leader.lost().await;
+        }
+        former
+    });
+    let former = timeout(LONG, twice).await.unwrap().unwrap();
+    assert!(former > 0, "what the first term has returned is dropped");
 }
 
 async fn a_shutdown_tells_the_leader(backend: Backend) {

@@ -1,5 +1,4 @@
-//! Runs that are remembered, on every store. What is asserted of the lock's row is read on a connection of
-//! the test's own.
+//! Runs that are remembered, on every store. The lock's row is read on a connection of the test's own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::large_futures, reason = "bodies are nested on purpose")]

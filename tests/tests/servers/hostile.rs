@@ -288,7 +288,7 @@ proptest! {
         }
     }
 
-    /// Whatever is wrong with a URL, the message does not repeat its password.
+    /// An error about a URL never repeats its password.
     #[test]
     fn a_url_is_read_or_refused_without_its_password(
         scheme in prop_oneof!["postgres|mysql|mariadb|sqlite|memory|redis|", "\\PC{0,5}"],

@@ -111,7 +111,7 @@ impl Callers {
         Self { shared, tasks, stop }
     }
 
-    /// Lets the last calls end. What all of them have seen.
+    /// Lets the last calls end. Returns what all of them have seen.
     pub(super) async fn end(self) -> Tally {
         self.stop.cancel();
         self.tasks.join_all().await;

@@ -123,7 +123,7 @@ fn grace(arguments: &RunArguments) -> Result<Duration, Failure> {
             Code::Usage,
             format!(
                 "a grace of {} is more than a third of {}, the shorter of --ttl and --max-hold: the command could not be \
-                 stopped before its lease ends; give a ttl of {} or more",
+                 stopped before its lease ends; give a shorter --grace, or {} or more for both",
                 shown(grace),
                 shown(shortest),
                 shown(grace * 3),

@@ -80,7 +80,7 @@ pub(super) async fn once(
     let (enter, entered) = oneshot::channel();
     let (lend, borrowed) = oneshot::channel::<&mut Signals>();
     let (interrupt, interrupted) = oneshot::channel();
-    // A command has no result. Whoever resolves its record may give it one, of any type.
+    // A command has no result. An operator who resolves its record may give it one, of any type.
     let body = async move |_: Run| {
         let lock = current();
         long_enough(&lock, grace).await?;

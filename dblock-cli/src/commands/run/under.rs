@@ -88,7 +88,13 @@ pub(super) async fn under(
         } else {
             Code::NotExecutable
         };
-        Failure::new(code, format!("{} cannot be run: {error}", program.display()))
+        Failure::new(
+            code,
+            format!(
+                "{} cannot be run: {error}; check its path, and whether this user may execute it",
+                program.display()
+            ),
+        )
     })?;
     supervise(lock, group, grace, signals).await
 }

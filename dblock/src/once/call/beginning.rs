@@ -188,7 +188,8 @@ impl OnceCall<'_> {
                 Err(error) => return Err(error),
             }
         }
-        let message = "the beginning of the run could not be written, because its record kept changing or the store kept failing";
+        let message = "the beginning of the run could not be written, because its record kept changing or the store kept \
+                       failing; call it again";
         let source = StoreError::new(StoreErrorKind::Conflict, message);
         Err(LockError::store_of(&self.key, source))
     }

@@ -21,6 +21,10 @@ pub struct FenceStatement {
 impl FenceStatement {
     /// A statement of your own, to test an implementation of [`FenceConnection`](super::FenceConnection).
     /// `template` has `$1` in the place of the first value, and so on, on every database, and no other `$`.
+    ///
+    /// # Panics
+    /// [`sql`](Self::sql), [`parameters`](Self::parameters) and [`text`](Self::text) panic later if a `$` of
+    /// `template` is not followed by the number of one of the `values`.
     pub fn new(database: Database, template: &str, values: impl Into<Vec<String>>) -> Self {
         Self {
             database,

@@ -46,7 +46,7 @@ pub(crate) fn kept_by(store: &dyn Store) -> Result<&dyn Records, StoreError> {
     store.records().ok_or_else(|| {
         StoreError::new(
             StoreErrorKind::Unsupported,
-            "this store keeps no records, so it cannot run anything once",
+            "this store keeps no records, so it cannot run anything once; use PostgreSQL, MySQL, MariaDB or SQLite",
         )
     })
 }

@@ -110,7 +110,7 @@ async fn an_error_that_the_body_swallows_fails_the_call(backend: Backend) {
     is_free(&locks).await;
 }
 
-/// What comes after the end would be committed without the lock. Nobody may repeat what stands.
+/// Statements after the end would be committed without the lock. Nobody may repeat what stands.
 async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;

@@ -1,4 +1,5 @@
-//! What is still to be done for a key. The driver counts keys by it, and forgets those that need nothing.
+//! The work that is still to be done for a key. The driver counts keys by it, and forgets those that need
+//! nothing.
 
 use super::Machine;
 use super::held::Held;
