@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dblock::store::RecordState;
-use dblock::{LockManager, LockOptions, OnCrash, Run, RunError, RunOptions};
+use dblock::{LockError, LockManager, LockOptions, OnCrash, Run, RunError, RunOptions};
 use dblock_conformance::Fixture;
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
@@ -70,10 +70,13 @@ impl Case {
         backend: &Backend,
         id: &str,
         run: &Run,
-        dies_at: Option<Point>,
+        dies_at: Option<(Point, &Mortal)>,
     ) -> Result<u32, PayError> {
-        let reaches = async |point| {
-            if dies_at == Some(point) {
+        let reaches = async |reached| {
+            if let Some((point, process)) = dies_at
+                && point == reached
+            {
+                process.die();
                 std::future::pending::<()>().await;
             }
         };
@@ -100,28 +103,20 @@ impl Case {
         let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn dblock::store::Store>)
             .start()
             .unwrap();
-        let reached = tokio::sync::Notify::new();
-        let body = async |run: Run| {
-            let body = self.body(backend, id, &run, point);
-            tokio::pin!(body);
-            loop {
-                tokio::select! {
-                    ended = &mut body => return ended,
-                    () = tokio::time::sleep(SHORT / 2), if point.is_some() => reached.notify_one(),
-                }
-            }
-        };
-        let died = tokio::select! {
-            ended = locks.run_once(id, self.options(SHORT), body) => {
-                assert!(point.is_none(), "{self:?}: {ended:?}");
-                ended.unwrap();
-                false
-            }
-            () = store.died() => true,
-            () = reached.notified() => true,
+        let dies_at = point.map(|point| (point, &**store));
+        let body = async |run: Run| self.body(backend, id, &run, dies_at).await;
+        let ended = tokio::select! {
+            ended = locks.run_once(id, self.options(SHORT), body) => ended,
+            () = store.died() => return true,
         };
         store.die();
-        died
+        // A lease ends early if the machine stalls. To all others that is a crash.
+        if matches!(ended, Err(PayError::Lock(LockError::Lost { .. }))) {
+            return true;
+        }
+        assert!(point.is_none(), "{self:?}: {ended:?}");
+        ended.unwrap();
+        false
     }
 
     async fn check(self, backend: &Backend, id: &str) -> bool {
@@ -137,7 +132,7 @@ impl Case {
         let record = locks.record::<u32>(id).await.unwrap().unwrap().record;
         let seen = format!("{self:?}, died: {died}: {answer:?}, done {times} times, {record:?}");
         match answer {
-            Err(PayError::Lock(dblock::LockError::Run {
+            Err(PayError::Lock(LockError::Run {
                 reason: RunError::InDoubt { .. },
                 ..
             })) => {

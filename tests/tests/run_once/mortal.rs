@@ -41,6 +41,7 @@ impl Mortal {
     /// Dies now.
     pub(crate) fn die(&self) {
         self.left.store(0, Ordering::SeqCst);
+        self.dead.notify_one();
     }
 
     /// Whether the call that begins now is answered, or at least carried out.
