@@ -128,13 +128,14 @@ async fn without_a_quorum_nothing_is_granted_and_a_holder_is_stopped_in_time() {
     };
     let (locks, other) = (manager(&ensemble.servers).await, manager(&ensemble.servers).await);
     let guard = locks.acquire("held", options()).await.unwrap();
-    let token = guard.fence_token();
+    let (token, granted) = (guard.fence_token(), Instant::now());
     ensemble.servers[0].kill();
     ensemble.servers[1].kill();
-    let since = Instant::now();
-    let lost = guard.lost().await;
-    assert!(matches!(lost, LockError::Lost { .. }), "{lost:?}");
-    assert!(since.elapsed() <= TTL, "{:?}", since.elapsed());
+    let renewable = granted.elapsed();
+    match guard.lost().await {
+        LockError::Lost { held, .. } => assert!(held <= renewable + TTL, "{held:?}"),
+        other => panic!("{other:?}"),
+    }
     let wait = Duration::from_secs(2);
     let refused = other
         .acquire("free", LockOptions::new().ttl(TTL).wait(wait))
@@ -166,18 +167,20 @@ async fn a_waiter_is_woken_by_a_release_and_by_the_end_of_a_lease() {
     let Some(server) = single().await else { return };
     let servers = std::slice::from_ref(&server);
     let (locks, other) = (manager(servers).await, manager(servers).await);
-    let guard = locks.acquire("k", options()).await.unwrap();
-    let waiter = tokio::spawn(async move { other.acquire("k", options()).await.unwrap() });
-    sleep(Duration::from_secs(2)).await;
-    let since = Instant::now();
-    guard.release().await.unwrap();
-    let next = waiter.await.unwrap();
-    assert!(
-        since.elapsed() < Duration::from_millis(800),
-        "{:?}",
-        since.elapsed()
-    );
-    next.release().await.unwrap();
+    let mut took = Vec::new();
+    // The machine may stand still just then. Without a wake-up each takes 0.9 s.
+    while took.iter().all(|took| *took >= Duration::from_millis(800)) {
+        assert!(took.len() < 5, "{took:?}");
+        let guard = locks.acquire("k", options()).await.unwrap();
+        let other = other.clone();
+        let waiter = tokio::spawn(async move { other.acquire("k", options()).await.unwrap() });
+        sleep(Duration::from_secs(2)).await;
+        let since = Instant::now();
+        guard.release().await.unwrap();
+        let next = waiter.await.unwrap();
+        took.push(since.elapsed());
+        next.release().await.unwrap();
+    }
 
     one(&store(servers), acquire("dead")).await.unwrap();
     let since = Instant::now();

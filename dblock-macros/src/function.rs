@@ -224,14 +224,14 @@ impl Scope {
             .collect()
     }
 
-    /// The name of the argument at a position, or of some argument, for hints.
+    /// The name of the argument at a position behind `self`, or of some argument, for hints.
     pub(crate) fn example(&self, position: usize) -> String {
-        let names = self.names();
-        names
-            .get(position)
-            .or(names.first())
-            .cloned()
-            .unwrap_or_else(|| "order_id".into())
+        let argument = self.arguments.get(position).or(self.arguments.first());
+        match argument {
+            Some(argument) => argument.unraw().to_string(),
+            None if self.receiver.is_some() => "self.id".into(),
+            None => "order_id".into(),
+        }
     }
 
     /// The message about a name that is no argument.

@@ -1,12 +1,16 @@
 //! Hints for misspelt names.
 
-/// The candidate that `name` was probably meant to be: at most a third of its letters differ.
+/// The candidate that `name` was probably meant to be: at most a third of its letters differ, or one of the
+/// two is a word of the other.
 pub(crate) fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = name.chars().count().max(3) / 3;
+    let is_word_of = |word: &str, name: &str| name.split('_').any(|part| part == word);
     candidates
         .into_iter()
         .map(|candidate| (strsim::osa_distance(name, candidate), candidate))
-        .filter(|(distance, _)| *distance <= allowed)
+        .filter(|(distance, candidate)| {
+            *distance <= allowed || is_word_of(name, candidate) || is_word_of(candidate, name)
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
@@ -32,6 +36,8 @@ mod tests {
             Some("order_id")
         );
         assert_eq!(closest("tll", ["key", "ttl", "wait"]), Some("ttl"));
+        assert_eq!(closest("order", ["self", "order_id"]), Some("order_id"));
+        assert_eq!(closest("lock_ttl", ["key", "ttl", "wait"]), Some("ttl"));
         assert_eq!(closest("colour", ["key", "ttl", "wait"]), None);
     }
 

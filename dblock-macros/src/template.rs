@@ -163,7 +163,7 @@ impl Reader<'_> {
             .map_or((inside, None), |(path, format)| (path, Some(format)));
         let path = path.trim();
         if path.is_empty() {
-            let name = self.scope.example(0);
+            let name = self.scope.example(self.values.len());
             return Err(self.error(format!(
                 "`{{{inside}}}` names no argument; write it with its name, such as `{{{name}}}`"
             )));
@@ -339,13 +339,15 @@ mod tests {
         for (text, hint) in [
             ("", "the key is empty"),
             ("a\0b", "NUL"),
-            ("{}", "write it with its name, such as `{self}`"),
+            ("{}", "write it with its name, such as `{order_id}`"),
+            ("{order_id}:{}", "such as `{user}`"),
             ("{:?}", "names no argument"),
-            ("{1}", "such as `{order_id}`"),
+            ("{0}", "such as `{order_id}`"),
             (
                 "{oder_id}",
                 "did you mean `order_id`? The arguments are `self`, `order_id`, `user` and `type`",
             ),
+            ("{order}", "did you mean `order_id`?"),
             ("{order_id", "not closed"),
             ("{order_id{", "not closed"),
             ("order_id}", "without a `{`"),

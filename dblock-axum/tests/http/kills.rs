@@ -31,8 +31,11 @@ on_every_store!(databases:
 const VARIABLE: &str = "DBLOCK_AXUM_TEST_SERVER";
 const AND: &str = " and ";
 
-/// How long the lease of a killed server lives on. The shortest ttl.
-const TTL: Duration = Duration::from_secs(1);
+/// How long the lease of a killed server lives on.
+const TTL: Duration = Duration::from_secs(3);
+
+/// The point of a server that is not killed.
+const NOWHERE: Point = "nowhere";
 
 /// A server in a process of its own.
 struct Server {
@@ -44,7 +47,7 @@ struct Server {
 impl Server {
     async fn start(backend: &Backend, on_crash: OnCrash, stops: Option<Point>) -> Self {
         let url = backend.url().unwrap();
-        let arguments = [&url, &backend.table, word(on_crash), stops.unwrap_or("nowhere")];
+        let arguments = [&url, &backend.table, word(on_crash), stops.unwrap_or(NOWHERE)];
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["kills::server", "--exact", "--ignored", "--nocapture"])
             .env(VARIABLE, arguments.join(AND))
@@ -179,7 +182,8 @@ async fn server() {
     };
     let mut books = Books::connect(url, table, on_crash);
     books.stops = Some(stops.into());
-    let options = options(on_crash).lock(LockOptions::new().ttl(TTL));
+    let ttl = if stops == NOWHERE { LONG } else { TTL };
+    let options = options(on_crash).lock(LockOptions::new().ttl(ttl));
     let layer = IdempotencyLayer::new(books.manager().await, options, Scope::everyone());
     println!("listening on {}", serve(books.router(layer)).await);
     std::future::pending::<()>().await;

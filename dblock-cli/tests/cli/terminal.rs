@@ -223,7 +223,7 @@ async fn a_command_stopped_past_its_lease_is_killed(backend: Backend) {
     let file = folder.path().join("beats");
     let mut bash = Terminal::bash(&backend).await;
     let beat = format!("while :; do echo x >> {}; sleep 0.02; done", file.display());
-    bash.enter(&format!("$D run -k a --ttl 1s -- sh -c '{beat}'\n"));
+    bash.enter(&format!("$D run -k a --ttl 4s -- sh -c '{beat}'\n"));
     until("it runs", || file.exists()).await;
     bash.enter("\x1a");
     bash.expect("Stopped").await;

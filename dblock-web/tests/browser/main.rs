@@ -91,7 +91,7 @@ async fn revoking_a_lock_ends_its_body_and_needs_no_javascript() {
     };
     let locks = backend.manager().await;
     let page = page(&backend.manager().await, Access::manage()).await;
-    let options = LockOptions::new().ttl(Duration::from_secs(2));
+    let options = LockOptions::new().ttl(Duration::from_secs(6));
     let holder = locks.clone();
     let body = tokio::spawn(async move { holder.with(HOSTILE, options, std::future::pending::<()>()).await });
     while !locks.is_locked(HOSTILE).await.unwrap() {

@@ -59,6 +59,11 @@ fn short() -> LockOptions {
     LockOptions::new().ttl(SHORT)
 }
 
+/// For a lease that is renewed soon, and is not over when its process is stopped for a second.
+fn briefly() -> LockOptions {
+    LockOptions::new().ttl(4 * SHORT)
+}
+
 /// A lease and a wait that do not run out during a test.
 fn patient() -> LockOptions {
     long().wait(LONG)

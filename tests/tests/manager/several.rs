@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock::store::Outcome;
-use dblock::{LockError, LockManager, LockOptions, current, current_locks, distributed_lock};
+use dblock::{LockError, LockManager, current, current_locks, distributed_lock};
 use dblock_conformance::Fixture as _;
 use dblock_tests::backend::{Kind, eventually};
 use dblock_tests::counting::Counting;
@@ -11,7 +11,7 @@ use dblock_tests::faulty_store::{FaultyStore, Kind as Asked};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
 
-use crate::{LONG, SHORT, long, patient, short};
+use crate::{LONG, briefly, long, patient};
 
 on_every_store!(
     keys_that_are_free_take_one_round_trip,
@@ -167,7 +167,7 @@ async fn the_loss_of_one_ends_the_body_and_all_locks(backend: Backend) {
         other.force_release("a").await.unwrap();
         std::future::pending::<()>().await;
     };
-    match locks.with_all(["a", "b"], short(), body).await {
+    match locks.with_all(["a", "b"], briefly(), body).await {
         Err(LockError::Lost { key, .. }) => assert_eq!(key.as_str(), "a"),
         other => panic!("{other:?}"),
     }
@@ -176,9 +176,7 @@ async fn the_loss_of_one_ends_the_body_and_all_locks(backend: Backend) {
 
 async fn the_loss_of_one_ends_the_guard(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    // Renewed soon, and not over when the process is stopped for a second.
-    let options = LockOptions::new().ttl(4 * SHORT);
-    let guard = locks.acquire_all(["a", "b"], options).await.unwrap();
+    let guard = locks.acquire_all(["a", "b"], briefly()).await.unwrap();
     other.force_release("b").await.unwrap();
     let lost = guard.lost().await;
     assert_eq!(lost.key().unwrap().as_str(), "b");
@@ -196,7 +194,7 @@ async fn a_key_that_is_lost_while_another_is_waited_for_is_taken_anew(backend: B
     let store = FaultyStore::over(backend.store().await);
     let (locks, other) = (store.manager(), backend.manager().await);
     let busy = other.acquire("b", long()).await.unwrap();
-    let waits = tokio::spawn(async move { locks.acquire_all(["a", "b"], short().wait(LONG)).await });
+    let waits = tokio::spawn(async move { locks.acquire_all(["a", "b"], briefly().wait(LONG)).await });
     until_wanted(&backend, "b").await;
     other.force_release("a").await.unwrap();
     let taken = other.acquire("a", long()).await.unwrap();

@@ -11,7 +11,7 @@ use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
 use sqlx::ConnectOptions as _;
 
-use crate::{LONG, long, patient, short};
+use crate::{LONG, briefly, long, patient};
 
 on_every_store!(databases:
     others_enter_after_the_commit_and_not_before,
@@ -103,7 +103,7 @@ async fn a_transaction_that_is_dropped_frees_the_key(backend: Backend) {
 
 async fn a_transaction_longer_than_the_ttl_keeps_the_key(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire("key", short()).await.unwrap();
+    let guard = locks.acquire("key", briefly()).await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.release(guard).await.unwrap();
     backend

@@ -178,13 +178,13 @@ async fn passed_on(store: &'static str, one: &LockManager, other: &LockManager) 
 /// Leases that end before their owners leave.
 async fn lost(one: &LockManager, other: &LockManager, backend: &Backend) {
     let guard = one
-        .acquire("freed", options("is_freed").ttl(SHORT))
+        .acquire("freed", options("is_freed").ttl(4 * SHORT))
         .await
         .unwrap();
     other.force_release("freed").await.unwrap();
     guard.lost().await;
     let guard = one
-        .acquire("revoked", options("is_revoked").ttl(SHORT))
+        .acquire("revoked", options("is_revoked").ttl(4 * SHORT))
         .await
         .unwrap();
     other.revoke("revoked").await.unwrap();
@@ -192,7 +192,7 @@ async fn lost(one: &LockManager, other: &LockManager, backend: &Backend) {
     let limited = options("is_limited").max_hold(Duration::from_millis(20));
     let body = one.with("limited", limited, std::future::pending::<()>()).await;
     assert!(body.unwrap_err().is_lost());
-    backend.die_inside("left", SHORT).await;
+    backend.die_inside("left", 4 * SHORT).await;
     let taken = one
         .acquire("left", options("takes_over").wait(LONG))
         .await
@@ -219,7 +219,7 @@ async fn runs(one: &LockManager) {
         };
         one.run_once("silent", stop(), silent).await.unwrap_err();
     }
-    let limited = options("pays").max_hold(Duration::from_millis(20));
+    let limited = options("pays").max_hold(Duration::from_millis(500));
     let hangs = async |_| std::future::pending::<Result<u8, LockError>>().await;
     let stopped = one.run_once("hangs", stop().lock(limited), hangs).await;
     assert!(stopped.unwrap_err().is_lost());

@@ -11,7 +11,7 @@ use sqlx::{Database, Pool, Transaction};
 use tokio::sync::oneshot;
 
 use super::{Failure, Work, execute, is_free, nobody_enters, on_its_pool, passes};
-use crate::{long, patient, short};
+use crate::{briefly, long, patient};
 
 on_every_store!(databases:
     others_enter_after_the_commit,
@@ -87,8 +87,8 @@ fn a_transaction_can_be_spawned() {
 async fn it_may_take_longer_than_the_ttl(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     on_its_pool!(backend, pool => {
-        let body = locks.transaction(pool, "key", short(), async |_| {
-            passes(&backend, Duration::from_millis(2_500)).await;
+        let body = locks.transaction(pool, "key", briefly(), async |_| {
+            passes(&backend, Duration::from_secs(5)).await;
             assert!(other.try_acquire("key", long()).await.unwrap().is_none());
             assert!(!current().unwrap().remaining().is_zero());
             Ok::<_, Failure>(())
