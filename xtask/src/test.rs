@@ -7,6 +7,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use futures_util::stream::{self, StreamExt as _};
+
 use crate::command::Way;
 use crate::steps::{On, Step};
 
@@ -20,6 +22,9 @@ pub(crate) struct Args {
     #[arg(last = true)]
     extra: Vec<String>,
 }
+
+/// How many steps that compute run at once: none of them keeps two cores busy for its whole time.
+const COMPUTING_AT_ONCE: usize = 2;
 
 /// A step that was run.
 #[derive(Debug)]
@@ -66,13 +71,11 @@ async fn run_all(chosen: &[Step], extra: &[String]) -> Vec<Done> {
         }
         done
     };
-    let computing = async {
-        let mut done = Vec::new();
-        for step in plan.computing {
-            done.push(run_one(step, step.run(Way::Beside, extra)).await);
-        }
-        done
-    };
+    // Those that need the same target folder wait for each other in cargo.
+    let computing = stream::iter(plan.computing)
+        .map(|step| run_one(step, step.run(Way::Beside, extra)))
+        .buffer_unordered(COMPUTING_AT_ONCE)
+        .collect::<Vec<_>>();
     let (waited, computed) = tokio::join!(waiting, computing);
     done.extend(waited);
     done.extend(computed);
@@ -86,7 +89,7 @@ struct Plan {
     first: Vec<Step>,
     /// Made ready, then run, one after the other.
     waiting: Vec<Step>,
-    /// One after the other, beside those that wait.
+    /// [`COMPUTING_AT_ONCE`], beside those that wait.
     computing: Vec<Step>,
 }
 
