@@ -35,17 +35,30 @@ impl Way {
     pub(crate) async fn run(self, command: &mut Command) -> anyhow::Result<()> {
         match self {
             Self::Shown => run(command).await,
+            Self::Beside => quietly(&mut politely(command), &plain(command)).await,
+        }
+    }
+
+    /// Runs what is not a compiler, and is late at a low priority.
+    pub(crate) async fn run_in_time(self, command: &mut Command) -> anyhow::Result<()> {
+        match self {
+            Self::Shown => run(command).await,
             Self::Beside => {
                 let line = plain(command);
-                let ended = kept(&mut politely(command), STOP).await?;
-                if ended.passed {
-                    return Ok(());
-                }
-                show(&line, &ended.output);
-                bail!("`{line}` failed; its output is above")
+                quietly(command, &line).await
             }
         }
     }
+}
+
+/// Runs a command to its end, and shows its output only if it fails.
+async fn quietly(command: &mut Command, line: &str) -> anyhow::Result<()> {
+    let ended = kept(command, STOP).await?;
+    if ended.passed {
+        return Ok(());
+    }
+    show(line, &ended.output);
+    bail!("`{line}` failed; its output is above")
 }
 
 /// Settings of cargo that make a build in a fresh clone quicker: nothing is prepared for a next build, and

@@ -196,7 +196,7 @@ async fn example(way: Way, name: &str) -> anyhow::Result<()> {
     let mut build = linting_cargo(["build", "--features", FEATURES, "--example", name]);
     way.run(build.args(etcd::workspace().await?)).await?;
     let program = target_folder().await?.join("debug/examples").join(name);
-    way.run(&mut Command::new(program)).await
+    way.run_in_time(&mut Command::new(program)).await
 }
 
 /// Builds all test programs, and with them everything else that there is for Clippy to see.
