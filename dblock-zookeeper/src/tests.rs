@@ -225,7 +225,14 @@ pub(crate) fn acquire(key: &Key) -> Request {
 
 /// Takes the lock. Returns the request that releases it.
 pub(crate) async fn granted(store: &ZookeeperStore, acquire: Request) -> Request {
-    let answer = store.apply(std::slice::from_ref(&acquire)).await.remove(0);
+    let mut tries = 0..5;
+    let answer = loop {
+        // A busy machine may open no session in time. Nothing was sent then.
+        match store.apply(std::slice::from_ref(&acquire)).await.remove(0) {
+            Err(error) if error.kind() == StoreErrorKind::Unreachable && tries.next().is_some() => {}
+            answer => break answer,
+        }
+    };
     assert!(matches!(answer, Ok(Outcome::Granted { .. })), "{answer:?}");
     Request::new(acquire.key, acquire.lease_id, Action::Release)
 }
