@@ -79,7 +79,9 @@ impl LockManager {
         caller.check_wait(key)?;
         let mut call = caller.call(key, options.wait == Wait::No);
         call.begin = begin.map(|begin| *begin);
-        caller.engine.acquire(call).await
+        let acquired = caller.engine.acquire(call).await;
+        // Its timeout began before the engine was asked.
+        acquired.map_err(|error| error.after(caller.since.elapsed()))
     }
 
     /// As [`hold`](Self::hold), for several keys: all of them or none. They are sorted, and so are the holds.
