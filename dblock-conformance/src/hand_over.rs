@@ -199,8 +199,12 @@ pub async fn local_hand_over_of_another_lease_changes_nothing(fixture: &impl Fix
     one(&*store, holder.release()).await;
     refused(&holder).await;
 
-    granted_briefly(&*store, &mut stranger, SHORT, SPARE).await;
+    let other = Asker::new("hand-over");
+    granted(&*store, other.acquire_with_spare(LONG, SPARE)).await;
     refused(&holder).await;
+    one(&*store, other.release()).await;
+
+    granted_briefly(&*store, &mut stranger, SHORT, SPARE).await;
     until_not_held(&*store, &stranger.key).await;
     refused(&stranger).await;
 }
