@@ -24,7 +24,7 @@ pub(crate) struct Order {
     pub(crate) name: String,
     pub(crate) mode: Mode,
     pub(crate) file: PathBuf,
-    /// Think for ever at the n-th booking, so that the parent's kill surely comes inside of a lock.
+    /// Think for ever at the n-th booking, so that the parent surely kills it while it holds a lock.
     pub(crate) stall_at: Option<u32>,
 }
 

@@ -29,7 +29,7 @@ async fn main() {
     let locks = LockManager::builder_for_url(&url).expect("a URL").table(table);
     let locks = locks.build().await.expect("a manager");
     let (step_down, stop) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    obey([
+    listen_for_orders([
         ("step down", Arc::clone(&step_down)),
         ("shut down", Arc::clone(&stop)),
     ]);
@@ -74,7 +74,7 @@ fn beat(leader: &CurrentLock) {
 }
 
 /// Passes orders on until standard input closes. Then nobody is interested in this process.
-fn obey(orders: [(&'static str, Arc<Notify>); 2]) {
+fn listen_for_orders(orders: [(&'static str, Arc<Notify>); 2]) {
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             let order = orders.iter().find(|(order, _)| *order == line);

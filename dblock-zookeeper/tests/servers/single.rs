@@ -133,6 +133,24 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     next.expect("on a new connection");
 }
 
+/// As when two managers share the store, and the one that opened the session is gone.
+#[tokio::test]
+async fn a_session_that_ended_with_its_runtime_is_not_used_again() {
+    let Some(server) = fresh().await else { return };
+    let store = store(&server);
+    let elsewhere = store.clone();
+    let first = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(one(&elsewhere, acquire("k")))
+    });
+    first.await.unwrap().unwrap();
+    let next = timeout(Duration::from_secs(10), again(&store, acquire("next"))).await;
+    next.expect("in a session of this runtime");
+}
+
 #[tokio::test]
 async fn what_is_no_row_is_left_alone_and_fails_its_own_key_only() {
     let Some(server) = fresh().await else { return };

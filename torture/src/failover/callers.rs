@@ -174,7 +174,7 @@ impl Shared {
     fn leave(&self, key: &str, guard: &Arc<LockGuard>) {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = keys.get_mut(key) {
-            // Unless another owner came in after this one had lost it.
+            // Unless another owner entered after this one had lost it.
             seen.inside = seen.inside.take().filter(|inside| !Arc::ptr_eq(inside, guard));
         }
     }

@@ -7,7 +7,7 @@ pub(super) enum Flaw {
     None,
     /// It is not, and waiters hear of releases.
     NoneTelling,
-    /// Every tenth acquire is granted whoever holds the key.
+    /// Every third acquire of a held key is granted.
     GrantsWhileHeld,
     /// So is every acquire of an account's key.
     LosesMoney,

@@ -23,7 +23,7 @@ const HANGS_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct BrokenStore {
     shared: Arc<Shared>,
-    /// The rows, as `shared` has them.
+    /// The rows. Each process has a session of its own.
     inner: Arc<dyn Store>,
     seat: usize,
     listens: bool,
@@ -31,7 +31,6 @@ pub(super) struct BrokenStore {
 
 #[derive(Debug)]
 struct Shared {
-    inner: Arc<dyn Store>,
     flaw: Flaw,
     start: Instant,
     /// Counts what is done now and then only.
@@ -47,7 +46,6 @@ impl BrokenStore {
     /// who has a row, who gets it, and who gets it too.
     pub(super) fn of_seats(flaw: Flaw, seats: usize, open: &dyn Fn() -> Arc<dyn Store>) -> Vec<Arc<Self>> {
         let shared = Arc::new(Shared {
-            inner: open(),
             flaw,
             start: Instant::now(),
             turn: AtomicU64::new(0),
@@ -76,9 +74,9 @@ pub(super) fn in_memory(flaw: Flaw) -> Arc<dyn Store> {
     }
 }
 
-impl Shared {
+impl BrokenStore {
     fn every(&self, nth: u64) -> bool {
-        self.turn.fetch_add(1, Ordering::Relaxed) % nth == nth - 1
+        self.shared.turn.fetch_add(1, Ordering::Relaxed) % nth == nth - 1
     }
 
     async fn honest(&self, request: Request) -> Result<Outcome, StoreError> {
@@ -98,10 +96,10 @@ impl Shared {
         Ok(rows.into_iter().find(|row| row.key == *key))
     }
 
-    async fn one(&self, seat: usize, request: &Request) -> Result<Outcome, StoreError> {
-        match (&request.action, self.flaw) {
-            (_, Flaw::Hangs) if self.start.elapsed() > HANGS_AFTER => std::future::pending().await,
-            (Action::Acquire(ask), _) => self.acquire(seat, request, ask.clone()).await,
+    async fn one(&self, request: &Request) -> Result<Outcome, StoreError> {
+        match (&request.action, self.shared.flaw) {
+            (_, Flaw::Hangs) if self.shared.start.elapsed() > HANGS_AFTER => std::future::pending().await,
+            (Action::Acquire(ask), _) => self.acquire(request, ask.clone()).await,
             (Action::Release, _) => self.release(request).await,
             (Action::Extend(ask), Flaw::RevivesExpired) => {
                 let answer = self.honest(request.clone()).await?;
@@ -116,7 +114,7 @@ impl Shared {
     }
 
     async fn release(&self, request: &Request) -> Result<Outcome, StoreError> {
-        match self.flaw {
+        match self.shared.flaw {
             Flaw::ReleasesLate => return self.keep(request, Duration::from_millis(6_800)).await,
             Flaw::KeepsReleased if self.every(20) => {
                 return self.keep(request, Duration::from_hours(1)).await;
@@ -126,10 +124,10 @@ impl Shared {
         }
         let answer = self.honest(request.clone()).await?;
         match answer {
-            Outcome::Lost if self.flaw == Flaw::ReleasesAnyLease => {
+            Outcome::Lost if self.shared.flaw == Flaw::ReleasesAnyLease => {
                 self.inner.force_release(&request.key).await?;
             }
-            Outcome::Released { passed_on: true, .. } if self.flaw == Flaw::PassesOnTwice => {
+            Outcome::Released { passed_on: true, .. } if self.shared.flaw == Flaw::PassesOnTwice => {
                 self.pass_on_again(&request.key).await?;
             }
             _ => {}
@@ -158,26 +156,27 @@ impl Shared {
 
     /// Tells one that is not the successor that the row has been passed on to it, with the successor's token.
     async fn pass_on_again(&self, key: &Key) -> Result<(), StoreError> {
-        let twin = self.twin.lock().unwrap().take();
+        let twin = self.shared.twin.lock().unwrap().take();
         if let (Some((key, lease_id)), Some(row)) =
             (twin.filter(|(twin, _)| twin == key), self.row(key).await?)
         {
             let fence_token = row.fence_token;
             let _ = self
+                .shared
                 .false_wake_ups
                 .send(WakeUp::passed_on(key, lease_id, fence_token));
         }
         Ok(())
     }
 
-    async fn acquire(&self, seat: usize, request: &Request, mut ask: Acquire) -> Result<Outcome, StoreError> {
+    async fn acquire(&self, request: &Request, mut ask: Acquire) -> Result<Outcome, StoreError> {
         let said = ask.ttl;
-        match self.flaw {
+        match self.shared.flaw {
             Flaw::RevivesExpired => ask.ttl /= 10,
             Flaw::ReleasesAnyLease if self.every(10) => {
                 return Err(StoreError::new(StoreErrorKind::Interrupted, "the reply was lost"));
             }
-            Flaw::ForgetsWaiters if seat == 0 && ask.wanted_for.is_some() => {
+            Flaw::ForgetsWaiters if self.seat == 0 && ask.wanted_for.is_some() => {
                 if let Some(row) = self.row(&request.key).await? {
                     return Ok(Outcome::Busy(rules::holder(&row)));
                 }
@@ -187,21 +186,22 @@ impl Shared {
         let waits = ask.queue.is_some();
         let request = Request::new(request.key.clone(), request.lease_id, Action::Acquire(ask));
         let mut answer = self.honest(request.clone()).await?;
-        match (&mut answer, self.flaw) {
-            (Outcome::Busy(_), Flaw::GrantsWhileHeld | Flaw::LosesMoney)
-                if self.flaw == Flaw::GrantsWhileHeld && self.every(10)
-                    || self.flaw == Flaw::LosesMoney && request.key.as_str().starts_with("account") =>
+        match (&mut answer, self.shared.flaw) {
+            (Outcome::Busy(_) | Outcome::Queued { .. }, Flaw::GrantsWhileHeld | Flaw::LosesMoney)
+                if self.shared.flaw == Flaw::GrantsWhileHeld && self.every(3)
+                    || self.shared.flaw == Flaw::LosesMoney
+                        && request.key.as_str().starts_with("account") =>
             {
                 self.inner.force_release(&request.key).await?;
                 answer = self.honest(request.clone()).await?;
             }
             (Outcome::Busy(holder), Flaw::PassesOnTwice) if waits => {
-                *self.twin.lock().unwrap() = Some((request.key.clone(), request.lease_id));
+                *self.shared.twin.lock().unwrap() = Some((request.key.clone(), request.lease_id));
                 answer = Outcome::queued(holder.clone(), said.min(NEXT_TTL));
             }
             (Outcome::Granted { fence_token, .. }, Flaw::CoarseTokens) => *fence_token /= 1_000_000,
             (Outcome::Granted { fence_token, .. }, Flaw::FallingTokens) => {
-                let mut last = self.last_token.lock().unwrap();
+                let mut last = self.shared.last_token.lock().unwrap();
                 *last -= 1_000;
                 *fence_token = *last;
             }
@@ -224,7 +224,7 @@ impl Store for BrokenStore {
         Box::pin(async move {
             let mut answers = Vec::new();
             for request in requests {
-                answers.push(self.shared.one(self.seat, request).await);
+                answers.push(self.one(request).await);
             }
             answers
         })
