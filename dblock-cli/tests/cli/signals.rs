@@ -62,15 +62,19 @@ async fn signals_are_handed_on(backend: Backend) {
 
 /// The lease goes on until its ttl is over; who then has the lock is alone.
 async fn a_killed_run_takes_its_processes_along(backend: Backend) {
-    let script = "trap '' TERM; (trap '' TERM; while :; do sleep 0.1; done) & echo $! > grandchild; echo $$ > child; wait";
+    let script = "trap '' TERM USR1; (while :; do sleep 0.1; done) & echo $! > grandchild; \
+                  trap 'touch told' USR1; echo $$ > child; while :; do wait; done";
     let mut run = Script::start(&backend, &["--ttl", "10m"], script);
     let processes = [run.process("child").await, run.process("grandchild").await];
+    // A signal is handed on when the command has been started: then the watchdog knows the group.
+    run.signal(Signal::SIGUSR1);
+    run.file("told").await;
     run.signal(Signal::SIGKILL);
-    run.ended().await;
     until("all are gone", || {
         !processes.iter().any(|process| is_alive(*process))
     })
     .await;
+    run.ended().await;
     assert!(!backend.the_row("a").await.is_free());
 }
 
