@@ -136,7 +136,7 @@ async fn without_a_quorum_nothing_is_granted_and_a_holder_is_stopped_in_time() {
         LockError::Lost { held, .. } => assert!(held <= renewable + TTL, "{held:?}"),
         other => panic!("{other:?}"),
     }
-    let wait = Duration::from_secs(2);
+    let wait = Duration::from_secs(5);
     let refused = other
         .acquire("free", LockOptions::new().ttl(TTL).wait(wait))
         .await

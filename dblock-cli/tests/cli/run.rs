@@ -82,7 +82,7 @@ async fn a_busy_lock_is_75_and_nothing_runs(backend: Backend) {
             .args(["echo", "inside"]);
         said(&mut command).await
     };
-    for (options, code) in [(&[][..], 75), (&["--wait", "2s"], 75), (&["-E", "3"], 3)] {
+    for (options, code) in [(&[][..], 75), (&["--wait", "5s"], 75), (&["-E", "3"], 3)] {
         let told = busy(options).await;
         assert_eq!((told.code, &*told.out), (Some(code), ""), "{told:?}");
         assert!(

@@ -42,14 +42,15 @@ pub async fn try_acquire_gives_none_when_busy(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
     let guard = locks.try_acquire("key", long()).await.unwrap().unwrap();
-    let wait = Duration::from_secs(1);
+    let wait = Duration::from_secs(5);
     for options in [long(), long().wait(wait)] {
-        for (locks, whose) in [(&other, "another process"), (&locks, "this process")] {
+        let tries = async |locks: &LockManager, whose: &str| {
             let since = Instant::now();
             let tried = locks.try_acquire("key", options.clone()).await.unwrap();
             assert!(tried.is_none(), "in {whose}: {options:?}");
             assert!(options == long() || since.elapsed() >= wait, "in {whose}");
-        }
+        };
+        futures_util::join!(tries(&other, "another process"), tries(&locks, "this process"));
     }
     let waiting = other.try_acquire("key", patient());
     let release = async {

@@ -129,7 +129,8 @@ async fn a_busy_key_leaves_nothing_locked(backend: Backend) {
         );
         backend.until_free("a").await;
         assert!(locks.try_acquire_all(keys, long()).await.unwrap().is_none());
-        let wait = Duration::from_secs(1);
+        // Longer than a server that stands still.
+        let wait = Duration::from_secs(5);
         let error = locks.acquire_all(keys, long().wait(wait)).await.unwrap_err();
         assert!(
             matches!(&error, LockError::Timeout { key, waited, .. } if key.as_str() == "b" && *waited >= wait),

@@ -119,7 +119,7 @@ async fn a_database_that_is_not_there_is_told_at_once(backend: Backend) {
 
 async fn a_database_that_is_not_there_is_tried_until_the_wait_is_over(backend: Backend) {
     let locks = LockManager::builder(nowhere(&backend)).start().unwrap();
-    let wait = Duration::from_millis(700);
+    let wait = Duration::from_secs(3);
     let since = Instant::now();
     match locks.acquire("key", long().wait(wait)).await {
         Err(LockError::Store {
@@ -170,7 +170,7 @@ async fn a_database_that_may_not_be_written_refuses(backend: Backend) {
         .build()
         .await
         .unwrap();
-    for options in [long(), long().wait(Duration::from_secs(1))] {
+    for options in [long(), long().wait(Duration::from_secs(5))] {
         let since = Instant::now();
         let error = store_error(locks.acquire("key", options).await);
         // A PostgreSQL that is read-only may be a standby, and another one may take writes soon.

@@ -125,7 +125,7 @@ async fn taken(one: &LockManager, other: &LockManager) {
     let busy = other.acquire("taken", options("tries")).await;
     assert!(busy.unwrap_err().is_busy());
     // Long enough for a slow machine's answer: without one it would be the store's error.
-    let short = options("gives_up").wait(SHORT);
+    let short = options("gives_up").wait(5 * SHORT);
     let late = other.acquire("taken", short).await;
     assert!(matches!(late, Err(LockError::Timeout { .. })));
     let waits = other.acquire("taken", options("is_dropped").wait(LONG));
