@@ -69,7 +69,7 @@ impl IdempotencyLayer {
                 })),
                 Some(Ok(response)),
             ) if response.status().is_client_error() => Ok(response),
-            (Err(Failed::Lock(error)), _) => Ok(LockProblem(error).into_response()),
+            (Err(Failed::Lock(error)), _) => Ok(LockProblem(error).of_layer()),
             (Err(Failed::Service | Failed::Answered(_)), Some(answer)) => answer,
             (Err(failed), _) => {
                 tracing::error!(key = admitted.key, %failed, "a request failed");

@@ -90,6 +90,11 @@ impl From<&LockError> for Problem {
                 "Interrupted",
                 "This service lost its lock while it worked on the request. Part of the work may be done.",
             ),
+            LockError::Unconfirmed { .. } => Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "Interrupted",
+                "This service could not confirm the end of its work on the request. The work may be done.",
+            ),
             LockError::Run { reason, .. } => reason.into(),
             _ => Self::internal(),
         }
@@ -126,7 +131,11 @@ impl From<&RunError> for Problem {
                 "Done, and the answer was not kept",
                 "An earlier try of this request took effect. Its answer could not be kept, so it cannot be given again.",
             ),
-            RunError::Unrecorded { source, .. } if source.is_retryable() => Self::unavailable(),
+            RunError::Unrecorded { .. } => Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "Outcome not recorded",
+                "The work is done, and this service could not record that.",
+            ),
             _ => Self::internal(),
         }
     }
@@ -142,11 +151,11 @@ impl From<&RunError> for Problem {
 /// | 410 | `NotStored`: done, and the answer was not kept | |
 /// | 422 | `KeyReused` | |
 /// | 423 | `InDoubt`, `GaveUp`: nothing happens before a person decides | |
-/// | 500 | `Lost`, and mistakes of the program or the database's set-up | |
-/// | 503 | a store that cannot be asked, `Shutdown`, `NotYet`, `Unrecorded`, and a `Timeout` because of the store (`NoAnswer`) | yes |
+/// | 500 | `Lost`, `Unconfirmed`, `Unrecorded`: work may be done. Mistakes of the program or the database's set-up | |
+/// | 503 | a store that cannot be asked, `Shutdown`, `NotYet`, and a `Timeout` because of the store (`NoAnswer`) | yes |
 ///
-/// `Lost` has no `Retry-After`, because part of the work may be done: only a request that can be repeated
-/// safely should be.
+/// The answers with `Retry-After` say that nothing was done. So a handler that takes a lock after work that
+/// cannot be undone answers for that error itself.
 ///
 /// ```
 /// use axum::http::StatusCode;
@@ -155,9 +164,8 @@ impl From<&RunError> for Problem {
 /// use dblock_axum::LockProblem;
 ///
 /// async fn settle(locks: &LockManager) -> Result<&'static str, LockProblem> {
-///     let guard = locks.acquire("order:42", LockOptions::new()).await?;
-///     guard.release().await?;
-///     Ok("settled")
+///     let body = async { /* the work */ Ok("settled") };
+///     locks.with_result("order:42", LockOptions::new(), body).await
 /// }
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -190,9 +198,19 @@ impl Error for LockProblem {
     }
 }
 
-impl IntoResponse for LockProblem {
-    fn into_response(self) -> Response {
-        let problem = Problem::from(&self.0);
+impl LockProblem {
+    /// The answer of the layer itself, whose record decides about the request that is sent again.
+    pub(crate) fn of_layer(&self) -> Response {
+        self.answer(match &self.0 {
+            LockError::Run {
+                reason: RunError::Unrecorded { source, .. },
+                ..
+            } if source.is_retryable() => Problem::unavailable(),
+            error => error.into(),
+        })
+    }
+
+    fn answer(&self, problem: Problem) -> Response {
         let error = &self.0 as &(dyn Error + 'static);
         if problem.status.is_server_error() {
             tracing::error!(error, status = problem.status.as_u16(), "a request failed");
@@ -200,6 +218,12 @@ impl IntoResponse for LockProblem {
             tracing::warn!(error, status = problem.status.as_u16(), "a request is refused");
         }
         problem.into_response()
+    }
+}
+
+impl IntoResponse for LockProblem {
+    fn into_response(self) -> Response {
+        self.answer(Problem::from(&self.0))
     }
 }
 

@@ -22,8 +22,8 @@ pub struct IdempotentRun {
 }
 
 impl IdempotentRun {
-    /// The run of this request: the number of its attempt, and the key of its record. Pass that key on as the
-    /// idempotency key of a service that the handler calls. `None` for a request without a key
+    /// The run of this request: the number of its attempt, and the key of its record. Pass its
+    /// [`full_key`](Run::full_key) on as the idempotency key of a service that the handler calls. `None` for a request without a key
     /// ([`optional`](crate::IdempotencyLayer::optional)) and for methods other than POST and PATCH.
     pub fn run(&self) -> Option<&Run> {
         self.run.as_ref()

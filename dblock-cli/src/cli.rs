@@ -1,7 +1,6 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use std::time::Duration;
@@ -31,7 +30,7 @@ Exit codes:
   71   the system refuses, such as a port that is in use
   74   the answer cannot be written
   75   busy: another process holds the lock
-  76   the lease was lost or revoked, and the command was stopped
+  76   the lease was lost or revoked, and the command was stopped or had ended
   77   the database refuses: password, grants
   78   the database has no tables, or none that fit
   79   in doubt: an earlier attempt of `run --once` was interrupted, and nothing was run
@@ -237,6 +236,11 @@ pub(crate) struct RecordsArguments {
 pub(crate) enum RunState {
     /// Begun: it is running, or it has crashed
     Processing,
+    /// Begun, and its attempt holds the lock
+    Running,
+    /// Interrupted, so nobody knows how far it came: in doubt, where `on_crash` is "stop"
+    #[value(alias = "in-doubt")]
+    Crashed,
     /// Done, and not to be run again
     Succeeded,
     /// Failed: it may run again
@@ -256,6 +260,9 @@ pub(crate) struct ResolveArguments {
     /// For how long that is remembered
     #[arg(long, default_value = "30d", value_parser = duration::of("remember"), value_name = "DURATION")]
     pub(crate) remember: Duration,
+    /// Also for a run that has succeeded: shows its result, and replaces that
+    #[arg(long, requires = "succeeded", conflicts_with = "run_again")]
+    pub(crate) replace: bool,
     /// Does not ask
     #[arg(long, short)]
     pub(crate) yes: bool,
@@ -263,19 +270,27 @@ pub(crate) struct ResolveArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
-    /// The address and the port to listen on
+    /// The address, or the name of a host, and the port to listen on
     #[arg(long, default_value = "127.0.0.1:7575", value_name = "ADDRESS:PORT", value_parser = address)]
-    pub(crate) listen: SocketAddr,
+    pub(crate) listen: String,
     /// The rights of everybody who reaches the page; must be given for an address that other hosts reach
     /// [default: read-only]
     #[arg(long)]
     pub(crate) access: Option<PageAccess>,
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+/// A host and a port. Which address the host has is asked when it is listened on.
+fn address(text: &str) -> Result<String, String> {
+    let parts = text.rsplit_once(':');
+    if let Some((host, port)) = parts
+        && !host.is_empty()
+        && (!host.contains(':') || host.starts_with('[') && host.ends_with(']'))
+        && port.parse::<u16>().is_ok()
+    {
+        return Ok(text.to_owned());
+    }
     let port = text.trim_start_matches(':').parse().unwrap_or(7575_u16);
-    let told = |_| format!("write an address and a port, such as 127.0.0.1:{port}");
-    text.parse().map_err(told)
+    Err(format!("write an address and a port, such as 127.0.0.1:{port}"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -136,9 +136,11 @@ impl Failure {
         let message = with_options(&self.message, store);
         if store.json {
             let (code, name) = (self.code.number(), self.code.name());
-            output::told(&serde_json::json!({"error": name, "message": message, "exit_code": code}));
+            let told = serde_json::json!({"error": name, "message": message, "exit_code": code});
+            // A text of JSON can always be written.
+            output::told(&output::json_text(&told).unwrap_or_default());
         } else {
-            output::told(&format!("dblock: {message}"));
+            output::told(&format!("dblock: {}", output::printable(&message)));
         }
     }
 }
@@ -150,7 +152,7 @@ impl From<LockError> for Failure {
             LockError::Timeout { cause, .. } if *cause == TimeoutCause::NoAnswer => Code::Unavailable,
             LockError::Busy { .. } | LockError::Timeout { .. } => Code::Busy,
             LockError::Lost { .. } => Code::Lost,
-            LockError::Store { source, .. } => match source.kind() {
+            LockError::Store { source, .. } | LockError::Unconfirmed { source, .. } => match source.kind() {
                 StoreErrorKind::Schema | StoreErrorKind::Unsupported => Code::Config,
                 StoreErrorKind::Refused => Code::Refused,
                 _ if source.is_retryable() => Code::Unavailable,
@@ -165,7 +167,9 @@ impl From<LockError> for Failure {
             _ => Code::Internal,
         };
         let message = match &error {
-            LockError::Store { source, .. } => format!("{error}: {source}"),
+            LockError::Store { source, .. } | LockError::Unconfirmed { source, .. } => {
+                format!("{error}: {source}")
+            }
             _ => error.to_string(),
         };
         Self::new(code, of_this_program(&message))

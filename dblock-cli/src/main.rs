@@ -8,26 +8,32 @@ mod duration;
 mod failure;
 mod grammar;
 mod output;
+mod printable;
 mod progress;
 mod remedy;
 mod row;
 mod similar;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
 use crate::cli::Cli;
-use crate::commands::run::watchdog;
+use crate::commands::run::{launcher, watchdog};
 use crate::failure::{Code, Failure};
 
 fn main() -> ExitCode {
-    if std::env::args_os()
-        .next()
-        .is_some_and(|name| name == watchdog::NAME)
-    {
-        watchdog::main();
-        return ExitCode::SUCCESS;
+    match std::env::args_os().next().as_deref().and_then(OsStr::to_str) {
+        Some(watchdog::NAME) => {
+            watchdog::main();
+            return ExitCode::SUCCESS;
+        }
+        Some(launcher::NAME) => {
+            launcher::main();
+            return Code::NotExecutable.into();
+        }
+        _ => {}
     }
     let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -1,19 +1,37 @@
 //! The output: tables as wide as the terminal, or JSON.
 
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal as _, Write as _};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 
+use crate::printable::is_invisible;
+pub(crate) use crate::printable::printable;
+
 /// Narrower than this, columns would be a few letters each.
 const NARROW: u16 = 60;
 
 /// One line of JSON.
 pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
+    line(&json_text(value)?)
+}
+
+/// One line of JSON that a terminal shows as it is: what cannot be seen is escaped.
+pub(crate) fn json_text(value: &impl Serialize) -> io::Result<String> {
     let text = serde_json::to_string(value).map_err(io::Error::other)?;
-    line(&text)
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_invisible(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(shown, "\\u{unit:04x}");
+            }
+        } else {
+            shown.push(c);
+        }
+    }
+    Ok(shown)
 }
 
 /// One line of text.
@@ -104,18 +122,6 @@ fn fit(table: &mut Table, width: Option<u16>) {
     }
 }
 
-/// Text of others, who may have put a terminal's control characters into it.
-pub(crate) fn printable(text: &str) -> String {
-    let escaped = text.chars().map(|c| {
-        if c.is_control() {
-            c.escape_default().to_string()
-        } else {
-            c.to_string()
-        }
-    });
-    escaped.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,6 +155,10 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(printable("a\u{1b}[2Jé\n"), "a\\u{1b}[2Jé\\n");
+        assert_eq!(printable("a\u{1b}[2Jé\n\u{202e}"), "a\\u{1b}[2Jé\\n\\u{202e}");
+        let text = "\u{202e}\u{9b}\u{e0041}é\"\n";
+        let shown = json_text(&text).unwrap();
+        assert_eq!(shown, r#""\u202e\u009b\udb40\udc41é\"\n""#);
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), text);
     }
 }

@@ -3,7 +3,11 @@
 use crate::cli::{DEFAULT_TABLE, StoreArguments};
 
 /// The library's words, and this program's. Those that contain others come first.
-const WORDS: [(&str, &str); 17] = [
+const WORDS: [(&str, &str); 18] = [
+    (
+        "turn on the feature `tls-rustls` or `tls-native-tls` of dblock",
+        "install this program again: cargo install --path dblock-cli --features tls-rustls",
+    ),
     (
         "build the manager with `auto_migrate(true)`, call `LockManager::migrate` on one from `LockManagerBuilder::start`, or \
          run",

@@ -49,6 +49,10 @@ macro_rules! forward_to_inner {
         }
     };
     (@rest) => {
+        fn place(&self) -> Option<String> {
+            self.inner.place()
+        }
+
         fn check_schema(&self) -> $crate::dblock::store::StoreFuture<'_, Result<(), $crate::dblock::store::StoreError>> {
             self.inner.check_schema()
         }
@@ -62,6 +66,13 @@ macro_rules! forward_to_inner {
             filter: &'a $crate::dblock::InspectFilter,
         ) -> $crate::dblock::store::StoreFuture<'a, Result<Vec<$crate::dblock::LockRow>, $crate::dblock::store::StoreError>> {
             self.inner.inspect(filter)
+        }
+
+        fn rows<'a>(
+            &'a self,
+            keys: &'a [$crate::dblock::Key],
+        ) -> $crate::dblock::store::StoreFuture<'a, Vec<Result<Option<$crate::dblock::LockRow>, $crate::dblock::store::StoreError>>> {
+            self.inner.rows(keys)
         }
 
         fn revoke<'a>(

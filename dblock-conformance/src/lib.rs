@@ -226,6 +226,8 @@ macro_rules! store_conformance {
             record_writes_are_carried_out_by_the_rules,
             record_is_written_by_one_of_two,
             record_ends_the_lease_that_it_names,
+            record_is_written_under_the_lease_that_it_needs,
+            record_is_not_written_after_its_lease_was_released,
             record_of_a_success_is_final,
             record_begins_with_the_grant,
             record_is_taken_back_with_the_release,
@@ -324,6 +326,8 @@ macro_rules! store_conformance {
             an_expired_guard_releases_nothing,
             the_loss_of_an_inner_lock_leaves_the_outer_one,
             the_loss_of_the_outer_lock_drops_the_nested_bodies,
+
+            a_manager_that_ends_leaves_the_store_to_others,
 
             lost_replies_count_nothing_twice,
             lost_replies_free_nobody_elses_lock,

@@ -25,11 +25,15 @@ async fn purge_all(store: &dyn Store, idle: Duration) -> u64 {
     }
 }
 
-/// Takes and releases a key, and waits until the lease that it had would have ended.
-async fn leave(store: &dyn Store, asker: &mut Asker) {
-    granted_briefly(store, asker, SHORT, 0).await;
-    one(store, asker.release()).await;
-    until_idle(store, &asker.key).await;
+/// Takes and releases keys, and waits until the leases that they had would have ended.
+async fn leave(store: &dyn Store, askers: &mut [Asker]) {
+    for asker in &mut *askers {
+        granted_briefly(store, asker, SHORT, 0).await;
+        one(store, asker.release()).await;
+    }
+    for asker in askers {
+        until_idle(store, &asker.key).await;
+    }
 }
 
 /// The same with a key that somebody wants.
@@ -67,7 +71,7 @@ async fn keys(store: &dyn Store) -> Vec<String> {
 /// nothing.
 async fn does_nothing(store: &dyn Store) {
     let mut former = Asker::new("released");
-    leave(store, &mut former).await;
+    leave(store, std::slice::from_mut(&mut former)).await;
     for after in [None, Some(key("a"))] {
         let step = store.purge(Duration::ZERO, after.as_ref(), 2).await;
         assert_eq!(step.expect("it has nothing to do"), Purged::default());
@@ -87,10 +91,6 @@ pub async fn purge_takes_only_idle_rows(fixture: &impl Fixture) {
     }
     granted(&*store, Asker::new("held").acquire(LONG)).await;
 
-    let recent = Asker::new("recent");
-    granted(&*store, recent.acquire(LONG)).await;
-    one(&*store, recent.release()).await;
-
     leave_wanted(&*store, "wanted").await;
 
     // The tokens that it kept free reach far beyond the clock.
@@ -102,9 +102,11 @@ pub async fn purge_takes_only_idle_rows(fixture: &impl Fixture) {
     let mut dead = Asker::new("dead");
     granted_briefly(&*store, &mut dead, SHORT, 0).await;
     until_idle(&*store, &dead.key).await;
-    for name in ["a", "idle", "z"] {
-        leave(&*store, &mut Asker::new(name)).await;
-    }
+    leave(&*store, &mut ["a", "idle", "z"].map(Asker::new)).await;
+
+    let recent = Asker::new("recent");
+    granted(&*store, recent.acquire(LONG)).await;
+    one(&*store, recent.release()).await;
 
     assert_eq!(
         purge_all(&*other, LONG).await,
@@ -123,9 +125,7 @@ pub async fn purge_goes_in_steps(fixture: &impl Fixture) {
     if !store.capabilities().purge {
         return does_nothing(&*store).await;
     }
-    for name in ["a", "b", "c", "d"] {
-        leave(&*store, &mut Asker::new(name)).await;
-    }
+    leave(&*store, &mut ["a", "b", "c", "d"].map(Asker::new)).await;
     granted(&*store, Asker::new("c").acquire(LONG)).await;
     let behind = key("a");
     let step = store

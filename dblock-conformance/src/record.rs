@@ -6,13 +6,13 @@ use std::time::Duration;
 use dblock::Key;
 use dblock::store::record::carry_out;
 use dblock::store::{
-    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
-    StoreErrorKind,
+    Outcome, Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite,
+    Records, StoreErrorKind,
 };
 use uuid::Uuid;
 
 use super::Fixture;
-use super::context::{Asker, LONG, existing, granted, insist, key};
+use super::context::{Asker, LONG, SHORT, existing, granted, insist, key, one, until_not_held};
 
 /// For how long the records of these checks are remembered: over at once, or not during a check.
 const KEEPS: [Duration; 2] = [Duration::ZERO, LONG];
@@ -226,6 +226,76 @@ pub async fn record_ends_the_lease_that_it_names(fixture: &impl Fixture) {
     );
 }
 
+/// A write that needs a lease changes nothing unless that lease is live.
+pub async fn record_is_written_under_the_lease_that_it_needs(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let Some(records) = store.records() else { return };
+    let holder = Asker::new("written under a lease");
+    let token = granted(&*store, holder.acquire(LONG)).await.fence_token;
+    let under = |change, lease_id| RecordWrite::under(holder.key.clone(), change, lease_id);
+    let begun = entry(RecordState::Processing, token, 1);
+    let failed = entry(RecordState::Failed, token, 1);
+    let changes = [
+        RecordChange::Insert(begun.clone()),
+        RecordChange::Replace(begun.version(), failed.clone()),
+        RecordChange::Delete(failed.version()),
+    ];
+    for change in &changes {
+        let before = timeless(read(records, &holder.key).await);
+        assert!(
+            !write(records, &under(change.clone(), Uuid::now_v7())).await,
+            "{change:?}"
+        );
+        assert_eq!(timeless(read(records, &holder.key).await), before);
+        assert!(
+            write(records, &under(change.clone(), holder.lease_id)).await,
+            "{change:?}"
+        );
+        assert!(
+            !write(records, &under(change.clone(), holder.lease_id)).await,
+            "twice: {change:?}"
+        );
+        assert!(existing(&*store, &holder.key).await.is_held(), "it ends no lease");
+    }
+    one(&*store, holder.release()).await;
+    assert!(
+        !write(records, &under(changes[0].clone(), holder.lease_id)).await,
+        "released"
+    );
+
+    let expired = Asker::new("written under an expired lease");
+    let insert = RecordWrite::under(expired.key.clone(), changes[0].clone(), expired.lease_id);
+    assert!(!write(records, &insert).await, "it has no row");
+    granted(&*store, expired.acquire(SHORT)).await;
+    until_not_held(&*store, &expired.key).await;
+    assert!(!write(records, &insert).await, "expired");
+}
+
+/// Writes that need a lease, beside the release of that lease: none is left when both are over.
+pub async fn record_is_not_written_after_its_lease_was_released(fixture: &impl Fixture) {
+    let stores = [fixture.store().await, fixture.store().await];
+    let Some(records) = stores[0].records() else {
+        return;
+    };
+    for round in 0..100 {
+        let holder = Asker::new(&format!("begun beside its release {round}"));
+        let token = granted(&*stores[1], holder.acquire(LONG)).await.fence_token;
+        let written = entry(RecordState::Processing, token, 1);
+        let begin = RecordWrite::under(
+            holder.key.clone(),
+            RecordChange::Insert(written.clone()),
+            holder.lease_id,
+        );
+        let undo = RecordChange::Delete(written.version());
+        let release = async {
+            // A row that is locked for a moment is asked for again.
+            while one(&*stores[1], holder.release().with_record(undo.clone())).await == Outcome::Skipped {}
+        };
+        tokio::join!(write(records, &begin), release);
+        assert_eq!(read(records, &holder.key).await, None, "round {round}");
+    }
+}
+
 /// A success is not replaced while it is remembered, and it can be deleted.
 pub async fn record_of_a_success_is_final(fixture: &impl Fixture) {
     let store = fixture.store().await;
@@ -234,12 +304,37 @@ pub async fn record_of_a_success_is_final(fixture: &impl Fixture) {
     let done = entry(RecordState::Succeeded, 1, 1);
     assert!(change(records, &key, RecordChange::Insert(done.clone())).await);
     let before = timeless(read(records, &key).await);
-    for state in STATES {
-        let again = RecordChange::Replace(done.version(), entry(state, 2, 1));
+    for (state, token) in [
+        (RecordState::Processing, 2),
+        (RecordState::Failed, 2),
+        (RecordState::Succeeded, 1),
+    ] {
+        let again = RecordChange::Replace(done.version(), entry(state, token, 1));
         assert!(!change(records, &key, again).await, "{state:?}");
         assert_eq!(timeless(read(records, &key).await), before);
     }
-    assert!(change(records, &key, RecordChange::Delete(done.version())).await);
+    // It is corrected by another success, whose token is larger; and that one too, by a third.
+    let mut corrected = entry(RecordState::Succeeded, 2, 1);
+    corrected.result = Some("2".into());
+    assert!(
+        change(
+            records,
+            &key,
+            RecordChange::Replace(done.version(), corrected.clone())
+        )
+        .await
+    );
+    let late = RecordChange::Replace(done.version(), entry(RecordState::Succeeded, 3, 1));
+    assert!(
+        !change(records, &key, late).await,
+        "of the version that was corrected"
+    );
+    let found = read(records, &key).await.expect("it is there");
+    assert_eq!(
+        (found.version(), found.result.as_deref()),
+        (corrected.version(), Some("2"))
+    );
+    assert!(change(records, &key, RecordChange::Delete(corrected.version())).await);
     assert_eq!(read(records, &key).await, None);
     let over = RecordEntry {
         keep: Duration::ZERO,

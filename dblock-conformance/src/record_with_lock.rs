@@ -129,6 +129,13 @@ pub async fn record_is_taken_back_with_the_release(fixture: &impl Fixture) {
     assert_eq!(released, Outcome::Lost);
     assert_eq!(read(&*store, &expired.key).await, None);
 
+    let freed = Asker::new("taken back, and freed before");
+    granted(&*store, freed.acquire(LONG).with_record(begin.clone())).await;
+    one(&*store, freed.release()).await;
+    assert!(read(&*store, &freed.key).await.is_some());
+    one(&*store, freed.release().with_record(delete.clone())).await;
+    assert_eq!(read(&*store, &freed.key).await, None);
+
     // Another lease has begun it meanwhile, and then another attempt.
     let late = Asker::new("not taken back");
     granted(&*store, late.acquire(SHORT).with_record(begin.clone())).await;

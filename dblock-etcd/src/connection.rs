@@ -58,6 +58,11 @@ impl Members {
         Self::new(self.addresses.clone(), Some((user, password)))
     }
 
+    /// The same members, with a connection of its own.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.addresses.clone(), self.user.clone())
+    }
+
     /// Takes no more work and closes the connection when those who use it are done.
     pub(crate) fn close(&self) {
         let mut open = self.open();

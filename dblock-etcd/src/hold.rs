@@ -131,14 +131,14 @@ async fn lengthen(
     if let Some(to) = &ask.handed_over {
         stored.hand_over(to);
     }
-    stored.row.holds = ask.count;
+    stored.row.holds = ask.count.max(1);
     stored.arrive();
     let mut lease = stored.lease;
     let (wanted, sent_at) = (seconds(ask.ttl), Instant::now());
     let left = if stored.row.revoked {
         left(client, lease).await?
-    } else if wanted > stored.row.ttl {
-        // A lease of etcd has its length for good, so the key moves to a longer one.
+    } else if wanted > stored.row.ttl || ask.count == 0 && wanted < stored.row.ttl {
+        // A lease of etcd has its length for good, so the key moves to another one.
         lease = longer_lease(request.lease_id, wanted);
         leases.forget(request.lease_id);
         stored.row.ttl = wanted;

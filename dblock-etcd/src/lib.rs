@@ -37,8 +37,8 @@ type Answer = Result<Outcome, StoreError>;
 /// The client that this store uses. [`EtcdStore::holds`] returns a compare of it.
 pub use etcd_client;
 
-/// Locks in an etcd cluster. It is made from addresses, and opens no connection until it is used. Clones
-/// share the connection.
+/// Locks in an etcd cluster. It is made from addresses, and opens no connection until it is used. Each
+/// manager has a connection of its own.
 ///
 /// A manager takes it as its store:
 ///
@@ -94,7 +94,7 @@ impl EtcdStore {
     }
 
     /// A condition for a transaction of yours in the same cluster: the owner with this `fence_token` still
-    /// has the lock `key`. `key` is that of the guard, with the namespace of the manager. Call
+    /// has the lock `key`, which is the [full key](dblock::LockGuard::full_key) of the guard. Call
     /// [`LockGuard::pin`](dblock::LockGuard::pin) first, as the section "A condition for your own
     /// transaction" above shows. Without it the lock may go to another task in memory, and the condition
     /// cannot tell that task's ownership from yours.
@@ -281,6 +281,15 @@ impl Store for EtcdStore {
 
     fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {
         Box::pin(self.look_around())
+    }
+
+    fn for_manager(&self) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(Self {
+            members: Arc::new(self.members.again()),
+            names: Arc::clone(&self.names),
+            places: Arc::default(),
+            leases: Arc::default(),
+        }))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

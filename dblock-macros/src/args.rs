@@ -82,6 +82,7 @@ impl Args {
             errors.take(result);
         }
         check_keys(&pairs, errors);
+        args.check_lengths(&pairs, errors);
         if !key_seen {
             errors.push(syn::Error::new(
                 attribute,
@@ -109,6 +110,20 @@ impl Args {
             on_busy: None,
             on_error: None,
             krate: parse_quote!(::dblock),
+        }
+    }
+
+    /// Two lengths of which the one ends before the other.
+    fn check_lengths(&self, pairs: &[Pair], errors: &mut Errors) {
+        if let (Some(Length::Known(max_hold)), Some(Length::Known(hold_min))) =
+            (&self.max_hold, &self.hold_min)
+            && max_hold < hold_min
+            && let Some(pair) = pairs.iter().find(|pair| pair.name == "max_hold")
+        {
+            errors.push(syn::Error::new_spanned(
+                &pair.value,
+                "`max_hold` ends the lock before `hold_min` is over; make it at least as long, or leave one of the two out",
+            ));
         }
     }
 

@@ -4,9 +4,11 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::ext::IdentExt as _;
 use syn::{FnArg, Ident, Pat, PatType, Type};
 
+use crate::desugared::future_output;
 use crate::errors::Errors;
 use crate::function::{Function, Scope};
 use crate::kind::Kind;
+use crate::retry::is_transaction;
 
 /// The function must be async.
 pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
@@ -24,10 +26,15 @@ pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
         ));
     }
     if sig.asyncness.is_none() && sig.constness.is_none() && sig.abi.is_none() {
-        // Such as #[tokio::main], which leaves `block_on` behind.
-        let message = if contains(function.body.stream(), "block_on") {
-            let name = kind.name();
+        let name = kind.name();
+        let message = if is_blocking(function) {
             format!("another attribute has made this function synchronous already; put `#[{name}]` above it")
+        } else if future_output(&sig.output).is_some() {
+            format!(
+                "`#[{name}]` goes around an async block: end this function with `Box::pin(async move {{ … }})` or \
+                 `async move {{ … }}`, or write `async fn {}`",
+                sig.ident
+            )
         } else {
             format!(
                 "{} needs an async function: write `async fn {}`",
@@ -37,6 +44,11 @@ pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
         };
         errors.push(syn::Error::new(sig.fn_token.span, message));
     }
+}
+
+/// Such as `#[tokio::main]`, which leaves `block_on` behind.
+pub(crate) fn is_blocking(function: &Function) -> bool {
+    contains(function.body.stream(), "block_on")
 }
 
 /// A function without a return type cannot return a failure. Whether a given type can is left to the
@@ -53,7 +65,7 @@ pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors
     };
     let ty = function.sig.inputs.iter().find_map(|input| match input {
         FnArg::Typed(PatType { pat, ty, .. }) => match &**pat {
-            Pat::Ident(name) if name.ident == *found => Some(&**ty),
+            Pat::Ident(name) if name.ident == *found => Some(ungrouped(ty)),
             _ => None,
         },
         FnArg::Receiver(_) => None,
@@ -61,6 +73,9 @@ pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors
     // Arguments that another attribute has changed are left to the compiler.
     let message = match ty {
         None => return,
+        Some(ty) if !is_transaction(ty) && matches!(ungrouped(ty), Type::Path(_) | Type::ImplTrait(_)) => {
+            return;
+        }
         Some(Type::Reference(reference)) if reference.mutability.is_some() => return,
         Some(Type::Reference(_)) => {
             "statements of the lock run in this transaction: write `&mut` instead of `&`"
@@ -70,6 +85,38 @@ pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors
         }
     };
     errors.push(syn::Error::new_spanned(ty, message));
+}
+
+/// Without the invisible group of a fragment, and without parentheses.
+pub(crate) fn ungrouped(ty: &Type) -> &Type {
+    match ty {
+        Type::Paren(ty) => ungrouped(&ty.elem),
+        Type::Group(ty) => ungrouped(&ty.elem),
+        ty => ty,
+    }
+}
+
+/// Whether an attribute of ours has made this body.
+pub(crate) fn is_expanded(body: TokenStream) -> bool {
+    let mut before = [const { String::new() }; 3];
+    body.into_iter().any(|token| {
+        if let TokenTree::Group(group) = token {
+            return is_expanded(group.stream());
+        }
+        let found = before == ["__dblock", ":", ":"] && token.to_string() == "declared";
+        before.rotate_left(1);
+        before[2] = token.to_string();
+        found
+    })
+}
+
+/// The attribute above was expanded first, so this one would be around it.
+pub(crate) fn stands_below(kind: Kind) -> String {
+    let name = kind.name();
+    format!(
+        "this attribute stands below another one of dblock, which did not recognise it, so it would be the outer one of \
+         the two; write it as `#[{name}(…)]` or `#[dblock::{name}(…)]`, or put it above"
+    )
 }
 
 /// Whether a word is among the tokens, at any depth.

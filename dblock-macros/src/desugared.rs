@@ -1,6 +1,7 @@
 //! Functions that are async without the keyword:
 //! `fn f() -> Pin<Box<dyn Future<Output = T>>> { Box::pin(async move {…}) }`, which is what `async_trait`
-//! generates, and `fn f() -> impl Future<Output = T> { async move {…} }`.
+//! generates, and `fn f() -> impl Future<Output = T> { async move {…} }`. `BoxFuture<'_, T>` and
+//! `async move {…}.boxed()` are understood too.
 
 use proc_macro2::TokenStream;
 use quote::ToTokens;
@@ -27,18 +28,20 @@ pub(crate) struct Desugared {
 impl Desugared {
     /// The parts, if the function has one of these forms.
     pub(crate) fn of(function: &Function) -> Option<Self> {
-        let ReturnType::Type(_, ty) = &function.sig.output else {
-            return None;
-        };
         if function.sig.asyncness.is_some() {
             return None;
         }
-        let output = future_output(ty)?;
+        let output = future_output(&function.sig.output)?;
         let mut statements = Block::parse_within.parse2(function.body.stream()).ok()?;
         let future = future_block(&mut statements)?;
+        // `async_trait` moves each argument into the block before anything else.
+        let mut at_start = true;
         let (unpacked, body): (Vec<_>, Vec<_>) = std::mem::take(&mut future.block.stmts)
             .into_iter()
-            .partition(takes_argument_apart);
+            .partition(|statement| {
+                at_start &= prepares(statement);
+                takes_argument_apart(statement) || at_start && moves_argument(statement)
+            });
         let mut unpacked_names = Vec::new();
         for statement in &unpacked {
             if let Stmt::Local(local) = statement {
@@ -65,20 +68,31 @@ impl Desugared {
     }
 }
 
+/// The output of the future that a function returns.
+pub(crate) fn future_output(output: &ReturnType) -> Option<Type> {
+    match output {
+        ReturnType::Type(_, ty) => output_of(ty),
+        ReturnType::Default => None,
+    }
+}
+
 /// The type behind `Output =`.
-fn future_output(ty: &Type) -> Option<Type> {
+fn output_of(ty: &Type) -> Option<Type> {
     let bounds = match ty {
         Type::ImplTrait(ty) => &ty.bounds,
         Type::TraitObject(ty) => &ty.bounds,
-        Type::Paren(ty) => return future_output(&ty.elem),
-        Type::Group(ty) => return future_output(&ty.elem),
+        Type::Paren(ty) => return output_of(&ty.elem),
+        Type::Group(ty) => return output_of(&ty.elem),
         Type::Path(ty) => {
-            // Pin<Box<…>>
-            let PathArguments::AngleBracketed(arguments) = &ty.path.segments.last()?.arguments else {
+            // Pin<Box<…>>, or the alias that futures has for it.
+            let last = ty.path.segments.last()?;
+            let PathArguments::AngleBracketed(arguments) = &last.arguments else {
                 return None;
             };
+            let is_alias = last.ident == "BoxFuture" || last.ident == "LocalBoxFuture";
             return arguments.args.iter().find_map(|argument| match argument {
-                GenericArgument::Type(ty) => future_output(ty),
+                GenericArgument::Type(ty) if is_alias => Some(ty.clone()),
+                GenericArgument::Type(ty) => output_of(ty),
                 _ => None,
             });
         }
@@ -112,12 +126,41 @@ fn future_block(statements: &mut [Stmt]) -> Option<&mut ExprAsync> {
             Some(Expr::Async(future)) => Some(future),
             _ => None,
         },
+        Expr::MethodCall(call) if call.method == "boxed" || call.method == "boxed_local" => {
+            match &mut *call.receiver {
+                Expr::Async(future) => Some(future),
+                _ => None,
+            }
+        }
         _ => None,
     }
 }
 
 fn is_pin(function: &Expr) -> bool {
     matches!(function, Expr::Path(path) if path.path.segments.last().is_some_and(|segment| segment.ident == "pin"))
+}
+
+/// What `async_trait` begins a block with: `if let Some(__ret) = … { return __ret; }` and `let … = …;`.
+fn prepares(statement: &Stmt) -> bool {
+    takes_argument_apart(statement)
+        || match statement {
+            Stmt::Expr(Expr::If(_), _) => true,
+            Stmt::Local(local) => matches!(&local.init, Some(init) if matches!(*init.expr, Expr::Path(_))),
+            _ => false,
+        }
+}
+
+/// `let name = name;`. Inside the locked body it would be a use of the argument.
+fn moves_argument(statement: &Stmt) -> bool {
+    let Stmt::Local(local) = statement else {
+        return false;
+    };
+    let (Pat::Ident(pat), Some(init)) = (&local.pat, &local.init) else {
+        return false;
+    };
+    pat.by_ref.is_none()
+        && pat.subpat.is_none()
+        && matches!(&*init.expr, Expr::Path(path) if path.path.is_ident(&pat.ident))
 }
 
 /// `let Path(id) = { let __arg1 = __arg1; __arg1 };`, as `async_trait` writes it: the key needs these names.

@@ -2,11 +2,12 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
+use syn::parse::Parser;
 use syn::{Attribute, ReturnType, parse_quote};
 
 use crate::desugared::Desugared;
 use crate::errors::Errors;
-use crate::function::{Function, Scope};
+use crate::function::{Function, Scope, is_closure};
 use crate::kind::Kind;
 use crate::layer::Layer;
 use crate::output::Output;
@@ -15,25 +16,31 @@ use crate::{capture, check, retry};
 /// Expands the attribute. On mistakes the output has the errors and the function as it was written, so that
 /// nothing else breaks.
 pub(crate) fn attribute(kind: Kind, args: TokenStream, item: TokenStream) -> TokenStream {
-    expand(kind, args, item.clone()).unwrap_or_else(|error| {
+    expand(kind, args.clone(), item.clone()).unwrap_or_else(|error| {
         let error = error.into_compile_error();
-        let item = bare(kind, item);
+        let item = bare(kind, args, item);
         quote!(#error #item)
     })
 }
 
 /// The item without our attributes, as far as that compiles.
-fn bare(kind: Kind, item: TokenStream) -> TokenStream {
+fn bare(kind: Kind, args: TokenStream, item: TokenStream) -> TokenStream {
     let Ok(mut function) = Function::read(item.clone(), kind) else {
-        return item;
+        // Behind an error, an expression would be one more.
+        return if is_closure.parse2(item.clone()).unwrap_or_default() {
+            TokenStream::new()
+        } else {
+            item
+        };
     };
     // Their mistakes are reported already.
-    let imports = imports(kind, &function.take_stacked());
+    let layer = Layer::parse(kind, args, Span::call_site(), &mut Errors::default());
+    let imports = imports(kind, &function.take_stacked(layer.krate()));
     // The compiler refuses these as well, and a missing `async` breaks every `.await`.
     if function.sig.asyncness.is_some() {
         function.sig.constness = None;
         function.sig.abi = None;
-    } else if check::contains(function.body.stream(), "await") {
+    } else if check::contains(function.body.stream(), "await") && !check::is_blocking(&function) {
         function.sig.asyncness = Some(parse_quote!(async));
         function.sig.constness = None;
     }
@@ -74,7 +81,10 @@ pub(crate) fn expand(kind: Kind, args: TokenStream, item: TokenStream) -> syn::R
             return errors.finish().map(|()| TokenStream::new());
         }
     };
-    let stacked = function.take_stacked();
+    let stacked = function.take_stacked(layers[0].krate());
+    if check::is_expanded(function.body.stream()) {
+        errors.push(syn::Error::new(Span::call_site(), check::stands_below(kind)));
+    }
     for (kind, attr) in &stacked {
         if *kind == Kind::Retry && layers.iter().any(Layer::is_retry) {
             errors.push(syn::Error::new_spanned(attr, retry::GIVEN_TWICE));
@@ -95,8 +105,9 @@ pub(crate) fn expand(kind: Kind, args: TokenStream, item: TokenStream) -> syn::R
     if let Some(desugared) = &desugared {
         scope.unpack(&desugared.unpacked_names);
     }
+    let output = Output::new(&function, desugared.as_ref());
     for layer in &layers {
-        layer.check(&function, &scope, &mut errors);
+        layer.check(&function, &scope, &output, &mut errors);
     }
     let keys: Vec<_> = layers
         .iter()
@@ -110,12 +121,11 @@ pub(crate) fn expand(kind: Kind, args: TokenStream, item: TokenStream) -> syn::R
     }
     errors.finish()?;
 
-    let output = Output::new(&function, desugared.as_ref());
     let body = match &desugared {
         Some(desugared) => desugared.body.clone(),
         None => function.nested_body(),
     };
-    let declared = output.declare(layers[0].krate(), &capture::used(&function.sig, &scope, &body));
+    let declared = output.declare(&capture::used(&function.sig, &scope, &body));
     // From the inside out: the topmost attribute is the outermost layer.
     let mut body = quote!(#declared #body);
     for (layer, key) in layers.iter().zip(&keys).rev() {

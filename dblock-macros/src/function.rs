@@ -5,7 +5,7 @@ use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Attribute, Expr, FnArg, Ident, Pat, Signature, Token, Visibility};
+use syn::{Attribute, Expr, FnArg, Ident, Pat, Path, Signature, Token, Visibility};
 
 use crate::kind::Kind;
 use crate::suggest;
@@ -79,6 +79,7 @@ fn refuse_other_items(input: ParseStream<'_>, kind: Kind) -> syn::Result<()> {
         .map(|word| word.to_string())
         .unwrap_or_default();
     let found = match word.as_str() {
+        _ if is_closure(&input.fork()).unwrap_or_default() => "a closure",
         "struct" => "a struct",
         "enum" => "an enum",
         "union" => "a union",
@@ -100,12 +101,13 @@ fn refuse_other_items(input: ParseStream<'_>, kind: Kind) -> syn::Result<()> {
         }
         _ => return Ok(()),
     };
-    let hint = match word.as_str() {
-        "impl" | "trait" => match kind {
-            Kind::Lock => "; put it on each method that needs the lock",
-            Kind::Once => "; put it on each method that is to run once",
-            Kind::Retry => "; put it on each method that is to run again",
-        },
+    let hint = match (found, kind) {
+        ("a trait" | "an impl block", Kind::Lock) => "; put it on each method that needs the lock",
+        ("a trait" | "an impl block", Kind::Once) => "; put it on each method that is to run once",
+        ("a trait" | "an impl block", Kind::Retry) => "; put it on each method that is to run again",
+        ("a closure" | "a statement", _) => {
+            "; write the code as an `async fn` with this attribute, and call that"
+        }
         _ => "",
     };
     Err(syn::Error::new(
@@ -115,6 +117,17 @@ fn refuse_other_items(input: ParseStream<'_>, kind: Kind) -> syn::Result<()> {
             kind.name()
         ),
     ))
+}
+
+/// Whether it is a closure, perhaps `async` or `move`, and perhaps with other attributes.
+pub(crate) fn is_closure(input: ParseStream<'_>) -> syn::Result<bool> {
+    input.call(Attribute::parse_outer)?;
+    while input.peek(Token![async]) || input.peek(Token![move]) || input.peek(Token![static]) {
+        input.call(Ident::parse_any)?;
+    }
+    let found = input.peek(Token![|]) || input.peek(Token![||]);
+    input.parse::<TokenStream>()?;
+    Ok(found)
 }
 
 /// `#![…]` at the start of a body belongs to the function and stays in front.
@@ -136,15 +149,26 @@ pub(crate) fn in_braces_of(body: &Group, code: TokenStream) -> Group {
 
 impl Function {
     /// Takes those of our attributes that stand below the one that is being expanded.
-    pub(crate) fn take_stacked(&mut self) -> Vec<(Kind, Attribute)> {
+    pub(crate) fn take_stacked(&mut self, krate: &Path) -> Vec<(Kind, Attribute)> {
         let mut stacked = Vec::new();
         for attr in std::mem::take(&mut self.attrs) {
-            match Kind::of(&attr) {
+            match Kind::of(&attr, krate) {
                 Some(kind) => stacked.push((kind, attr)),
                 None => self.attrs.push(attr),
             }
         }
         stacked
+    }
+
+    /// The `mut` of an argument.
+    pub(crate) fn mutability(&self, argument: &Ident) -> Option<Token![mut]> {
+        self.sig.inputs.iter().find_map(|input| match input {
+            FnArg::Typed(typed) => match &*typed.pat {
+                Pat::Ident(pat) if pat.ident == *argument => pat.mutability,
+                _ => None,
+            },
+            FnArg::Receiver(_) => None,
+        })
     }
 
     /// The body as an expression of a block. It keeps its own braces, so that the compiler recognises its
@@ -208,12 +232,20 @@ impl Scope {
     /// Adds names that the body takes from arguments before anything else happens.
     pub(crate) fn unpack(&mut self, names: &[Ident]) {
         self.arguments
-            .retain(|argument| !argument.to_string().starts_with("__arg"));
+            .retain(|argument| !argument.to_string().starts_with("__arg") && !names.contains(argument));
         self.arguments.extend_from_slice(names);
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<&Ident> {
         self.arguments.iter().find(|argument| argument.unraw() == name)
+    }
+
+    /// The argument that a name in an attribute means, at the place of that name. It has the argument's own
+    /// hygiene, so that it is also found where a `macro_rules!` macro wrote the function.
+    pub(crate) fn argument(&self, name: &Ident) -> Ident {
+        let mut argument = self.find(&name.unraw().to_string()).unwrap_or(name).clone();
+        argument.set_span(name.span().resolved_at(argument.span()));
+        argument
     }
 
     pub(crate) fn names(&self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The attributes of this crate. If several stand on one function, they are expanded together: only so is the
 //! topmost one also the outermost.
 
-use syn::Attribute;
+use syn::{Attribute, Path};
 
 /// The attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,12 +12,21 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The attribute's kind, if it is ours.
-    pub(crate) fn of(attr: &Attribute) -> Option<Self> {
-        let name = &attr.path().segments.last()?.ident;
+    /// The attribute's kind, if it is ours: by its bare name, or behind a path of dblock, as which `krate` is
+    /// known too. Another crate may have an attribute of the same name.
+    pub(crate) fn of(attr: &Attribute, krate: &Path) -> Option<Self> {
+        let names = |path: &Path| {
+            path.segments
+                .iter()
+                .map(|part| part.ident.to_string())
+                .collect::<Vec<_>>()
+        };
+        let path = names(attr.path());
+        let (name, module) = path.split_last()?;
+        let ours = module.last().is_none_or(|name| name == "dblock") || module == names(krate);
         [Self::Lock, Self::Once, Self::Retry]
             .into_iter()
-            .find(|kind| name == kind.name())
+            .find(|kind| ours && name == kind.name())
     }
 
     pub(crate) fn name(self) -> &'static str {

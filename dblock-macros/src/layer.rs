@@ -1,7 +1,6 @@
 //! One of our attributes on a function, and the code that it puts around the body.
 
 use proc_macro2::{Span, TokenStream};
-use quote::quote;
 use syn::{Attribute, Path};
 
 use crate::args::Args;
@@ -10,7 +9,7 @@ use crate::function::{Function, Scope};
 use crate::kind::Kind;
 use crate::lock::KeyCode;
 use crate::once::{self, RunArgs};
-use crate::output::Output;
+use crate::output::{Output, private};
 use crate::{capture, check, lock, retry};
 
 /// An attribute that was read.
@@ -58,14 +57,14 @@ impl Layer {
     }
 
     /// Checks that this layer can be put around the body of a function with these arguments.
-    pub(crate) fn check(&self, function: &Function, scope: &Scope, errors: &mut Errors) {
+    pub(crate) fn check(&self, function: &Function, scope: &Scope, output: &Output, errors: &mut Errors) {
         match self {
             Self::Lock(lock) => {
                 if let Some(tx) = &lock.tx {
                     check::transaction(tx, function, scope, errors);
                 }
             }
-            Self::Once(_) => {}
+            Self::Once(_) => once::result(&output.ty, errors),
             Self::Retry(_) => retry::arguments(&function.sig, errors),
         }
     }
@@ -81,7 +80,7 @@ impl Layer {
             Self::Once(run) => &run.lock,
             Self::Retry(_) => return None,
         };
-        Some(lock::keys(lock.keys.as_ref()?, &lock.krate, scope, errors))
+        Some(lock::keys(lock.keys.as_ref()?, scope, errors))
     }
 
     /// The code with this layer around it.
@@ -100,6 +99,7 @@ impl Layer {
                     lock,
                     key.expect("a lock without a key is a mistake"),
                     function,
+                    scope,
                     output,
                     code,
                 )
@@ -107,8 +107,7 @@ impl Layer {
             Self::Once(run) => {
                 let key = key.map(|key| &key.value);
                 let key = key.expect("a run without a key is a mistake");
-                let krate = &run.lock.krate;
-                let options = run.options(&quote!(#krate::__private), function);
+                let options = run.options(&private(), function);
                 lock::under_run(&run.lock, key, &options, function, output, code)
             }
             Self::Retry(retry) => {

@@ -2,13 +2,14 @@
 //!
 //! An attribute is read (`pairs`, `args`, `once`, `values`, `duration`). Its function is split (`function`,
 //! `desugared`) and checked (`check`). The key template is resolved against the function's arguments
-//! (`template`, `format`), and the parts are put together (`expand`, `layer`, `lock`, `options`, `retry`,
+//! (`template`, `format`, `constant`), and the parts are put together (`expand`, `layer`, `lock`, `options`, `retry`,
 //! `output`, `capture`). Mistakes are collected (`errors`, `suggest`) and reported all at once, and the
 //! function then stays as it was. The generated code calls `dblock::__private` and nothing else.
 
 mod args;
 mod capture;
 mod check;
+mod constant;
 mod desugared;
 mod duration;
 mod errors;

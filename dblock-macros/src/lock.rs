@@ -2,15 +2,15 @@
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::{Expr, LitStr, Path};
+use syn::{Expr, LitStr};
 
 use crate::args::Args;
 use crate::errors::Errors;
 use crate::function::{Function, Scope, in_braces_of};
 use crate::options::options;
-use crate::output::{Output, ends};
-use crate::template;
+use crate::output::{Output, PRIVATE, ends, import, private};
 use crate::values::{Key, Keys};
+use crate::{constant, template};
 
 /// The key of a lock in generated code, or all keys.
 pub(crate) struct KeyCode {
@@ -21,12 +21,12 @@ pub(crate) struct KeyCode {
     pub(crate) explained: Vec<syn::Error>,
 }
 
-pub(crate) fn keys(keys: &Keys, krate: &Path, scope: &Scope, errors: &mut Errors) -> KeyCode {
+pub(crate) fn keys(keys: &Keys, scope: &Scope, errors: &mut Errors) -> KeyCode {
     let all = match keys {
-        Keys::One(one) => return key(one, krate, scope, errors),
+        Keys::One(one) => return key(one, scope, errors),
         Keys::All(all) => all,
     };
-    let all: Vec<KeyCode> = all.iter().map(|one| key(one, krate, scope, errors)).collect();
+    let all: Vec<KeyCode> = all.iter().map(|one| key(one, scope, errors)).collect();
     let values = all.iter().map(|code| &code.value);
     KeyCode {
         value: quote!([#(#values),*]),
@@ -34,17 +34,19 @@ pub(crate) fn keys(keys: &Keys, krate: &Path, scope: &Scope, errors: &mut Errors
     }
 }
 
-fn key(key: &Key, krate: &Path, scope: &Scope, errors: &mut Errors) -> KeyCode {
+fn key(key: &Key, scope: &Scope, errors: &mut Errors) -> KeyCode {
+    let private = private();
     let formatted = |format: &LitStr, values: &[Expr]| {
         quote_spanned! {format.span()=>
-            #krate::__private::format(#krate::__private::format_args!(#format #(, #values)*))
+            #private::format(#private::format_args!(#format #(, #values)*))
         }
     };
     let literal = match key {
         Key::Expr(value) => {
+            constant::refuse(value, scope, errors);
             let value = borrowed(value);
             return KeyCode {
-                value: quote!(#krate::__private::key(#value)),
+                value: quote!(#private::key(#value)),
                 explained: Vec::new(),
             };
         }
@@ -84,11 +86,13 @@ pub(crate) fn under_lock(
     lock: &Args,
     key: &TokenStream,
     function: &Function,
+    scope: &Scope,
     output: &Output,
     body: &TokenStream,
 ) -> TokenStream {
-    let krate = &lock.krate;
-    let private = quote!(#krate::__private);
+    let private = private();
+    let tx = lock.tx.as_ref().map(|tx| scope.argument(tx));
+    let mutable = tx.as_ref().and_then(|tx| function.mutability(tx));
     let options = options(lock, &private, function);
     let run = match lock.keys {
         Some(Keys::All(_)) => quote!(run_all),
@@ -109,20 +113,36 @@ pub(crate) fn under_lock(
                 output: value,
                 ..
             } = locals;
-            let Some(tx) = &lock.tx else {
+            let Some(tx) = &tx else {
                 return quote!(#private::#run(#given, #key, #options, #future).await);
             };
-            // Where the argument is named, the compiler says that it is no transaction.
+            // Where the argument is named, the compiler says that it is no transaction, or that there is none.
             let borrow = quote_spanned!(tx.span()=> &mut *#tx);
+            let sql = |function| {
+                let name = |name| Ident::new(name, tx.span());
+                let (private, function) = (name(PRIVATE), name(function));
+                quote_spanned!(tx.span()=> #private::sql!(#function))
+            };
+            let (borrowed, enter_in, run_in, end_in) =
+                (sql("borrowed"), sql("enter_in"), sql("run_in"), sql("end_in"));
             // The body takes a borrow, so that the transaction is there after it.
+            let borrowed = quote_spanned!(tx.span()=> #borrowed(&#tx));
+            // The lock uses the argument, also where the body does not, or not as mutable.
+            let used = quote!(let _ = &#mutable #tx;);
             quote! {{
-                match #private::enter_in(#given, #key, #options, #borrow).await {
+                #borrowed;
+                #used
+                match #enter_in(#given, #key, #options, #borrow).await {
                     #private::Ok(#hold) => {
                         let #value = {
-                            let #tx = #borrow;
-                            #private::run_in(&#hold, #future).await
+                            let #mutable #tx = #borrow;
+                            #used
+                            #run_in(&#hold, #future).await
                         };
-                        #private::end_in(#hold, #value, #borrow).await
+                        #end_in(#hold, #value, |#value| {
+                            use #private::NoResult as _;
+                            #private::Value(#value).is_error()
+                        }, #borrow).await
                     }
                     #private::Err(#value) => #private::Err(#value),
                 }
@@ -140,8 +160,6 @@ pub(crate) fn under_run(
     output: &Output,
     body: &TokenStream,
 ) -> TokenStream {
-    let krate = &lock.krate;
-    let run = output.run_once(&quote!(#krate::__private));
     wrapped(
         lock,
         key,
@@ -151,7 +169,7 @@ pub(crate) fn under_run(
         body,
         |locals, given, future| {
             let Locals { key, options, .. } = locals;
-            quote!(#run(#given, #key, #options, #future).await)
+            output.run_once(quote!(#given, #key, #options, #future))
         },
     )
 }
@@ -170,8 +188,7 @@ fn wrapped(
     body: &TokenStream,
     call: impl FnOnce(&Locals, &TokenStream, &TokenStream) -> TokenStream,
 ) -> TokenStream {
-    let krate = &lock.krate;
-    let private = quote!(#krate::__private);
+    let private = private();
     let locals = Locals::new();
     let (manager, given) = manager(lock, &private, &locals.manager);
     let block = in_braces_of(&function.body, body.clone());
@@ -179,7 +196,9 @@ fn wrapped(
     let result = call(&locals, &given, &quote!(#future #block));
     let result = returned(lock, &private, output, &locals, &result);
     let (key_name, options_name) = (&locals.key, &locals.options);
+    let import = import(&lock.krate);
     quote! {
+        #import
         let #key_name = #key;
         #manager
         let #options_name = #options;
@@ -191,9 +210,16 @@ fn wrapped(
 fn manager(lock: &Args, private: &TokenStream, name: &Ident) -> (TokenStream, TokenStream) {
     match &lock.manager {
         Some(manager) => {
+            let (start, end) = ends(&manager.to_token_stream()).unwrap_or_else(|| (name.span(), name.span()));
             let manager = borrowed(manager);
+            // By itself the expression has its own type, whatever derefs to a manager. `&*(name)` spans it, so
+            // that the compiler points at the whole of it.
+            let located = Ident::new(&name.to_string(), name.span().located_at(end));
+            let reference = quote_spanned!(start=> &*);
+            let mut group = Group::new(Delimiter::Parenthesis, located.to_token_stream());
+            group.set_span(end);
             (
-                quote!(let #name = #private::manager(#manager);),
+                quote!(let #name = match #manager { #name => #private::manager(#reference #group) };),
                 quote!(#private::Some(&#name)),
             )
         }
@@ -241,7 +267,8 @@ fn returned(
     }
 }
 
-/// Names in the generated code. The user's code can neither see nor shadow them.
+/// Names in the generated code. The user's code can neither see nor shadow them. They are such as nobody gives
+/// to an argument, because `capture` reads generated code by names alone.
 struct Locals {
     key: Ident,
     manager: Ident,
@@ -255,12 +282,12 @@ impl Locals {
     fn new() -> Self {
         let name = |name| Ident::new(name, Span::mixed_site());
         Self {
-            key: name("key"),
-            manager: name("manager"),
-            options: name("options"),
-            hold: name("hold"),
-            output: name("output"),
-            error: name("error"),
+            key: name("dblock_key"),
+            manager: name("dblock_manager"),
+            options: name("dblock_options"),
+            hold: name("dblock_hold"),
+            output: name("dblock_output"),
+            error: name("dblock_error"),
         }
     }
 }

@@ -3,9 +3,11 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
-use syn::{Expr, ExprLit, Lit};
+use syn::visit_mut::VisitMut;
+use syn::{Expr, GenericArgument, Lit, PathArguments, PathSegment, Type, TypeReference};
 
 use crate::args::Args;
+use crate::check::ungrouped;
 use crate::errors::Errors;
 use crate::function::Function;
 use crate::lock::borrowed;
@@ -120,6 +122,7 @@ impl RunArgs {
 
     fn set(&mut self, pair: &Pair) -> syn::Result<()> {
         let value = &pair.value;
+        let refused = |message: &str| Err(syn::Error::new(pair.name.span(), message));
         match pair.name.unraw().to_string().as_str() {
             "remember" => self.remember = Some(values::length("remember", value)?),
             "on_crash" => self.on_crash = Some(on_crash(value)?),
@@ -134,10 +137,26 @@ impl RunArgs {
                 self.lock.set(pair)?;
             }
             "hold_min" => {
-                return Err(syn::Error::new(
-                    pair.name.span(),
+                return refused(
                     "a run takes no `hold_min`: while its outcome is remembered, it does not run again anyway; remove it",
-                ));
+                );
+            }
+            "keys" => {
+                return refused(
+                    "a run has a single `key`; put a `#[distributed_lock(keys = […])]` below this attribute",
+                );
+            }
+            "tx" => {
+                return refused(
+                    "a run takes no `tx`: begin the transaction in the body, write `on_crash = \"complete_in\"`, and end with \
+                     `dblock::current_run()` and `Run::complete_in(&mut tx, &value)`, which commits the outcome with the work",
+                );
+            }
+            "on_lost" => {
+                return refused(
+                    "a run takes no `on_lost`: it always stops when its lease is lost; work that must be whole goes into one \
+                     transaction: `on_crash = \"complete_in\"`",
+                );
             }
             _ => return Err(ARGUMENTS.unknown(&pair.name)),
         }
@@ -177,13 +196,38 @@ impl RunArgs {
     }
 }
 
+/// The value is stored, and read back by later calls.
+pub(crate) fn result(output: &Type, errors: &mut Errors) {
+    struct Borrowed<'e>(&'e mut Errors);
+
+    impl VisitMut for Borrowed<'_> {
+        fn visit_type_reference_mut(&mut self, reference: &mut TypeReference) {
+            self.0.push(syn::Error::new_spanned(
+                reference,
+                "the result is stored, and later calls read it back, so it cannot borrow; return a value that owns its data, \
+                 such as `String` instead of `&str`",
+            ));
+        }
+    }
+
+    let Type::Path(path) = ungrouped(output) else {
+        return;
+    };
+    if let Some(PathSegment {
+        arguments: PathArguments::AngleBracketed(arguments),
+        ..
+    }) = path.path.segments.last()
+        && let Some(GenericArgument::Type(value)) = arguments.args.first()
+    {
+        Borrowed(errors).visit_type_mut(&mut value.clone());
+    }
+}
+
 fn on_crash(value: &Expr) -> syn::Result<OnCrash> {
     const ACCEPTED: &str = "Expected \"retry\" (the body runs again), \"stop\" (calls fail until somebody decides) or \
                             \"complete_in\" (all work is in the transaction that is given to `Run::complete_in`)";
-    let message = match value {
-        Expr::Lit(ExprLit {
-            lit: Lit::Str(text), ..
-        }) => match text.value().as_str() {
+    let message = match values::literal(value) {
+        Some(Lit::Str(text)) => match text.value().as_str() {
             "retry" => return Ok(OnCrash::Retry),
             "stop" => return Ok(OnCrash::Stop),
             "complete_in" => return Ok(OnCrash::CompleteIn),
@@ -201,20 +245,16 @@ fn on_crash(value: &Expr) -> syn::Result<OnCrash> {
 }
 
 fn max_attempts(value: &Expr) -> syn::Result<Expr> {
-    match value {
-        Expr::Lit(ExprLit {
-            lit: Lit::Int(number),
-            ..
-        }) if number.base10_parse::<u64>().is_ok_and(|n| n == 0) => Err(syn::Error::new(
+    match values::literal(value) {
+        Some(Lit::Int(number)) if number.base10_parse::<u64>().is_ok_and(|n| n == 0) => Err(syn::Error::new(
             number.span(),
             "with zero attempts the body never runs; give it at least 1, or leave `max_attempts` out for no limit",
         )),
-        Expr::Lit(ExprLit { lit: Lit::Int(_), .. }) => Ok(value.clone()),
-        Expr::Lit(_) => Err(syn::Error::new_spanned(
+        Some(Lit::Int(_)) | None => Ok(value.clone()),
+        Some(_) => Err(syn::Error::new_spanned(
             value,
             "`max_attempts` is a number, such as `max_attempts = 5`",
         )),
-        _ => Ok(value.clone()),
     }
 }
 

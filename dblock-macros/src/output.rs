@@ -1,6 +1,6 @@
 //! The declared return type, and how the compiler learns of it.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::visit_mut::{self, VisitMut};
 use syn::{Ident, Path, ReturnType, Type, parse_quote};
@@ -43,32 +43,48 @@ impl Output {
         quote!(#open #ty #path)
     }
 
-    /// The function that runs a body once. It has the span of the type, so that "cannot be remembered" is
-    /// reported there.
-    pub(crate) fn run_once(&self, private: &TokenStream) -> TokenStream {
-        let ty = &self.ty;
-        let path = quote_spanned!(self.start=> #private::run_once);
-        let close = quote_spanned!(self.end=> , _>);
-        quote!(#path::<#ty #close)
+    /// The call that runs a body once. All of it has the span of the type's first word, so that "cannot be
+    /// remembered" is reported there. The compiler finds that for the call and for the await, and reports it
+    /// once where both have one place.
+    pub(crate) fn run_once(&self, arguments: TokenStream) -> TokenStream {
+        let private = Ident::new(PRIVATE, self.start);
+        let mut group = Group::new(Delimiter::Parenthesis, arguments);
+        group.set_span(self.start);
+        quote_spanned!(self.start=> #private::run_once #group.await)
     }
 
     /// Declares the type to the compiler before the body, so that a type error in the body points at the
-    /// user's line. It also names the arguments that the block captures.
-    pub(crate) fn declare(&self, krate: &Path, captured: &[Ident]) -> TokenStream {
-        let ty = &self.ty;
-        let value = quote_spanned!(self.start=> #krate::__private::declared::<#ty>());
-        // After the `return`, only the capture analysis sees the captures, and no lint does.
+    /// user's line. It also names the arguments that the block captures. This is reachable code that uses its
+    /// values, so that no lint need be allowed, which a user's `forbid` would refuse.
+    pub(crate) fn declare(&self, captured: &[Ident]) -> TokenStream {
+        let (ty, private) = (&self.ty, private());
+        let value = quote_spanned!(self.start=> #private::declared::<#ty>());
+        // The lint has warned of the body's use already.
+        let underscore = captured.iter().any(|name| name.to_string().starts_with('_'));
+        let allow = underscore.then(|| quote!(#[allow(clippy::used_underscore_binding)]));
+        let used = Ident::new("dblock_used", Span::mixed_site());
         quote! {
-            #[allow(
-                unreachable_code, path_statements, unused_must_use,
-                clippy::needless_return, clippy::used_underscore_binding
-            )]
+            #allow
             if false {
+                #(let #used = #captured;)*
                 return #value;
-                #(#captured;)*
             }
         }
     }
+}
+
+/// `dblock::__private` in generated code.
+pub(crate) const PRIVATE: &str = "__dblock";
+
+/// It as code.
+pub(crate) fn private() -> TokenStream {
+    Ident::new(PRIVATE, Span::call_site()).into_token_stream()
+}
+
+/// Gives it that name. Where `crate = …` is missing or wrong, this is the one place that the compiler reports.
+pub(crate) fn import(krate: &Path) -> TokenStream {
+    let private = private();
+    quote!(use #krate::__private as #private;)
 }
 
 /// `impl Trait` cannot be written in a body. `_` lets the compiler infer the type.

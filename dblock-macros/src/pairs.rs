@@ -4,10 +4,10 @@
 use proc_macro2::TokenStream;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Ident, LitStr, Token};
+use syn::{Expr, Ident, Lit, LitStr, Token};
 
 use crate::errors::Errors;
-use crate::suggest;
+use crate::{suggest, values};
 
 /// The arguments that an attribute accepts, for its messages.
 pub(crate) struct Arguments {
@@ -40,6 +40,7 @@ impl Arguments {
         let parser = |input: ParseStream<'_>| {
             let mut entries = Vec::new();
             while !input.is_empty() {
+                let ahead = input.fork();
                 let name = if input.peek(Ident::peek_any) {
                     Some(input.fork().call(Ident::parse_any)?)
                 } else {
@@ -48,7 +49,10 @@ impl Arguments {
                 match self.pair(input) {
                     Ok(pair) => entries.push(Entry::Pair(pair)),
                     Err(error) => {
-                        errors.push(error);
+                        let known = name.as_ref().is_some_and(|name| self.example(name).is_some());
+                        let value = ahead.parse().ok().filter(|_| !known);
+                        let positional = value.and_then(|value| positional(&mut entries, &value));
+                        errors.push(positional.unwrap_or(error));
                         entries.push(Entry::Broken(name));
                         skip(input)?;
                     }
@@ -97,7 +101,7 @@ impl Arguments {
         }
         Ok(Pair {
             name,
-            value: input.parse()?,
+            value: ungrouped(input.parse()?),
         })
     }
 
@@ -138,6 +142,33 @@ impl Arguments {
 
     fn names(&self) -> impl Iterator<Item = &'static str> {
         self.examples.iter().map(|(name, _)| *name)
+    }
+}
+
+/// For `key = "a:{}", id`, as one would write it for `format!`: one error instead of one for each half.
+fn positional(entries: &mut [Entry], value: &Expr) -> Option<syn::Error> {
+    let template = entries.last_mut()?;
+    let Entry::Pair(Pair { name, value: before }) = template else {
+        return None;
+    };
+    let Some(Lit::Str(text)) = values::literal(before).filter(|_| *name == "key") else {
+        return None;
+    };
+    let text = text.value();
+    let empty = [text.find("{}"), text.find("{:")].into_iter().flatten().min()?;
+    let (before, behind) = text.split_at(empty + 1);
+    let name_of_value = quote::quote!(#value).to_string().replace([' ', '&'], "");
+    let filled = format!("{before}{name_of_value}{behind}");
+    let message = format!("a template has its values inside: write `key = \"{filled}\"`");
+    *template = Entry::Broken(Some(name.clone()));
+    Some(syn::Error::new_spanned(value, message))
+}
+
+/// A fragment of a `macro_rules!` macro arrives in an invisible group.
+pub(crate) fn ungrouped(value: Expr) -> Expr {
+    match value {
+        Expr::Group(group) => ungrouped(*group.expr),
+        value => value,
     }
 }
 

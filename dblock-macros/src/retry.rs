@@ -9,9 +9,9 @@ use syn::Ident;
 use syn::ext::IdentExt;
 
 pub(crate) use self::args::Args;
-pub(crate) use self::check::{NEEDS_RESULT, arguments};
+pub(crate) use self::check::{NEEDS_RESULT, arguments, is_transaction};
 use crate::function::{Function, in_braces_of};
-use crate::output::Output;
+use crate::output::{Output, import, private};
 use crate::values::known;
 
 pub(crate) const GIVEN_TWICE: &str =
@@ -25,10 +25,13 @@ pub(crate) fn repeated(
     arguments: &[Ident],
     body: &TokenStream,
 ) -> TokenStream {
-    let krate = &args.krate;
-    let private = quote!(#krate::__private);
+    let (import, private) = (import(&args.krate), private());
     let local = |name| Ident::new(name, Span::mixed_site());
-    let (retry, result, pause) = (local("retry"), local("result"), local("pause"));
+    let (retry, result, pause) = (
+        local("dblock_retry"),
+        local("dblock_result"),
+        local("dblock_pause"),
+    );
     let options = options(args, &private, function);
     let reusable = arguments.iter().map(|argument| {
         let span = argument.span();
@@ -38,6 +41,7 @@ pub(crate) fn repeated(
     let future = quote_spanned!(function.body.span()=> async move);
     let after = output.method(&private, "Repeatable", "after");
     quote! {
+        #import
         #(#reusable)*
         let mut #retry = #private::Retry::new(#options);
         loop {

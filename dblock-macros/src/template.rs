@@ -5,10 +5,14 @@
 //! colon. Whether a field exists and can be displayed is left to the compiler, which then points at the
 //! template, because every generated token has its span.
 
+#[cfg(test)]
+mod tests;
+
 use proc_macro2::Span;
+use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::Parser;
-use syn::{Expr, Ident, LitStr, Member};
+use syn::{Expr, Ident, LitStr, Member, parse_quote};
 
 use crate::errors::Errors;
 use crate::format;
@@ -48,6 +52,8 @@ pub(crate) fn parse(literal: &LitStr, scope: &Scope) -> Result<Template, Refused
         format: String::new(),
         values: Vec::new(),
         fixed: 0,
+        plain: true,
+        constants: false,
     };
     let mut errors = Errors::default();
     if text.is_empty() {
@@ -108,6 +114,9 @@ pub(crate) fn parse(literal: &LitStr, scope: &Scope) -> Result<Template, Refused
         ));
     }
     errors.finish()?;
+    if reader.plain && reader.constants {
+        return Ok(reader.as_written());
+    }
     Ok(Template {
         format: LitStr::new(&reader.format, literal.span()),
         values: reader.values,
@@ -125,6 +134,10 @@ struct Reader<'a> {
     values: Vec<Expr>,
     /// Bytes of the key that are in the template itself.
     fixed: usize,
+    /// Whether all placeholders are names by themselves.
+    plain: bool,
+    /// Whether one of these is a constant.
+    constants: bool,
 }
 
 impl Reader<'_> {
@@ -149,6 +162,23 @@ impl Reader<'_> {
         Refused {
             error,
             compiler_points_inside,
+        }
+    }
+
+    /// The template with the arguments by their names. `format_args!` then finds the constants by itself, and the
+    /// compiler points at a misspelt one inside the text.
+    fn as_written(&self) -> Template {
+        let mut values: Vec<Expr> = Vec::new();
+        for value in &self.values {
+            let named: Expr = parse_quote!(#value = #value);
+            let name = value.to_token_stream().to_string();
+            if self.scope.find(&name).is_some() && !values.contains(&named) {
+                values.push(named);
+            }
+        }
+        Template {
+            format: self.literal.clone(),
+            values,
         }
     }
 
@@ -190,6 +220,9 @@ impl Reader<'_> {
             )));
         }
         let value = self.value(path)?;
+        let plain = inside.starts_with(path) && is_identifier(path) && !path.contains('#');
+        self.plain &= plain;
+        self.constants |= plain && self.scope.find(path).is_none();
         self.format.push('{');
         if let Some(format) = format {
             self.format.push(':');
@@ -203,28 +236,13 @@ impl Reader<'_> {
     /// The expression that a placeholder stands for.
     fn value(&self, path: &str) -> syn::Result<Expr> {
         let refused = || self.not_a_placeholder(path);
-        let mut value: Expr = LitStr::new(&self.raw(path), self.literal.span())
+        let mut value: Expr = LitStr::new(&raw(path), self.literal.span())
             .parse()
             .map_err(|_| refused())?;
+        self.locate_members(&mut value);
         let root = root(&mut value).ok_or_else(refused)?;
         self.resolve(root)?;
         Ok(value)
-    }
-
-    /// `{type}` may stand for the argument `r#type`.
-    fn raw(&self, path: &str) -> String {
-        let root = path.split('.').next().unwrap_or(path);
-        let is_raw = |argument: &Ident| argument.to_string().starts_with("r#");
-        if self
-            .scope
-            .arguments
-            .iter()
-            .any(|argument| is_raw(argument) && argument.unraw() == root)
-        {
-            format!("r#{path}")
-        } else {
-            path.to_owned()
-        }
     }
 
     /// Finds the argument that `name` means, and gives `name` the argument's hygiene, so that it is also
@@ -249,14 +267,49 @@ impl Reader<'_> {
         }
         // Constants and statics are in scope as well; the compiler knows whether they exist.
         if text.starts_with(char::is_uppercase) {
+            name.set_span(self.located(Span::call_site()));
             return Ok(());
         }
         Err(self.error(self.scope.unknown(&text)))
     }
 
+    /// A misspelt field is reported with its place alone. With the literal's own span the compiler would
+    /// propose to write the right name instead of the whole template.
+    fn locate_members(&self, value: &mut Expr) {
+        let span = self.located(Span::call_site());
+        match value {
+            Expr::Field(field) => {
+                if let Member::Named(name) = &mut field.member {
+                    name.set_span(span);
+                }
+                self.locate_members(&mut field.base);
+            }
+            Expr::MethodCall(call) => {
+                call.method.set_span(span);
+                self.locate_members(&mut call.receiver);
+            }
+            _ => {}
+        }
+    }
+
     fn located(&self, hygiene: Span) -> Span {
         self.literal.span().resolved_at(hygiene)
     }
+}
+
+/// `{type}` stands for the argument `r#type`, `{order.type}` for its field.
+fn raw(path: &str) -> String {
+    let names = path.split('.').map(|part| {
+        let (name, rest) = part.split_at(part.find('(').unwrap_or(part.len()));
+        let raw = format!("r#{name}");
+        let is_keyword = !is_identifier(name) && is_identifier(&raw);
+        if is_keyword { raw + rest } else { part.to_owned() }
+    });
+    names.collect::<Vec<_>>().join(".")
+}
+
+fn is_identifier(text: &str) -> bool {
+    syn::parse_str::<Ident>(text).is_ok()
 }
 
 /// The name that a chain of fields and methods starts from, if the expression is such a chain.
@@ -272,115 +325,5 @@ fn root(value: &mut Expr) -> Option<&mut Ident> {
             root(&mut call.receiver)
         }
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use quote::ToTokens;
-
-    fn scope() -> Scope {
-        let sig: syn::Signature =
-            syn::parse_quote!(async fn f(&self, order_id: u64, Path(user): Path<u64>, r#type: u8));
-        Scope::new(&sig)
-    }
-
-    fn read(text: &str) -> Result<(String, Vec<String>), String> {
-        let literal = LitStr::new(text, Span::call_site());
-        match parse(&literal, &scope()) {
-            Ok(template) => Ok((
-                template.format.value(),
-                template
-                    .values
-                    .iter()
-                    .map(|value| value.to_token_stream().to_string().replace(' ', ""))
-                    .collect(),
-            )),
-            Err(refused) => Err(refused
-                .error
-                .into_iter()
-                .map(|error| error.to_string())
-                .collect::<Vec<_>>()
-                .join("\n")),
-        }
-    }
-
-    #[test]
-    fn placeholders_become_expressions() {
-        for (text, format, values) in [
-            ("fixed", "fixed", vec![]),
-            ("o:{order_id}", "o:{}", vec!["order_id"]),
-            (
-                "{self.tenant}/{order_id:08}",
-                "{}/{:08}",
-                vec!["self.tenant", "order_id"],
-            ),
-            ("{self.a.0.1.b()}", "{}", vec!["self.a.0.1.b()"]),
-            ("{user:?}", "{:?}", vec!["user"]),
-            ("{type}{r#type}", "{}{}", vec!["r#type", "r#type"]),
-            ("{{{order_id}}}", "{{{}}}", vec!["order_id"]),
-            ("{REGION}", "{}", vec!["REGION"]),
-            ("{user:*^+#08.3x?}", "{:*^+#08.3x?}", vec!["user"]),
-            (
-                "{user:é>5}{user:<}{user:x}",
-                "{:é>5}{:<}{:x}",
-                vec!["user", "user", "user"],
-            ),
-            ("клю́ч:{ order_id }", "клю́ч:{}", vec!["order_id"]),
-        ] {
-            let values = values.into_iter().map(String::from).collect();
-            assert_eq!(read(text), Ok((format.to_owned(), values)), "{text}");
-        }
-    }
-
-    #[test]
-    fn mistakes_come_with_their_fix() {
-        for (text, hint) in [
-            ("", "the key is empty"),
-            ("a\0b", "NUL"),
-            ("{}", "write it with its name, such as `{order_id}`"),
-            ("{order_id}:{}", "such as `{user}`"),
-            ("{:?}", "names no argument"),
-            ("{0}", "such as `{order_id}`"),
-            (
-                "{oder_id}",
-                "did you mean `order_id`? The arguments are `self`, `order_id`, `user` and `type`",
-            ),
-            ("{order}", "did you mean `order_id`?"),
-            ("{order_id", "not closed"),
-            ("{order_id{", "not closed"),
-            ("order_id}", "without a `{`"),
-            ("{order_id + 1}", "is not a placeholder"),
-            ("{order_id.max(1)}", "is not a placeholder"),
-            ("{std::mem}", "is not a placeholder"),
-            ("{order_id:.*}", "takes its width from another argument"),
-            ("{order_id:w$}", "takes its width from another argument"),
-            ("{order_id:zz}", "`zz` in `{order_id:zz}` is not a format"),
-            ("{order_id:08n}", "is not a format"),
-            (&"k".repeat(256), "has 256 bytes"),
-        ] {
-            let message = read(text).unwrap_err();
-            assert!(message.contains(hint), "{text}: {message}");
-        }
-    }
-
-    #[test]
-    fn all_mistakes_of_a_template_are_reported() {
-        let message = read("{} {nobody} {order_id").unwrap_err();
-        assert_eq!(message.lines().count(), 3, "{message}");
-    }
-
-    #[test]
-    fn the_compiler_points_at_a_brace_only_where_it_reads_the_same() {
-        for (text, points) in [
-            ("a{order_id", true),
-            ("{order_id} }", true),
-            ("{self.a} }", false),
-            ("{self.a", false),
-        ] {
-            let refused = parse(&LitStr::new(text, Span::call_site()), &scope()).unwrap_err();
-            assert_eq!(refused.compiler_points_inside, points, "{text}");
-        }
     }
 }

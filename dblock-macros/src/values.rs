@@ -58,12 +58,12 @@ pub(crate) enum OnLost {
     Signal,
 }
 
-/// The literal, if the expression is one. Literals that pass through a `macro_rules!` macro arrive in an
-/// invisible group.
+/// The literal, if the expression is one.
 pub(crate) fn literal(value: &Expr) -> Option<&Lit> {
     match value {
         Expr::Lit(ExprLit { lit, .. }) => Some(lit),
-        Expr::Group(group) => literal(&group.expr),
+        Expr::Paren(inner) => literal(&inner.expr),
+        Expr::Group(inner) => literal(&inner.expr),
         _ => None,
     }
 }
@@ -129,7 +129,8 @@ pub(crate) fn key(value: &Expr) -> syn::Result<Key> {
 fn array(value: &Expr) -> Option<&ExprArray> {
     match value {
         Expr::Array(array) => Some(array),
-        Expr::Group(group) => array(&group.expr),
+        Expr::Paren(inner) => array(&inner.expr),
+        Expr::Group(inner) => array(&inner.expr),
         _ => None,
     }
 }
@@ -257,10 +258,14 @@ pub(crate) fn on_lost(value: &Expr) -> syn::Result<OnLost> {
 
 pub(crate) fn krate(value: &Expr) -> syn::Result<Path> {
     match value {
-        Expr::Path(path) if path.qself.is_none() => Ok(path.path.clone()),
-        _ => Err(syn::Error::new_spanned(
-            value,
-            "`crate` is the path of dblock, such as `crate = my_framework::dblock`",
-        )),
+        Expr::Path(path) if path.qself.is_none() => return Ok(path.path.clone()),
+        _ => {}
     }
+    let message = match text(value).map(LitStr::value) {
+        Some(path) if syn::parse_str::<Path>(&path).is_ok() => {
+            format!("write the path without quotes: `crate = {path}`")
+        }
+        _ => "`crate` is the path of dblock, such as `crate = my_framework::dblock`".into(),
+    };
+    Err(syn::Error::new_spanned(value, message))
 }

@@ -49,6 +49,14 @@ impl Cluster {
         }
     }
 
+    /// The same cluster, with connections of its own.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            acknowledgement: self.acknowledgement,
+            ..Self::new(self.login.clone(), self.seeds.clone())
+        }
+    }
+
     pub(crate) fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
         self.acknowledgement = Some(acknowledgement);
         self

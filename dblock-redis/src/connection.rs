@@ -79,6 +79,15 @@ impl Server {
         }
     }
 
+    /// The same server, with a connection of its own.
+    pub(crate) fn again(&self) -> Self {
+        let way = match &self.way {
+            Way::Client(client) => Way::Client(client.clone()),
+            Way::Sentinels(sentinels) => Way::Sentinels(Arc::new(sentinels.again())),
+        };
+        Self::new(way, self.in_cluster).acknowledged_by(self.acknowledgement)
+    }
+
     /// The servers that must have its writes from now on.
     pub(crate) fn acknowledged_by(mut self, acknowledgement: Option<Acknowledgement>) -> Self {
         self.acknowledgement = acknowledgement;

@@ -32,6 +32,17 @@ impl Deployment {
         }
     }
 
+    /// The same place, with connections of its own.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Self::Server(server) => Self::Server(Arc::new(server.again())),
+            Self::Cluster { cluster, shards } => Self::Cluster {
+                cluster: Box::new(cluster.again()),
+                shards: shards.again(),
+            },
+        }
+    }
+
     /// The servers that must have the writes, before any is sent.
     pub(crate) fn acknowledged_by(self, acknowledgement: Acknowledgement) -> Self {
         match self {

@@ -260,6 +260,16 @@ impl Store for RedisStore {
         Box::pin(diagnose::diagnose(&self.deployment))
     }
 
+    fn for_manager(&self) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(Self {
+            deployment: self.deployment.again(),
+            scripts: Scripts::new(),
+            prefix: self.prefix.clone(),
+            idle: self.idle,
+            passes_on: self.passes_on,
+        }))
+    }
+
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async { self.deployment.close() })
     }

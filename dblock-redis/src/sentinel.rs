@@ -67,6 +67,19 @@ impl Seen {
 }
 
 impl Sentinels {
+    /// The same Sentinels, of which nothing is known yet.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            login: self.login.clone(),
+            addresses: self.addresses.clone(),
+            primary: self.primary.clone(),
+            database: self.database,
+            seen: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+        }
+    }
+
     /// `login` is that to the Sentinels, and `primary` that to the servers.
     pub(crate) fn new(
         name: &str,

@@ -23,6 +23,10 @@ impl Shards {
         }
     }
 
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.number)
+    }
+
     /// The shard of a key.
     pub(crate) fn of(&self, key: &Key) -> u16 {
         crc16(key.to_string().as_bytes()) % self.number

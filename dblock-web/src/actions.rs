@@ -114,7 +114,7 @@ pub(crate) async fn revoke(
     Form(answer): Form<Answer>,
 ) -> Result<Response, Failure> {
     check(&page, &request, Action::Revoke, &key, &answer)?;
-    let was_held = page.locks.revoke(&key).await?;
+    let was_held = page.locks.revoke(&key).await.map_err(Failure::of_an_action)?;
     Ok(back(&key, was_held, "revoked"))
 }
 
@@ -125,7 +125,11 @@ pub(crate) async fn force_release(
     Form(answer): Form<Answer>,
 ) -> Result<Response, Failure> {
     check(&page, &request, Action::ForceRelease, &key, &answer)?;
-    let was_held = page.locks.force_release(&key).await?;
+    let was_held = page
+        .locks
+        .force_release(&key)
+        .await
+        .map_err(Failure::of_an_action)?;
     Ok(back(&key, was_held, "freed"))
 }
 

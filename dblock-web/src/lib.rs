@@ -9,7 +9,7 @@
 //! use dblock_web::Access;
 //!
 //! let locks = LockManager::connect("memory:").await?;
-//! let app: Router = Router::new().nest("/admin/locks", dblock_web::router(locks, Access::read_only()));
+//! let app: Router = Router::new().nest_service("/admin/locks", dblock_web::router(locks, Access::read_only()));
 //! # Ok::<_, dblock::LockError>(()) }).unwrap();
 //! ```
 //!
@@ -28,6 +28,7 @@ mod live;
 mod origin;
 mod page;
 mod pages;
+mod printable;
 mod text;
 mod token;
 

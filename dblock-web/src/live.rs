@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::page::Page;
-use crate::pages::{Failure, key, list, records};
+use crate::pages::{Failure, dated, key, list, records};
 
 /// How often a fragment is sent.
 const EVERY: Duration = Duration::from_secs(1);
@@ -120,7 +120,7 @@ impl Live {
             View::Records(asked) => records::fragment(&self.page, asked).await,
         };
         shared.rest = Instant::now() + begin.elapsed() * REST;
-        let fragment = fragment?.into_string();
+        let fragment = dated(&fragment?).into_string();
         shared.fragments.insert(view.clone(), (begin, fragment.clone()));
         Ok(fragment)
     }

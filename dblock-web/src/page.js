@@ -10,7 +10,9 @@
   let events = null;
   let paused = false;
 
+  // What is not live is of the moment that the fragment says.
   const say = (text) => {
+    part.classList.toggle("stale", text !== "Live" && text !== "Connecting");
     // A screen reader reads each change aloud.
     if (said.textContent !== text) said.textContent = text;
   };

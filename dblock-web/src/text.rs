@@ -4,26 +4,11 @@ use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
 
-/// Text of others, such as a key. maud escapes markup. Control characters, and those that turn the direction
-/// of what follows, are shown by their numbers, so that no key looks like another one; `bdi` keeps
-/// right-to-left text to itself.
+use crate::printable::printable;
+
+/// Text of others, such as a key. maud escapes markup, and `bdi` keeps right-to-left text to itself.
 pub(crate) fn foreign(text: &str) -> Markup {
     html! { bdi { (printable(text)) } }
-}
-
-pub(crate) fn printable(text: &str) -> String {
-    let invisible = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    let shown = text.chars().map(|c| {
-        if invisible(c) {
-            c.escape_default().to_string()
-        } else {
-            c.to_string()
-        }
-    });
-    shown.collect()
 }
 
 /// The address of a page beside this one. Empty values are left out.

@@ -27,8 +27,8 @@ use uuid::Uuid;
 pub use self::fence::Fence;
 use self::session::Ensemble;
 
-/// Locks in ZooKeeper. It is made from a URL, and opens no session until it is used. Clones share the
-/// session.
+/// Locks in ZooKeeper. It is made from a URL, and opens no session until it is used. Each manager has a
+/// session of its own; the calls of this type itself share another one with its clones.
 ///
 /// A manager takes it as its store:
 ///
@@ -65,7 +65,7 @@ impl ZookeeperStore {
 
     /// The node of a lock's row, and the version that a transaction of yours in the same ZooKeeper must
     /// check. `None` if the row does not have the token any more: then somebody else has got the lock, or it
-    /// is free. `key` and `token` are those of the guard, after [`pin`](dblock::LockGuard::pin). The section
+    /// is free. `key` is the [full key](dblock::LockGuard::full_key) of the guard and `token` its token, after [`pin`](dblock::LockGuard::pin). The section
     /// "Checking the token in a transaction of yours" above has an example.
     ///
     /// # Errors
@@ -150,6 +150,11 @@ impl Store for ZookeeperStore {
 
     fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {
         Box::pin(diagnose::diagnose(&self.ensemble))
+    }
+
+    fn for_manager(&self) -> Option<Arc<dyn Store>> {
+        let ensemble = Arc::new(self.ensemble.again());
+        Some(Arc::new(Self { ensemble }))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

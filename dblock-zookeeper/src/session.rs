@@ -58,6 +58,18 @@ impl Ensemble {
         }
     }
 
+    /// The same ensemble, with a session of its own.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            hosts: self.hosts.clone(),
+            user: self.user.clone(),
+            place: self.place.clone(),
+            held: Held::default(),
+            asks: Asks::default(),
+            open: Mutex::default(),
+        }
+    }
+
     /// A session that is connected, as far as is known.
     pub(crate) async fn client(&self) -> Result<Client, StoreError> {
         {

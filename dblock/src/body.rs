@@ -39,6 +39,16 @@ pub(crate) enum Ended<T> {
 }
 
 impl<T> Ended<T> {
+    /// The same end of another value.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> Ended<U> {
+        match self {
+            Self::InTime(value) => Ended::InTime(map(value)),
+            Self::Late(value, loss) => Ended::Late(map(value), loss),
+            Self::Stopped(loss) => Ended::Stopped(loss),
+        }
+    }
+
     /// A result counts only if the body finished in time.
     pub(crate) fn in_time(self) -> Result<T, LockError> {
         match self {
@@ -124,7 +134,7 @@ pub(crate) fn inside<F: Future>(holds: &[Hold], body: F) -> Supervised<Caught<F>
 fn linked<F: Future>(holds: &[Hold], body: F) -> Linked<Instrumented<F>> {
     let span = holds.iter().map(Hold::lease).fold(Span::none(), |around, lease| {
         let _around = around.enter();
-        tracing::debug_span!("distributed_lock", key = %lease.key(), owner = %lease.owner(),
+        tracing::debug_span!("distributed_lock", key = %lease.key().typed(), owner = %lease.owner(),
             fence_token = lease.fence_token())
     });
     Link::inside_current(holds).scope(body.instrument(span))
@@ -147,7 +157,7 @@ async fn finish<T>(holds: Vec<Hold>, ended: Ended<std::thread::Result<T>>) -> Re
         Ended::InTime(Err(panic)) | Ended::Late(Err(panic), _) => resume_unwind(panic),
         Ended::InTime(Ok(value)) => {
             for (lease, left) in unconfirmed {
-                tracing::warn!(key = %lease.key(), owner = %lease.owner(), fence_token = lease.fence_token(),
+                tracing::warn!(key = %lease.key().typed(), owner = %lease.owner(), fence_token = lease.fence_token(),
                     held = ?lease.held_for(), ?left, "the body finished in time, but its release is not confirmed");
             }
             Ok(value)

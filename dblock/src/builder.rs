@@ -23,7 +23,8 @@ use crate::store::table::{DEFAULT_TABLE, TableName};
 ///     .build()
 ///     .await?;
 /// let guard = locks.acquire("order:42", dblock::LockOptions::new()).await?;
-/// assert_eq!(guard.key(), "billing:order:42");
+/// assert_eq!(guard.key(), "order:42");
+/// assert_eq!(guard.full_key(), "billing:order:42");
 /// # guard.release().await?;
 /// # Ok::<_, dblock::LockError>(()) }).unwrap();
 /// ```

@@ -104,8 +104,14 @@ impl CurrentLock {
         &self.link.leases()[self.at]
     }
 
-    /// The key with its namespace prefix.
+    /// The key, as it was typed.
     pub fn key(&self) -> &str {
+        self.lease().key().typed()
+    }
+
+    /// The key with the manager's namespace before it: what the store has, and what is told apart from the
+    /// keys of other namespaces, such as by a service that is given it.
+    pub fn full_key(&self) -> &str {
         self.lease().key().as_str()
     }
 
@@ -252,6 +258,8 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
         .iter()
         .flat_map(Link::iter)
         .map(|(lease, engine)| {
+            let entered = Hold::enter_now(lease, engine);
+            // Asked after that: a lock with this hold is kept by no transaction any more.
             #[cfg(feature = "sql")]
             if lease.is_kept_in_transaction() {
                 return Err(LockError::invalid(
@@ -259,7 +267,7 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
                      it; await the child in the body, or spawn it after the commit",
                 ));
             }
-            Hold::enter_now(lease, engine)
+            entered
         })
         .collect();
     async move {

@@ -7,7 +7,7 @@ mod run;
 use std::time::Duration;
 
 pub(crate) use self::message::rounded;
-use self::message::{about, held_by, lock, timed_out};
+use self::message::{about, after, held_by, lock, timed_out};
 #[cfg(feature = "run_once")]
 pub use self::run::RunError;
 use crate::key::{InvalidKey, Key};
@@ -91,6 +91,22 @@ pub enum LockError {
     Store {
         /// The key, where one was involved.
         key: Option<Key>,
+        /// How long the caller waited for the store.
+        waited: Duration,
+        /// The store's error.
+        source: StoreError,
+    },
+    /// The store did not confirm a call on a lock that was held: its release,
+    /// [`extend`](crate::LockGuard::extend) or [`pin`](crate::LockGuard::pin). What was done under the lock
+    /// stands, so this error is no reason to do it again: it is neither
+    /// [retryable](Self::is_retryable) nor a [conflict](crate::optimistic::Conflict), and not
+    /// [`is_store`](Self::is_store), which a web service answers with "try again". The manager goes on
+    /// releasing the lock until its lease has expired.
+    #[error("what was done under lock {key:?} stands, but the store did not confirm the call{}", after(*waited))]
+    #[non_exhaustive]
+    Unconfirmed {
+        /// The key of the lock.
+        key: Key,
         /// How long the caller waited for the store.
         waited: Duration,
         /// The store's error.
@@ -180,6 +196,7 @@ impl LockError {
             Self::Timeout { .. } => "timeout",
             Self::Lost { .. } => "lost",
             Self::Store { .. } => "store",
+            Self::Unconfirmed { .. } => "unconfirmed",
             #[cfg(feature = "run_once")]
             Self::Run { .. } => "run",
             Self::Shutdown { .. } => "shutdown",
@@ -214,10 +231,9 @@ impl LockError {
     }
 
     /// A store error that concerns a key, and not an acquire of it.
-    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn store_of(key: &Key, source: StoreError) -> Self {
         Self::Store {
-            key: Some(key.clone()),
+            key: Some(key.to_typed()),
             waited: Duration::ZERO,
             source,
         }
@@ -238,7 +254,8 @@ impl LockError {
     }
 
     /// The store could not be asked, or did not answer before `wait` was over ([`TimeoutCause::NoAnswer`]).
-    /// Never a synonym of busy. A web service answers 503.
+    /// Never a synonym of busy. A web service answers 503. False for a call after which the work stands
+    /// ([`Unconfirmed`](Self::Unconfirmed)).
     pub fn is_store(&self) -> bool {
         matches!(
             self,
@@ -255,7 +272,8 @@ impl LockError {
         matches!(self, Self::Shutdown { .. })
     }
 
-    /// The same call may succeed later without a change to the program or the database.
+    /// The same call may succeed later without a change to the program or the database. False for every error
+    /// after which work may stand, so a function that ends with such an error may be called again.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::Timeout { .. } => true,
@@ -266,10 +284,26 @@ impl LockError {
         }
     }
 
+    /// The same error of a call whose body has not begun: nothing was done under the lock, so an answer that is
+    /// missing is the store's failure and no more.
+    pub(crate) fn before_the_work(self) -> Self {
+        match self {
+            Self::Unconfirmed { key, waited, source } => Self::Store {
+                key: Some(key),
+                waited,
+                source,
+            },
+            error => error,
+        }
+    }
+
     /// The key that the error is about, where there is one.
     pub fn key(&self) -> Option<&Key> {
         match self {
-            Self::Busy { key, .. } | Self::Timeout { key, .. } | Self::Lost { key, .. } => Some(key),
+            Self::Busy { key, .. }
+            | Self::Timeout { key, .. }
+            | Self::Lost { key, .. }
+            | Self::Unconfirmed { key, .. } => Some(key),
             Self::Store { key, .. } | Self::Shutdown { key } => key.as_ref(),
             #[cfg(feature = "run_once")]
             Self::Run { key, .. } => Some(key),
@@ -346,6 +380,14 @@ mod tests {
                 "the lock store failed for \"a\" after 2.002s",
             ),
             (
+                LockError::Unconfirmed {
+                    key: key.clone(),
+                    waited,
+                    source: StoreError::new(StoreErrorKind::Interrupted, "why"),
+                },
+                "what was done under lock \"a\" stands, but the store did not confirm the call after 2.002s",
+            ),
+            (
                 LockError::Shutdown {
                     key: Some(key.clone()),
                 },
@@ -355,6 +397,31 @@ mod tests {
         ];
         for (error, message) in errors {
             assert_eq!(error.to_string(), message);
+        }
+    }
+
+    /// Nobody may take it for an error before the work, whatever the store said.
+    #[test]
+    fn an_error_after_the_work_is_no_reason_to_do_it_again() {
+        use crate::optimistic::Conflict as _;
+        use StoreErrorKind::{Conflict, Interrupted, Other, Refused, Schema, Unreachable, Unsupported};
+
+        for kind in [
+            Conflict,
+            Interrupted,
+            Other,
+            Refused,
+            Schema,
+            Unreachable,
+            Unsupported,
+        ] {
+            let error = LockError::Unconfirmed {
+                key: Key::new(None, "a").unwrap(),
+                waited: Duration::ZERO,
+                source: StoreError::new(kind, "why"),
+            };
+            let again = error.is_retryable() || error.is_conflict() || error.is_store() || error.is_busy();
+            assert!(!again, "{kind:?}");
         }
     }
 

@@ -19,12 +19,12 @@ use futures_util::future::try_join_all;
 
 #[cfg(feature = "run_once")]
 pub(crate) use self::keep::complete;
-pub(crate) use self::keep::{check_options, confirm, is_kept_at_once, keep, mark};
+pub(crate) use self::keep::{begins_marked, check_options, confirm, is_kept_at_once, keep, keep_at_once};
 use self::statements::verify_in;
 pub(crate) use self::statements::{begin_failed, commit_failed};
 pub(crate) use self::which_transaction::is_kept_by;
 use self::which_transaction::{committed_row, same_transaction};
-use crate::engine::{EngineHandle, Lease};
+use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
 use crate::error::{LockError, LostReason};
 pub use crate::store::Database;
 use crate::store::fence::FenceCheck;
@@ -131,6 +131,7 @@ async fn refused(lease: &Lease, engine: &EngineHandle) -> LockError {
 /// transaction may have locked the row.
 async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle) -> bool {
     // When the store cannot be asked, the transaction's answer stands.
-    let row = committed_row(engine, lease.key()).await.unwrap_or_default();
+    let row = committed_row(engine, lease.key(), STORE_TIMEOUT).await;
+    let row = row.unwrap_or_default();
     row.is_some_and(|row| row.lease_id == lease.id() && row.is_held())
 }

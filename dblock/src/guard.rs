@@ -13,7 +13,6 @@ use crate::chain::Link;
 use crate::engine::{Hold, Lease, Unconfirmed};
 use crate::error::{LockError, rounded};
 use crate::options::LockOptions;
-use crate::store::{StoreError, StoreErrorKind};
 
 /// A held lock. Released by [`release`](Self::release), or when dropped.
 ///
@@ -46,8 +45,14 @@ impl LockGuard {
         Self { hold }
     }
 
-    /// The key with its namespace prefix.
+    /// The key, as it was typed.
     pub fn key(&self) -> &str {
+        self.hold.lease().key().typed()
+    }
+
+    /// The key with the manager's namespace before it: what the store has, and what is told apart from the
+    /// keys of other namespaces, such as by a service that is given it.
+    pub fn full_key(&self) -> &str {
         self.hold.lease().key().as_str()
     }
 
@@ -121,7 +126,7 @@ impl LockGuard {
     /// [`LockError::Invalid`] for a ttl that [`LockOptions::ttl`](crate::LockOptions::ttl) does not allow. A
     /// ttl below the store's [`shortest_ttl`](crate::store::Capabilities::shortest_ttl) is not refused here.
     /// [`LockError::Lost`] when the lease has ended, or when an operator has revoked it (it then runs to its
-    /// present end). [`LockError::Store`] when the store did not confirm before the lease ended.
+    /// present end). [`LockError::Unconfirmed`] when the store did not confirm before the lease ended.
     ///
     /// # Cancel safety
     /// Once polled, the lease is extended whether or not the future is polled again.
@@ -150,7 +155,7 @@ impl LockGuard {
     /// out.
     ///
     /// # Errors
-    /// [`LockError::Lost`] when the lease has ended, [`LockError::Store`] when the store did not confirm
+    /// [`LockError::Lost`] when the lease has ended, [`LockError::Unconfirmed`] when the store did not confirm
     /// before that.
     ///
     /// # Cancel safety
@@ -207,8 +212,9 @@ impl LockGuard {
     /// of the lease.
     ///
     /// # Errors
-    /// [`LockError::Lost`] when the lease had already ended, [`LockError::Store`] when the store did not
-    /// confirm in time; the manager then goes on trying until the lease has expired.
+    /// The work is done by then, and these errors do not undo it: no error of a release is retryable.
+    /// [`LockError::Lost`] when the lease had already ended, [`LockError::Unconfirmed`] when the store did
+    /// not confirm in time; the manager then goes on trying until the lease has expired.
     ///
     /// # Cancel safety
     /// Once polled, the lock is released whether or not the future is polled again.
@@ -282,7 +288,7 @@ impl fmt::Debug for LockGuard {
 pub(crate) fn debug(name: &str, lease: &Lease, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut fields = f.debug_struct(name);
     fields
-        .field("key", lease.key())
+        .field("key", &lease.key().typed())
         .field("owner", &lease.owner())
         .field("fence_token", &lease.fence_token());
     match lease.lost_reason() {
@@ -308,16 +314,11 @@ pub(crate) async fn release(holds: Vec<Hold>) -> Result<(), LockError> {
     in_time?;
     match unconfirmed.into_iter().next() {
         None => Ok(()),
-        Some((lease, Unconfirmed::NoAnswer(error))) => Err(LockError::Store {
-            key: Some(lease.key().clone()),
-            waited: since.elapsed(),
-            source: error.unwrap_or_else(|| {
-                StoreError::new(
-                    StoreErrorKind::Interrupted,
-                    "the release was not confirmed in time; is a transaction that called `verify_in` still open?",
-                )
-            }),
-        }),
+        Some((lease, Unconfirmed::NoAnswer(error))) => Err(lease.unconfirmed(
+            error,
+            since.elapsed(),
+            "the release was not confirmed in time; is a transaction that called `verify_in` still open?",
+        )),
         Some((lease, Unconfirmed::Lost(reason))) => Err(lease.lost(reason)),
     }
 }

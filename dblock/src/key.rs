@@ -1,7 +1,9 @@
 //! Lock keys: the one place that says what a key may be.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -9,6 +11,9 @@ use std::sync::Arc;
 ///
 /// A key is 1 to 255 bytes of UTF-8 without NUL, namespace prefix included. Keys are compared byte by
 /// byte: `a`, `A` and `a ` are three keys. A key is never shortened and never hashed.
+///
+/// A manager tells keys as they were typed: in errors, rows, records and guards. A store gets them with the
+/// manager's namespace before them.
 ///
 /// Cloning is cheap.
 ///
@@ -20,8 +25,12 @@ use std::sync::Arc;
 /// assert_eq!(key.to_string(), "order:42");
 /// # Ok::<_, dblock::InvalidKey>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Arc<str>);
+#[derive(Clone)]
+pub struct Key {
+    text: Arc<str>,
+    /// The length of the namespace and its colon, as far as that is known. It tells no keys apart.
+    namespace: usize,
+}
 
 impl Key {
     /// The longest key in bytes, namespace prefix included.
@@ -58,12 +67,69 @@ impl Key {
                 Self::MAX_BYTES
             )));
         }
-        Ok(Self(full))
+        Ok(Self {
+            namespace: full.len() - key.len(),
+            text: full,
+        })
     }
 
-    /// The whole key with its namespace prefix.
+    /// The whole key. In a store it begins with the manager's namespace.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The key as the user has typed it.
+    pub(crate) fn typed(&self) -> &str {
+        &self.text[self.namespace..]
+    }
+
+    /// The same as a key of its own, for people.
+    pub(crate) fn to_typed(&self) -> Self {
+        match self.namespace {
+            0 => self.clone(),
+            _ => Self {
+                text: self.typed().into(),
+                namespace: 0,
+            },
+        }
+    }
+
+    /// The key that the user typed, of one that a store has returned to a manager of this namespace.
+    pub(crate) fn out_of(&self, namespace: Option<&str>) -> Self {
+        let typed = namespace.and_then(|namespace| self.text.strip_prefix(namespace)?.strip_prefix(':'));
+        match typed {
+            None => self.clone(),
+            Some(typed) => Self {
+                text: typed.into(),
+                namespace: 0,
+            },
+        }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
     }
 }
 
@@ -101,7 +167,7 @@ impl InvalidKey {
 
 impl AsRef<str> for Key {
     fn as_ref(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
@@ -109,7 +175,7 @@ impl AsRef<str> for Key {
 /// bytes.
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
@@ -148,13 +214,13 @@ impl From<Key> for String {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(&self.text, f)
     }
 }
 
@@ -171,6 +237,16 @@ mod tests {
             "billing:order:42"
         );
         assert_eq!(Key::new(None, " a ").unwrap().as_str(), " a ");
+        let key = Key::new(Some("billing"), "billing:7").unwrap();
+        let read = Key::new(None, key.as_str()).unwrap();
+        assert_eq!(
+            (&key, key.typed(), read.typed()),
+            (&read, "billing:7", "billing:billing:7")
+        );
+        for typed in [key.to_typed(), read.out_of(Some("billing"))] {
+            assert_eq!((typed.as_str(), typed.typed()), ("billing:7", "billing:7"));
+        }
+        assert_eq!(read.out_of(Some("bill")), read);
     }
 
     #[test]

@@ -4,8 +4,6 @@ mod acquire;
 mod default;
 mod lead;
 #[cfg(feature = "run_once")]
-mod looks;
-#[cfg(feature = "run_once")]
 mod new_keys;
 mod operators;
 mod several;
@@ -14,7 +12,7 @@ mod transaction;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -28,9 +26,9 @@ use crate::key::Key;
 use crate::options::LockOptions;
 use crate::store::{Capabilities, Store};
 
-pub use self::default::{AlreadyInstalled, install};
 #[cfg(feature = "run_once")]
-use self::looks::Looks;
+pub(crate) use self::acquire::Began;
+pub use self::default::{AlreadyInstalled, install};
 #[cfg(feature = "run_once")]
 use self::new_keys::NewKeys;
 
@@ -45,6 +43,8 @@ pub struct LockManager {
 
 struct Shared {
     engine: EngineHandle,
+    /// The engine's, which ends with the engine.
+    store: Weak<dyn Store>,
     capabilities: Capabilities,
     namespace: Option<String>,
     /// Host and process.
@@ -52,8 +52,6 @@ struct Shared {
     health: Arc<HealthBoard>,
     #[cfg(feature = "run_once")]
     new_keys: NewKeys,
-    #[cfg(feature = "run_once")]
-    looks: Looks,
 }
 
 impl LockManager {
@@ -63,8 +61,10 @@ impl LockManager {
         namespace: Option<String>,
         settings: Settings,
     ) -> Result<Self, LockError> {
+        let store = store.for_manager().unwrap_or(store);
         let capabilities = store.capabilities();
         let health = Arc::new(HealthBoard::default());
+        let weak = Arc::downgrade(&store);
         let engine = crate::engine::start(store, settings, Arc::clone(&health))?;
         let host = gethostname::gethostname();
         let mut process = format!("{}/{}", host.to_string_lossy(), std::process::id());
@@ -72,14 +72,13 @@ impl LockManager {
         Ok(Self {
             shared: Arc::new(Shared {
                 engine,
+                store: weak,
                 capabilities,
                 namespace,
                 process: process.into(),
                 health,
                 #[cfg(feature = "run_once")]
                 new_keys: NewKeys::default(),
-                #[cfg(feature = "run_once")]
-                looks: Looks::default(),
             }),
         })
     }
@@ -88,12 +87,6 @@ impl LockManager {
     #[cfg(feature = "run_once")]
     pub(crate) fn new_keys(&self) -> &NewKeys {
         &self.shared.new_keys
-    }
-
-    /// The looks at records without their locks.
-    #[cfg(feature = "run_once")]
-    pub(crate) fn looks(&self) -> &Looks {
-        &self.shared.looks
     }
 
     /// Takes the lock on `key` by hand. Prefer the macro, or [`with`](Self::with): there the lock cannot
@@ -242,8 +235,8 @@ impl LockManager {
         &self.shared.engine
     }
 
-    /// The namespace that stands before every key; `None` if there is none. The keys in a
-    /// [`LockRow`](crate::LockRow) include it. The keys that you pass to a manager do not.
+    /// The namespace that the store has before every key; `None` if there is none. The keys that you pass to
+    /// a manager do not have it, nor do those that it returns.
     pub fn namespace(&self) -> Option<&str> {
         self.shared.namespace.as_deref()
     }
@@ -256,6 +249,12 @@ impl LockManager {
     /// The capabilities of the store.
     pub fn capabilities(&self) -> &Capabilities {
         &self.shared.capabilities
+    }
+
+    /// Where the locks are, for people: such as `db1:5432/app`, or a file. Without a user and a password.
+    /// `None` for a store that does not say it, and for a pool that no connection was opened from yet.
+    pub fn place(&self) -> Option<String> {
+        self.shared.store.upgrade()?.place()
     }
 
     /// Stops the manager and all its clones.

@@ -42,15 +42,15 @@ impl MultiLockGuard {
         self.holds.iter().map(Hold::lease)
     }
 
-    /// The keys with their namespace prefix: sorted, and each once.
+    /// The keys, as they were typed: sorted, and each once.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.leases().map(|lease| lease.key().as_str())
+        self.leases().map(|lease| lease.key().typed())
     }
 
     /// Each key with the token of its owner: larger than every token given for that key before.
     pub fn fence_tokens(&self) -> impl Iterator<Item = (&str, i64)> {
         self.leases()
-            .map(|lease| (lease.key().as_str(), lease.fence_token()))
+            .map(|lease| (lease.key().typed(), lease.fence_token()))
     }
 
     /// Time left until the holder must stop because the first of the leases ends, as in

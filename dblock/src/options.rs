@@ -117,7 +117,7 @@ impl LockOptions {
     /// Keeps the lock busy for at least this long after the grant, even when the body ends sooner. The call
     /// returns as soon as this is written to the row, so the key stays busy even if the process ends right
     /// after. It is for nodes that run the same job on a schedule: a node whose clock is late finds the lock
-    /// busy. More than zero, at most 30 days. Default: none.
+    /// busy. More than zero, at most 30 days and at most `max_hold`. Default: none.
     pub fn hold_min(mut self, hold_min: Duration) -> Self {
         self.hold_min = Some(hold_min);
         self
@@ -164,6 +164,13 @@ impl LockOptions {
                 Self::MIN_TTL
             )));
         }
+        if let (Some(max_hold), Some(hold_min)) = (self.max_hold, self.hold_min)
+            && max_hold < hold_min
+        {
+            return Err(LockError::invalid(format!(
+                "max_hold is {max_hold:?}, which ends the lock before hold_min, {hold_min:?}, is over"
+            )));
+        }
         Ok(())
     }
 }
@@ -207,6 +214,7 @@ mod tests {
             LockOptions::new().wait(day * 31),
             LockOptions::new().max_hold(Duration::ZERO),
             LockOptions::new().hold_min(Duration::MAX),
+            LockOptions::new().max_hold(day).hold_min(day * 2),
         ] {
             assert!(matches!(bad.check(), Err(LockError::Invalid { .. })), "{bad:?}");
         }

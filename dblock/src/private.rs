@@ -1,14 +1,15 @@
 //! The functions that generated code may call: the macro's whole contract. Not for people.
 //!
-//! The attribute writes, with every name behind `::dblock::__private`:
+//! The attribute writes, with every name of dblock behind `__dblock`:
 //!
 //! ```text
 //! {
+//!     use ::dblock::__private as __dblock;
 //!     let key = format(format_args!("order:{}", order.id));
-//!     let manager = manager(&self.locks);
+//!     let manager = match &self.locks { locks => manager(&*locks) };
 //!     let options = LockOptions::new().ttl(Duration::from_millis(30000)).function("module::settle");
 //!     let result = run(Some(&manager), key, options, async move {
-//!         if false { return declared::<Result<Receipt, OrderError>>(); order; self; }
+//!         if false { let used = order; let used = self; return declared::<Result<Receipt, OrderError>>(); }
 //!         /* the body */
 //!     }).await;
 //!     <Result<Receipt, OrderError> as Fallible>::or_error(result)
@@ -154,6 +155,48 @@ pub fn run_all<F: Future>(
     body::run(acquire, body)
 }
 
+/// A function for locks that end with a transaction.
+#[cfg(feature = "sql")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __sql {
+    ($function:ident) => {
+        $crate::__private::$function
+    };
+}
+
+#[cfg(not(feature = "sql"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __sql {
+    ($function:ident) => {
+        ::core::compile_error!(
+            "`tx` needs the database's feature of dblock: `postgres`, `mysql` or `sqlite`; another driver's crate, such as \
+             `dblock-tokio-postgres`, brings it"
+        )
+    };
+}
+
+pub use crate::__sql as sql;
+
+/// The argument of `tx = …`, which the caller must have lent.
+///
+/// Whether it is a transaction is for [`enter_in`].
+#[cfg(feature = "sql")]
+pub fn borrowed<T: BorrowedTransaction>(_: &T) {}
+
+/// The types that an argument may have that is named in `tx = …`.
+#[cfg(feature = "sql")]
+#[diagnostic::on_unimplemented(
+    message = "the caller begins and commits the transaction, so the function borrows it",
+    label = "`{Self}` is no `&mut`; write `&mut` before the type of this argument"
+)]
+pub trait BorrowedTransaction {}
+
+#[cfg(feature = "sql")]
+#[diagnostic::do_not_recommend]
+impl<T: ?Sized> BorrowedTransaction for &mut T {}
+
 /// As [`run`], step by step: takes a lock that ends with a transaction of the caller's.
 ///
 /// # Errors
@@ -193,22 +236,52 @@ pub fn run_in<F: Future>(
     body::in_transaction(&hold.0, body)
 }
 
-/// The body has ended.
+/// The body has ended. `failed` says of its value whether it is an error.
 ///
 /// # Errors
-/// That of the body's lock, or of the statement in the transaction.
+/// That of the body's lock, or of the statement in the transaction. An error of the body's own comes before
+/// the latter.
 #[cfg(feature = "sql")]
 pub async fn end_in<T>(
     hold: InTransaction,
     result: Result<T, LockError>,
+    failed: impl FnOnce(&T) -> bool,
     tx: &mut dyn FenceConnection,
 ) -> Result<T, LockError> {
     let value = result?;
-    if !fence::is_kept_at_once(&hold.0) {
-        fence::keep(std::slice::from_ref(&hold.0), tx).await?;
+    if !fence::is_kept_at_once(&hold.0)
+        && let Err(error) = fence::keep(std::slice::from_ref(&hold.0), tx).await
+    {
+        if !failed(&value) {
+            return Err(error);
+        }
+        tracing::debug!(key = %hold.0.lease().key().typed(), %error,
+            "the body failed, and its lock does not end with the transaction");
     }
     Ok(value)
 }
+
+/// What a body gave: `Value(&value).is_error()` asks whether that is an `Err`. A method of the type comes
+/// before that of a trait, so every other type answers no.
+#[derive(Debug)]
+pub struct Value<'v, T>(pub &'v T);
+
+impl<T, E> Value<'_, Result<T, E>> {
+    /// Whether the body has failed.
+    pub fn is_error(&self) -> bool {
+        self.0.is_err()
+    }
+}
+
+/// See [`Value`].
+pub trait NoResult {
+    /// No.
+    fn is_error(&self) -> bool {
+        false
+    }
+}
+
+impl<T> NoResult for Value<'_, T> {}
 
 /// A return type that says whether a run succeeded.
 #[cfg(feature = "run_once")]
@@ -251,23 +324,27 @@ impl<T, E> RunResult for Result<T, E> {
 /// # Errors
 /// Every reason for which there is neither.
 #[cfg(feature = "run_once")]
-pub async fn run_once<R, F>(
+pub fn run_once<R, F>(
     manager: Option<&LockManager>,
     key: String,
     options: RunOptions,
     body: F,
-) -> Result<R, LockError>
+) -> impl Future<Output = Result<R, LockError>>
 where
     R: RunResult<Value: crate::Remembered, Error: fmt::Display>,
     F: Future<Output = R>,
 {
-    let found;
-    let manager = if let Some(manager) = manager {
-        manager
-    } else {
-        found = LockManager::default_manager()?;
-        &found
-    };
-    let call = crate::once::OnceCall::new(manager, &key, options)?;
-    call.run(async |_| body.await.result()).await.map(R::of)
+    // In a box, because each future around it would store it once more.
+    let body = Box::pin(body);
+    async move {
+        let found;
+        let manager = if let Some(manager) = manager {
+            manager
+        } else {
+            found = LockManager::default_manager()?;
+            &found
+        };
+        let call = crate::once::OnceCall::new(manager, &key, options)?;
+        call.run(async |_| body.await.result()).await.map(R::of)
+    }
 }

@@ -10,6 +10,8 @@ use crate::store::Store;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::store::connect_options::OptionsSource;
 use crate::store::memory::MemoryStore;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::store::sql_error::NO_TLS;
 use crate::store::table::TableName;
 
 /// The default of
@@ -106,6 +108,7 @@ impl StoreSource {
 
     #[cfg(feature = "postgres")]
     fn postgres_url(url: &str) -> Result<Self, LockError> {
+        check_tls("postgres", url, &POSTGRES_TLS)?;
         Ok(Kind::Postgres(servers("postgres", url)?).into())
     }
 
@@ -117,6 +120,7 @@ impl StoreSource {
     #[cfg(feature = "mysql")]
     fn mysql_url(url: &str) -> Result<Self, LockError> {
         let rest = url.split_once(':').map_or("", |(_, rest)| rest);
+        check_tls("mysql", url, &MYSQL_TLS)?;
         Ok(Kind::MySql(servers("mysql", &format!("mysql:{rest}"))?).into())
     }
 
@@ -213,6 +217,53 @@ where
         Ok(OptionsSource::fixed(options).of_server(address))
     };
     addresses.split(',').map(server).collect()
+}
+
+/// The parameters of a URL that are about TLS, as the drivers know them.
+#[cfg(feature = "postgres")]
+const POSTGRES_TLS: [&str; 9] = [
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+];
+#[cfg(feature = "mysql")]
+const MYSQL_TLS: [&str; 8] = [
+    "sslmode", "ssl-mode", "sslca", "ssl-ca", "sslcert", "ssl-cert", "sslkey", "ssl-key",
+];
+
+/// The drivers ignore parameters that they do not know. Ignoring one that asks for TLS, such as a mistyped
+/// `sslmode`, would send passwords in clear text.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn check_tls(store: &str, url: &str, known: &[&str]) -> Result<(), LockError> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let query = query.split('#').next().unwrap_or_default();
+    for parameter in query.split('&') {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let lower = name.to_ascii_lowercase();
+        let is_word = lower
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+        if is_word && !known.contains(&name) && (lower.contains("ssl") || lower.contains("tls")) {
+            return Err(LockError::invalid(format!(
+                "the {store} URL has the parameter {name:?}, which is not known, so it would not be obeyed; those about TLS \
+                 are {}",
+                known.join(", ")
+            )));
+        }
+        let demands = value.starts_with(['r', 'v', 'R', 'V']) && matches!(name, "sslmode" | "ssl-mode");
+        if demands && cfg!(not(any(feature = "tls-rustls", feature = "tls-native-tls"))) {
+            return Err(LockError::invalid(format!(
+                "{name}={value} in the {store} URL {NO_TLS}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Splits a URL around the addresses of its servers: what is before them may contain a user and a password.
@@ -381,6 +432,41 @@ mod tests {
                 said.contains("postgres URL") && !said.contains("secret"),
                 "{url}: {said}"
             );
+        }
+    }
+
+    #[cfg(all(feature = "postgres", feature = "mysql"))]
+    #[test]
+    fn no_demand_for_tls_is_ignored() {
+        let said =
+            |url: &str| StoreSource::from_url(url).map_or_else(|error| error.to_string(), |_| String::new());
+        for url in [
+            "postgres://u:secret@h/d?sslmod=require",
+            "postgres://h/d?application_name=a&SSLMODE=require",
+            "postgres://h,i/d?sslcrl=x",
+            "mysql://u:secret@h/d?sslrootcert=x",
+            "mariadb://h/d?useTLS=true#x",
+        ] {
+            let said = said(url);
+            assert!(
+                said.contains("is not known") && !said.contains("secret"),
+                "{url}: {said}"
+            );
+        }
+        let has_tls = cfg!(any(feature = "tls-rustls", feature = "tls-native-tls"));
+        for url in [
+            "postgres://h/d?sslmode=require",
+            "postgres://h/d?ssl-mode=verify-full",
+            "mysql://h/d?ssl-mode=REQUIRED",
+        ] {
+            assert_eq!(said(url).contains("`tls-rustls`"), !has_tls, "{url}");
+        }
+        for url in [
+            "postgres://u:ssl@h/d?sslmode=prefer&connect_timeout=5",
+            "postgres://h/ssl",
+            "mysql://h/d?ssl-mode=PREFERRED",
+        ] {
+            assert_eq!(said(url), "", "{url}");
         }
     }
 

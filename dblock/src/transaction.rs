@@ -32,9 +32,23 @@ use tokio::sync::oneshot;
 /// # }
 /// ```
 pub async fn begin<DB: Database>(pool: &Pool<DB>) -> Result<Transaction<'static, DB>, sqlx::Error> {
+    begin_with(pool, None).await
+}
+
+/// As [`begin`], by another statement than that of the driver.
+pub(crate) async fn begin_with<DB: Database>(
+    pool: &Pool<DB>,
+    statement: Option<&'static str>,
+) -> Result<Transaction<'static, DB>, sqlx::Error> {
     let pool = pool.clone();
+    let future = async move {
+        match statement {
+            Some(statement) => pool.begin_with(statement).await,
+            None => pool.begin().await,
+        }
+    };
     let mut begins = Begins {
-        future: Some(Box::pin(async move { pool.begin().await })),
+        future: Some(Box::pin(future)),
     };
     let begun = poll_fn(|context| match &mut begins.future {
         Some(future) => future.as_mut().poll(context),

@@ -134,7 +134,7 @@ impl Service {
                ttl = "2s", wait = "10s", manager = self.locks)]
     async fn pay_and_ask(&self, withdrawal: &Withdrawal) -> Result<Receipt, PayError> {
         let run = current_run().ok_or(LockError::NoManager)?;
-        let reference = reference(run.key(), run.fence_token());
+        let reference = reference(run.full_key(), run.fence_token());
         let receipt = match self.ask_to_pay(withdrawal, &reference).await {
             Err(PayError::NoAnswer(_)) => self.what_came_of(&reference).await?,
             answer => answer?,
@@ -151,7 +151,7 @@ impl Service {
                ttl = "2s", wait = "10s", manager = self.locks)]
     async fn pay_by_key(&self, withdrawal: &Withdrawal) -> Result<Receipt, PayError> {
         let run = current_run().ok_or(LockError::NoManager)?;
-        let receipt = self.ask_to_pay(withdrawal, run.key()).await?;
+        let receipt = self.ask_to_pay(withdrawal, run.full_key()).await?;
         self.books
             .book(withdrawal, receipt, Some(&run), &self.steps)
             .await?;

@@ -36,19 +36,20 @@ pub struct SettleReply {
     pub settled_by: i64,
 }
 
-/// Takes the money for an order. It must be idempotent, as payment providers offer it.
-pub type Charge = Arc<dyn Fn(u64) -> BoxFuture<'static, ()> + Send + Sync>;
+/// Writes the invoice of an order; a second one replaces the first. What must not happen twice, such as taking
+/// the money, needs `run_once` instead of a lock.
+pub type Invoice = Arc<dyn Fn(u64) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The service.
 pub struct Orders {
     locks: LockManager,
-    charge: Charge,
+    invoice: Invoice,
 }
 
 impl Orders {
     /// A service that takes its locks from `locks`.
-    pub fn new(locks: LockManager, charge: Charge) -> Self {
-        Self { locks, charge }
+    pub fn new(locks: LockManager, invoice: Invoice) -> Self {
+        Self { locks, invoice }
     }
 }
 
@@ -70,7 +71,7 @@ impl shop::orders_server::Orders for Orders {
         on_error = |error| Err(status(&error)),
     )]
     async fn settle(&self, request: Request<SettleRequest>) -> Result<Response<SettleReply>, Status> {
-        (self.charge)(request.into_inner().order_id).await;
+        (self.invoice)(request.into_inner().order_id).await;
         let lock = dblock::current().ok_or_else(|| Status::internal("the attribute is gone"))?;
         Ok(Response::new(SettleReply {
             settled_by: lock.fence_token(),

@@ -9,20 +9,20 @@ use dblock::store::MemoryStore;
 use dblock::{LockManager, LockOptions};
 use dblock_example_tonic::shop::orders_client::OrdersClient;
 use dblock_example_tonic::shop::orders_server::OrdersServer;
-use dblock_example_tonic::{Charge, Orders, SettleRequest, status};
+use dblock_example_tonic::{Invoice, Orders, SettleRequest, status};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tonic::Code;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
-/// A provider that the test holds back.
-struct Provider {
+/// A printer that the test holds back.
+struct Printer {
     begun: Semaphore,
     finish: Semaphore,
 }
 
-impl Provider {
+impl Printer {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             begun: Semaphore::new(0),
@@ -30,13 +30,13 @@ impl Provider {
         })
     }
 
-    fn charge(self: &Arc<Self>) -> Charge {
-        let provider = Arc::clone(self);
+    fn invoice(self: &Arc<Self>) -> Invoice {
+        let printer = Arc::clone(self);
         Arc::new(move |_order| {
-            let provider = Arc::clone(&provider);
+            let printer = Arc::clone(&printer);
             Box::pin(async move {
-                provider.begun.add_permits(1);
-                provider.finish.acquire().await.unwrap().forget();
+                printer.begun.add_permits(1);
+                printer.finish.acquire().await.unwrap().forget();
             })
         })
     }
@@ -47,10 +47,10 @@ impl Provider {
 }
 
 /// Starts a node with its manager, and connects a client to it.
-async fn node(locks: LockManager, charge: Charge) -> OrdersClient<Channel> {
+async fn node(locks: LockManager, invoice: Invoice) -> OrdersClient<Channel> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = Server::builder().add_service(OrdersServer::new(Orders::new(locks, charge)));
+    let server = Server::builder().add_service(OrdersServer::new(Orders::new(locks, invoice)));
     tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
     let endpoint = Endpoint::try_from(format!("http://{address}")).unwrap();
     OrdersClient::new(endpoint.connect().await.unwrap())
@@ -62,34 +62,34 @@ fn order(order_id: u64) -> SettleRequest {
 
 #[tokio::test]
 async fn one_node_settles_and_the_other_is_told_that_it_is_busy() {
-    let (store, provider) = (MemoryStore::new(), Provider::new());
+    let (store, printer) = (MemoryStore::new(), Printer::new());
     let mut clients = Vec::new();
     for _ in 0..2 {
         let locks = LockManager::builder(store.clone()).build().await.unwrap();
-        clients.push(node(locks, provider.charge()).await);
+        clients.push(node(locks, printer.invoice()).await);
     }
     let mut first = clients[0].clone();
     let settle = tokio::spawn(async move { first.settle(order(7)).await });
-    provider.until_begun().await;
+    printer.until_begun().await;
     let busy = clients[1].settle(order(7)).await.unwrap_err();
     assert_eq!(busy.code(), Code::Aborted);
     assert!(busy.message().contains("order:7"), "{busy}");
-    provider.finish.add_permits(1);
+    printer.finish.add_permits(1);
     let first = settle.await.unwrap().unwrap().into_inner();
 
     // Now the other one can, with a larger token.
-    provider.finish.add_permits(1);
+    printer.finish.add_permits(1);
     let second = clients[1].settle(order(7)).await.unwrap().into_inner();
     assert!(second.settled_by > first.settled_by);
 }
 
 #[tokio::test]
 async fn a_client_that_goes_away_leaves_no_lock() {
-    let (store, provider) = (MemoryStore::new(), Provider::new());
+    let (store, printer) = (MemoryStore::new(), Printer::new());
     let locks = LockManager::builder(store).build().await.unwrap();
-    let mut client = node(locks.clone(), provider.charge()).await;
+    let mut client = node(locks.clone(), printer.invoice()).await;
     let settle = tokio::spawn(async move { client.settle(order(7)).await });
-    provider.until_begun().await;
+    printer.until_begun().await;
     assert!(locks.is_locked("order:7").await.unwrap());
     settle.abort();
     let options = LockOptions::new().wait(Duration::from_secs(10));

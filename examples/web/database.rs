@@ -126,7 +126,7 @@ impl Database {
     }
 
     /// Deletes an order that is not settled, under the lock that `settle` takes: an order is not cancelled
-    /// while it is being charged. The commit frees the lock, and an error or a dropped future leaves nothing
+    /// while it is being settled. The commit frees the lock, and an error or a dropped future leaves nothing
     /// behind. False when there is no such order.
     pub(super) async fn cancel(&self, locks: &LockManager, id: i64) -> Result<bool, ShopError> {
         let key = format!("order:{id}");

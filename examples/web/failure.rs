@@ -32,8 +32,9 @@ impl Failure {
             ShopError::Lock(error) if error.is_lost() => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "lost",
+                // The loss may have come between the commit and its answer.
                 format!(
-                    "{} was lost before the work was done, and nothing was written; try again",
+                    "{} was lost, and the work was stopped; look whether it was done, then try again",
                     key(error)
                 ),
             ),

@@ -33,15 +33,17 @@ async fn main() -> anyhow::Result<()> {
     let orders = Database::connect(&url)
         .await
         .context("cannot open the database of DATABASE_URL, or the SQLite file if it is not set")?;
-    // A payment provider that takes its time.
-    let charge = Arc::new(|order, cents| {
+    // Invoices that take their time.
+    let invoice = Arc::new(|order, cents| {
         let pause = tokio::time::sleep(Duration::from_secs(3));
         Box::pin(async move {
-            tracing::info!(order, cents, "charging");
+            tracing::info!(order, cents, "writing the invoice");
             pause.await;
         }) as _
     });
-    let shop = Shop::open(orders, charge).await.context("cannot open the shop")?;
+    let shop = Shop::open(orders, invoice)
+        .await
+        .context("cannot open the shop")?;
 
     let listener = TcpListener::bind(&address)
         .await

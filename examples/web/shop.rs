@@ -8,17 +8,17 @@ use futures_util::future::BoxFuture;
 
 use super::database::{Database, Order};
 
-/// Takes the money for an order: its number and the amount in cents.
+/// Writes the invoice of an order: its number and the amount in cents.
 ///
-/// It must be idempotent per order, as payment providers offer it: when this process dies between the
-/// charge and the commit, the next settle charges again.
-pub type Charge = Arc<dyn Fn(i64, i64) -> BoxFuture<'static, ()> + Send + Sync>;
+/// A second one replaces the first: when this process dies between the invoice and the commit, the next settle
+/// writes it again. What must not happen twice, such as taking the money, needs `run_once` instead of a lock.
+pub type Invoice = Arc<dyn Fn(i64, i64) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Orders and how to settle them.
 pub struct Shop {
     orders: Database,
     locks: LockManager,
-    charge: Charge,
+    invoice: Invoice,
 }
 
 /// Why a call failed.
@@ -44,13 +44,13 @@ impl Shop {
     ///
     /// # Errors
     /// When the tables are not there and cannot be created.
-    pub async fn open(orders: Database, charge: Charge) -> Result<Self, ShopError> {
+    pub async fn open(orders: Database, invoice: Invoice) -> Result<Self, ShopError> {
         orders.create_tables().await?;
         let locks = orders.lock_manager().await?;
         Ok(Self {
             orders,
             locks,
-            charge,
+            invoice,
         })
     }
 
@@ -75,8 +75,8 @@ impl Shop {
         self.orders.find(id).await?.ok_or(ShopError::NotFound(id))
     }
 
-    /// Charges an order once, however many requests ask for it. One at a time is let in; the others are told
-    /// that it is busy, for there is no `wait`.
+    /// Writes the invoice of an order and settles it. One request at a time is let in; the others are told that
+    /// it is busy, for there is no `wait`.
     ///
     /// # Errors
     /// When the order is not there or busy, its lock was lost, or the database fails.
@@ -89,7 +89,7 @@ impl Shop {
         if order.settled_by.is_some() {
             return Ok(order);
         }
-        (self.charge)(order.id, order.cents).await;
+        (self.invoice)(order.id, order.cents).await;
         self.orders.settle(order).await
     }
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::account::Account;
 use crate::launch::{Launch, Probe, free_port};
 use crate::programs::{self, Version};
-use crate::{Ensemble, Server, packages, temporary_folder};
+use crate::{Ensemble, Server, temporary_folder};
 
 /// The server's program.
 #[derive(Debug)]
@@ -100,11 +100,8 @@ impl Programs {
     }
 }
 
-/// Installs the compiler that building etcd's client needs, where that is ours to do.
-///
-/// # Errors
-/// It is not, or it cannot be had.
-pub async fn install_compiler() -> anyhow::Result<()> {
+/// Debian's packages of the compiler that building etcd's client needs, as far as it is not here.
+pub fn missing_compiler() -> Vec<&'static str> {
     let compiler = programs::in_path("protoc");
     // The client's files import some that come with the compiler, which Debian has in a package of their own.
     let imports = |protoc: &Path| {
@@ -113,11 +110,7 @@ pub async fn install_compiler() -> anyhow::Result<()> {
     };
     let imports = (!compiler.as_deref().is_some_and(imports)).then_some("libprotobuf-dev");
     let compiler = compiler.is_none().then_some("protobuf-compiler");
-    let missing: Vec<_> = compiler.into_iter().chain(imports).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    packages::install(&missing, "").await
+    compiler.into_iter().chain(imports).collect()
 }
 
 /// etcd prints `etcd Version: 3.4.23` in its first line.

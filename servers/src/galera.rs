@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::launch::free_port;
 use crate::mariadb::{self, Place, Programs, Start};
-use crate::{Kind, Purpose, Server, packages, programs, random_password, temporary_folder};
+use crate::{Purpose, Server, programs, random_password, temporary_folder};
 
 /// How long the nodes may take until all of them are in step.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -223,19 +223,20 @@ pub fn is_installed() -> bool {
         && programs::in_path("rsync").is_some()
 }
 
-/// Installs what is missing, where that is ours to do.
-///
-/// # Errors
-/// It is not, or it cannot be had.
-pub async fn install() -> anyhow::Result<()> {
-    if !is_installed() {
-        crate::install(Kind::MySql).await?;
+/// Debian's packages of what is not here.
+pub fn missing() -> Vec<&'static str> {
+    let library = library().is_none().then_some("galera-4");
+    let rsync = programs::in_path("rsync").is_none().then_some("rsync");
+    match Programs::find() {
+        // Galera is a part of MariaDB.
+        Some(programs) if !programs.is_mariadb() => Vec::new(),
+        Some(_) => library.into_iter().chain(rsync).collect(),
+        None => ["mariadb-server"]
+            .into_iter()
+            .chain(library)
+            .chain(rsync)
+            .collect(),
     }
-    if !is_installed() {
-        packages::install(&["galera-4", "rsync"], "").await?;
-    }
-    anyhow::ensure!(is_installed(), "Galera needs MariaDB, and MySQL is here");
-    Ok(())
 }
 
 fn library() -> Option<&'static str> {

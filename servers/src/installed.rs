@@ -1,11 +1,10 @@
-//! The programs that are on this machine, and installing those that are not.
+//! The programs that are on this machine, and the packages of those that are not.
 
 use std::fs;
 use std::path::PathBuf;
 
 use crate::{
-    Kind, Purpose, Server, etcd, mariadb, packages, pgbouncer, postgres, programs, redis, temporary_folder,
-    zookeeper,
+    Kind, Purpose, Server, etcd, mariadb, pgbouncer, postgres, programs, redis, temporary_folder, zookeeper,
 };
 
 /// The programs of the servers that are wanted, and whether the other programs are there that tests need.
@@ -52,24 +51,6 @@ impl Programs {
         }
     }
 
-    /// The `wanted` ones, after installing what is missing where we may.
-    pub(crate) async fn find_or_install(wanted: &[Kind], purpose: Purpose) -> anyhow::Result<Self> {
-        let programs = Self::find(wanted);
-        let missing = programs.missing(wanted, purpose);
-        if missing.is_empty() {
-            return Ok(programs);
-        }
-        packages::install(&missing, &purpose.otherwise()).await?;
-        let programs = Self::find(wanted);
-        let missing = programs.missing(wanted, purpose);
-        anyhow::ensure!(
-            missing.is_empty(),
-            "still not found after the installation: {}",
-            missing.join(", ")
-        );
-        Ok(programs)
-    }
-
     /// A server whose programs were found. Its files are in a temporary folder of its own.
     pub(crate) async fn start(
         &self,
@@ -95,7 +76,7 @@ impl Programs {
 
     /// The packages of what is wanted and was not found. The tests want the pooler, Prometheus's tool and a
     /// browser whichever servers the environment names.
-    fn missing(&self, wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
+    pub(crate) fn missing(&self, wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),
             Kind::MySql => self.mysql.is_some(),
@@ -116,21 +97,15 @@ impl Programs {
     }
 }
 
-/// Installs what is missing of a server's programs, where we may, for a caller that starts the server itself.
-///
-/// # Errors
-/// It is not ours to install.
-pub async fn install(kind: Kind) -> anyhow::Result<()> {
-    Programs::find_or_install(&[kind], Purpose::Torture)
-        .await
-        .map(drop)
+/// Debian's packages of what is wanted and is not here. Tests also want the pooler, Prometheus's tool and a
+/// browser.
+pub fn missing(wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
+    Programs::find(wanted).missing(wanted, purpose)
 }
 
 /// Whether the server's programs are there.
 pub fn is_installed(kind: Kind) -> bool {
-    Programs::find(&[kind])
-        .missing(&[kind], Purpose::Torture)
-        .is_empty()
+    missing(&[kind], Purpose::Torture).is_empty()
 }
 
 /// Prometheus's tool, which checks the rules of alerts.
@@ -149,13 +124,6 @@ pub fn has_faketime() -> bool {
     let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let library = |folder: fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
     folders.map(library).any(|library| library.is_file())
-}
-
-/// Installs a library that is of use but not needed; says why where we may not.
-pub async fn install_if_we_may(package: &str) {
-    if let Err(error) = packages::install(&[package], "").await {
-        eprintln!("going on without {package}: {error:#}");
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::env;
 
+use crate::packages;
+
 /// The kinds of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -54,6 +56,12 @@ impl Purpose {
         }
     }
 
+    /// The servers that are wanted of us, and those that the environment gives.
+    pub fn wanted(self) -> (Vec<Kind>, Vec<Kind>) {
+        let given = |kind: &Kind| env::var_os(kind.variable()).is_some_and(|url| !url.is_empty());
+        self.kinds().iter().copied().partition(|kind| !given(kind))
+    }
+
     /// How many connections a server takes, where its default is not enough: tests run side by side, and each
     /// opens connections of its own. The torture uses them up on purpose.
     pub(crate) fn connections(self) -> Option<u32> {
@@ -61,7 +69,7 @@ impl Purpose {
     }
 
     /// The alternatives to installing.
-    pub(crate) fn otherwise(self) -> String {
+    pub fn otherwise(self) -> String {
         let variables: Vec<_> = self.kinds().iter().map(|kind| kind.variable()).collect();
         if variables.is_empty() {
             return String::new();
@@ -94,8 +102,7 @@ impl Kind {
         }
     }
 
-    /// Not every machine can have it: ZooKeeper needs a Java. So its tests can be left out, but not in CI.
     pub(crate) fn can_be_left_out(self) -> bool {
-        matches!(self, Self::ZooKeeper | Self::Etcd) && env::var_os("CI").is_none()
+        packages::may_be_left_out(self.package())
     }
 }

@@ -26,18 +26,17 @@ mod redis_sentinel;
 mod server;
 mod zookeeper;
 
-use std::env;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
 
 pub use self::ensemble::Ensemble;
 pub use self::galera::Galera;
 use self::installed::Programs;
-pub use self::installed::{chromium, has_faketime, install, install_if_we_may, is_installed, promtool};
+pub use self::installed::{chromium, has_faketime, is_installed, missing, promtool};
 pub use self::kind::{Kind, Purpose};
 pub use self::pair::Pair;
 pub use self::redis_sentinel::RedisSentinel;
@@ -51,13 +50,16 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts the `wanted` servers, after installing what is missing where we may.
+    /// Starts the `wanted` servers. Leaves out those that may be left out and are not installed.
     ///
     /// # Errors
-    /// Something is missing that is not ours to install, or a server does not start.
+    /// Something else is not installed, or a server does not start.
     pub async fn start(wanted: &[Kind], purpose: Purpose) -> anyhow::Result<Self> {
-        let (wanted, left_out) = available(wanted).await;
-        let programs = Programs::find_or_install(&wanted, purpose).await?;
+        let here = |kind: &Kind| !kind.can_be_left_out() || is_installed(*kind);
+        let (wanted, left_out): (Vec<Kind>, Vec<Kind>) = wanted.iter().partition(|kind| here(kind));
+        let programs = Programs::find(&wanted);
+        let missing = programs.missing(&wanted, purpose);
+        ensure!(missing.is_empty(), "not installed: {}", missing.join(", "));
         let password = random_password()?;
         let start = async |kind| {
             // Two kinds have the same programs.
@@ -88,8 +90,7 @@ impl Servers {
     /// # Errors
     /// As for [`start`](Self::start).
     pub async fn start_missing(purpose: Purpose) -> anyhow::Result<Self> {
-        let given = |kind: &Kind| env::var_os(kind.variable()).is_some_and(|url| !url.is_empty());
-        let (given, wanted): (Vec<Kind>, Vec<Kind>) = purpose.kinds().iter().copied().partition(given);
+        let (wanted, given) = purpose.wanted();
         for kind in given {
             eprintln!("using the server given in {}", kind.variable());
         }
@@ -112,25 +113,6 @@ impl Servers {
             .iter()
             .map(|(kind, server)| (kind.variable(), server.url()))
     }
-}
-
-/// The servers that are there or can be had, and those that are left out. Says why.
-async fn available(wanted: &[Kind]) -> (Vec<Kind>, Vec<Kind>) {
-    let (mut there, mut left_out) = (Vec::new(), Vec::new());
-    for kind in wanted {
-        let installed = if kind.can_be_left_out() {
-            install(*kind).await
-        } else {
-            Ok(())
-        };
-        if let Err(error) = installed {
-            eprintln!("LEFT OUT: all that needs {kind:?}: {error:#}");
-            left_out.push(*kind);
-        } else {
-            there.push(*kind);
-        }
-    }
-    (there, left_out)
 }
 
 /// A folder for the files of one server.

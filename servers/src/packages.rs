@@ -1,12 +1,13 @@
 //! Getting packages: installs them where that is ours to do, else names the command.
 
+use std::env;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use rustix::process::Signal;
 use tokio::process::Command;
 
@@ -24,11 +25,31 @@ const APT_STOP: Stop = Stop {
     grace: Duration::from_mins(2),
 };
 
-/// The facts that decide who installs.
-#[derive(Debug, Clone, Copy)]
+/// Not every machine can have these: ZooKeeper needs a Java, and Galera is MariaDB's. So they may be left out
+/// where the package manager does not offer them, but not in CI.
+const MAY_BE_LEFT_OUT: [&str; 6] = [
+    "zookeeper",
+    "etcd-server",
+    "protobuf-compiler",
+    "libprotobuf-dev",
+    "libfaketime",
+    "galera-4",
+];
+
+/// apt-get does not wait for the lock of its lists, and a fresh machine may be updating itself.
+const UPDATES: u32 = 3;
+
+/// The facts that decide who installs what.
+#[derive(Debug)]
 struct Machine {
     root: bool,
+    ci: bool,
     manager: Option<Manager>,
+    /// Where its programs are.
+    folders: Vec<PathBuf>,
+    policy: PathBuf,
+    /// Between two [`UPDATES`].
+    pause: Duration,
 }
 
 /// The package managers whose command we can name.
@@ -51,31 +72,103 @@ impl Manager {
     }
 }
 
-/// The one who installs.
-#[derive(Debug, PartialEq, Eq)]
-enum Plan {
-    /// We do, with apt-get.
-    Install,
-    /// The user does, as this text says.
-    Tell(String),
+/// Installs what is `missing` of Debian's packages, all of it at once. Returns what is left out, because this
+/// machine cannot have it.
+///
+/// Two runs of apt-get refuse each other, so a task calls this once, before anything else.
+///
+/// # Errors
+/// A package is not ours to install: the error names the command that does, and what can be done `otherwise`.
+/// Or one that is offered cannot be installed.
+pub async fn install(
+    missing: impl Fn() -> Vec<&'static str>,
+    otherwise: &str,
+) -> anyhow::Result<Vec<&'static str>> {
+    let mut wanted = missing();
+    wanted.sort_unstable();
+    wanted.dedup();
+    if wanted.is_empty() {
+        return Ok(wanted);
+    }
+    let left_out = Machine::look(Path::new("/etc/debian_version"))
+        .install(&wanted, otherwise)
+        .await?;
+    let mut still = missing();
+    still.retain(|package| !left_out.contains(package));
+    ensure!(
+        still.is_empty(),
+        "still not found after the installation: {}",
+        still.join(", ")
+    );
+    Ok(left_out)
+}
+
+/// Whether the package may be left out where it is not offered.
+pub(crate) fn may_be_left_out(package: &str) -> bool {
+    MAY_BE_LEFT_OUT.contains(&package) && !is_ci()
+}
+
+fn is_ci() -> bool {
+    env::var_os("CI").is_some()
 }
 
 impl Machine {
-    fn look(debian: &Path, folders: &[PathBuf]) -> Self {
+    fn look(debian: &Path) -> Self {
+        let path = env::var_os("PATH").unwrap_or_default();
+        Self::with(debian, programs::folders(&path))
+    }
+
+    fn with(debian: &Path, folders: Vec<PathBuf>) -> Self {
         let present = |manager: &Manager| {
-            programs::in_folders(manager.program(), folders.to_vec()).is_some()
+            programs::in_folders(manager.program(), folders.clone()).is_some()
                 && (*manager != Manager::Apt || debian.exists())
         };
         Self {
             root: rustix::process::geteuid().is_root(),
+            ci: is_ci(),
             manager: Manager::ALL.into_iter().find(present),
+            folders,
+            policy: POLICY.into(),
+            pause: Duration::from_secs(10),
         }
     }
 
-    fn plan(self, missing: &[&str]) -> Plan {
+    async fn install<'p>(&self, missing: &[&'p str], otherwise: &str) -> anyhow::Result<Vec<&'p str>> {
+        eprintln!("missing: {}", missing.join(", "));
+        let ours = self.root && self.manager == Some(Manager::Apt);
+        if ours {
+            self.update().await?;
+        }
+        let (left_out, wanted): (Vec<&str>, Vec<&str>) = missing
+            .iter()
+            .partition(|package| MAY_BE_LEFT_OUT.contains(package) && !self.ci && !self.offers(package));
+        if !left_out.is_empty() {
+            let why = match self.manager {
+                Some(Manager::Apt) => "apt does not offer it".to_owned(),
+                _ => self.remedy(&left_out),
+            };
+            eprintln!("LEFT OUT: all that needs {}; {why}", left_out.join(", "));
+        }
+        if wanted.is_empty() {
+            return Ok(left_out);
+        }
+        if !ours {
+            bail!(
+                "missing: {}; {}{otherwise}",
+                wanted.join(", "),
+                self.remedy(&wanted)
+            );
+        }
+        let _policy = Policy::forbid_services(&self.policy)?;
+        self.apt(&[&["install", "-y", "--no-install-recommends"], &*wanted].concat())
+            .await?;
+        Ok(left_out)
+    }
+
+    /// The command that installs, for people.
+    fn remedy(&self, missing: &[&str]) -> String {
         let debian = missing.join(" ");
-        Plan::Tell(match self.manager {
-            Some(Manager::Apt) if self.root => return Plan::Install,
+        match self.manager {
             Some(Manager::Apt) => format!(
                 "run: sudo apt-get update && sudo apt-get install -y --no-install-recommends {debian}"
             ),
@@ -85,44 +178,52 @@ impl Machine {
             }
             Some(Manager::Brew) => format!("run: brew install {}", debian.replace("-server", "")),
             None => format!("install what Debian calls {debian}"),
-        })
+        }
     }
-}
 
-/// Installs the Debian packages `missing`, or fails with the command that does and with what can be done
-/// `otherwise`.
-///
-/// # Errors
-/// When the packages are not ours to install, and when apt-get fails.
-pub async fn install(missing: &[&str], otherwise: &str) -> anyhow::Result<()> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let machine = Machine::look(Path::new("/etc/debian_version"), &programs::folders(&path));
-    let text = missing.join(", ");
-    if let Plan::Tell(remedy) = machine.plan(missing) {
-        bail!("missing: {text}; {remedy}{otherwise}");
+    /// Whether the package can be had here. Only apt is asked: elsewhere the names differ.
+    fn offers(&self, package: &str) -> bool {
+        let ask = || {
+            let mut ask = std::process::Command::new(self.program("apt-cache"));
+            ask.args(["show", package]).output()
+        };
+        self.manager == Some(Manager::Apt) && ask().is_ok_and(|answer| answer.status.success())
     }
-    eprintln!("missing: {text}; installing");
-    let _policy = Policy::forbid_services(Path::new(POLICY))?;
-    apt(&["update"]).await?;
-    apt(&[&["install", "-y", "--no-install-recommends"], missing].concat()).await
-}
 
-async fn apt(arguments: &[&str]) -> anyhow::Result<()> {
-    let mut command = Command::new("apt-get");
-    command
-        // A fresh machine may be updating itself; and without a terminal of its own dpkg cannot be
-        // stopped by the terminal for being in the background.
-        .args(["-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Use-Pty=0"])
-        .args(arguments)
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        // Progress is for people; our own stdout is for the servers' URLs.
-        .stdout(std::io::stderr());
-    eprintln!("$ {}", shown(&command));
-    let status = Process::start(&mut command, APT_STOP)?.wait().await?;
-    if !status.success() {
-        bail!("`{}` failed with {status}", shown(&command));
+    async fn update(&self) -> anyhow::Result<()> {
+        // Without it, lists that could not be fetched are a warning, and offer nothing.
+        let update = ["-o", "APT::Update::Error-Mode=any", "update"];
+        for _ in 1..UPDATES {
+            match self.apt(&update).await {
+                Ok(()) => return Ok(()),
+                Err(error) => eprintln!("{error:#}; once more in {:?}", self.pause),
+            }
+            tokio::time::sleep(self.pause).await;
+        }
+        self.apt(&update).await
     }
-    Ok(())
+
+    async fn apt(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let mut command = Command::new(self.program("apt-get"));
+        command
+            // A fresh machine may be installing; and without a terminal of its own dpkg cannot be stopped by
+            // the terminal for being in the background.
+            .args(["-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Use-Pty=0"])
+            .args(arguments)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            // Progress is for people; our own stdout is for the servers' URLs.
+            .stdout(std::io::stderr());
+        eprintln!("$ {}", shown(&command));
+        let status = Process::start(&mut command, APT_STOP)?.wait().await?;
+        if !status.success() {
+            bail!("`{}` failed with {status}", shown(&command));
+        }
+        Ok(())
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        programs::in_folders(name, self.folders.clone()).unwrap_or_else(|| name.into())
+    }
 }
 
 /// While it lives, packages do not start their services: the distribution's own servers would take the
@@ -161,78 +262,4 @@ impl Drop for Policy {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-
-    const BOTH: [&str; 2] = ["postgresql", "mariadb-server"];
-
-    fn told(root: bool, manager: Option<Manager>) -> String {
-        match (Machine { root, manager }).plan(&BOTH) {
-            Plan::Tell(text) => text,
-            Plan::Install => panic!("installs"),
-        }
-    }
-
-    #[test]
-    fn only_root_on_a_debian_machine_installs() {
-        assert_eq!(
-            Machine {
-                root: true,
-                manager: Some(Manager::Apt)
-            }
-            .plan(&BOTH),
-            Plan::Install
-        );
-        assert_eq!(
-            told(false, Some(Manager::Apt)),
-            "run: sudo apt-get update && \
-             sudo apt-get install -y --no-install-recommends postgresql mariadb-server"
-        );
-        for root in [true, false] {
-            assert_eq!(
-                told(root, Some(Manager::Dnf)),
-                "run: sudo dnf install -y postgresql-server mariadb-server"
-            );
-            assert_eq!(
-                told(root, Some(Manager::Brew)),
-                "run: brew install postgresql mariadb"
-            );
-            assert_eq!(
-                told(root, None),
-                "install what Debian calls postgresql mariadb-server"
-            );
-        }
-    }
-
-    #[test]
-    fn apt_counts_on_debian_only() {
-        let folder = tempfile::tempdir().unwrap();
-        let debian = folder.path().join("debian_version");
-        let look = || Machine::look(&debian, &[folder.path().to_owned()]).manager;
-        assert_eq!(look(), None);
-        let apt = folder.path().join("apt-get");
-        fs::write(&apt, "").unwrap();
-        fs::set_permissions(&apt, fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(look(), None);
-        fs::write(&debian, "12").unwrap();
-        assert_eq!(look(), Some(Manager::Apt));
-    }
-
-    #[test]
-    fn a_policy_of_ours_is_removed_and_another_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("policy-rc.d");
-
-        let policy = Policy::forbid_services(&path).unwrap();
-        let answer = std::process::Command::new("sh").arg(&path).status().unwrap();
-        assert_eq!(answer.code(), Some(101));
-        drop(policy);
-        assert!(!path.exists());
-
-        fs::write(&path, "theirs").unwrap();
-        drop(Policy::forbid_services(&path).unwrap());
-        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
-    }
-}
+mod tests;

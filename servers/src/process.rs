@@ -107,6 +107,19 @@ impl Process {
             .with_context(|| format!("cannot send {signal:?} to process {}", self.pid))
     }
 
+    /// Sends `signal` to it and to the processes that it has started, as the sessions of PostgreSQL are.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn send_to_all(&self, signal: Signal) -> anyhow::Result<()> {
+        self.send(signal)?;
+        for child in children(self.pid) {
+            // It may have ended meanwhile.
+            let _ = kill_process(child, signal);
+        }
+        Ok(())
+    }
+
     fn ends_within(&mut self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         while matches!(self.child.try_wait(), Ok(None)) {

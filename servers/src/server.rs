@@ -135,7 +135,7 @@ impl Server {
     fn send(&self, signal: Signal) -> anyhow::Result<()> {
         self.process
             .as_ref()
-            .map_or(Ok(()), |process| process.send(signal))
+            .map_or(Ok(()), |process| process.send_to_all(signal))
     }
 
     /// Tells it to stop without waiting for anybody: immediate mode on PostgreSQL, which leaves recovery to

@@ -10,6 +10,7 @@ pub mod around;
 #[cfg(any(test, doctest))]
 mod attributes;
 pub mod backend;
+pub mod busy_operator;
 pub mod child;
 pub mod counting;
 pub mod faulty_store;

@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_mins(5);
 ///
 /// Behind `paused time:` the memory store runs under tokio's paused time, so that leases run out at once.
 /// Behind `databases:` the memory store is left out, for what only a database has; `servers:`, `postgres:`,
-/// `sqlite:` and `memory:` are for what only they have.
+/// `mysql:`, `sqlite:` and `memory:` are for what only they have.
 #[macro_export]
 macro_rules! on_every_store {
     (paused time: $($name:ident),+ $(,)?) => {
@@ -28,6 +28,9 @@ macro_rules! on_every_store {
     };
     (postgres: $($name:ident),+ $(,)?) => {
         $crate::on_every_store!(@tests $($name),+; postgres Postgres);
+    };
+    (mysql: $($name:ident),+ $(,)?) => {
+        $crate::on_every_store!(@tests $($name),+; mysql MySql);
     };
     (sqlite: $($name:ident),+ $(,)?) => {
         $crate::on_every_store!(@tests $($name),+; sqlite Sqlite);

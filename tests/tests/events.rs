@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use dblock::optimistic::StaleVersion;
 use dblock::store::StoreErrorKind;
-use dblock::{InspectFilter, LockError, LockManager, LockOptions, optimistic_retry};
+use dblock::{
+    InspectFilter, LockError, LockManager, LockOptions, OnCrash, Run, RunOptions, optimistic_retry,
+};
 use dblock_servers::pgbouncer::Setup;
 use dblock_tests::Backend;
 use dblock_tests::backend::eventually;
@@ -103,6 +105,56 @@ impl Events {
         }
         seen
     }
+}
+
+/// Nobody else may learn of it: the caller is gone.
+#[tokio::test]
+async fn a_run_in_doubt_is_in_the_log() {
+    let events = Events::all();
+    let backend = Backend::new(dblock_tests::Kind::Sqlite).await.unwrap();
+    let locks = backend.manager().await;
+    let day = Duration::from_hours(24);
+    let run = |on_crash| RunOptions::new(day, on_crash);
+    let becomes = "a run is in doubt";
+    for key in ["goes away", "panics", "knows nothing", "pays", "declines"] {
+        let (inside, mut entered) = tokio::sync::mpsc::unbounded_channel();
+        let (locks, options) = (locks.clone(), run(OnCrash::Stop));
+        let call = tokio::spawn(async move {
+            let body = async |run: Run| {
+                inside.send(()).unwrap();
+                match key {
+                    "goes away" => std::future::pending().await,
+                    "panics" => panic!("the body"),
+                    "knows nothing" => run.leave_in_doubt(),
+                    "pays" => return Ok(()),
+                    _ => {}
+                }
+                Err(LockError::NoManager)
+            };
+            locks.run_once(key, options, body).await
+        });
+        entered.recv().await.unwrap();
+        if key == "goes away" {
+            call.abort();
+        }
+        let _ = call.await;
+        let told = events.count_about(key, becomes);
+        assert_eq!(told, usize::from(!["pays", "declines"].contains(&key)), "{key}");
+    }
+    assert_eq!(events.expect("goes away", becomes, &[])["attempt"], "1");
+    backend.until_free("goes away").await;
+    let again = locks.run_once("goes away", run(OnCrash::Stop), async |_| Ok::<_, LockError>(()));
+    again.await.unwrap_err();
+    let found = events.expect("goes away", "a run is still in doubt", &["holder"]);
+    assert_eq!(found["attempt"], "1");
+    // It may be repeated, so nobody has to decide.
+    let crash = locks.run_once("again", run(OnCrash::Retry), async |run: Run| {
+        run.leave_in_doubt();
+        Err::<(), _>(LockError::NoManager)
+    });
+    crash.await.unwrap_err();
+    assert_eq!(events.count_about("again", becomes), 0);
+    backend.clean_up().await;
 }
 
 #[tokio::test]

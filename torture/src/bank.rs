@@ -4,10 +4,12 @@
 //! transaction with the fence check. Nothing but the locks keeps two transfers apart.
 
 use std::str::FromStr as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use dblock::{CurrentLock, LockManager, Run, StoreSource};
+use dblock::store::Store;
+use dblock::{CurrentLock, LockManager, Run, StoreSource, open};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
@@ -94,6 +96,16 @@ impl Bank {
     /// For a manager over the same database.
     pub(crate) fn source(&self) -> StoreSource {
         on!(self, |pool| pool.into())
+    }
+
+    /// The store in the same database.
+    pub(crate) fn store(&self) -> anyhow::Result<Arc<dyn Store>> {
+        const TABLE: &str = "distributed_lock";
+        Ok(match self {
+            Self::Postgres(pool) => open::postgres::open((*pool.connect_options()).clone(), TABLE)?,
+            Self::MySql(pool) => open::mysql::open((*pool.connect_options()).clone(), TABLE)?,
+            Self::Sqlite(pool) => open::sqlite::open((*pool.connect_options()).clone(), TABLE)?,
+        })
     }
 
     /// Opens the accounts.

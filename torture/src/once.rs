@@ -4,7 +4,7 @@
 use std::fmt;
 use std::panic::panic_any;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use dblock::fence::FenceConnection;
@@ -27,6 +27,9 @@ pub(crate) fn run_of(key: &Key) -> anyhow::Result<u64> {
 
 /// How often work that may be done again begins at most.
 pub(crate) const MOST_ATTEMPTS: u32 = 6;
+
+/// How long a body that is to return at a moment keeps its thread before it.
+const AT_ONCE: Duration = Duration::from_millis(30);
 
 /// Longer than any torture.
 const REMEMBERED: Duration = Duration::from_hours(24 * 30);
@@ -122,10 +125,38 @@ impl fmt::Display for Failure {
     }
 }
 
+/// The lock of the same key that is around a call of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Around {
+    pub(crate) renew: bool,
+    pub(crate) max_hold: Option<Duration>,
+    /// When its lease ends for its process, if the body is to return then: counted from when it was entered.
+    pub(crate) ends: Option<Duration>,
+}
+
+/// A task that shares the lock of a run, and may outlast it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Child {
+    /// When it is spawned, counted from when the outermost lock was entered.
+    pub(crate) after: Duration,
+    /// For so long it keeps its thread.
+    pub(crate) blocks: Option<Duration>,
+    pub(crate) length: Duration,
+}
+
 /// A call of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
+    /// Its number in its process.
+    pub(crate) call: u64,
     pub(crate) run: u64,
+    /// It has a scheduled time, so that it looks twice before it begins.
+    pub(crate) ticks: bool,
+    pub(crate) backoff: Duration,
+    pub(crate) around: Option<Around>,
+    pub(crate) child: Option<Child>,
+    /// The body returns then, without having reached an await since shortly before.
+    pub(crate) returns: Option<tokio::time::Instant>,
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
     /// The body fails before it has done anything.
@@ -135,10 +166,16 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// A call that does what it is to do.
+    /// A call that does what it is to do. Its number is that of the run.
     pub(crate) fn plain(run: u64) -> Self {
         Self {
+            call: run,
             run,
+            ticks: false,
+            backoff: Duration::ZERO,
+            around: None,
+            child: None,
+            returns: None,
             ttl: Duration::from_secs(5),
             wait: Duration::from_secs(10),
             fails: false,
@@ -157,7 +194,12 @@ impl Work {
             Kind::Stop => OnCrash::Stop,
         };
         let lock = LockOptions::new().ttl(self.ttl).wait(self.wait);
-        let options = RunOptions::new(REMEMBERED, on_crash).lock(lock);
+        let mut options = RunOptions::new(REMEMBERED, on_crash)
+            .lock(lock)
+            .backoff(self.backoff);
+        if self.ticks {
+            options = options.tick(SystemTime::now());
+        }
         if Kind::of(self.run) == Kind::Retry {
             options.max_attempts(MOST_ATTEMPTS)
         } else {
@@ -168,6 +210,7 @@ impl Work {
     /// Writes down that an attempt has come so far, and stays there.
     async fn reach(&self, step: Step, run: &Run, steps: &Steps<'_>) {
         steps.journal.write(Event::OnceStep {
+            call: self.call,
             run: self.run,
             attempt: run.attempt(),
             step,
@@ -207,7 +250,11 @@ impl Work {
         sqlx::query(AssertSqlSafe(insert)).execute(&mut *tx).await?;
         self.reach(Step::AfterTheWork, run, steps).await;
         if kind == Kind::CompleteIn {
-            run.complete_in(&mut tx, &attempt).await?;
+            match run.complete_in(&mut tx, &attempt).await {
+                // It would free the key beside the child.
+                Err(LockError::Invalid { .. }) if self.child.is_some() => return Err(Failure::NotDone),
+                completed => completed?,
+            }
         }
         self.reach(Step::BeforeTheCommit, run, steps).await;
         match tx.commit().await {
@@ -217,6 +264,10 @@ impl Work {
             committed => committed?,
         }
         self.reach(Step::AfterTheCommit, run, steps).await;
+        if let Some(returns) = self.returns {
+            tokio::time::sleep_until(returns - AT_ONCE).await;
+            std::thread::sleep(returns.saturating_duration_since(tokio::time::Instant::now()));
+        }
         Ok(attempt)
     }
 }
@@ -231,6 +282,8 @@ pub(crate) enum Answer {
     Failed,
     /// Nobody may begin: a crash is in doubt, or the attempts are used up.
     Refused,
+    /// The pause after a failure is not over.
+    NotYet,
     /// Busy, lost, or the store could not be asked; the outcome may be unknown.
     Unknown,
     /// Dropped, or its body panicked.

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use tokio::process::Command;
 
 use crate::command::{cargo, run as run_to_end};
 use crate::etcd;
-use dblock_servers::{Purpose, Servers, packages};
+use dblock_servers::{self as servers, Purpose, Servers, packages};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -27,14 +26,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    packages::install(missing, &Purpose::Benches.otherwise()).await?;
     eprintln!(
         "building the benches and the libraries beside which dblock is measured, optimized: some minutes the first time"
     );
     let mut manifest = vec!["--manifest-path", "benches/Cargo.toml"];
-    if etcd::left_out().await?.is_empty() {
+    if etcd::left_out().is_empty() {
         manifest.extend(["--features", "etcd"]);
     }
-    install_openssl().await?;
     run_to_end(cargo(["build", "--release", "--locked"]).args(&manifest)).await?;
 
     let servers = Servers::start_missing(Purpose::Benches).await?;
@@ -72,17 +71,20 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// On Linux, distributed-lock-postgres links with OpenSSL and needs its headers.
-async fn install_openssl() -> anyhow::Result<()> {
-    if !cfg!(target_os = "linux") {
-        return Ok(());
+/// What is not here of what the benches need.
+fn missing() -> Vec<&'static str> {
+    let (wanted, _) = Purpose::Benches.wanted();
+    let mut packages = servers::missing(&wanted, Purpose::Benches);
+    packages.extend(servers::etcd::missing_compiler());
+    // On Linux, distributed-lock-postgres links with OpenSSL and needs its headers.
+    if cfg!(target_os = "linux") && !openssl() {
+        packages.extend(["libssl-dev", "pkg-config"]);
     }
-    let found = Command::new("pkg-config")
-        .args(["--exists", "openssl"])
-        .status()
-        .await;
-    if found.is_ok_and(|status| status.success()) {
-        return Ok(());
-    }
-    packages::install(&["libssl-dev", "pkg-config"], "").await
+    packages
+}
+
+fn openssl() -> bool {
+    let mut ask = std::process::Command::new("pkg-config");
+    let found = ask.args(["--exists", "openssl"]).status();
+    found.is_ok_and(|status| status.success())
 }

@@ -1,10 +1,11 @@
 //! The documents as one book, in two languages: what they say of each other and of the code, and the book
 //! itself.
 //!
-//! A page that leads nowhere, code that is not what it is taken from, and a translation of an older text are
-//! found without any tool. mdBook makes the book in `target/book`, from copies of the pages.
+//! A page that leads nowhere, code that is not what it is taken from, a figure that nobody measured, and a
+//! translation of an older text are found without any tool. mdBook makes the book in `target/book`, from copies of the pages.
 
 mod code;
+mod figures;
 mod links;
 mod made;
 mod page;
@@ -53,6 +54,7 @@ pub(crate) async fn check(way: Way) -> anyhow::Result<bool> {
     let mut problems = unlisted(top(), &pages)?;
     problems.extend(links::problems(top(), &pages));
     problems.extend(code::problems(top(), &pages));
+    problems.extend(figures::problems(top(), &pages)?);
     problems.extend(translation::problems(&pages));
     if !problems.is_empty() {
         bail!("the documents do not agree:\n{}", problems.join("\n"));

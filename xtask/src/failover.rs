@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use dblock_servers::{self as servers, Kind};
+use dblock_servers::{self as servers, Kind, Purpose, etcd, galera, packages};
 use tokio::process::Command;
 
 use crate::torture::{build, carry_out};
@@ -25,27 +25,24 @@ pub(crate) struct Args {
 enum Store {
     /// A PostgreSQL primary and its synchronous standby.
     Postgres,
-    /// Three nodes of MariaDB with Galera, of which one is in use.
+    /// Three nodes of MariaDB with Galera, which each manager names in another order.
     Galera,
-    /// The same with two nodes in use at once, which is not promised to be safe.
-    GaleraTwoInUse,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let name = match args.store {
-        Store::Postgres => {
-            servers::install(Kind::Postgres).await?;
-            "postgres"
-        }
-        Store::Galera => {
-            servers::galera::install().await?;
-            "galera"
-        }
-        Store::GaleraTwoInUse => {
-            servers::galera::install().await?;
-            "galera-two-in-use"
-        }
+        Store::Postgres => "postgres",
+        Store::Galera => "galera",
     };
+    let missing = || {
+        let mut packages = etcd::missing_compiler();
+        packages.extend(match args.store {
+            Store::Postgres => servers::missing(&[Kind::Postgres], Purpose::Torture),
+            Store::Galera => galera::missing(),
+        });
+        packages
+    };
+    packages::install(missing, "").await?;
     let mut command = Command::new(build().await?);
     command.args(["failover", "--store", name, "--rounds", &args.rounds.to_string()]);
     command.args(["--seed", &args.seed.to_string()]);

@@ -12,6 +12,7 @@ mod command;
 mod environment;
 mod etcd;
 mod failover;
+mod install;
 mod package;
 mod programs;
 mod serve;

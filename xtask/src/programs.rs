@@ -11,6 +11,7 @@ use futures_util::stream::{self, StreamExt as _};
 use tokio::process::Command;
 
 use crate::command::{STOP, kept, show};
+use crate::steps::{LEFT_OUT, Passed};
 
 /// How many programs run at once. Each runs several tests at once.
 const AT_ONCE: usize = 4;
@@ -18,11 +19,11 @@ const AT_ONCE: usize = 4;
 /// The programs that run longest begin first, so that none of them runs alone in the end.
 const LONGEST: [&str; 5] = ["conformance", "cancellation", "protocol", "faults", "manager"];
 
-/// Calls cargo, which has one command at a time in a target folder: it runs with what else compiles.
-const COMPILES: &str = "dblock-ui-tests";
+/// They call cargo, which has one command at a time in a target folder: they run with what else compiles.
+const COMPILES: [&str; 2] = ["dblock-ui-tests", "dblock-renamed-tests"];
 
-/// Its programs.
-pub(crate) const MESSAGES: [&str; 4] = ["ui", "pass", "behaviour", "lints"];
+/// Their programs.
+pub(crate) const MESSAGES: [&str; 5] = ["ui", "pass", "behaviour", "lints", "messages"];
 
 /// A program that cargo has built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub(crate) struct Program {
 impl Program {
     /// Whether most of what it does is compiling.
     pub(crate) fn compiles(&self) -> bool {
-        self.package == COMPILES
+        COMPILES.contains(&&*self.package)
     }
 
     pub(crate) fn is(&self, name: &str) -> bool {
@@ -106,46 +107,47 @@ fn package(id: &str, folder: &Path) -> String {
 
 /// Runs the programs, some at a time. Says how each went as it ends; shows the whole output of one that
 /// fails.
-pub(crate) async fn run(programs: &[Program], variables: &[(String, String)]) -> anyhow::Result<()> {
+pub(crate) async fn run(programs: &[Program], variables: &[(String, String)]) -> anyhow::Result<Passed> {
     let ended = stream::iter(programs).map(|program| run_one(program, variables));
-    let failed: Vec<_> = ended
-        .buffer_unordered(AT_ONCE)
-        .filter_map(async |(program, outcome)| outcome.err().map(|_| program.title()))
-        .collect()
-        .await;
+    let mut ended = ended.buffer_unordered(AT_ONCE);
+    let (mut passed, mut failed) = (Passed::default(), Vec::new());
+    while let Some((program, output)) = ended.next().await {
+        match output {
+            Some(output) => passed.note(&output),
+            None => failed.push(program.title()),
+        }
+    }
     if !failed.is_empty() {
         bail!("failed, with their output above: {}", failed.join(", "));
     }
-    Ok(())
+    Ok(passed)
 }
 
-async fn run_one<'p>(
-    program: &'p Program,
-    variables: &[(String, String)],
-) -> (&'p Program, anyhow::Result<()>) {
+/// Returns what the program printed, if it passed.
+async fn run_one<'p>(program: &'p Program, variables: &[(String, String)]) -> (&'p Program, Option<String>) {
     let begin = Instant::now();
     let ended = kept(&mut program.command(variables), STOP).await;
     let time = begin.elapsed();
-    let outcome = match ended {
+    let output = match ended {
         Ok(ended) if ended.passed => {
             report(program, time, &ended.output);
-            Ok(())
+            Some(ended.output)
         }
         Ok(ended) => {
             show(&program.title(), &ended.output);
-            Err(anyhow::anyhow!("failed"))
+            None
         }
         Err(error) => {
             show(&program.title(), &format!("{error:#}"));
-            Err(error)
+            None
         }
     };
-    (program, outcome)
+    (program, output)
 }
 
 fn report(program: &Program, time: Duration, output: &str) {
     // A test writes such lines past the harness for people to see.
-    for line in output.lines().filter(|line| line.starts_with("LEFT OUT")) {
+    for line in output.lines().filter(|line| line.starts_with(LEFT_OUT)) {
         eprintln!("{line}");
     }
     let result = result(output);

@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
-use dblock_servers::{Purpose, Servers};
+use dblock_servers::{Purpose, Servers, missing, packages};
 
 /// The servers for the tests, until a signal ends this future.
 pub(crate) async fn run() -> anyhow::Result<ExitCode> {
+    let tests = Purpose::Tests;
+    packages::install(|| missing(tests.kinds(), tests), "").await?;
     let servers = Servers::start(Purpose::Tests.kinds(), Purpose::Tests).await?;
     eprintln!(
         "{} run until Ctrl-C. In another terminal:",

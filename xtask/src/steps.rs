@@ -1,5 +1,6 @@
 //! The commands of each step of `cargo xtask test`.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -11,7 +12,7 @@ use tokio::process::Command;
 use crate::command::{Way, cargo, linting_cargo, output, top};
 use crate::environment::variables;
 use crate::programs::{self, Program};
-use crate::{api, book, circles, etcd, package, stores, torture};
+use crate::{api, book, circles, etcd, install, package, stores, torture};
 
 /// The features that are built together: all but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
@@ -22,6 +23,8 @@ pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dbl
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Step {
+    /// What the chosen steps need is here, or is installed where that is ours to do. Always runs.
+    Install,
     /// The code is formatted.
     Fmt,
     /// No two modules of a published crate need each other.
@@ -56,8 +59,35 @@ pub(crate) enum Step {
     Package,
 }
 
-/// The servers that a step ran on, where that is worth saying.
-pub(crate) type On = Option<String>;
+/// What a step that passed has to say.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    /// The servers that it ran on.
+    pub(crate) on: Option<String>,
+    pub(crate) left_out: BTreeSet<String>,
+}
+
+/// How a line begins that says what a test, or the torture, leaves out.
+pub(crate) const LEFT_OUT: &str = "LEFT OUT: ";
+
+impl Passed {
+    pub(crate) fn without(what: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            on: None,
+            left_out: what.into_iter().collect(),
+        }
+    }
+
+    /// Keeps what the output of a program says that it leaves out. Many tests need the same.
+    pub(crate) fn note(&mut self, output: &str) {
+        let lines = output.lines().filter_map(|line| line.strip_prefix(LEFT_OUT));
+        self.left_out.extend(lines.map(|line| {
+            let needs = line.split_once(" needs ").map_or(line, |(_, needs)| needs);
+            let end = needs.find([';', ',']).unwrap_or(needs.len());
+            needs[..end].to_owned()
+        }));
+    }
+}
 
 /// A step that waits more than it computes, after all that it needs was built.
 #[derive(Debug)]
@@ -71,7 +101,8 @@ pub(crate) enum Ready {
 
 impl Step {
     /// In an order in which each has use for what those before it have built.
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
+        Self::Install,
         Self::Fmt,
         Self::Circles,
         Self::Test,
@@ -95,27 +126,38 @@ impl Step {
         matches!(self, Self::Test | Self::Torture)
     }
 
+    /// Whether it builds crates whose build needs more than Rust and a C compiler.
+    pub(crate) fn builds_all(self) -> bool {
+        !matches!(
+            self,
+            Self::Install | Self::Fmt | Self::Circles | Self::Book | Self::Api | Self::Stores | Self::Loom
+        )
+    }
+
     /// Builds and starts what a step that [waits](Self::waits) needs.
     pub(crate) async fn make_ready(self) -> anyhow::Result<Ready> {
         if self == Self::Torture {
-            return torture::prepare_all().await.map(Ready::Torture);
+            return torture::build().await.map(Ready::Torture);
         }
-        // Packages may have to be installed first, which takes a while, too.
         let (mut programs, servers) =
             tokio::try_join!(test_programs(Way::Shown), Servers::start_missing(Purpose::Tests))?;
         programs.retain(|program| !program.compiles());
         Ok(Ready::Test { programs, servers })
     }
 
-    /// Runs the whole step.
-    pub(crate) async fn run(self, way: Way, extra: &[String]) -> anyhow::Result<On> {
+    /// Runs the whole step, one of `steps`.
+    pub(crate) async fn run(self, way: Way, steps: &[Self], extra: &[String]) -> anyhow::Result<Passed> {
         match self {
+            Self::Install => {
+                let packages = install::for_steps(steps).await?;
+                return Ok(Passed::without(packages.into_iter().map(str::to_owned)));
+            }
             Self::Fmt => way.run(&mut cargo(["fmt", "--all", "--check"])).await?,
             Self::Test => return test(way, extra).await,
             Self::Torture => return self.make_ready().await?.run().await,
             Self::Clippy => {
                 let mut command = cargo(["clippy", "--all-targets", "--features", FEATURES]);
-                command.args(etcd::workspace().await?);
+                command.args(etcd::workspace());
                 way.run(command.args(["--", "-D", "warnings"])).await?;
             }
             Self::Circles => {
@@ -137,17 +179,17 @@ impl Step {
             }
             Self::Doctests => {
                 let mut command = linting_cargo(["test", "--doc", "--features", FEATURES]);
-                way.run(command.args(etcd::workspace().await?)).await?;
+                way.run(command.args(etcd::workspace())).await?;
             }
             Self::Doc => {
                 let mut command = cargo(["doc", "--no-deps", "--features", FEATURES]);
-                let crates = package::crates().await?;
+                let crates = package::crates();
                 command.args(crates.iter().flat_map(|name| ["-p", name]));
                 way.run(command.env("RUSTDOCFLAGS", "-D warnings")).await?;
             }
             Self::Book => {
                 if !book::check(way).await? {
-                    return Ok(Some("without the book itself".into()));
+                    return Ok(Passed::without(["the book itself".to_owned()]));
                 }
             }
             Self::Api => api::check(way).await?,
@@ -162,21 +204,21 @@ impl Step {
             }
             Self::Package => package::verify(way).await?,
         }
-        Ok(None)
+        Ok(Passed::default())
     }
 }
 
 impl Ready {
-    pub(crate) async fn run(self) -> anyhow::Result<On> {
+    pub(crate) async fn run(self) -> anyhow::Result<Passed> {
         match self {
             Self::Test { programs, servers } => {
-                programs::run(&programs, &variables(&servers)).await?;
-                Ok(on(&servers))
+                let passed = programs::run(&programs, &variables(&servers)).await?;
+                Ok(Passed {
+                    on: on(&servers),
+                    ..passed
+                })
             }
-            Self::Torture(program) => {
-                torture::briefly(&program).await?;
-                Ok(None)
-            }
+            Self::Torture(program) => torture::briefly(&program).await,
         }
     }
 }
@@ -194,7 +236,7 @@ impl fmt::Display for Step {
 async fn example(way: Way, name: &str) -> anyhow::Result<()> {
     way.run(&mut cargo(["check", "--example", name])).await?;
     let mut build = linting_cargo(["build", "--features", FEATURES, "--example", name]);
-    way.run(build.args(etcd::workspace().await?)).await?;
+    way.run(build.args(etcd::workspace())).await?;
     let program = target_folder().await?.join("debug/examples").join(name);
     way.run_in_time(&mut Command::new(program)).await
 }
@@ -202,7 +244,7 @@ async fn example(way: Way, name: &str) -> anyhow::Result<()> {
 /// Builds all test programs, and with them everything else that there is for Clippy to see.
 async fn test_programs(way: Way) -> anyhow::Result<Vec<Program>> {
     let mut build = linting_cargo(["test", "--no-run", "--message-format=json-render-diagnostics"]);
-    build.args(test_arguments(&etcd::workspace().await?, &[]));
+    build.args(test_arguments(&etcd::workspace(), &[]));
     if way == Way::Beside {
         build.arg("--quiet");
     }
@@ -210,8 +252,8 @@ async fn test_programs(way: Way) -> anyhow::Result<Vec<Program>> {
 }
 
 /// `cargo test` with the given words.
-async fn test(way: Way, extra: &[String]) -> anyhow::Result<On> {
-    let all = etcd::workspace().await?;
+async fn test(way: Way, extra: &[String]) -> anyhow::Result<Passed> {
+    let all = etcd::workspace();
     let servers = Servers::start_missing(Purpose::Tests).await?;
     // A run takes minutes: it shows all that fails.
     let mut command = cargo(["test", "--no-fail-fast"]);
@@ -219,17 +261,15 @@ async fn test(way: Way, extra: &[String]) -> anyhow::Result<On> {
         .args(test_arguments(&all, extra))
         .envs(variables(&servers));
     way.run(&mut command).await?;
-    Ok(on(&servers))
+    Ok(Passed {
+        on: on(&servers),
+        ..Passed::default()
+    })
 }
 
-fn on(servers: &Servers) -> On {
+fn on(servers: &Servers) -> Option<String> {
     let names = servers.names();
-    let mut words = Vec::new();
-    if !names.is_empty() {
-        words.push(format!("on {}", names.join(" and ")));
-    }
-    words.extend(servers.left_out().iter().map(|kind| format!("WITHOUT {kind:?}")));
-    (!words.is_empty()).then(|| words.join(", "))
+    (!names.is_empty()).then(|| format!("on {}", names.join(" and ")))
 }
 
 /// All packages of `workspace`, unless `extra` chooses some.

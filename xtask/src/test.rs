@@ -4,13 +4,14 @@
 //! beside the steps that compile, which then have a low priority, and show what they print only when they
 //! fail.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt as _};
 
 use crate::command::Way;
-use crate::steps::{On, Step};
+use crate::steps::{Passed, Step};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -30,13 +31,13 @@ const COMPUTING_AT_ONCE: usize = 2;
 #[derive(Debug)]
 struct Done {
     step: Step,
-    outcome: anyhow::Result<On>,
+    outcome: anyhow::Result<Passed>,
     time: Duration,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
-    let chosen = |step: &Step| args.only.is_empty() || args.only.contains(step);
+    let chosen = |step: &Step| *step == Step::Install || args.only.is_empty() || args.only.contains(step);
     let chosen: Vec<Step> = Step::ALL.into_iter().filter(chosen).collect();
     let done = Box::pin(run_all(&chosen, &args.extra)).await;
     eprintln!("{}", summary(&done, begin.elapsed()));
@@ -52,7 +53,7 @@ async fn run_all(chosen: &[Step], extra: &[String]) -> Vec<Done> {
     let plan = Plan::of(chosen, extra);
     let mut done = Vec::new();
     for step in plan.first {
-        done.push(run_one(step, step.run(Way::Shown, extra)).await);
+        done.push(run_one(step, step.run(Way::Shown, chosen, extra)).await);
     }
     let mut ready = Vec::new();
     for step in plan.waiting {
@@ -73,7 +74,7 @@ async fn run_all(chosen: &[Step], extra: &[String]) -> Vec<Done> {
     };
     // Those that need the same target folder wait for each other in cargo.
     let computing = stream::iter(plan.computing)
-        .map(|step| run_one(step, step.run(Way::Beside, extra)))
+        .map(|step| run_one(step, step.run(Way::Beside, chosen, extra)))
         .buffer_unordered(COMPUTING_AT_ONCE)
         .collect::<Vec<_>>();
     let (waited, computed) = tokio::join!(waiting, computing);
@@ -95,7 +96,8 @@ struct Plan {
 
 impl Plan {
     fn of(chosen: &[Step], extra: &[String]) -> Self {
-        let (mut first, rest): (Vec<Step>, Vec<Step>) = chosen.iter().partition(|step| **step == Step::Fmt);
+        let at_once = |step: &&Step| matches!(step, Step::Install | Step::Fmt);
+        let (mut first, rest): (Vec<Step>, Vec<Step>) = chosen.iter().partition(at_once);
         let (mut waiting, mut computing): (Vec<Step>, Vec<Step>) =
             rest.into_iter().partition(|step| step.waits());
         // The tests are built by Clippy.
@@ -121,7 +123,7 @@ fn title(step: Step, what: &str) {
     anstream::eprintln!("\n\x1b[1m── {step}: {what}\x1b[0m");
 }
 
-async fn run_one(step: Step, run: impl Future<Output = anyhow::Result<On>>) -> Done {
+async fn run_one(step: Step, run: impl Future<Output = anyhow::Result<Passed>>) -> Done {
     title(step, "running");
     let begin = Instant::now();
     let outcome = run.await;
@@ -136,15 +138,18 @@ async fn run_one(step: Step, run: impl Future<Output = anyhow::Result<On>>) -> D
     Done { step, outcome, time }
 }
 
-/// The last line: what passed, what failed, and how long each took.
+/// The last line: what passed, what failed, how long each took, and what was left out.
 fn summary(done: &[Done], time: Duration) -> String {
-    let mut passed = Vec::new();
-    let mut failed = Vec::new();
+    let (mut passed, mut failed) = (Vec::new(), Vec::new());
+    let mut left_out = BTreeSet::new();
     for Done { step, outcome, time } in done {
         let took = format!("{} s", time.as_secs());
         match outcome {
-            Ok(None) => passed.push(format!("{step} ({took})")),
-            Ok(Some(on)) => passed.push(format!("{step} ({on}, {took})")),
+            Ok(said) => {
+                let details: Vec<_> = said.on.as_deref().into_iter().chain([&*took]).collect();
+                passed.push(format!("{step} ({})", details.join(", ")));
+                left_out.extend(said.left_out.iter().map(String::as_str));
+            }
             Err(_) => failed.push(format!("{step} ({took})")),
         }
     }
@@ -155,6 +160,10 @@ fn summary(done: &[Done], time: Duration) -> String {
             parts.push(format!("{name}: {}", steps.join(", ")));
         }
     }
+    if !left_out.is_empty() {
+        let left_out = Vec::from_iter(left_out).join(", ");
+        parts.push(format!("LEFT OUT, with all that needs it: {left_out}"));
+    }
     parts.join("; ")
 }
 
@@ -164,22 +173,26 @@ mod tests {
 
     use super::*;
 
-    fn done(step: Step, outcome: anyhow::Result<On>) -> Done {
+    fn done(step: Step, outcome: anyhow::Result<Passed>) -> Done {
         let time = Duration::from_millis(1900);
         Done { step, outcome, time }
     }
 
     #[test]
     fn the_summary_names_every_step() {
-        let on = Ok(Some("on PostgreSQL 15.18".to_owned()));
+        let on = Passed {
+            on: Some("on PostgreSQL 15.18".to_owned()),
+            ..Passed::default()
+        };
+        let all = [done(Step::Fmt, Ok(Passed::default())), done(Step::Test, Ok(on))];
         assert_eq!(
-            summary(
-                &[done(Step::Fmt, Ok(None)), done(Step::Test, on)],
-                Duration::from_millis(2900)
-            ),
+            summary(&all, Duration::from_millis(2900)),
             "\nxtask test: ok in 2 s; passed: fmt (1 s), test (on PostgreSQL 15.18, 1 s)"
         );
-        let all = [done(Step::Fmt, Err(anyhow!("x"))), done(Step::Doc, Ok(None))];
+        let all = [
+            done(Step::Fmt, Err(anyhow!("x"))),
+            done(Step::Doc, Ok(Passed::default())),
+        ];
         assert_eq!(
             summary(&all, Duration::ZERO),
             "\nxtask test: FAILED in 0 s; failed: fmt (1 s); passed: doc (1 s)"
@@ -187,11 +200,29 @@ mod tests {
     }
 
     #[test]
+    fn the_summary_names_what_was_left_out_once() {
+        let mut tests = Passed::default();
+        tests.note(
+            "LEFT OUT: a_test needs a ZooKeeper server; set X, or run `cargo xtask test`\n\
+             test a_test ... ok\n\
+             LEFT OUT: another needs a ZooKeeper server; set X, or run `cargo xtask test`\n\
+             LEFT OUT: jumps of the clients' clocks, because libfaketime is not installed\n",
+        );
+        let packages = Passed::without(["zookeeper".to_owned()]);
+        let all = [done(Step::Install, Ok(packages)), done(Step::Test, Ok(tests))];
+        assert_eq!(
+            summary(&all, Duration::ZERO),
+            "\nxtask test: ok in 0 s; passed: install (1 s), test (1 s); LEFT OUT, with all that needs it: \
+             a ZooKeeper server, jumps of the clients' clocks, zookeeper"
+        );
+    }
+
+    #[test]
     fn what_waits_runs_beside_what_computes() {
         let plan = Plan::of(&Step::ALL, &[]);
-        assert_eq!(plan.first, [Step::Fmt]);
+        assert_eq!(plan.first, [Step::Install, Step::Fmt]);
         assert_eq!(plan.waiting, [Step::Test, Step::Torture]);
-        assert_eq!(plan.computing.len(), Step::ALL.len() - 4);
+        assert_eq!(plan.computing.len(), Step::ALL.len() - 5);
         assert!(
             !plan.computing.contains(&Step::Clippy),
             "the tests are built by it"
@@ -200,7 +231,7 @@ mod tests {
 
     #[test]
     fn without_what_waits_all_run_one_after_the_other() {
-        let steps = [Step::Fmt, Step::Clippy, Step::Doc];
+        let steps = [Step::Install, Step::Fmt, Step::Clippy, Step::Doc];
         let plan = Plan::of(&steps, &[]);
         assert_eq!(plan.first, steps);
         assert!(plan.waiting.is_empty() && plan.computing.is_empty());

@@ -10,10 +10,10 @@ use rustix::process::Signal;
 use tokio::process::Command;
 
 use crate::command::{kept, linting_cargo, run as run_to_end, show};
-use crate::etcd;
-use crate::steps::{FEATURES, target_folder};
+use crate::steps::{FEATURES, Passed, target_folder};
+use crate::{etcd, install};
 use dblock_servers::process::{Process, Stop, Target, shown};
-use dblock_servers::{self as servers, Kind};
+use dblock_servers::{Kind, packages};
 
 /// It ends its processes and its server itself.
 const STOP: Stop = Stop {
@@ -86,7 +86,8 @@ impl Store {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    install(args.store).await?;
+    let kinds = Vec::from_iter(args.store.kind());
+    packages::install(|| install::of_torture(&kinds), "").await?;
     carry_out(command(&build().await?, args)).await
 }
 
@@ -98,26 +99,27 @@ pub(crate) async fn carry_out(mut command: Command) -> anyhow::Result<ExitCode> 
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Installs and builds what a torture of each store needs. Returns the program.
-pub(crate) async fn prepare_all() -> anyhow::Result<PathBuf> {
-    for store in Store::ALL {
-        install(store).await?;
-    }
-    build().await
+/// The servers of [`briefly`].
+pub(crate) fn kinds() -> Vec<Kind> {
+    Store::ALL.into_iter().filter_map(Store::kind).collect()
 }
 
 /// A quarter of a minute on each store, with the same seed every time; on all at once.
-pub(crate) async fn briefly(program: &Path) -> anyhow::Result<()> {
-    let failed: Vec<_> = stream::iter(Store::ALL.map(|store| once(program, store)))
-        .buffer_unordered(AT_ONCE)
-        .filter_map(async |ended| ended.err().map(|error| format!("{error:#}")))
-        .collect()
-        .await;
+pub(crate) async fn briefly(program: &Path) -> anyhow::Result<Passed> {
+    let mut ended = stream::iter(Store::ALL.map(|store| once(program, store))).buffer_unordered(AT_ONCE);
+    let (mut passed, mut failed) = (Passed::default(), Vec::new());
+    while let Some(ended) = ended.next().await {
+        match ended {
+            Ok(output) => passed.note(&output),
+            Err(error) => failed.push(format!("{error:#}")),
+        }
+    }
     anyhow::ensure!(failed.is_empty(), "{}", failed.join("; "));
-    Ok(())
+    Ok(passed)
 }
 
-async fn once(program: &Path, store: Store) -> anyhow::Result<()> {
+/// Returns what it printed.
+async fn once(program: &Path, store: Store) -> anyhow::Result<String> {
     let args = Args {
         store,
         minutes: BRIEFLY.to_owned(),
@@ -133,23 +135,13 @@ async fn once(program: &Path, store: Store) -> anyhow::Result<()> {
     }
     let time = begin.elapsed().as_secs_f64();
     eprintln!("{time:6.1} s  torture of {name}: ok");
-    Ok(())
-}
-
-async fn install(store: Store) -> anyhow::Result<()> {
-    if let Some(kind) = store.kind() {
-        servers::install(kind).await?;
-        if !servers::has_faketime() {
-            servers::install_if_we_may("libfaketime").await;
-        }
-    }
-    Ok(())
+    Ok(ended.output)
 }
 
 /// Builds the program, from what the tests have built as far as possible: so with the same features.
 pub(crate) async fn build() -> anyhow::Result<PathBuf> {
     let mut build = linting_cargo(["build", "--features", FEATURES]);
-    build.args(etcd::workspace().await?);
+    build.args(etcd::workspace());
     run_to_end(build.args(["--bin", "dblock-torture"])).await?;
     Ok(target_folder().await?.join("debug/dblock-torture"))
 }

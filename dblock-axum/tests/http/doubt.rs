@@ -2,22 +2,26 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use dblock::store::RecordState;
-use dblock::{LockManager, OnCrash, Resolution};
-use dblock_axum::{IdempotencyLayer, Scope};
+use axum::routing::post;
+use dblock::store::{RecordState, StoreErrorKind};
+use dblock::{LockManager, LockOptions, OnCrash, Resolution};
+use dblock_axum::{IdempotencyLayer, LockProblem, Scope};
+use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
 use dblock_tests::{Backend, on_every_store};
 use futures_util::stream;
 
 use crate::client::{payment, send};
 use crate::leaving::{key, state};
 use crate::options;
-use crate::service::{Work, event, layer, router, serve, start};
+use crate::service::{Work, event, layer, of, router, serve, start};
 
 on_every_store!(
     a_timeout_in_the_middle_of_the_work_is_in_doubt,
@@ -158,4 +162,35 @@ async fn an_answer_whose_body_breaks_off_is_in_doubt() {
     let retries = start(&work(), retrying().await).await;
     send(retries, payment()).await.is_problem(500);
     assert_eq!(send(retries, payment()).await.text(), "22");
+}
+
+/// A handler that has paid, and then cannot confirm the end of its lock. Its error must not say "nothing was
+/// done, send it again".
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_lock_after_the_work_is_in_doubt() {
+    use tower_service::Service as _;
+
+    for kind in [StoreErrorKind::Conflict, StoreErrorKind::Interrupted] {
+        let store = FaultyStore::memory();
+        store.always_for("order:42", Kind::Release, Fault::Fail(kind));
+        let (locks, paid) = (store.manager(), Arc::new(AtomicU32::new(0)));
+        let (lent, counted) = (locks.clone(), Arc::clone(&paid));
+        let pay = async move || {
+            let guard = lent.acquire("order:42", LockOptions::new()).await?;
+            counted.fetch_add(1, Ordering::SeqCst);
+            guard.release().await?;
+            Ok::<_, LockProblem>("paid")
+        };
+        let mut router = Router::new().route("/payments", post(pay)).layer(of(locks));
+        let mut statuses = Vec::new();
+        for _ in 0..2 {
+            let answer = router.call(payment()).await.unwrap();
+            statuses.push(answer.status().as_u16());
+        }
+        assert_eq!(
+            (paid.load(Ordering::SeqCst), statuses),
+            (1, vec![500, 423]),
+            "{kind:?}"
+        );
+    }
 }

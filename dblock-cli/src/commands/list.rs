@@ -21,9 +21,6 @@ struct Answer {
 pub(crate) async fn list(store: &StoreArguments, arguments: &ListArguments) -> Result<Code, Failure> {
     let mut answer = during("asking the database", rows(store, arguments)).await?;
     if store.json {
-        for row in &mut answer.locks {
-            row.key = store.typed(&row.key).to_owned();
-        }
         output::json(&answer)?;
     } else if answer.locks.is_empty() {
         output::told_to_a_person(if arguments.all {
@@ -32,6 +29,9 @@ pub(crate) async fn list(store: &StoreArguments, arguments: &ListArguments) -> R
             "no key is held"
         });
     } else {
+        for row in &mut answer.locks {
+            row.key = store.whole(&row.key);
+        }
         let rows: Vec<_> = answer.locks.iter().map(columns).collect();
         output::table(["KEY", "STATE", "FOR", "LEFT", "HOLDER", "NEXT"], &rows)?;
     }

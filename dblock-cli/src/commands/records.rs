@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::{Record, RecordFilter, RecordState};
+use dblock::store::{self as records, Record, RecordFilter, RecordState};
 use dblock::{LockManager, Resolution};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use crate::duration::shown;
 use crate::failure::{Code, Failure};
 use crate::output::{self, block, printable, width};
 use crate::progress::during;
+use crate::remedy::with_options;
 use crate::row::time;
 use crate::similar::without_namespace;
 
@@ -22,6 +23,8 @@ use crate::similar::without_namespace;
 struct Row {
     key: String,
     state: &'static str,
+    /// The same together with the lock: `running`, `crashed`, `succeeded` or `failed`.
+    run_state: &'static str,
     attempts: u32,
     /// The process that made the last attempt.
     holder: String,
@@ -50,6 +53,7 @@ impl From<&Record> for Row {
         Self {
             key: record.key.as_str().to_owned(),
             state: record.state.as_str(),
+            run_state: record.run_state().as_str(),
             attempts: record.attempts,
             holder: record.holder.clone(),
             fence_token: record.fence_token,
@@ -60,13 +64,13 @@ impl From<&Record> for Row {
     }
 }
 
-impl From<RunState> for RecordState {
-    fn from(state: RunState) -> Self {
-        match state {
-            RunState::Processing => Self::Processing,
-            RunState::Succeeded => Self::Succeeded,
-            RunState::Failed => Self::Failed,
-        }
+fn of_state(filter: RecordFilter, state: RunState) -> RecordFilter {
+    match state {
+        RunState::Processing => filter.state(RecordState::Processing),
+        RunState::Running => filter.run_state(records::RunState::Running),
+        RunState::Crashed => filter.run_state(records::RunState::Crashed),
+        RunState::Succeeded => filter.run_state(records::RunState::Succeeded),
+        RunState::Failed => filter.run_state(records::RunState::Failed),
     }
 }
 
@@ -89,36 +93,41 @@ async fn list(
         .prefix(&arguments.prefix)
         .limit(arguments.limit + 1);
     if let Some(state) = arguments.state {
-        filter = filter.state(state.into());
+        filter = of_state(filter, state);
     }
     let mut found = during("asking the database", locks.records(filter)).await?;
     let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
     let truncated = found.len() > limit;
     found.truncate(limit);
     if store.json {
-        let mut rows: Vec<_> = found.iter().map(Row::from).collect();
-        for row in &mut rows {
-            row.key = store.typed(&row.key).to_owned();
-        }
+        let rows: Vec<_> = found.iter().map(Row::from).collect();
         output::json(&json!({"records": rows, "truncated": truncated}))?;
     } else if found.is_empty() {
         output::told_to_a_person("no such record");
     } else {
-        let rows: Vec<_> = found.iter().map(columns).collect();
+        let rows: Vec<_> = found.iter().map(|record| columns(store, record)).collect();
         output::table(["KEY", "STATE", "BEGAN", "ATTEMPTS", "HOLDER"], &rows)?;
     }
     if truncated && !store.json {
         output::told(&"dblock: there are more; --limit says how many to list, --prefix which");
     }
+    if !store.json
+        && found
+            .iter()
+            .any(|record| record.run_state() == records::RunState::Crashed)
+    {
+        let told = "what has crashed is in doubt where on_crash is \"stop\", and runs again elsewhere: dblock records show KEY";
+        output::told_to_a_person(&with_options(told, store));
+    }
     Ok(Code::Done)
 }
 
-fn columns(record: &Record) -> [String; 5] {
+fn columns(store: &StoreArguments, record: &Record) -> [String; 5] {
     let micros = record.now.saturating_sub(record.started_at);
     let ago = Duration::from_micros(micros.try_into().unwrap_or(0));
     [
-        printable(record.key.as_str()),
-        record.state.as_str().to_owned(),
+        printable(&store.whole(record.key.as_str())),
+        record.run_state().as_str().to_owned(),
         format!("{} ago", shown(ago)),
         record.attempts.to_string(),
         printable(&record.holder),
@@ -141,24 +150,26 @@ async fn show(store: &StoreArguments, locks: &LockManager, key: &str) -> Result<
         error: found.record.error,
     };
     if store.json {
-        whole.row.key = store.typed(&whole.row.key).to_owned();
         output::json(&whole)?;
     } else {
-        output::line(&text(&whole))?;
+        whole.row.key = store.whole(&whole.row.key);
+        output::line(&text(&whole, store))?;
     }
     Ok(Code::Done)
 }
 
-fn text(whole: &Whole) -> String {
+fn text(whole: &Whole, store: &StoreArguments) -> String {
     let row = &whole.row;
-    let state = match (row.state, whole.lock_held) {
-        ("processing", true) => "processing: it is running",
-        ("processing", false) => "processing, and nobody holds its lock: it crashed",
-        (state, _) => state,
+    let state = match row.run_state {
+        "crashed" => with_options(
+            "crashed: find out what it did, then decide by `dblock records resolve`",
+            store,
+        ),
+        state => state.to_owned(),
     };
     let values = [
         printable(&row.key),
-        state.to_owned(),
+        state,
         row.attempts.to_string(),
         printable(&row.holder),
         row.fence_token.to_string(),
@@ -214,24 +225,27 @@ async fn resolve(
     arguments: &ResolveArguments,
 ) -> Result<Code, Failure> {
     let key = &arguments.key;
-    let (resolution, becomes) = match &arguments.succeeded {
+    let value = arguments.succeeded.as_deref().map(result).transpose()?;
+    let found = locks.record::<Value>(key).await?;
+    let wanted = |record: &Record| arguments.replace || record.state != RecordState::Succeeded;
+    let Some(found) = found.filter(|found| wanted(&found.record)) else {
+        return answer(store, key, "resolved", false);
+    };
+    let (record, remember) = (&found.record, arguments.remember);
+    let (resolution, becomes) = match &value {
         None => (
             Resolution::RunAgain,
-            "Let the next call run it again, as its first attempt?",
+            "Let the next call run it again, as its first attempt?".to_owned(),
         ),
-        Some(json) => {
-            let value: Value = serde_json::from_str(json).map_err(|error| {
-                let message =
-                    format!("the result is not JSON: {error}; text needs quotes, as in '\"receipt 7\"'");
-                Failure::new(Code::Usage, message)
-            })?;
-            let succeeded = Resolution::succeeded(&value, arguments.remember)?;
-            (succeeded, "Record that it has succeeded with this result?")
+        Some(value) if record.state == RecordState::Succeeded => {
+            let old = found.result.unwrap_or_default().to_string();
+            let becomes = format!("Its result is {}. Replace that?", printable(&old));
+            (Resolution::correction(record, value, remember)?, becomes)
         }
-    };
-    let found = locks.record::<Value>(key).await?.map(|found| found.record);
-    let Some(record) = found.filter(|record| record.state != RecordState::Succeeded) else {
-        return answer(store, key, "resolved", false);
+        Some(value) => (
+            Resolution::succeeded(value, remember)?,
+            "Record that it has succeeded with this result?".to_owned(),
+        ),
     };
     let question = format!(
         "{:?} is {} since {}, attempt {} by {}. {becomes}",
@@ -244,6 +258,14 @@ async fn resolve(
     confirm(&question, arguments.yes)?;
     let resolved = during("writing the record", locks.resolve(key, resolution)).await?;
     answer(store, key, "resolved", resolved)
+}
+
+/// The result that a person has typed.
+fn result(json: &str) -> Result<Value, Failure> {
+    serde_json::from_str(json).map_err(|error| {
+        let message = format!("the result is not JSON: {error}; text needs quotes, as in '\"receipt 7\"'");
+        Failure::new(Code::Usage, message)
+    })
 }
 
 fn answer(store: &StoreArguments, key: &str, what: &str, done: bool) -> Result<Code, Failure> {

@@ -11,7 +11,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use dblock_web::Access;
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, lookup_host};
 
 use crate::cli::{PageAccess, ServeArguments, StoreArguments};
 use crate::connect::{Missing, manager};
@@ -21,13 +21,17 @@ use crate::progress::during;
 
 /// Runs until a signal ends it.
 pub(crate) async fn serve(store: &StoreArguments, arguments: &ServeArguments) -> Result<Code, Failure> {
-    let access = access(arguments)?;
+    let listen = &arguments.listen;
+    let failed = |error| cannot_listen(listen, &error);
+    let addresses: Vec<SocketAddr> = lookup_host(listen).await.map_err(failed)?.collect();
+    // Whatever the name, the addresses say who reaches the page.
+    let is_local = addresses.iter().all(|address| address.ip().is_loopback());
+    let access = access(arguments, is_local)?;
     let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
-    let failed = |error| cannot_listen(arguments.listen, &error);
-    let listener = TcpListener::bind(arguments.listen).await.map_err(failed)?;
+    let listener = TcpListener::bind(&*addresses).await.map_err(failed)?;
     let url = format!("http://{}/", listener.local_addr().map_err(failed)?);
     let mut app: Router = dblock_web::router(locks, access);
-    if arguments.listen.ip().is_loopback() {
+    if is_local {
         app = app.layer(from_fn(by_this_host_only));
     }
     if store.json {
@@ -42,7 +46,7 @@ pub(crate) async fn serve(store: &StoreArguments, arguments: &ServeArguments) ->
     Ok(Code::Done)
 }
 
-fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
+fn cannot_listen(address: &str, error: &io::Error) -> Failure {
     let why = match error.kind() {
         io::ErrorKind::AddrInUse => {
             "the port is in use, perhaps by another `dblock serve`; give another one, such as --listen 127.0.0.1:0 for any \
@@ -59,11 +63,11 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
 }
 
 /// The page asks for no password. On an address that other hosts reach, that must be meant.
-fn access(arguments: &ServeArguments) -> Result<Access, Failure> {
+fn access(arguments: &ServeArguments, is_local: bool) -> Result<Access, Failure> {
     match arguments.access {
         Some(PageAccess::Manage) => Ok(Access::manage()),
         Some(PageAccess::ReadOnly) => Ok(Access::read_only()),
-        None if arguments.listen.ip().is_loopback() => Ok(Access::read_only()),
+        None if is_local => Ok(Access::read_only()),
         None => {
             let message = format!(
                 "other hosts may reach {}, and the page asks nobody for a password: say by --access what all of them may \

@@ -26,9 +26,9 @@ pub(crate) async fn show(store: &StoreArguments, key: &str) -> Result<Code, Fail
     });
     let mut row = Row::from(row.await?);
     if store.json {
-        row.key = store.typed(&row.key).to_owned();
         output::json(&row)?;
     } else {
+        row.key = store.whole(&row.key);
         output::line(&text(&row))?;
     }
     Ok(Code::Done)

@@ -58,7 +58,7 @@ pub(crate) async fn watch(store: &StoreArguments, arguments: &WatchArguments) ->
             Ok(found) => {
                 failing = false;
                 for event in events(&known, &found) {
-                    print(store, event)?;
+                    print(store, &event)?;
                 }
                 known = found;
             }
@@ -126,13 +126,12 @@ fn event(what: What, key: &str, holder: &str, fence_token: i64) -> Event {
     }
 }
 
-fn print(store: &StoreArguments, mut event: Event) -> Result<(), Failure> {
+fn print(store: &StoreArguments, event: &Event) -> Result<(), Failure> {
     if store.json {
-        event.key = store.typed(&event.key).to_owned();
-        output::json(&event)?;
+        output::json(event)?;
         return Ok(());
     }
-    let (key, holder) = (printable(&event.key), printable(&event.holder));
+    let (key, holder) = (printable(&store.whole(&event.key)), printable(&event.holder));
     let by = match event.what {
         What::Held | What::Waiting | What::Revoked => format!(" by {holder}"),
         What::Free => format!(", held by {holder} before"),

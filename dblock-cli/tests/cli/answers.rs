@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::program::{bare, dblock, said};
 
-on_every_store!(databases: ls_and_show_tell_the_rows, without_tables_the_remedy_is_told, a_reader_that_leaves_is_no_error);
+on_every_store!(databases: nothing_that_is_shown_acts_on_a_terminal, ls_and_show_tell_the_rows, without_tables_the_remedy_is_told, a_reader_that_leaves_is_no_error);
 
 /// Fields of the JSON are a promise.
 const ROW: [&str; 13] = [
@@ -97,6 +97,52 @@ async fn ls_and_show_tell_the_rows(backend: Backend) {
     guard.release().await.unwrap();
     let told = said(dblock(&backend).arg("ls")).await;
     assert_eq!((told.code, &*told.out, &*told.err), (Some(0), "", ""));
+}
+
+/// A holder chooses its name, and a key may come from a request.
+async fn nothing_that_is_shown_acts_on_a_terminal(backend: Backend) {
+    const TURNS: &str = "a\u{202e}b\u{9b}2J\u{200b}";
+    let locks = backend.manager().await;
+    let guard = locks
+        .acquire(TURNS, LockOptions::new().function(TURNS))
+        .await
+        .unwrap();
+    for arguments in [
+        &["ls"][..],
+        &["ls", "--json"],
+        &["show", TURNS],
+        &["show", TURNS, "--json"],
+        &["run", "-k", TURNS, "true"],
+        &["run", "--json", "-k", TURNS, "true"],
+    ] {
+        let told = said(dblock(&backend).args(arguments)).await;
+        let text = told.out.clone() + &told.err;
+        assert!(text.contains("202e"), "{arguments:?}: {told:?}");
+        assert!(
+            !text.contains(['\u{202e}', '\u{9b}', '\u{200b}']),
+            "{arguments:?}: {told:?}"
+        );
+        if arguments.contains(&"ls") && arguments.contains(&"--json") {
+            assert_eq!(told.json()["locks"][0]["key"], TURNS);
+        }
+    }
+    guard.release().await.unwrap();
+}
+
+/// The driver would ignore it, and send the password in clear text.
+#[tokio::test]
+async fn a_mistyped_demand_for_tls_is_refused() {
+    for url in [
+        "postgres://u:secret@db.invalid/x?sslmod=require",
+        "mysql://u:secret@db.invalid/x?ssl_mode=required",
+    ] {
+        let told = said(bare().args(["ls", "--url", url])).await;
+        assert_eq!(told.code, Some(64), "{told:?}");
+        assert!(
+            told.err.contains("sslmode") && !told.err.contains("secret"),
+            "{told:?}"
+        );
+    }
 }
 
 async fn without_tables_the_remedy_is_told(backend: Backend) {

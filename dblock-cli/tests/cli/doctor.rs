@@ -1,15 +1,19 @@
 //! The doctor's findings, on the servers of the tests and in situations made for it.
 
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::process::Stdio;
+
 use dblock_servers::pgbouncer::Setup;
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, Kind, on_every_store, own_server};
 use serde_json::Value;
+use tokio::process::Command;
 
 use crate::program::{Said, bare, dblock, said};
 
 on_every_store!(databases: every_check_has_its_meaning, without_tables_the_fault_is_told);
 on_every_store!(servers: missing_rights_are_told);
-on_every_store!(sqlite: a_file_that_cannot_be_written_is_a_fault);
+on_every_store!(sqlite: a_file_that_cannot_be_written_is_a_fault, a_file_of_somebody_else_is_examined);
 on_every_store!(postgres: behind_a_pooler_no_wake_up_is_heard, what_only_a_role_has_is_seen);
 
 /// The severity and the text of each check.
@@ -168,6 +172,41 @@ async fn a_file_that_cannot_be_written_is_a_fault(backend: Backend) {
     command.env("DATABASE_URL", format!("{}?mode=ro", backend.url().unwrap()));
     let told = said(command.args(["--table", &backend.table, "doctor", "--json"])).await;
     assert_eq!(severity(&findings(&told), "grants"), "fault");
+}
+
+/// This user may read the file and no more.
+async fn a_file_of_somebody_else_is_examined(backend: Backend) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("locks.db");
+    let url = format!("sqlite://{}", file.display());
+    let migrated = said(bare().args(["migrate", "--url", &url])).await;
+    assert_eq!(migrated.code, Some(0), "{migrated:?}");
+    for (path, mode) in [(&*file, 0o444), (folder.path(), 0o555)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    // Root may write whatever the mode says.
+    let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let user = if root {
+        &["--reuid=65534", "--clear-groups"][..]
+    } else {
+        &[]
+    };
+    let mut doctor = Command::new("setpriv");
+    doctor.args(user).arg(env!("CARGO_BIN_EXE_dblock"));
+    let told = said(
+        doctor
+            .args(["doctor", "--json", "--url", &url])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped()),
+    )
+    .await;
+    assert_eq!(severity(&findings(&told), "grants"), "fault");
+    assert!(
+        told.out.contains("write the file") && !told.out.contains("grant SELECT"),
+        "{told:?}"
+    );
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    drop(backend);
 }
 
 async fn behind_a_pooler_no_wake_up_is_heard(backend: Backend) {

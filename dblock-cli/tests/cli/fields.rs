@@ -38,17 +38,17 @@ const PROMISED: &[(&str, &str)] = &[
     ),
     (
         "run -k b true",
-        "exit_code fence_token held_seconds key outcome waited_seconds",
+        "exit_code fence_token held_seconds key message outcome waited_seconds",
     ),
     ("show nothing", "error exit_code message"),
     (
         "records list",
         "records records.attempts records.fence_token records.finished_at records.holder records.key \
-         records.remembered_until records.started_at records.state truncated",
+         records.remembered_until records.run_state records.started_at records.state truncated",
     ),
     (
         "records show pay",
-        "attempts error fence_token finished_at holder key lock_held remembered_until result started_at state",
+        "attempts error fence_token finished_at holder key lock_held remembered_until result run_state started_at state",
     ),
     (
         "run --once pay --remember 1h --on-crash stop true",

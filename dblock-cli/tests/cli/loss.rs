@@ -12,6 +12,7 @@ on_every_store!(databases:
     a_revoked_lock_ends_the_command,
     a_command_that_ignores_term_is_killed,
     a_lock_freed_by_force_kills_the_command,
+    a_lock_freed_by_force_is_told_when_the_command_ends_first,
     max_hold_ends_the_command,
 );
 on_every_store!(servers: without_the_database_the_command_ends_before_the_lease);
@@ -64,6 +65,35 @@ async fn a_lock_freed_by_force_kills_the_command(backend: Backend) {
     let told = run.ended().await;
     assert_eq!(told.code, Some(76), "{told:?}");
     assert!(!is_alive(grandchild));
+}
+
+/// No renewal has seen it. Somebody else may have had the lock beside the command.
+async fn a_lock_freed_by_force_is_told_when_the_command_ends_first(backend: Backend) {
+    for options in [&["--json"][..], &["--json", "--hold-min", "10s"]] {
+        let waits = "touch ready; while ! [ -e go ]; do sleep 0.02; done";
+        let mut run = Script::start(&backend, options, waits);
+        run.file("ready").await;
+        assert!(backend.manager().await.force_release("a").await.unwrap());
+        std::fs::write(run.path("go"), "").unwrap();
+        let told = run.ended().await;
+        let report = told.err_json();
+        assert_eq!(
+            (
+                told.code,
+                told.err.lines().count(),
+                &report["outcome"],
+                &report["exit_code"]
+            ),
+            (Some(76), 1, &"lost".into(), &76.into()),
+            "{told:?}"
+        );
+        assert!(
+            report["message"]
+                .as_str()
+                .is_some_and(|message| message.contains("lost")),
+            "{told:?}"
+        );
+    }
 }
 
 async fn max_hold_ends_the_command(backend: Backend) {

@@ -1,17 +1,21 @@
 //! `dblock run --once`
 
+use dblock::store::RecordState;
 use dblock_tests::{Backend, on_every_store};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::program::{Said, dblock, said};
+use crate::program::{Said, dblock, ended, said};
 
 on_every_store!(databases:
     what_has_succeeded_is_not_run_again,
     what_has_failed_is_run_again,
     after_an_interruption_somebody_decides,
     whatever_result_somebody_records_is_a_success,
+    a_signal_before_the_command_starts_leaves_no_doubt,
     of_two_at_once_one_runs,
 );
 
@@ -121,6 +125,35 @@ async fn whatever_result_somebody_records_is_a_success(backend: Backend) {
         let forget = ["records", "forget", "pay:1", "--yes"];
         assert_eq!(said(dblock(&backend).args(forget)).await.code, Some(0));
     }
+}
+
+/// Nothing was done, so nobody needs to find out what was done.
+async fn a_signal_before_the_command_starts_leaves_no_doubt(backend: Backend) {
+    let runs = Runs::new(&backend);
+    let locks = backend.manager().await;
+    for _ in 0..50 {
+        let mut child = runs.command(&STOP, "").spawn().unwrap();
+        let has_begun = async || {
+            let record = locks.record::<serde_json::Value>("pay:1").await.unwrap();
+            record.is_some_and(|found| found.record.state == RecordState::Processing)
+        };
+        while !has_begun().await && child.try_wait().unwrap().is_none() {}
+        if let Some(id) = child.id() {
+            kill(Pid::from_raw(id.cast_signed()), Signal::SIGTERM).unwrap();
+        }
+        let told = ended(child).await;
+        if told.code == Some(143) && !told.err.contains("was interrupted") {
+            let count = runs.count();
+            let told = runs.run(&STOP, "").await;
+            assert_eq!((told.code, runs.count()), (Some(0), count + 1), "{told:?}");
+            return;
+        }
+        // It came too late.
+        let resolve = ["records", "resolve", "pay:1", "--run-again", "--yes"];
+        said(dblock(&backend).args(resolve)).await;
+        said(dblock(&backend).args(["records", "forget", "pay:1", "--yes"])).await;
+    }
+    panic!("the signal came too late each time");
 }
 
 async fn of_two_at_once_one_runs(backend: Backend) {

@@ -122,6 +122,17 @@ impl Script {
         kill(Pid::from_raw(id.cast_signed()), signal).unwrap();
     }
 
+    /// The processes that it has started and that are still there.
+    pub(crate) fn children(&self) -> Vec<i32> {
+        let id = self.child.as_ref().and_then(Child::id).expect("it runs");
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let children = children.unwrap_or_default();
+        children
+            .split_whitespace()
+            .filter_map(|child| child.parse().ok())
+            .collect()
+    }
+
     pub(crate) async fn ended(&mut self) -> Said {
         ended(self.child.take().expect("it is waited for once")).await
     }

@@ -1,5 +1,6 @@
 //! `dblock records`
 
+use std::slice::from_ref;
 use std::time::Duration;
 
 use dblock::{LockError, OnCrash, RunOptions};
@@ -8,16 +9,17 @@ use serde_json::{Value, json};
 
 use crate::program::{Said, dblock, said};
 
-on_every_store!(databases: records_are_listed_shown_and_forgotten, a_run_in_doubt_is_decided_by_hand);
+on_every_store!(databases: records_are_listed_shown_and_forgotten, what_has_crashed_is_told_from_what_runs, a_run_in_doubt_is_decided_by_hand);
 
 /// Fields of the JSON are a promise.
-const RECORD: [&str; 8] = [
+const RECORD: [&str; 9] = [
     "attempts",
     "fence_token",
     "finished_at",
     "holder",
     "key",
     "remembered_until",
+    "run_state",
     "started_at",
     "state",
 ];
@@ -121,6 +123,57 @@ async fn records_are_listed_shown_and_forgotten(backend: Backend) {
     }
 }
 
+/// The keys and what becomes of them.
+async fn states(backend: &Backend, arguments: &[&str]) -> Vec<(Value, Value)> {
+    let told = records(backend, &[&["list", "--json"], arguments].concat())
+        .await
+        .json();
+    let rows = told["records"].as_array().unwrap().iter();
+    rows.map(|row| (row["key"].clone(), row["run_state"].clone()))
+        .collect()
+}
+
+/// Somebody must decide about the one, and leave the other alone.
+async fn what_has_crashed_is_told_from_what_runs(backend: Backend) {
+    let locks = backend.manager().await;
+    let (inside, mut entered) = tokio::sync::mpsc::unbounded_channel();
+    let begin = |key: &'static str| {
+        let (locks, inside) = (locks.clone(), inside.clone());
+        tokio::spawn(async move {
+            let body = async |_| {
+                inside.send(()).unwrap();
+                std::future::pending::<Result<String, LockError>>().await
+            };
+            locks.run_once(key, stop(), body).await
+        })
+    };
+    let (runs, crashes) = (begin("a"), begin("b"));
+    for _ in 0..2 {
+        entered.recv().await.unwrap();
+    }
+    crashes.abort();
+    crashes.await.unwrap_err();
+    backend.until_free("b").await;
+    // A lock by hand does not make it a running one.
+    let guard = locks.acquire("b", dblock::LockOptions::new()).await.unwrap();
+    let (a, b) = (("a".into(), "running".into()), ("b".into(), "crashed".into()));
+    assert_eq!(states(&backend, &[]).await, [a.clone(), b.clone()]);
+    assert_eq!(
+        states(&backend, &["--state", "crashed", "--limit", "1"]).await,
+        from_ref(&b)
+    );
+    assert_eq!(states(&backend, &["--state", "in-doubt"]).await, from_ref(&b));
+    assert_eq!(states(&backend, &["--state", "running"]).await, from_ref(&a));
+    assert_eq!(states(&backend, &["--state", "processing"]).await, [a, b]);
+    let told = records(&backend, &["list"]).await;
+    assert!(
+        told.out.contains("running") && told.out.contains("crashed"),
+        "{told:?}"
+    );
+    guard.release().await.unwrap();
+    runs.abort();
+}
+
 async fn a_run_in_doubt_is_decided_by_hand(backend: Backend) {
     let locks = backend.manager().await;
     let (inside, entered) = tokio::sync::oneshot::channel();
@@ -135,12 +188,13 @@ async fn a_run_in_doubt_is_decided_by_hand(backend: Backend) {
     entered.await.unwrap();
     let told = records(&backend, &["resolve", "pay:1", "--run-again", "--yes"]).await;
     assert_eq!(told.code, Some(75), "it is running: {told:?}");
+    assert_eq!(states(&backend, &[]).await, [("pay:1".into(), "running".into())]);
     run.abort();
     run.await.unwrap_err();
     backend.until_free("pay:1").await;
 
     let told = records(&backend, &["show", "pay:1"]).await;
-    assert!(told.out.contains("it crashed"), "{told:?}");
+    assert!(told.out.contains("crashed: find out"), "{told:?}");
     let told = records(&backend, &["forget", "pay:1", "--yes"]).await;
     assert_eq!(told.code, Some(1), "{told:?}");
     assert!(told.err.contains("records resolve"), "{told:?}");
@@ -151,6 +205,9 @@ async fn a_run_in_doubt_is_decided_by_hand(backend: Backend) {
         (&["--succeeded", "\"receipt 7\""], 64),
         (&["--succeeded", "\"receipt 7\"", "--yes", "--remember", "1h"], 0),
         (&["--run-again", "--yes"], 1),
+        (&["--run-again", "--replace", "--yes"], 64),
+        // It has succeeded meanwhile, and nobody has seen that.
+        (&["--succeeded", "\"receipt 9\"", "--yes"], 1),
     ] {
         let told = records(&backend, &[&["resolve", "pay:1"], arguments].concat()).await;
         assert_eq!(told.code, Some(code), "{arguments:?}: {told:?}");
@@ -158,4 +215,16 @@ async fn a_run_in_doubt_is_decided_by_hand(backend: Backend) {
     let again = async |_| Err::<String, _>(LockError::NoManager);
     let replayed = locks.run_once("pay:1", stop(), again).await.unwrap();
     assert_eq!(replayed.into_inner(), "receipt 7");
+
+    let replace = ["resolve", "pay:1", "--succeeded", "\"receipt 8\"", "--replace"];
+    let asked = records(&backend, &replace).await;
+    assert_eq!(asked.code, Some(64), "it needs --yes: {asked:?}");
+    assert!(
+        asked.err.contains("Its result is \"receipt 7\""),
+        "it shows the old one: {asked:?}"
+    );
+    let told = records(&backend, &[&replace[..], &["--yes"]].concat()).await;
+    assert_eq!(told.code, Some(0), "{told:?}");
+    let replayed = locks.run_once("pay:1", stop(), again).await.unwrap();
+    assert_eq!(replayed.into_inner(), "receipt 8");
 }

@@ -11,6 +11,7 @@ on_every_store!(databases:
     a_busy_lock_is_75_and_nothing_runs,
     runs_that_wait_never_overlap,
     hold_min_keeps_the_lock_busy,
+    hold_min_keeps_the_lock_no_longer_than_it_says,
     no_process_of_the_command_outlives_the_lock,
 );
 
@@ -66,6 +67,7 @@ async fn the_exit_code_is_the_commands(backend: Backend) {
         "fence_token",
         "held_seconds",
         "key",
+        "message",
         "outcome",
         "waited_seconds",
     ];
@@ -118,6 +120,22 @@ async fn hold_min_keeps_the_lock_busy(backend: Backend) {
     let row = backend.the_row("a").await;
     assert!(
         !row.is_free() && row.expire_at - row.now > 9 * 60 * 1_000_000,
+        "{row:?}"
+    );
+}
+
+/// The lease is longer, but nobody needs it any more.
+async fn hold_min_keeps_the_lock_no_longer_than_it_says(backend: Backend) {
+    let told = said(&mut run(
+        &backend,
+        &["--hold-min", "5s", "--ttl", "10m"],
+        &["true"],
+    ))
+    .await;
+    assert_eq!(told.code, Some(0), "{told:?}");
+    let row = backend.the_row("a").await;
+    assert!(
+        !row.is_free() && row.expire_at - row.acquired_at < 8_000_000,
         "{row:?}"
     );
 }

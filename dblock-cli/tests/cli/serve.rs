@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::program::{dblock, said};
 
 on_every_store!(databases: the_page_is_served_to_this_host, other_hosts_need_a_word, a_port_in_use_is_told);
+on_every_store!(sqlite: a_host_may_be_given_by_its_name);
 
 /// The page's answer to a request with that `Host`.
 async fn asked(address: &str, request: &str, host: &str) -> String {
@@ -52,6 +53,30 @@ async fn the_page_is_served_to_this_host(backend: Backend) {
     assert!(read_only.starts_with("HTTP/1.1 403 "), "{read_only}");
     child.kill().await.unwrap();
     guard.release().await.unwrap();
+}
+
+async fn a_host_may_be_given_by_its_name(backend: Backend) {
+    let mut serve = dblock(&backend);
+    let mut child = serve
+        .args(["serve", "--listen", "localhost:0", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let told: Value = serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
+    let address = told["url"]
+        .as_str()
+        .unwrap()
+        .trim_start_matches("http://")
+        .trim_end_matches('/');
+    let list = asked(address, "GET /list", address).await;
+    assert!(list.starts_with("HTTP/1.1 200 "), "{list}");
+    child.kill().await.unwrap();
+    for (listen, code) in [("no-such-host.invalid:0", 71), ("localhost", 64), (":7575", 64)] {
+        let mut serve = dblock(&backend);
+        let refused = said(serve.args(["serve", "--listen", listen])).await;
+        assert_eq!(refused.code, Some(code), "{refused:?}");
+    }
 }
 
 async fn other_hosts_need_a_word(backend: Backend) {

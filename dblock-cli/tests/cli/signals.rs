@@ -10,8 +10,9 @@ on_every_store!(databases:
     a_signal_ends_the_wait,
     signals_are_handed_on,
     a_killed_run_takes_its_processes_along,
+    a_run_that_is_killed_while_it_starts_leaves_nothing_behind,
 );
-on_every_store!(sqlite: what_was_ignored_stays_ignored);
+on_every_store!(sqlite: what_was_ignored_stays_ignored, the_watchdog_has_a_name);
 
 async fn a_signal_ends_the_wait(backend: Backend) {
     let held = backend.die_inside("a", std::time::Duration::from_mins(10)).await;
@@ -62,13 +63,10 @@ async fn signals_are_handed_on(backend: Backend) {
 
 /// The lease goes on until its ttl is over; who then has the lock is alone.
 async fn a_killed_run_takes_its_processes_along(backend: Backend) {
-    let script = "trap '' TERM USR1; (while :; do sleep 0.1; done) & echo $! > grandchild; \
-                  trap 'touch told' USR1; echo $$ > child; while :; do wait; done";
+    let script = "trap '' TERM; (while :; do sleep 0.1; done) & echo $! > grandchild; echo $$ > child; \
+                  while :; do wait; done";
     let mut run = Script::start(&backend, &["--ttl", "10m"], script);
     let processes = [run.process("child").await, run.process("grandchild").await];
-    // A signal is handed on when the command has been started: then the watchdog knows the group.
-    run.signal(Signal::SIGUSR1);
-    run.file("told").await;
     run.signal(Signal::SIGKILL);
     until("all are gone", || {
         !processes.iter().any(|process| is_alive(*process))
@@ -76,6 +74,40 @@ async fn a_killed_run_takes_its_processes_along(backend: Backend) {
     .await;
     run.ended().await;
     assert!(!backend.the_row("a").await.is_free());
+}
+
+/// The watchdog knows the group before the command begins. There is no instant between the two.
+async fn a_run_that_is_killed_while_it_starts_leaves_nothing_behind(backend: Backend) {
+    for _ in 0..5 {
+        let mut run = Script::start(&backend, &["--ttl", "1s", "--wait", "20s"], "sleep 1000");
+        // The first child is the watchdog. The other one is the command, or is about to become it.
+        let children = loop {
+            let children = run.children();
+            if children.len() > 1 {
+                break children;
+            }
+        };
+        run.signal(Signal::SIGKILL);
+        until("all are gone", || !children.iter().any(|child| is_alive(*child))).await;
+        run.ended().await;
+    }
+}
+
+/// `top` and `pgrep` show the name of a process, and not its arguments.
+async fn the_watchdog_has_a_name(backend: Backend) {
+    let mut run = Script::start(&backend, &[], "touch ready; sleep 1000");
+    run.file("ready").await;
+    let names = || {
+        let name = |child| std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+        run.children().into_iter().map(name).collect::<Vec<_>>()
+    };
+    until("it has its name", || {
+        names().contains(&"dblock-watchdog\n".to_owned())
+    })
+    .await;
+    assert!(!names().contains(&"exe\n".to_owned()), "{:?}", names());
+    run.signal(Signal::SIGTERM);
+    run.ended().await;
 }
 
 /// As `nohup dblock run …` has it.

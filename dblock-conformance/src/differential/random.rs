@@ -139,7 +139,7 @@ impl Random {
 
     fn extend(&mut self, fence_token: i64) -> Extend {
         let ttl = self.millis(&[1_000, 3_000, 30_000, 600_000]);
-        let mut ask = Extend::new(self.numbers.u32(1..4), ttl);
+        let mut ask = Extend::new(self.numbers.u32(0..4), ttl);
         ask.handed_over = self.one_in(2).then(|| {
             let (owner, holder) = (self.owner(), *self.one_of(&HOLDERS));
             let token = fence_token.saturating_add(*self.one_of(&[-1, 0, 1, 50]));

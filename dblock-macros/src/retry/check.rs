@@ -55,7 +55,7 @@ fn is_exclusive(ty: &Type) -> bool {
 
 /// Whether this is a transaction of sqlx or `SeaORM`, by its name. An application may well have a
 /// `Transaction` of its own, which is an ordinary value.
-fn is_transaction(ty: &Type) -> bool {
+pub(crate) fn is_transaction(ty: &Type) -> bool {
     match ty {
         Type::Reference(reference) => is_transaction(&reference.elem),
         Type::Paren(ty) => is_transaction(&ty.elem),

@@ -155,9 +155,9 @@ for n, key in ipairs(KEYS) do
         owner, holder, token = by, name, fresh
       end
       if revoked == 0 then
-        expire_at = math.max(expire_at, now + ttl)
+        expire_at = math.max(holds > 0 and expire_at or 0, now + ttl)
       end
-      count = holds
+      count = math.max(holds, 1)
       answer, changed = pack('<c1i8BB', 'E', expire_at - now, revoked, wanted), true
     end
   end

@@ -132,9 +132,10 @@ async fn record(page: &Page, key: &str) -> Markup {
     let found = page.locks.records(RecordFilter::new().prefix(key).limit(1)).await;
     match found {
         Ok(found) => html! {
-            @if let Some(record) = found.iter().find(|record| page.short(record.key.as_str()) == key) {
+            @if let Some(record) = found.iter().find(|record| record.key.as_str() == key) {
                 h2 { "Run" }
                 (records::facts(record))
+                (records::runbook(page, key, record))
             }
         },
         // A service that runs nothing once needs neither the table nor rights on it.

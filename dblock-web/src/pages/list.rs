@@ -13,13 +13,21 @@ use crate::page::Page;
 use crate::text::{address, foreign, length};
 
 /// Rows of a page.
-const ROWS: u32 = 50;
+const ROWS: usize = 50;
+
+/// Rows that are read together: to count them, and to look for a holder.
+const PART: u32 = 1_000;
+
+/// The most rows that are searched for a holder.
+const SEARCHED: usize = 20_000;
 
 /// The parameters of the address. The last three are the position after which the list goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub(crate) struct Asked {
     prefix: String,
+    /// A part of the holder.
+    holder: String,
     /// `all`, or else what is held.
     show: String,
     rank: u8,
@@ -33,7 +41,7 @@ impl Asked {
     }
 
     fn filter(&self) -> InspectFilter {
-        let filter = InspectFilter::new().prefix(&self.prefix).limit(ROWS + 1);
+        let filter = InspectFilter::new().prefix(&self.prefix).limit(PART);
         let filter = if self.all() {
             filter.include_free()
         } else {
@@ -62,8 +70,12 @@ impl Asked {
         address("list", &[&self.first()[..], &position].concat())
     }
 
-    fn first(&self) -> [(&str, &str); 2] {
-        [("prefix", &self.prefix), ("show", &self.show)]
+    fn first(&self) -> [(&str, &str); 3] {
+        [
+            ("prefix", &self.prefix),
+            ("holder", &self.holder),
+            ("show", &self.show),
+        ]
     }
 
     fn events(&self) -> String {
@@ -87,6 +99,8 @@ pub(crate) async fn show(
         form role="search" action="list" {
             label for="prefix" { "Keys that begin with" }
             " " input #prefix name="prefix" type="search" value=(asked.prefix) maxlength="255" autocomplete="off" spellcheck="false";
+            " " label for="holder" { "Holder" }
+            " " input #holder name="holder" type="search" value=(asked.holder) maxlength="255" autocomplete="off" spellcheck="false" placeholder="any part";
             @if asked.all() { input type="hidden" name="show" value="all"; }
             " " button { "Show" }
         }
@@ -96,22 +110,61 @@ pub(crate) async fn show(
 }
 
 pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {
-    let mut rows = page.locks.inspect(asked.filter()).await?;
-    let size = usize::try_from(ROWS).unwrap_or(usize::MAX);
-    let more = rows.len() > size;
-    rows.truncate(size);
-    let next = rows.last().filter(|_| more).map(|last| asked.next(last));
+    let Found { mut rows, complete } = find(page, asked).await?;
+    let count = rows.len();
+    rows.truncate(ROWS);
+    let next = rows.last().filter(|_| count > ROWS).map(|last| asked.next(last));
     Ok(html! {
         @if rows.is_empty() {
             p { "There is " @if asked.all() { "no such key." } @else { "no such lock: nobody holds one." } }
         } @else {
-            (table(page, asked.all(), &rows))
+            (table(asked, &rows, &counted(asked, count, complete)))
         }
+        @if !complete && count <= ROWS { p role="alert" { "Only the first " (SEARCHED) " rows were searched. Give more of the key." } }
         p.pages {
             @if !asked.after.is_empty() { a href=(address("list", &asked.first())) { "First page" } " " }
             @if let Some(next) = next { a href=(next) rel="next" { "Next page" } }
         }
     })
+}
+
+/// What was found from the beginning of the page on.
+struct Found {
+    rows: Vec<LockRow>,
+    /// There are no others.
+    complete: bool,
+}
+
+/// Reads more than a page, to count them. Rows of other holders are skipped.
+async fn find(page: &Page, asked: &Asked) -> Result<Found, LockError> {
+    let (mut rows, mut read, mut filter) = (Vec::new(), 0, asked.filter());
+    loop {
+        let part = page.locks.inspect(filter.clone()).await?;
+        read += part.len();
+        let last = part.last().map(LockRow::position);
+        let complete = part.len() < usize::try_from(PART).unwrap_or(usize::MAX);
+        rows.extend(part.into_iter().filter(|row| row.holder.contains(&asked.holder)));
+        let enough = asked.holder.is_empty() || rows.len() > ROWS || read >= SEARCHED;
+        match last {
+            Some(last) if !complete && !enough => filter = filter.after(last),
+            _ => return Ok(Found { rows, complete }),
+        }
+    }
+}
+
+/// How many there are; nothing on a later page.
+fn counted(asked: &Asked, count: usize, complete: bool) -> String {
+    let what = match (asked.all(), count) {
+        (true, 1) => "key",
+        (true, _) => "keys",
+        (false, 1) => "held lock",
+        (false, _) => "held locks",
+    };
+    match (asked.after.is_empty(), complete) {
+        (false, _) => String::new(),
+        (true, true) => format!("{count} {what}. "),
+        (true, false) => format!("{count} {what} or more. "),
+    }
 }
 
 const COLUMNS: [&str; 7] = [
@@ -125,24 +178,24 @@ const COLUMNS: [&str; 7] = [
 ];
 
 /// The roles are said because a table that is laid out in blocks, as on a phone, loses them.
-fn table(page: &Page, all: bool, rows: &[LockRow]) -> Markup {
-    let order = if all {
+fn table(asked: &Asked, rows: &[LockRow], count: &str) -> Markup {
+    let order = if asked.all() {
         "Ordered by key."
     } else {
         "What somebody waits for comes first, then the longest held."
     };
     html! {
         table role="table" {
-            caption { (order) }
+            caption { (count) (order) }
             thead role="rowgroup" {
                 tr role="row" { @for name in COLUMNS { th scope="col" role="columnheader" { (name) } } }
             }
-            tbody role="rowgroup" { @for row in rows { (line(page, row)) } }
+            tbody role="rowgroup" { @for row in rows { (line(row)) } }
         }
     }
 }
 
-fn line(page: &Page, row: &LockRow) -> Markup {
+fn line(row: &LockRow) -> Markup {
     let key = row.key.as_str();
     let held = row.is_held();
     let values = [
@@ -156,7 +209,7 @@ fn line(page: &Page, row: &LockRow) -> Markup {
     html! {
         tr role="row" {
             th scope="row" role="rowheader" {
-                a href=(address("key", &[("key", page.short(key))])) { (foreign(key)) }
+                a href=(address("key", &[("key", key)])) { (foreign(key)) }
             }
             @for (name, value) in COLUMNS[1..].iter().zip(values) {
                 td role="cell" data-name=(name) { (value) }

@@ -4,13 +4,16 @@ pub(crate) mod key;
 pub(crate) mod list;
 pub(crate) mod records;
 
+use std::time::SystemTime;
+
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use dblock::LockError;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::page::Page;
-use crate::text::{foreign, printable};
+use crate::printable::printable;
+use crate::text::{foreign, moment};
 
 /// A link of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,15 +30,49 @@ const LINKS: [(Place, &str, &str); 3] = [
     (Place::Records, "records", "Runs"),
 ];
 
-/// A whole page.
-pub(crate) fn whole(page: &Page, place: Place, title: &str, body: &Markup) -> Html<String> {
-    let store = page.locks.capabilities().name;
-    let namespace = page.locks.namespace();
-    let about = html! { (store) @if let Some(namespace) = namespace { ", namespace " (namespace) } };
-    document(place, &about, title, body)
+/// The number of colours in the style for databases.
+const TINTS: u64 = 8;
+
+/// How often a page that the database cannot answer is asked for again, in seconds.
+const AGAIN: &str = "5";
+
+/// The part of a page that is around its body.
+#[derive(Debug, Default)]
+struct Frame {
+    place: Option<Place>,
+    /// The database, in words.
+    about: String,
+    /// Its colour: two that look alike else, such as production and a test, seldom have the same.
+    tint: Option<u64>,
+    /// The browser asks again by itself.
+    again: bool,
 }
 
-fn document(place: Place, about: &Markup, title: &str, body: &Markup) -> Html<String> {
+/// A whole page.
+pub(crate) fn whole(page: &Page, place: Place, title: &str, body: &Markup) -> Html<String> {
+    let locks = &page.locks;
+    let mut about = locks.capabilities().name.to_owned();
+    for (before, part) in [
+        (" ", locks.place()),
+        (", namespace ", locks.namespace().map(str::to_owned)),
+    ] {
+        about.extend(part.into_iter().flat_map(|part| [before.to_owned(), part]));
+    }
+    // FNV-1a: the same on every node, and in every version.
+    let hash = about.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    let frame = Frame {
+        place: Some(place),
+        tint: Some((hash >> 32) % TINTS),
+        about,
+        again: false,
+    };
+    document(&frame, title, body)
+}
+
+fn document(frame: &Frame, title: &str, body: &Markup) -> Html<String> {
+    let tint = frame.tint.map(|tint| format!("tint-{tint}"));
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -43,19 +80,20 @@ fn document(place: Place, about: &Markup, title: &str, body: &Markup) -> Html<St
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (printable(title)) " · dblock" }
+                @if frame.again { meta http-equiv="refresh" content=(AGAIN); }
+                title { (printable(title)) " · " @if !frame.about.is_empty() { (printable(&frame.about)) " · " } "dblock" }
                 link rel="icon" href="data:,";
                 link rel="stylesheet" href="page.css";
                 script src="page.js" defer {}
             }
             body {
-                header {
+                header class=[tint] {
                     nav aria-label="Views" {
                         @for (link, address, name) in LINKS {
-                            a href=(address) aria-current=[(link == place).then_some("page")] { (name) }
+                            a href=(address) aria-current=[(Some(link) == frame.place).then_some("page")] { (name) }
                         }
                     }
-                    p.about { (about) }
+                    p.about.database { (foreign(&frame.about)) }
                     p #live hidden { span role="status" {} " " button type="button" { "Pause" } }
                 }
                 main { h1 { (foreign(title)) } (body) }
@@ -67,7 +105,14 @@ fn document(place: Place, about: &Markup, title: &str, body: &Markup) -> Html<St
 
 /// The part of a page that the events at `address` replace.
 fn live(address: &str, fragment: &Markup) -> Markup {
-    html! { div data-events=(address) { (fragment) } }
+    html! { div data-events=(address) { (dated(fragment)) } }
+}
+
+/// A fragment with the moment at which it was true, by this host's clock.
+pub(crate) fn dated(fragment: &Markup) -> Markup {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = i64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(i64::MAX);
+    html! { (fragment) p.about.as-of { "As of " (moment(now)) } }
 }
 
 /// A request that is not answered with what was asked for.
@@ -75,6 +120,8 @@ fn live(address: &str, fragment: &Markup) -> Markup {
 pub(crate) struct Failure {
     status: StatusCode,
     text: String,
+    /// Asking again may help.
+    again: bool,
 }
 
 impl Failure {
@@ -82,6 +129,7 @@ impl Failure {
         Self {
             status: StatusCode::FORBIDDEN,
             text: text.to_owned(),
+            again: false,
         }
     }
 
@@ -90,6 +138,15 @@ impl Failure {
         Self {
             status: StatusCode::BAD_REQUEST,
             text: text.to_owned(),
+            again: false,
+        }
+    }
+
+    /// The failure of an action, which must not be repeated unasked.
+    pub(crate) fn of_an_action(error: LockError) -> Self {
+        Self {
+            again: false,
+            ..Self::from(error)
         }
     }
 
@@ -109,6 +166,7 @@ impl From<LockError> for Failure {
                         found,
                         "; run `dblock migrate`, or start the service that takes the locks",
                     ),
+                    _ if source.is_retryable() && said.ends_with('?') => (&*said, " Try again in a moment."),
                     _ if source.is_retryable() => (&*said, ". Try again in a moment."),
                     _ => (&*said, ""),
                 };
@@ -118,14 +176,25 @@ impl From<LockError> for Failure {
             LockError::Invalid { .. } => (StatusCode::BAD_REQUEST, error.to_string()),
             _ => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         };
-        Self { status, text }
+        Self {
+            again: status == StatusCode::SERVICE_UNAVAILABLE,
+            status,
+            text,
+        }
     }
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let body = html! { p role="alert" { (printable(&self.text)) } };
+        let body = html! {
+            p role="alert" { (printable(&self.text)) }
+            @if self.again { p { "This page asks again every " (AGAIN) " seconds." } }
+        };
+        let frame = Frame {
+            again: self.again,
+            ..Frame::default()
+        };
         let title = self.status.canonical_reason().unwrap_or("Failure");
-        (self.status, document(Place::Elsewhere, &html! {}, title, &body)).into_response()
+        (self.status, document(&frame, title, &body)).into_response()
     }
 }

@@ -6,21 +6,23 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::response::Html;
 use dblock::LockError;
-use dblock::store::{Record, RecordFilter, RecordState};
+use dblock::store::{Record, RecordFilter, RecordState, RunState};
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{Failure, Place, live, whole};
 use crate::page::Page;
+use crate::printable::printable;
 use crate::text::{address, foreign, length, moment};
 
 /// Records of a page. A reader who looks for others gives a longer prefix.
 const RECORDS: u32 = 200;
 
-const STATES: [RecordState; 3] = [
-    RecordState::Processing,
-    RecordState::Failed,
-    RecordState::Succeeded,
+const STATES: [RunState; 4] = [
+    RunState::Crashed,
+    RunState::Running,
+    RunState::Failed,
+    RunState::Succeeded,
 ];
 
 /// The parameters of the address.
@@ -33,7 +35,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    fn wanted(&self) -> Option<RecordState> {
+    fn wanted(&self) -> Option<RunState> {
         STATES.into_iter().find(|state| state.as_str() == self.state)
     }
 }
@@ -67,33 +69,39 @@ pub(crate) async fn show(
 pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockError> {
     let mut filter = RecordFilter::new().prefix(&asked.prefix).limit(RECORDS + 1);
     if let Some(state) = asked.wanted() {
-        filter = filter.state(state);
+        filter = filter.run_state(state);
     }
     let mut found = page.locks.records(filter).await?;
     let size = usize::try_from(RECORDS).unwrap_or(usize::MAX);
     let more = found.len() > size;
     found.truncate(size);
     Ok(html! {
-        @if found.is_empty() { p { "There is no such run." } } @else { (table(page, &found)) }
+        @if found.is_empty() { p { "There is no such run." } } @else { (table(&found)) }
         @if more { p { "There are more. Give more of the key." } }
     })
 }
 
 const COLUMNS: [&str; 5] = ["Key", "State", "Began", "Attempts", "Holder"];
 
-fn table(page: &Page, records: &[Record]) -> Markup {
+fn table(records: &[Record]) -> Markup {
     html! {
         table role="table" {
-            caption { "Ordered by key. A run that is processing while nobody holds its lock has crashed." }
+            caption {
+                "Ordered by key."
+                @if records.iter().any(has_crashed) {
+                    " A run that has crashed is in doubt where its on_crash is \"stop\": nothing runs for its key until somebody "
+                    "decides. Its page says how."
+                }
+            }
             thead role="rowgroup" {
                 tr role="row" { @for name in COLUMNS { th scope="col" role="columnheader" { (name) } } }
             }
-            tbody role="rowgroup" { @for record in records { (line(page, record)) } }
+            tbody role="rowgroup" { @for record in records { (line(record)) } }
         }
     }
 }
 
-fn line(page: &Page, record: &Record) -> Markup {
+fn line(record: &Record) -> Markup {
     let key = record.key.as_str();
     let values = [
         state(record),
@@ -104,7 +112,7 @@ fn line(page: &Page, record: &Record) -> Markup {
     html! {
         tr role="row" {
             th scope="row" role="rowheader" {
-                a href=(address("key", &[("key", page.short(key))])) { (foreign(key)) }
+                a href=(address("key", &[("key", key)])) { (foreign(key)) }
             }
             @for (name, value) in COLUMNS[1..].iter().zip(values) {
                 td role="cell" data-name=(name) { (value) }
@@ -115,9 +123,55 @@ fn line(page: &Page, record: &Record) -> Markup {
 
 fn state(record: &Record) -> Markup {
     html! {
-        span.state.(record.state.as_str()) { (record.state.as_str()) }
+        @let state = record.run_state().as_str();
+        span.state.(state) { (state) }
         @if record.is_forgotten() { ", no longer remembered" }
     }
+}
+
+fn has_crashed(record: &Record) -> bool {
+    record.run_state() == RunState::Crashed
+}
+
+/// What to do about a run that has crashed: the runbook in short. `key` is without the namespace.
+pub(super) fn runbook(page: &Page, key: &str, record: &Record) -> Markup {
+    let namespace = page.locks.namespace();
+    let namespace = namespace.map_or_else(String::new, |namespace| {
+        format!("--namespace {} ", quoted(namespace).trim_start_matches("-- "))
+    });
+    let resolve = |decision: &str| format!("dblock {namespace}records resolve {decision} {}", quoted(key));
+    html! {
+        @if has_crashed(record) {
+            section.runbook {
+                h3 { "What to do" }
+                p {
+                    "The attempt ended without an outcome. With on_crash \"retry\" or \"complete_in\" the next call runs it again, and "
+                    "nothing is to be done. With \"stop\" it is in doubt: perhaps the work was done, and perhaps not."
+                }
+                ol {
+                    li { "Make sure that the process of the last attempt is gone: what it has sent may still arrive." }
+                    li {
+                        "Ask whoever does the work, such as the payment provider, whether it was done. “Never heard of it” is not "
+                        "enough: have it cancelled."
+                    }
+                    li {
+                        "Decide. If it was not done and cannot happen any more: " code { (resolve("--run-again")) }
+                        ". If it was done, with its result as JSON: " code { (resolve("--succeeded '…'")) }
+                        ". If nobody knows yet: nothing."
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A text for a shell.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@".contains(c);
+    if !text.starts_with('-') && !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("-- '{}'", printable(text).replace('\'', r"'\''"))
 }
 
 /// All that is shown of one record.

@@ -5,6 +5,7 @@
 mod chromium;
 mod screenshots;
 
+use std::net::ToSocketAddrs as _;
 use std::time::Duration;
 
 use axum::Router;
@@ -12,6 +13,7 @@ use axum::response::Html;
 use axum::routing::get;
 use chromium::Tab;
 use dblock::{LockManager, LockOptions};
+use dblock_tests::proxy::{Proxy, Traffic};
 use dblock_tests::{Backend, Kind, own_server};
 use dblock_web::{Access, router};
 use serde_json::json;
@@ -37,7 +39,7 @@ pub(crate) async fn serve(app: Router) -> String {
 
 /// The page under a path of a service.
 async fn page(locks: &LockManager, access: Access) -> String {
-    let app = Router::new().nest("/admin/locks", router(locks.clone(), access));
+    let app = Router::new().nest_service("/admin/locks", router(locks.clone(), access));
     format!("{}/admin/locks", serve(app).await)
 }
 
@@ -137,6 +139,40 @@ async fn what_may_be_done_follows_the_live_part() {
     tab.until_shown("Last holder").await;
     assert_eq!(tab.value(hidden).await, true);
     tab.assert_no_faults();
+    backend.clean_up().await;
+}
+
+/// What is shown is of a moment that has passed, and says so; what cannot be shown comes back by itself.
+#[tokio::test]
+async fn without_the_database_the_page_tells_its_age_and_asks_again() {
+    let Some((mut tab, backend)) = tab_and_rows().await else {
+        return;
+    };
+    let locks = backend.manager().await;
+    let guard = locks
+        .acquire("order:42", LockOptions::new().ttl(Duration::from_mins(10)))
+        .await
+        .unwrap();
+    let direct = backend.url().unwrap();
+    let (before, place) = direct.rsplit_once('@').unwrap();
+    let (address, name) = place.split_once('/').unwrap();
+    let proxy = Proxy::start(address.to_socket_addrs().unwrap().next().unwrap());
+    let url = format!("{before}@{}/{name}", proxy.address());
+    let seen = LockManager::builder_for_url(&url).unwrap().table(&backend.table);
+    let page = page(&seen.build().await.unwrap(), Access::read_only()).await;
+    tab.visit(&format!("{page}/list")).await;
+    tab.until_shown("Live").await;
+    let stale = "document.querySelector('[data-events]').classList.contains('stale')";
+    assert_eq!(tab.value(stale).await, false);
+    proxy.set(Traffic::Refused);
+    tab.until_shown("Not up to date").await;
+    tab.until_shown("As of ").await;
+    assert_eq!(tab.value(stale).await, true);
+    tab.visit(&format!("{page}/list?show=all")).await;
+    tab.until_shown("asks again").await;
+    proxy.set(Traffic::Flows);
+    tab.until_shown("order:42").await;
+    guard.release().await.unwrap();
     backend.clean_up().await;
 }
 

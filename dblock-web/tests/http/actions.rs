@@ -211,7 +211,7 @@ async fn the_namespace_is_shown_and_not_asked_for() {
     let app: Router = router(locks.clone(), Access::manage());
     let list = get(&app, "/list").await.body;
     assert!(
-        list.contains("shop:a") && list.contains("href=\"key?key=a\"") && !list.contains("key=b"),
+        list.contains("namespace shop") && list.contains("href=\"key?key=a\"") && !list.contains("key=b"),
         "{list}"
     );
     let question = question(&app, "revoke", "a").await;

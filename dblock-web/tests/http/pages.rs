@@ -14,7 +14,17 @@ async fn links_fit_under_any_path() {
     let locks = memory().await;
     let alone: Router = router(locks.clone(), Access::read_only());
     assert_eq!(get(&alone, "/").await.headers[header::LOCATION], "list");
-    let nested: Router = Router::new().nest("/admin/locks", router(locks, Access::read_only()));
+    let nested: Router = Router::new().nest("/admin/locks", router(locks.clone(), Access::read_only()));
+    assert_eq!(
+        get(&nested, "/admin/locks").await.headers[header::LOCATION],
+        "locks/list"
+    );
+    let nested: Router = Router::new().nest_service("/admin/locks", router(locks, Access::read_only()));
+    // With a `/` at the end, as people type it.
+    assert_eq!(
+        get(&nested, "/admin/locks/").await.headers[header::LOCATION],
+        "list"
+    );
     assert_eq!(
         get(&nested, "/admin/locks").await.headers[header::LOCATION],
         "locks/list"
@@ -37,18 +47,15 @@ async fn the_longest_held_comes_first_and_pages_have_all() {
     let locks = memory().await;
     let mut guards = Vec::new();
     for number in (0..120).rev() {
-        guards.push(
-            locks
-                .acquire(format!("key {number:03}"), LockOptions::new())
-                .await
-                .unwrap(),
-        );
+        let options = LockOptions::new().function(if number % 60 == 0 { "by the dozen" } else { "by" });
+        guards.push(locks.acquire(format!("key {number:03}"), options).await.unwrap());
     }
     let app: Router = router(locks, Access::read_only());
     for (begin, first) in [
         ("/list", "key 119"),
         ("/list?show=all", "key 000"),
         ("/list?prefix=key+0", "key 099"),
+        ("/list?holder=by+the+dozen", "key 060"),
     ] {
         let mut address = begin.to_owned();
         let mut keys = Vec::new();
@@ -72,15 +79,97 @@ async fn the_longest_held_comes_first_and_pages_have_all() {
         keys.dedup();
         assert_eq!(
             (keys.len(), count),
-            if begin.contains("prefix") {
-                (100, 100)
-            } else {
-                (120, 120)
+            match begin.split_once('?') {
+                Some((_, search)) if search.starts_with("prefix") => (100, 100),
+                Some((_, search)) if search.starts_with("holder") => (2, 2),
+                _ => (120, 120),
             },
             "{begin}"
         );
     }
+    for (address, count) in [
+        ("/list", "120 held locks. "),
+        ("/list?show=all", "120 keys. "),
+        ("/list?prefix=key+119", "1 held lock. "),
+        ("/list?holder=dozen", "2 held locks. "),
+    ] {
+        let page = get(&app, address).await.body;
+        assert!(page.contains(&format!("<caption>{count}")), "{address}: {page}");
+    }
     drop(guards);
+}
+
+/// Production and a test look alike otherwise, beside "Free by force".
+#[tokio::test]
+async fn each_page_says_which_database_it_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tints = std::collections::BTreeSet::new();
+    for name in ["production", "staging", "development", "test"] {
+        let file = folder.path().join(name).display().to_string();
+        let locks = LockManager::connect(&format!("sqlite://{file}")).await.unwrap();
+        let app: Router = router(locks.clone(), Access::manage());
+        let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+        for address in [
+            "/list",
+            "/records",
+            "/key?key=a",
+            "/confirm?action=force-release&key=a",
+        ] {
+            let page = get(&app, address).await.body;
+            let title = super::between(&page, "<title>", "</title>");
+            assert!(title.contains(&file), "{address}: {title}");
+            tints.insert(super::between(&page, "<header class=\"", "\"").to_owned());
+        }
+        guard.release().await.unwrap();
+    }
+    assert!(tints.len() > 1, "{tints:?}");
+}
+
+/// Somebody must decide, and is told how.
+#[tokio::test]
+async fn a_run_that_has_crashed_is_told_with_what_to_do() {
+    let locks = LockManager::builder(dblock::store::MemoryStore::new())
+        .namespace("shop")
+        .build()
+        .await
+        .unwrap();
+    let app: Router = router(locks.clone(), Access::read_only());
+    let options = RunOptions::new(Duration::from_hours(1), OnCrash::Stop);
+    let silent = async |run: dblock::Run| {
+        run.leave_in_doubt();
+        Err::<(), _>(dblock::LockError::NoManager)
+    };
+    locks
+        .run_once("pay 1", options.clone(), silent)
+        .await
+        .unwrap_err();
+    let (inside, entered) = tokio::sync::oneshot::channel();
+    let runs = locks.clone();
+    let run = tokio::spawn(async move {
+        let body = async |_| {
+            inside.send(()).unwrap();
+            std::future::pending::<Result<(), dblock::LockError>>().await
+        };
+        runs.run_once("pay:2", options, body).await
+    });
+    entered.await.unwrap();
+    let all = get(&app, "/records").await.body;
+    assert!(
+        all.contains(">crashed<") && all.contains(">running<") && !all.contains("processing"),
+        "{all}"
+    );
+    let crashed = get(&app, "/records?state=crashed").await.body;
+    assert!(
+        crashed.contains("pay 1") && !crashed.contains("pay:2"),
+        "{crashed}"
+    );
+    let key = get(&app, "/key?key=pay+1").await.body;
+    assert!(
+        key.contains("dblock --namespace shop records resolve --run-again -- 'pay 1'"),
+        "{key}"
+    );
+    assert!(!get(&app, "/key?key=pay:2").await.body.contains("What to do"));
+    run.abort();
 }
 
 #[tokio::test]
@@ -134,6 +223,12 @@ async fn a_store_that_fails_is_told_with_a_remedy() {
     let page = get(&app, "/list").await;
     assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE, "{}", page.body);
     assert!(page.body.contains("role=\"alert\""), "{}", page.body);
+    // It is there again as soon as the database is.
+    assert!(page.body.contains("http-equiv=\"refresh\""), "{}", page.body);
+    assert!(
+        !get(&app, "/key").await.body.contains("http-equiv"),
+        "asking again would not help"
+    );
     // The stream ends, so that a server that waits for its connections can stop.
     assert_eq!(get(&app, "/list-events").await.body, "");
 }

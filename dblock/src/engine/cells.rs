@@ -12,6 +12,8 @@ use super::core::ownership::Ownership;
 use super::handle::Ticket;
 use super::sync::{AtomicU64, Mutex, MutexGuard};
 use crate::key::Key;
+#[cfg(feature = "run_once")]
+use crate::store::RecordChange;
 
 /// Number of maps that the keys are spread over, so that none of the maps is locked for long.
 const SHARDS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
@@ -36,6 +38,11 @@ impl Cell {
     /// How many holds `ownership` has: 0 once it has ended.
     pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
         lock(&self.state).machine.holds(ownership)
+    }
+
+    #[cfg(feature = "run_once")]
+    pub(super) fn undo(&self, ownership: &Arc<Ownership>) -> Option<Arc<RecordChange>> {
+        lock(&self.state).machine.undo(ownership)
     }
 
     #[cfg(any(feature = "sql", feature = "run_once"))]

@@ -1,5 +1,7 @@
 //! The calls of a manager: acquire a lock, run a task on the engine's runtime, shut down.
 
+#[cfg(any(feature = "sql", feature = "run_once"))]
+mod reads;
 mod tasks;
 
 use std::fmt;
@@ -12,8 +14,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use self::tasks::AdminTask;
-pub(crate) use self::tasks::Turn;
+#[cfg(any(feature = "sql", feature = "run_once"))]
+pub(super) use self::reads::Reads;
+use self::tasks::Task;
+pub(crate) use self::tasks::{Turn, Turns};
 use super::cells::Cell;
 use super::core::key::{Event, Waiter};
 use super::core::ownership::{Begin, Call};
@@ -47,7 +51,7 @@ pub(super) struct Alive {
 /// A command to the driver. The rest of its work is in the schedule.
 pub(super) enum Command {
     /// Work on the store outside of the lock protocol: migration, inspection, an operator's call, a record.
-    Run(Turn, Box<AdminTask>),
+    Run(Box<Task>),
     /// Refuse new outermost acquires, end the leases that are left after the grace, then stop.
     Shutdown {
         grace: Duration,
@@ -186,12 +190,14 @@ impl EngineHandle {
     ) -> Result<(Asked<'_>, Option<Unscheduled>), LockError> {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
-        let refused = |key| {
+        let refused = |key: &Key| {
             site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
-            LockError::Shutdown { key: Some(key) }
+            LockError::Shutdown {
+                key: Some(key.to_typed()),
+            }
         };
         if shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire) {
-            return Err(refused(call.key));
+            return Err(refused(&call.key));
         }
         let AcquireCall {
             key, options, nested, ..
@@ -229,7 +235,7 @@ impl EngineHandle {
         };
         if shared.stopped.load(Ordering::Acquire) {
             // The engine may have ended just before this acquire.
-            return Err(refused(key));
+            return Err(refused(&key));
         }
         Ok((asked, stepped.unscheduled))
     }
@@ -286,7 +292,7 @@ impl Asked<'_> {
         answer.map_or_else(
             |_| {
                 site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
-                let key = cell.map(|cell| cell.key().clone());
+                let key = cell.map(|cell| cell.key().to_typed());
                 Err(LockError::Shutdown { key })
             },
             |(answer, _)| answer,

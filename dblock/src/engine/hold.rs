@@ -8,6 +8,7 @@ use super::handle::{EngineHandle, Ticket};
 use super::lease::{Lease, Unconfirmed, confirm};
 use super::shared::Unscheduled;
 use crate::error::{LockError, LostReason};
+use crate::store::{StoreError, StoreErrorKind};
 
 /// One hold by an owner. Dropping it ends the hold; the engine writes that to the row without the caller.
 #[derive(Debug)]
@@ -15,8 +16,7 @@ pub(crate) struct Hold {
     lease: Lease,
     engine: EngineHandle,
     has_left: bool,
-    /// The grant of this hold has begun a run, which is taken back unless the caller says that it has
-    /// entered.
+    /// The grant of this hold has begun a run.
     #[cfg_attr(
         not(feature = "run_once"),
         allow(dead_code, reason = "only runs begin with the lock")
@@ -50,10 +50,13 @@ impl Hold {
         timeout: Duration,
     ) -> Result<Self, LockError> {
         let (confirm, answer) = confirm(lease.now() + timeout);
-        let hold = Self::add(lease, engine, Some(confirm));
-        lease.confirmed(answer).await?;
+        let hold = Self::add(lease, engine, Some(confirm))?;
+        lease
+            .confirmed(answer)
+            .await
+            .map_err(LockError::before_the_work)?;
         lease.check()?;
-        hold
+        Ok(hold)
     }
 
     /// Adds a hold in memory only. The row is written later.
@@ -69,7 +72,11 @@ impl Hold {
         let event = Event::Enter(Arc::clone(&lease.ownership), confirm);
         if !lease.shared.step(&lease.cell, event).entered {
             lease.check()?;
-            return Err(lease.lost(LostReason::Released));
+            return Err(if lease.hold_count() == 0 {
+                lease.lost(LostReason::Released)
+            } else {
+                closed(lease)
+            });
         }
         Ok(Self {
             lease: lease.clone(),
@@ -79,16 +86,11 @@ impl Hold {
         })
     }
 
-    /// Whether the store has begun the caller's run together with the lock. From here on that is not taken
-    /// back.
+    /// Whether the store has begun the caller's run together with the lock. That is taken back unless the
+    /// body begins: [`Lease::begun`].
     #[cfg(feature = "run_once")]
-    pub(crate) fn has_begun(&mut self) -> bool {
-        let begun = std::mem::take(&mut self.begun);
-        if begun {
-            let event = Event::Begun(Arc::clone(&self.lease.ownership));
-            self.lease.shared.step(&self.lease.cell, event);
-        }
-        begun
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun
     }
 
     pub(crate) fn lease(&self) -> &Lease {
@@ -143,6 +145,13 @@ impl Hold {
         }
         unconfirmed
     }
+}
+
+/// The lease lives, and its last hold ends with something that is on its way.
+fn closed(lease: &Lease) -> LockError {
+    let message = "the lock ends with a transaction or with the outcome of a run that is being written: enter it before \
+                   that begins, or when the lock is free";
+    LockError::store_of(lease.key(), StoreError::new(StoreErrorKind::Conflict, message))
 }
 
 /// Ends a hold. The caller puts the answer into the schedule.

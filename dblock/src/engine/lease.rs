@@ -21,6 +21,8 @@ use super::shared::Shared;
 use crate::error::{LockError, LostReason};
 use crate::key::Key;
 use crate::options::OnLost;
+#[cfg(feature = "run_once")]
+use crate::store::RecordChange;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The reason why the row does not record what a caller did.
@@ -93,7 +95,7 @@ impl Lease {
 
     pub(crate) fn lost(&self, reason: LostReason) -> LockError {
         LockError::Lost {
-            key: self.key().clone(),
+            key: self.key().to_typed(),
             reason,
             fence_token: self.fence_token(),
             held: self.held_for(),
@@ -171,16 +173,55 @@ impl Lease {
         Ok(())
     }
 
-    /// A transaction of the owner's has freed the row, and keeps it locked until it ends. Fails when the
-    /// lease has ended.
+    /// Registers how a run is taken back that begins now. Fails when the lease has ended.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn begin(&self, undo: RecordChange) -> Result<(), LockError> {
+        self.changes(Event::Begin(Arc::clone(&self.ownership), Arc::new(undo)))
+    }
+
+    /// The body of the run begins now: that is not taken back any more. Fails when the lease has ended.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn begun(&self) -> Result<(), LockError> {
+        self.changes(Event::Begun(Arc::clone(&self.ownership)))
+    }
+
+    /// What takes back a run that has begun under this lease, or may have, and whose body has not.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn undo(&self) -> Option<RecordChange> {
+        let undo = self.cell.undo(&self.ownership)?;
+        Some(undo.of_lease(self.fence_token()))
+    }
+
+    /// Whether the caller has the only hold, also of a lost lease, and is the first to ask. Then no other hold is
+    /// added from here on.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(crate) fn close(&self) -> bool {
+        let event = Event::Close(Arc::clone(&self.ownership));
+        self.shared.step(&self.cell, event).entered
+    }
+
+    /// Holds can be added again after [`close`](Self::close).
     #[cfg(feature = "sql")]
-    pub(crate) fn keep_in_transaction(&self) -> Result<(), LockError> {
-        let event = Event::KeptInTransaction(Arc::clone(&self.ownership));
+    pub(crate) fn reopen(&self) {
+        self.shared
+            .step(&self.cell, Event::Reopen(Arc::clone(&self.ownership)));
+    }
+
+    /// Steps the machine with an event that is refused once the lease has ended.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    fn changes(&self, event: Event<Ticket>) -> Result<(), LockError> {
         if self.shared.step(&self.cell, event).entered {
             return Ok(());
         }
         self.check()?;
         Err(self.lost(LostReason::Released))
+    }
+
+    /// A transaction of the owner's has freed the row, and keeps it locked until it ends. The lock was
+    /// [closed](Self::close) before. Fails when the lease has ended.
+    #[cfg(feature = "sql")]
+    pub(crate) fn keep_in_transaction(&self) -> Result<(), LockError> {
+        self.changes(Event::KeptInTransaction(Arc::clone(&self.ownership)))
     }
 
     /// A transaction of the owner's keeps the row locked.
@@ -189,11 +230,21 @@ impl Lease {
         self.cell.is_kept_in_transaction(&self.ownership)
     }
 
-    /// A fence check has shown that the lease is gone.
-    #[cfg(feature = "sql")]
+    /// A fence check, or a record of a later lease, has shown that the lease is gone.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn end_as_gone(&self) {
         self.shared
             .step(&self.cell, Event::Gone(Arc::clone(&self.ownership)));
+    }
+
+    /// The error of a call on the lock that the store did not confirm, for the reason that it gave, or for
+    /// this one.
+    pub(crate) fn unconfirmed(&self, error: Option<StoreError>, waited: Duration, why: &str) -> LockError {
+        LockError::Unconfirmed {
+            key: self.key().to_typed(),
+            waited,
+            source: error.unwrap_or_else(|| StoreError::new(StoreErrorKind::Interrupted, why)),
+        }
     }
 
     pub(super) async fn confirmed(&self, answer: Confirmation) -> Result<(), LockError> {
@@ -201,22 +252,20 @@ impl Lease {
         match answer.await.map(|(answer, _)| answer) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(Unconfirmed::Lost(reason))) => Err(self.lost(reason)),
-            Ok(Err(Unconfirmed::NoAnswer(error))) => Err(LockError::Store {
-                key: Some(self.key().clone()),
-                waited: self.now().since(since),
-                source: error.unwrap_or_else(|| {
-                    StoreError::new(
-                        StoreErrorKind::Unreachable,
-                        "the database has not answered in the time given",
-                    )
-                }),
-            }),
-            // No answer will come: the lease was forgotten, or the engine has ended.
+            Ok(Err(Unconfirmed::NoAnswer(error))) => {
+                let waited = self.now().since(since);
+                Err(self.unconfirmed(error, waited, "the database has not answered in the time given"))
+            }
+            // No answer will come: the lease was forgotten, or the engine has ended. Whoever asks is inside the
+            // lock and has done some work, so it must not read as if nothing was done.
             Err(_) => {
                 self.check()?;
-                Err(LockError::Shutdown {
-                    key: Some(self.key().clone()),
-                })
+                let waited = self.now().since(since);
+                Err(self.unconfirmed(
+                    None,
+                    waited,
+                    "the lock manager has ended before the database answered",
+                ))
             }
         }
     }
@@ -247,4 +296,42 @@ pub(super) fn confirm(deadline: Time) -> (Confirm<Ticket>, Confirmation) {
     let (reply, answer) = oneshot::channel();
     let ticket = Ticket::Confirm(reply);
     (Confirm { ticket, deadline }, answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::Hold;
+    use crate::error::LockError;
+    use crate::{LockManager, LockOptions};
+
+    /// A driver that has gone drops what it was to answer.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_never_comes_does_not_say_that_nothing_was_done() {
+        let locks = LockManager::connect("memory:").await.unwrap();
+        let hold = locks.hold("key", &LockOptions::new()).await.unwrap();
+        let lease = hold.lease();
+        let (gone, answer) = super::confirm(lease.now());
+        drop(gone);
+        let error = lease.confirmed(answer).await.unwrap_err();
+        assert!(matches!(error, LockError::Unconfirmed { .. }), "{error:?}");
+        assert!(!error.is_retryable() && !error.is_store());
+    }
+
+    /// It was never inside, so it has lost nothing, and may come again.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    #[tokio::test(start_paused = true)]
+    async fn who_finds_a_lock_closed_may_come_again() {
+        let locks = LockManager::connect("memory:").await.unwrap();
+        let hold = locks.hold("key", &LockOptions::new()).await.unwrap();
+        let (lease, engine) = (hold.lease(), hold.engine());
+        assert!(lease.close());
+        let entered = [
+            Hold::enter_now(lease, engine),
+            Hold::enter(lease, engine, lease.remaining()).await,
+        ];
+        for refused in entered.map(Result::unwrap_err) {
+            assert!(refused.is_retryable() && !refused.is_lost(), "{refused:?}");
+        }
+        lease.check().unwrap();
+    }
 }

@@ -28,12 +28,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
-#[cfg(feature = "run_once")]
-pub(crate) use self::cells::lock;
 pub(crate) use self::core::ownership::Begin;
 pub(crate) use self::core::time::Time;
 pub(crate) use self::driver::purge;
-pub(crate) use self::handle::{AcquireCall, EngineHandle, STORE_TIMEOUT, Turn};
+#[cfg(any(feature = "sql", feature = "run_once"))]
+pub(crate) use self::handle::STORE_TIMEOUT;
+pub(crate) use self::handle::{AcquireCall, EngineHandle, Turn};
 pub(crate) use self::hold::Hold;
 #[cfg(feature = "run_once")]
 pub(crate) use self::lease::InRun;

@@ -47,7 +47,7 @@ fn granted(
     resuming: Option<Resuming>,
 ) {
     let now = shared.clock.now();
-    tracing::debug!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+    tracing::debug!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
         waited = ?now.since(waiter.since), "lock acquired");
     waiter.call.site.granted(now.since(waiter.since));
     let lease = Lease::new(Arc::clone(shared), Arc::clone(cell), ownership);
@@ -61,7 +61,7 @@ fn granted(
 }
 
 fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refusal) -> LockError {
-    let key = cell.key().clone();
+    let key = cell.key().to_typed();
     let owner = caller.call.owner;
     let waited = shared.clock.now().since(caller.since);
     caller
@@ -115,21 +115,21 @@ pub(super) fn note(shared: &Shared, note: Note) {
     let now = shared.clock.now();
     match note {
         Note::TakenOver(ownership, former) => {
-            tracing::warn!(key = %ownership.key, fence_token = ownership.fence_token, former_owner = %former.owner,
+            tracing::warn!(key = %ownership.key.typed(), fence_token = ownership.fence_token, former_owner = %former.owner,
                 former_holder = former.name, "lock taken over from an expired lease");
             ownership.call.site.taken_over();
         }
         Note::Lost(ownership, reason) => lost(&ownership, reason, now),
         Note::Revoked(ownership, remaining) => {
-            tracing::warn!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+            tracing::warn!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
                 ?remaining, "lock revoked by an operator");
         }
         Note::Released(ownership) => {
-            tracing::debug!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+            tracing::debug!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
                 held = ?ownership.held_for(now), "lock released");
         }
         Note::GoneBeforeRelease(ownership) => {
-            tracing::warn!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+            tracing::warn!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
                 held = ?ownership.held_for(now), "lock was gone before its release");
         }
         Note::Failed {
@@ -145,17 +145,17 @@ pub(super) fn note(shared: &Shared, note: Note) {
             };
             // The request is repeated until it succeeds: one warning for each kind of request.
             if again {
-                tracing::debug!(key = %ownership.key, owner = %ownership.call.owner,
+                tracing::debug!(key = %ownership.key.typed(), owner = %ownership.call.owner,
                     fence_token = ownership.fence_token, %error, "lock still could not be {what}");
             } else {
                 let remaining = ownership.deadline().map(|deadline| deadline.since(now));
-                tracing::warn!(key = %ownership.key, owner = %ownership.call.owner,
+                tracing::warn!(key = %ownership.key.typed(), owner = %ownership.call.owner,
                     fence_token = ownership.fence_token, held = ?ownership.held_for(now), %error,
                     remaining = ?remaining.unwrap_or_default(), "lock could not be {what}; trying again");
             }
         }
         Note::RenewedAgain(ownership) => {
-            tracing::info!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+            tracing::info!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
                 "lock renewed again");
         }
         Note::RenewalLag(lag) => {
@@ -166,7 +166,7 @@ pub(super) fn note(shared: &Shared, note: Note) {
         Note::HandedOver(ownership) => ownership.call.site.handed_over(),
         Note::PassedOn(ownership) => ownership.call.site.passed_on(),
         Note::StaysBusy(ownership) => {
-            tracing::debug!(key = %ownership.key, "stays busy for hold_min");
+            tracing::debug!(key = %ownership.key.typed(), "stays busy for hold_min");
         }
     }
 }
@@ -174,7 +174,7 @@ pub(super) fn note(shared: &Shared, note: Note) {
 /// The lease ended while an owner held it.
 pub(super) fn lost(ownership: &Ownership, reason: LostReason, now: super::core::time::Time) {
     let held = ownership.held_for(now);
-    tracing::error!(key = %ownership.key, owner = %ownership.call.owner, fence_token = ownership.fence_token,
+    tracing::error!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
         ?held, %reason, "lock lost");
     ownership.call.site.lost(reason, held);
 }

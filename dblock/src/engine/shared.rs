@@ -16,11 +16,17 @@ use super::core::key::Event;
 use super::core::out::{Kind, Out};
 use super::core::time::Time;
 use super::handle::{Alive, Ticket};
+#[cfg(any(feature = "sql", feature = "run_once"))]
+use super::handle::{Reads, Turn};
 use super::schedule::Schedule;
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
 use crate::health::HealthBoard;
 use crate::meter::Meter;
+#[cfg(any(feature = "sql", feature = "run_once"))]
+use crate::store::LockRow;
 use crate::store::{FenceSource, Store};
+#[cfg(feature = "run_once")]
+use crate::store::{Record, record};
 
 /// The state that callers and the driver of one engine share.
 pub(crate) struct Shared {
@@ -51,6 +57,10 @@ pub(crate) struct Shared {
     /// A caller waits for a key that another process holds.
     pub(super) wants_wake_ups: AtomicBool,
     pub(super) counts: Counts,
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(super) rows: Reads<LockRow>,
+    #[cfg(feature = "run_once")]
+    pub(super) records: Reads<Record>,
     hand_over: bool,
     wake_ups: bool,
     /// The store answers at once: the thread that steps a machine also carries out its requests.
@@ -120,6 +130,10 @@ impl Shared {
             listening: AtomicBool::new(false),
             wants_wake_ups: AtomicBool::new(false),
             counts: Counts::default(),
+            #[cfg(any(feature = "sql", feature = "run_once"))]
+            rows: Reads::new(Turn::Rows, |store, keys| store.rows(keys)),
+            #[cfg(feature = "run_once")]
+            records: Reads::new(Turn::Records, record::read_all),
             hand_over: settings.hand_over,
             wake_ups: can.wake_ups,
             immediate: can.immediate,

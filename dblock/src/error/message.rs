@@ -1,6 +1,5 @@
 //! The texts of [`LockError`](super::LockError).
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::TimeoutCause;
@@ -38,11 +37,14 @@ pub(super) fn lock(key: Option<&Key>) -> String {
 }
 
 pub(super) fn about(key: Option<&Key>, waited: Duration) -> String {
-    let mut text = key.map(|key| format!(" for {key:?}")).unwrap_or_default();
-    if !waited.is_zero() {
-        let _ = write!(text, " after {:?}", rounded(waited));
+    key.map(|key| format!(" for {key:?}")).unwrap_or_default() + &after(waited)
+}
+
+pub(super) fn after(waited: Duration) -> String {
+    if waited.is_zero() {
+        return String::new();
     }
-    text
+    format!(" after {:?}", rounded(waited))
 }
 
 /// To the millisecond, for people; a shorter time to the microsecond.

@@ -4,10 +4,9 @@
 #[cfg(feature = "run_once")]
 use super::statements::complete_in;
 use super::statements::{reads_release, release_in, statement_failed};
-use super::which_transaction::is_uncommitted;
 use super::{answers_for, check_of, failed, prepare, refused, verify};
 use crate::engine::{EngineHandle, Hold, Lease};
-use crate::error::LockError;
+use crate::error::{LockError, LostReason};
 use crate::options::LockOptions;
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
@@ -43,20 +42,57 @@ pub(crate) async fn keep(holds: &[Hold], transaction: &mut dyn FenceConnection) 
     let Some(engine) = holds.first().map(Hold::engine) else {
         return Ok(());
     };
-    keep_leases(holds.iter().map(Hold::lease), engine, transaction).await
+    // Calls inside of the transaction may enter again when it keeps the keys.
+    drop(keep_leases(holds.iter().map(Hold::lease), engine, transaction).await?);
+    Ok(())
 }
 
+/// As [`keep`], before a body begins: nothing was done under a lease of its own, so a store that is down until that
+/// runs out is no more than that.
+pub(crate) async fn keep_at_once(
+    hold: &Hold,
+    transaction: &mut dyn FenceConnection,
+) -> Result<(), LockError> {
+    let alone = hold.lease().hold_count() == 1;
+    let kept = keep(std::slice::from_ref(hold), transaction).await;
+    kept.map_err(|error| match error.before_the_work() {
+        LockError::Lost {
+            key,
+            reason: LostReason::Expired,
+            held,
+            ..
+        } if alone => LockError::Store {
+            key: Some(key),
+            waited: held,
+            source: StoreError::new(
+                StoreErrorKind::Interrupted,
+                "the database has not confirmed the lock before its lease ran out; nothing was done under it",
+            ),
+        },
+        error => error,
+    })
+}
+
+/// Keeps the leases that it could close, and checks the others, whose locks go on with another hold or end with
+/// what keeps them already. One step decides which it is, so nobody enters a lock that ends.
 async fn keep_leases<'l>(
     leases: impl Iterator<Item = &'l Lease> + Clone,
     engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
-) -> Result<(), LockError> {
+) -> Result<Vec<Closed<'l>>, LockError> {
     if leases.clone().any(Lease::keeps_hold_min) {
         return Err(no_hold_min());
     }
-    let (outer, leases): (Vec<_>, Vec<_>) =
-        leases.partition(|lease| lease.hold_count() > 1 || lease.is_kept_in_transaction());
-    verify(outer, engine, transaction).await?;
+    let (mut closed, mut others) = (Vec::new(), Vec::new());
+    for lease in leases {
+        if !lease.is_kept_in_transaction() && lease.close() {
+            closed.push(Closed(lease));
+        } else {
+            others.push(lease);
+        }
+    }
+    verify(others, engine, transaction).await?;
+    let leases: Vec<_> = closed.iter().map(|closed| closed.0).collect();
     let checks = prepare(&leases, engine).await?;
     let released = release_in(transaction, &checks).await;
     for (lease, released) in leases.iter().zip(answers_for(&leases, released)?) {
@@ -65,7 +101,7 @@ async fn keep_leases<'l>(
         }
         lease.keep_in_transaction()?;
     }
-    Ok(())
+    Ok(closed)
 }
 
 /// Writes the success of an attempt into the transaction, together with the end of its lock.
@@ -76,10 +112,12 @@ pub(crate) async fn complete(
     transaction: &mut dyn FenceConnection,
     completion: &Completion<'_>,
 ) -> Result<(), LockError> {
-    keep_leases(std::iter::once(lease), engine, transaction).await?;
+    let closed = keep_leases(std::iter::once(lease), engine, transaction).await?;
     let source = check_of(lease, engine)?.source;
     let written = complete_in(transaction, source, completion).await;
     if written.map_err(|error| failed(lease, error))? {
+        // What would enter the lock from here on would stay when the transaction ends it.
+        closed.into_iter().for_each(std::mem::forget);
         return Ok(());
     }
     let message = "the transaction does not see the record of this attempt: its snapshot is older than the attempt; roll \
@@ -87,31 +125,42 @@ pub(crate) async fn complete(
     Err(failed(lease, StoreError::new(StoreErrorKind::Conflict, message)))
 }
 
+/// A lock that no other call may enter until this is dropped.
+struct Closed<'l>(&'l Lease);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.reopen();
+    }
+}
+
+/// On MySQL only, a transaction goes on as single statements, or as another transaction, after it has ended.
+/// A savepoint ends with it, however it ends.
+const MARK: &str = "BEGIN; SAVEPOINT dblock";
+const MARK_IS_THERE: &str = "RELEASE SAVEPOINT dblock";
+
+/// The statement that begins the transaction of a lock, if not the driver's: it marks it for [`confirm`].
+pub(crate) fn begins_marked(hold: &Hold) -> Option<&'static str> {
+    let source = hold.engine().fence_source(hold.lease().key());
+    source.and_then(|source| (source.database == Database::MySql).then_some(MARK))
+}
+
 /// Right before the commit: the transaction must still be the one that keeps the lock. If the body swallowed
 /// an error that ended it, the commit would be a rollback, and its answer would not say so.
 pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
     let (lease, engine) = (hold.lease(), hold.engine());
     let check = check_of(lease, engine)?;
-    let stands = if lease.is_kept_in_transaction() {
-        reads_release(transaction, &check).await
-    } else {
+    let is_kept = lease.is_kept_in_transaction();
+    if !is_kept {
         // An outer hold goes on, whose lease was checked in this transaction.
         lease.check()?;
-        is_marked(transaction).await
+    }
+    let stands = match check.source.database {
+        Database::MySql => is_marked(transaction).await,
+        _ if is_kept => reads_release(transaction, &check).await,
+        database => runs(transaction, database, "SELECT 'open'").await,
     };
-    let stands = match stands {
-        Ok(stands) => stands,
-        // On MySQL a transaction that is over goes on as single statements, each of which stands.
-        Err(error)
-            if error.kind() == StoreErrorKind::Conflict && check.source.database == Database::MySql =>
-        {
-            false
-        }
-        Err(error) => return Err(failed(lease, error)),
-    };
-    // Elsewhere a release that is committed reads the same.
-    let committed = check.source.database != Database::Postgres && lease.is_kept_in_transaction();
-    if stands && (!committed || is_uncommitted(engine, &check).await?) {
+    if stands.map_err(|error| failed(lease, error))? {
         return Ok(());
     }
     // Never taken for a conflict: what the body has committed by itself would be done again.
@@ -121,37 +170,23 @@ pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) 
     Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)))
 }
 
-/// Ends with the transaction, however that ends.
-const MARK: &str = "SAVEPOINT dblock";
-
-/// Marks a transaction that does not keep the lock, so that [`confirm`] finds it again. Only MySQL goes on
-/// after a transaction has ended; PostgreSQL refuses every statement then.
-pub(crate) async fn mark(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
-    if hold.lease().is_kept_in_transaction() || transaction.database() != Database::MySql {
-        return Ok(());
-    }
-    let statement = FenceStatement::new(Database::MySql, MARK, []);
-    let marked = transaction.execute(&statement).await;
-    marked
-        .map(drop)
-        .map_err(|error| failed(hold.lease(), statement_failed(Database::MySql, error)))
-}
-
 async fn is_marked(transaction: &mut dyn FenceConnection) -> Result<bool, StoreError> {
-    let database = transaction.database();
-    let look = match database {
-        Database::MySql => "RELEASE SAVEPOINT dblock",
-        _ => "SELECT 'open'",
-    };
-    let statement = FenceStatement::new(database, look, []);
-    let found = match database {
-        Database::MySql => transaction.execute(&statement).await.map(drop),
-        _ => transaction.query(&statement).await.map(drop),
-    };
-    match found {
-        Ok(()) => Ok(true),
+    let statement = FenceStatement::new(Database::MySql, MARK_IS_THERE, []);
+    match transaction.execute(&statement).await {
+        Ok(_) => Ok(true),
         // There is no such savepoint any more.
         Err(error) if error.code() == Some("1305") => Ok(false),
-        Err(error) => Err(statement_failed(database, error)),
+        Err(error) => Err(statement_failed(Database::MySql, error)),
     }
+}
+
+/// A transaction of PostgreSQL that has failed runs nothing.
+async fn runs(
+    transaction: &mut dyn FenceConnection,
+    database: Database,
+    query: &str,
+) -> Result<bool, StoreError> {
+    let statement = FenceStatement::new(database, query, []);
+    let answer = transaction.query(&statement).await;
+    answer.map_or_else(|error| Err(statement_failed(database, error)), |_| Ok(true))
 }

@@ -1,20 +1,16 @@
 //! Which transaction has written the release of a lock: this very one, or another.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::statements::reads_release;
 use super::{check_of, failed};
-use crate::engine::{EngineHandle, Lease, Turn};
+use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::store::fence::{FenceCheck, FenceConnection};
-use crate::store::{Database, InspectFilter, LockRow, Store, StoreError, StoreErrorKind};
-
-/// Time limit of the manager's own read of a row.
-const READ_TIMEOUT: Duration = Duration::from_secs(2);
+use crate::store::{Database, LockRow, StoreError, StoreErrorKind};
 
 /// A lock that ends with a transaction cannot be checked in another one: that would wait for the first.
 pub(super) async fn same_transaction(
@@ -23,7 +19,7 @@ pub(super) async fn same_transaction(
     transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
     let check = check_of(lease, engine)?;
-    if is_written_by(engine, &check, transaction).await? {
+    if is_written_by(engine, &check, STORE_TIMEOUT, transaction).await? {
         return lease.check();
     }
     let message = "this lock ends with another transaction: do the work in that one";
@@ -33,11 +29,13 @@ pub(super) async fn same_transaction(
     ))
 }
 
-/// Whether this lock's release is written in this very transaction, and not committed.
+/// Whether this lock's release is written in this very transaction, and not committed. The manager's own
+/// reads of the row may take `limit` each.
 pub(crate) async fn is_kept_by(
     engine: &EngineHandle,
     key: &Key,
     (lease_id, fence_token): (Uuid, i64),
+    limit: Duration,
     transaction: &mut dyn FenceConnection,
 ) -> Result<bool, LockError> {
     let Some(source) = engine.fence_source(key) else {
@@ -51,12 +49,17 @@ pub(crate) async fn is_kept_by(
     };
     // The transaction is asked second: its first read may fix its snapshot, from before the lock that it
     // takes next.
-    Ok(is_uncommitted(engine, &check).await? && is_written_by(engine, &check, transaction).await?)
+    Ok(is_uncommitted(engine, &check, limit).await?
+        && is_written_by(engine, &check, limit, transaction).await?)
 }
 
 /// Whether the row is still held by the lease for everybody else, perhaps beyond its ttl.
-pub(super) async fn is_uncommitted(engine: &EngineHandle, check: &FenceCheck<'_>) -> Result<bool, LockError> {
-    let row = committed_row(engine, check.key).await?;
+async fn is_uncommitted(
+    engine: &EngineHandle,
+    check: &FenceCheck<'_>,
+    limit: Duration,
+) -> Result<bool, LockError> {
+    let row = committed_row(engine, check.key, limit).await?;
     Ok(row.is_some_and(|row| row.lease_id == check.lease_id && row.reentrant_count > 0))
 }
 
@@ -64,6 +67,7 @@ pub(super) async fn is_uncommitted(engine: &EngineHandle, check: &FenceCheck<'_>
 async fn is_written_by(
     engine: &EngineHandle,
     check: &FenceCheck<'_>,
+    limit: Duration,
     transaction: &mut dyn FenceConnection,
 ) -> Result<bool, LockError> {
     let read = reads_release(transaction, check).await;
@@ -73,7 +77,7 @@ async fn is_written_by(
         return Ok(read);
     }
     // Asked afterwards: if it is not committed even now, this transaction is the one that has written it.
-    if is_uncommitted(engine, check).await? {
+    if is_uncommitted(engine, check, limit).await? {
         return Ok(true);
     }
     Err(failed(StoreError::new(
@@ -82,10 +86,22 @@ async fn is_written_by(
     )))
 }
 
-/// The row of a key as the manager's own connections see it.
-pub(super) async fn committed_row(engine: &EngineHandle, key: &Key) -> Result<Option<LockRow>, LockError> {
-    let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
-    let read = |store: Arc<dyn Store>| async move { store.inspect(&filter).await };
-    let rows = engine.run(Turn::Admin, READ_TIMEOUT, read).await?;
-    Ok(rows.into_iter().find(|row| row.key == *key))
+/// The row of a key as the manager's own connections see it. Calls that ask at once share a read, and none of
+/// them waits for an operator.
+///
+/// On MySQL a savepoint would tell without a connection of ours. But to ask for it is to release it, and
+/// with it all savepoints that the user has made since.
+pub(super) async fn committed_row(
+    engine: &EngineHandle,
+    key: &Key,
+    limit: Duration,
+) -> Result<Option<LockRow>, LockError> {
+    let read = engine.within(Some(limit), engine.row(key)).await;
+    read.unwrap_or_else(|| {
+        let message = format!("the lock's own database has not answered within {limit:?}");
+        Err(LockError::store_of(
+            key,
+            StoreError::new(StoreErrorKind::Interrupted, message),
+        ))
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
@@ -11,20 +12,46 @@ use uuid::Uuid;
 
 use super::LockManager;
 use crate::chain::Link;
-use crate::engine::{AcquireCall, Begin, EngineHandle, Hold, Lease, STORE_TIMEOUT, Time};
+use crate::engine::{AcquireCall, Begin, EngineHandle, Hold, Lease, Time};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::meter::AcquireOutcome;
 use crate::options::{LockOptions, Wait};
 
+/// When a call began, and when its `wait` is over: everything that it waits for counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Began {
+    since: Instant,
+    deadline: Option<Time>,
+}
+
+impl Began {
+    /// What is left of `wait`; `None` for a call that waits for ever.
+    pub(crate) fn left(&self, engine: &EngineHandle) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.since(engine.now()))
+    }
+
+    pub(crate) fn waited(&self) -> Duration {
+        self.since.elapsed()
+    }
+}
+
 impl LockManager {
+    /// A call with these options begins now.
+    pub(crate) fn begins(&self, options: &LockOptions) -> Began {
+        Began {
+            since: Instant::now(),
+            deadline: self.shared.engine.deadline(options.wait),
+        }
+    }
+
     /// Re-enters the lease that the call chain has on the key, or acquires the lock. All of that is one span.
     pub(crate) fn hold(
         &self,
         key: &str,
         options: &LockOptions,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        self.hold_and_begin(key, options, None)
+        self.hold_and_begin(key, options, self.begins(options), None)
     }
 
     /// As [`hold`](Self::hold). An acquire that the store grants also makes the change of `begin`, as
@@ -33,12 +60,16 @@ impl LockManager {
         &self,
         key: &str,
         options: &LockOptions,
+        since: Began,
         begin: Option<Box<Begin>>,
     ) -> Result<Hold, LockError> {
         self.check(options)?;
         let key = self.key(key)?;
-        let span = self.span(&key, options);
-        let result = self.enter(&key, options, begin).instrument(span.clone()).await;
+        let span = self.span(&key.typed(), options);
+        let result = self
+            .enter(&key, options, since, begin)
+            .instrument(span.clone())
+            .await;
         if let Ok(hold) = &result {
             span.record("fence_token", hold.lease().fence_token());
         }
@@ -70,9 +101,10 @@ impl LockManager {
         &self,
         key: &Key,
         options: &LockOptions,
+        since: Began,
         begin: Option<Box<Begin>>,
     ) -> Result<Hold, LockError> {
-        let caller = Caller::new(self, options);
+        let caller = Caller::new(self, options, since);
         if let Some(lease) = caller.held(key) {
             return caller.reenter(lease).await;
         }
@@ -81,7 +113,7 @@ impl LockManager {
         call.begin = begin.map(|begin| *begin);
         let acquired = caller.engine.acquire(call).await;
         // Its timeout began before the engine was asked.
-        acquired.map_err(|error| error.after(caller.since.elapsed()))
+        acquired.map_err(|error| error.after(caller.began.waited()))
     }
 
     /// As [`hold`](Self::hold), for several keys: all of them or none. They are sorted, and so are the holds.
@@ -101,7 +133,7 @@ impl LockManager {
     }
 
     async fn enter_all(&self, keys: &[Key], options: &LockOptions) -> Result<Vec<Hold>, LockError> {
-        let caller = Caller::new(self, options);
+        let caller = Caller::new(self, options, self.begins(options));
         let (mut held, mut missing) = (Vec::new(), Vec::new());
         for key in keys {
             match caller.held(key) {
@@ -131,7 +163,7 @@ impl LockManager {
 
 /// The keys as a span has them.
 fn names(keys: &[Key]) -> String {
-    keys.iter().map(Key::as_str).collect::<Vec<_>>().join(", ")
+    keys.iter().map(Key::typed).collect::<Vec<_>>().join(", ")
 }
 
 /// Writes into the span what became of the acquire.
@@ -155,12 +187,11 @@ pub(super) struct Caller<'a> {
     chain: Option<Link>,
     owner: Uuid,
     holder: Arc<str>,
-    since: Instant,
-    deadline: Option<Time>,
+    began: Began,
 }
 
 impl<'a> Caller<'a> {
-    pub(super) fn new(manager: &'a LockManager, options: &'a LockOptions) -> Self {
+    pub(super) fn new(manager: &'a LockManager, options: &'a LockOptions, began: Began) -> Self {
         let chain = Link::current();
         let engine = &manager.shared.engine;
         Self {
@@ -172,8 +203,7 @@ impl<'a> Caller<'a> {
                 .map_or_else(Uuid::now_v7, Lease::owner),
             chain,
             holder: manager.holder(options.function),
-            since: Instant::now(),
-            deadline: engine.deadline(options.wait),
+            began,
         }
     }
 
@@ -183,11 +213,8 @@ impl<'a> Caller<'a> {
     }
 
     async fn reenter(&self, lease: &Lease) -> Result<Hold, LockError> {
-        let timeout = match self.options.wait {
-            Wait::No => STORE_TIMEOUT,
-            Wait::For(wait) => wait,
-            Wait::Forever => lease.remaining(),
-        };
+        let left = self.began.left(self.engine);
+        let timeout = left.unwrap_or_else(|| lease.remaining());
         let entered = Hold::enter(lease, self.engine, timeout).await;
         let outcome = match &entered {
             Ok(_) => AcquireOutcome::ReEntered,
@@ -197,10 +224,10 @@ impl<'a> Caller<'a> {
         };
         self.engine
             .site(self.options.function)
-            .acquire_ended(outcome, self.since.elapsed());
+            .acquire_ended(outcome, self.began.waited());
         let hold = entered?;
-        tracing::debug!(key = %lease.key(), owner = %lease.owner(), fence_token = lease.fence_token(),
-            waited = ?self.since.elapsed(), "lock re-entered");
+        tracing::debug!(key = %lease.key().typed(), owner = %lease.owner(), fence_token = lease.fence_token(),
+            waited = ?self.began.waited(), "lock re-entered");
         Ok(hold)
     }
 
@@ -208,8 +235,9 @@ impl<'a> Caller<'a> {
     fn check_wait(&self, key: &Key) -> Result<(), LockError> {
         if self.options.wait == Wait::Forever && self.chain.is_some() {
             return Err(LockError::invalid(format!(
-                "waiting forever for {key:?} is refused under another lock: two call chains could wait for \
-                 each other for good; give a wait"
+                "waiting forever for {:?} is refused under another lock: two call chains could wait for \
+                 each other for good; give a wait",
+                key.typed()
             )));
         }
         Ok(())
@@ -222,7 +250,7 @@ impl<'a> Caller<'a> {
             holder: Arc::clone(&self.holder),
             options: self.options.clone(),
             nested: self.chain.is_some(),
-            deadline: self.deadline,
+            deadline: self.began.deadline,
             non_blocking,
             begin: None,
         }
@@ -253,13 +281,13 @@ impl<'a> Caller<'a> {
             let (granted, refused) = self.engine.acquire_together(calls).await;
             holds.extend(granted);
             let Some(error) = refused else { continue };
-            let error = error.after(self.since.elapsed());
+            let error = error.after(self.began.waited());
             if waits || self.options.wait == Wait::No || !error.is_retryable() {
                 return Err(error);
             }
             let busy = self.call(keys[holds.len()], false);
             let hold = self.engine.acquire(busy).await;
-            holds.push(hold.map_err(|error| error.after(self.since.elapsed()))?);
+            holds.push(hold.map_err(|error| error.after(self.began.waited()))?);
         }
     }
 }

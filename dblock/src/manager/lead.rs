@@ -116,7 +116,6 @@ impl LockManager {
 
     /// Waits for the lock, and says when the store fails meanwhile: once for each outage.
     async fn campaign(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
-        let name = self.key(key)?;
         let mut hold = pin!(self.hold(key, options));
         let mut said = false;
         loop {
@@ -125,7 +124,7 @@ impl LockManager {
             }
             let health = self.health();
             if let (Some(failing_for), false) = (health.failing_for, said) {
-                tracing::warn!(key = %name, ?failing_for, error = health.last_error,
+                tracing::warn!(%key, ?failing_for, error = health.last_error,
                     "the lock store fails; still waiting to lead");
             }
             said = health.failing_for.is_some();

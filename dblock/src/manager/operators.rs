@@ -67,8 +67,16 @@ impl LockManager {
         if let Some(namespace) = &self.shared.namespace {
             filter.prefix = format!("{namespace}:{}", filter.prefix);
         }
-        self.admin(|store| async move { store.inspect(&filter).await })
-            .await
+        if let Some(after) = &mut filter.after {
+            after.key = self.key(after.key.as_str())?;
+        }
+        let mut rows = self
+            .admin(|store| async move { store.inspect(&filter).await })
+            .await?;
+        for row in &mut rows {
+            row.key = row.key.out_of(self.namespace());
+        }
+        Ok(rows)
     }
 
     /// The row of `key`. `None` if the key has no row, because it was never locked or its row was purged. The
@@ -100,7 +108,11 @@ impl LockManager {
         let found = self
             .admin(|store| async move { store.inspect(&filter).await })
             .await?;
-        Ok(found.into_iter().find(|row| row.key == key))
+        let found = found.into_iter().find(|row| row.key == key);
+        Ok(found.map(|row| LockRow {
+            key: key.to_typed(),
+            ..row
+        }))
     }
 
     /// Whether an owner holds the lock on `key`. This only reads the row, and the answer may be out of date
@@ -138,7 +150,7 @@ impl LockManager {
     /// Dropping the future does not undo the call: it may still be carried out.
     pub async fn revoke(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.key(key.as_ref())?;
-        tracing::warn!(%key, "revoking a lock");
+        tracing::warn!(key = %key.typed(), "revoking a lock");
         self.admin(|store| async move { store.revoke(&key).await }).await
     }
 
@@ -154,7 +166,7 @@ impl LockManager {
     /// As [`revoke`](Self::revoke).
     pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.key(key.as_ref())?;
-        tracing::warn!(%key, "freeing a lock by force");
+        tracing::warn!(key = %key.typed(), "freeing a lock by force");
         self.admin(|store| async move { store.force_release(&key).await })
             .await
     }

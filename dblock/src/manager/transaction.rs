@@ -1,32 +1,38 @@
 //! Locks that end with a transaction.
 
 use std::slice::from_ref;
+use std::time::Duration;
 
 use sqlx::{Pool, Transaction};
 
 use super::LockManager;
-use super::acquire::Caller;
+use super::acquire::{Began, Caller};
 use crate::body;
-use crate::engine::Hold;
+use crate::engine::{Hold, STORE_TIMEOUT};
 use crate::error::LockError;
 use crate::fence::{self, FenceConnection};
 use crate::options::{LockOptions, Wait};
-use crate::transaction::{LockedTransaction, begin};
+use crate::transaction::{LockedTransaction, begin_with};
+
+/// How long a transaction may take to begin where less of `wait` is left.
+const BEGINNING: Duration = Duration::from_secs(1);
 
 impl LockManager {
     /// Takes the lock on `key`, begins a transaction on `pool`, runs `body` in it, and commits. The commit
     /// frees the lock in the same instant as it makes the work visible: others enter after it and never
     /// before.
     ///
-    /// While the call waits for the lock it keeps no connection of the pool. From then on the open transaction
+    /// While the call waits for the lock it keeps no connection of the pool. Then the transaction begins within
+    /// what is left of `wait`, or within a second if that is more: a pool without a free connection must not
+    /// keep the key. From then on the open transaction
     /// keeps the key, for however long that takes: no ttl runs, and nothing is renewed. When the body returns
     /// an error or panics, or the future is dropped, the transaction is rolled back and the lock is released.
     /// A nested call with the same key re-enters.
     ///
     /// `pool` must be of the database that keeps the lock. The lock adds the acquire before the transaction,
-    /// and short statements: in the transaction two on PostgreSQL, three on MySQL and MariaDB, and one on
-    /// SQLite; on MySQL and MariaDB also a read over a connection of the manager. It adds no commit to that
-    /// of the transaction. On SQLite the last statement before the commit frees the lock, because from there
+    /// and short statements in it: two on PostgreSQL, three on MySQL and MariaDB, and one on SQLite. It adds
+    /// no commit to that of the transaction. On MySQL and MariaDB the transaction begins with the savepoint
+    /// `dblock`, which the body must leave alone. On SQLite the last statement before the commit frees the lock, because from there
     /// on the transaction keeps every other writer out. So the lease is renewed there until the body writes;
     /// from then on the body has at most one ttl.
     ///
@@ -37,7 +43,8 @@ impl LockManager {
     /// - [`LockError::Invalid`] for options with `hold_min`, and when the body has not dropped its
     ///   transaction: then nothing is committed, and the transaction keeps the key until it is dropped;
     /// - [`LockError::Lost`] when the lease ended before the transaction kept it, or `max_hold` is over;
-    /// - [`LockError::Store`] when the transaction cannot begin or commit, or is not on the lock's database.
+    /// - [`LockError::Store`] when the transaction cannot begin or commit, or is not on the lock's database, or
+    ///   when the lease ran out before the body began because the database did not answer.
     ///   Of the kind [`StoreErrorKind::Conflict`], such as a deadlock or a serialization failure, nothing of
     ///   the transaction stands, and the whole call may be repeated. Of another kind some of it may stand:
     ///   the commit was never answered, or the body has ended the transaction or swallowed an error that
@@ -98,28 +105,36 @@ impl LockManager {
         E: From<LockError>,
     {
         fence::check_options(&options)?;
-        let hold = self.hold(key.as_ref(), &options).await?;
+        let began = self.begins(&options);
+        let hold = self.hold_and_begin(key.as_ref(), &options, began, None).await?;
         let failed = |error| fence::failed(hold.lease(), error);
+        let engine = &self.shared.engine;
+        // Whoever waits for the pool keeps the key.
+        let limit = began.left(engine).map(|left| left.max(BEGINNING));
+        let begins = begin_with(pool, fence::begins_marked(&hold));
+        let opened = engine.within(limit, begins).await;
         // Declared after the hold, so that it is dropped before.
-        let mut tx = begin(pool)
-            .await
+        let mut tx = opened
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
             .map_err(|error| failed(fence::begin_failed(error)))?;
         let at_once = fence::is_kept_at_once(&hold);
         if at_once {
-            fence::keep(from_ref(&hold), &mut tx).await?;
-            fence::mark(&hold, &mut tx).await?;
+            fence::keep_at_once(&hold, &mut tx).await?;
         }
         let (lent, mut back) = LockedTransaction::new(tx);
         let ended = body::in_transaction(&hold, body(lent)).await;
-        let mut tx = back.try_recv().map_err(|_| {
-            LockError::invalid("the body of a transaction must drop it: it was moved to somewhere else")
-        })?;
-        let value = match ended.map_err(E::from).flatten() {
+        let ended = ended.map_err(E::from).flatten();
+        let Ok(mut tx) = back.try_recv() else {
+            // An error of the body's own tells more.
+            let message = "the body of a transaction must drop it: it was moved to somewhere else";
+            return ended.and_then(|_| Err(LockError::invalid(message).into()));
+        };
+        let value = match ended {
             Ok(value) => value,
             Err(error) => {
                 // A connection that cannot roll back is closed, which does it too.
                 if let Err(error) = tx.rollback().await {
-                    tracing::debug!(key = %hold.lease().key(), %error, "the rollback failed");
+                    tracing::debug!(key = %hold.lease().key().typed(), %error, "the rollback failed");
                 }
                 body::leave(vec![hold], false).await;
                 return Err(error);
@@ -155,12 +170,13 @@ impl LockManager {
                 "a transaction must not wait for ever: two of them could wait for each other for good; give a wait",
             ));
         }
-        let hold = match self.enter_again(key, options, tx).await? {
+        let began = self.begins(options);
+        let hold = match self.enter_again(key, options, began, tx).await? {
             Some(hold) => hold,
-            None => self.hold(key, options).await?,
+            None => self.hold_and_begin(key, options, began, None).await?,
         };
         if fence::is_kept_at_once(&hold) {
-            fence::keep(from_ref(&hold), tx).await?;
+            fence::keep_at_once(&hold, tx).await?;
         }
         Ok(hold)
     }
@@ -171,20 +187,23 @@ impl LockManager {
         &self,
         key: &str,
         options: &LockOptions,
+        began: Began,
         tx: &mut dyn FenceConnection,
     ) -> Result<Option<Hold>, LockError> {
         self.check(options)?;
         let key = self.key(key)?;
         let engine = &self.shared.engine;
-        let caller = Caller::new(self, options);
+        let caller = Caller::new(self, options, began);
         if let Some(lease) = caller.held(&key) {
             // The transaction may keep the store from confirming it. The statement in it checks the lease.
             return Hold::enter_now(lease, engine).map(Some);
         }
-        let Some((lease_id, fence_token)) = engine.left_in_transaction(&key) else {
+        let Some(left) = engine.left_in_transaction(&key) else {
             return Ok(None);
         };
-        if !fence::is_kept_by(engine, &key, (lease_id, fence_token), tx).await? {
+        let lease_id = left.0;
+        let limit = began.left(engine).unwrap_or(STORE_TIMEOUT);
+        if !fence::is_kept_by(engine, &key, left, limit, tx).await? {
             return Ok(None);
         }
         let call = caller.call(&key, options.wait == Wait::No);

@@ -2,6 +2,7 @@
 
 mod beginning;
 mod ending;
+mod in_time;
 
 use std::fmt::Display;
 
@@ -9,13 +10,14 @@ use uuid::Uuid;
 
 use self::beginning::Entered;
 use super::codec::Remembered;
+use super::doubt::{self, Attempted};
 use super::options::RunOptions;
 use super::records::read;
 use super::run::{Run, current_run};
 use crate::body;
 use crate::error::{LockError, RunError};
 use crate::key::Key;
-use crate::manager::LockManager;
+use crate::manager::{Began, LockManager};
 use crate::store::record::Record;
 
 /// A call of `run_once` whose options are valid.
@@ -26,6 +28,7 @@ pub(crate) struct OnceCall<'m> {
     key: Key,
     options: RunOptions,
     fingerprint: Option<Uuid>,
+    began: Began,
 }
 
 impl<'m> OnceCall<'m> {
@@ -34,7 +37,7 @@ impl<'m> OnceCall<'m> {
         let key = locks.key(name)?;
         if current_run().is_some_and(|run| run.is_inside(locks.engine(), &key)) {
             return Err(LockError::invalid(format!(
-                "the run {key:?} was called inside its own body, where it can neither run nor have a result; call it \
+                "the run {name:?} was called inside its own body, where it can neither run nor have a result; call it \
                  after the body, or give the inner work another key"
             )));
         }
@@ -42,6 +45,7 @@ impl<'m> OnceCall<'m> {
             locks,
             name: name.to_owned(),
             key,
+            began: locks.begins(&options.lock),
             options,
             fingerprint,
         })
@@ -63,9 +67,24 @@ impl<'m> OnceCall<'m> {
                 self.value(&record, false).map(Ok)
             }
             Ok(Entered::Begun(hold, run, in_run)) => {
-                let body = run.clone().scope(body(run.clone()));
+                let mut attempted = Attempted {
+                    key: &self.key,
+                    attempt: run.attempt(),
+                    on_crash: self.options.on_crash,
+                    is_recorded: false,
+                };
+                let body = run.clone().run(body);
                 let ended = body::inside(std::slice::from_ref(&hold), body).await;
-                let answer = self.end(hold, &run, in_run, ended).await;
+                let answer = if run.has_entered() {
+                    let returned = |returned: std::thread::Result<Option<_>>| {
+                        returned.map(|it| it.expect("it has entered"))
+                    };
+                    self.end(hold, &run, in_run, ended.map(returned), attempted).await
+                } else {
+                    // Its beginning is taken back.
+                    attempted.is_recorded = true;
+                    self.never_entered(hold).await
+                };
                 match &answer {
                     Ok(Ok(_)) => site.run_ended("ran"),
                     Ok(Err(_)) if self.is_left_in_doubt(&run) => site.run_ended("in_doubt"),
@@ -77,9 +96,12 @@ impl<'m> OnceCall<'m> {
             Err(error) => {
                 match &error {
                     LockError::Run {
-                        reason: RunError::InDoubt { .. },
+                        reason: RunError::InDoubt { attempt, holder, .. },
                         ..
-                    } => site.run_ended("in_doubt"),
+                    } => {
+                        doubt::found(&self.key, *attempt, holder);
+                        site.run_ended("in_doubt");
+                    }
                     LockError::Run { .. } => site.run_ended("refused"),
                     // The metrics of locks count these.
                     _ => {}
@@ -101,7 +123,7 @@ impl<'m> OnceCall<'m> {
 
     fn refused(&self, reason: RunError) -> LockError {
         LockError::Run {
-            key: self.key.clone(),
+            key: self.key.to_typed(),
             reason,
         }
     }

@@ -17,14 +17,14 @@ use uuid::Uuid;
 use super::options::{OnCrash, RunOptions};
 use crate::error::RunError;
 use crate::store::clock::{micros, until};
-use crate::store::record::{Record, RecordState, RecordVersion};
+use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordVersion};
 
 /// The longest pause between two attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_hours(24);
 
 /// The decision about a record.
 #[derive(Debug)]
-pub(super) enum Decision {
+pub(crate) enum Decision {
     /// Begin an attempt, in the place of the record of that version.
     Run {
         expected: Option<RecordVersion>,
@@ -38,7 +38,7 @@ pub(super) enum Decision {
 }
 
 /// Decides without the lock.
-pub(super) fn decide(found: Option<Record>, options: &RunOptions, fingerprint: Option<Uuid>) -> Decision {
+pub(crate) fn decide(found: Option<Record>, options: &RunOptions, fingerprint: Option<Uuid>) -> Decision {
     let Some(record) = found else {
         return Decision::Run {
             expected: None,
@@ -65,10 +65,10 @@ pub(super) fn decide(found: Option<Record>, options: &RunOptions, fingerprint: O
                     .saturating_add(backoff(options.backoff, record.attempts)),
                 record.now,
             );
+            // A statement may read its clock before the row.
+            let pauses = !options.backoff.is_zero() && !retry_after.is_zero();
             match again(&record, options) {
-                Decision::Run { .. } if !retry_after.is_zero() => {
-                    Decision::Refuse(RunError::NotYet { retry_after })
-                }
+                Decision::Run { .. } if pauses => Decision::Refuse(RunError::NotYet { retry_after }),
                 decision => decision,
             }
         }
@@ -76,7 +76,7 @@ pub(super) fn decide(found: Option<Record>, options: &RunOptions, fingerprint: O
 }
 
 /// Decides for who has the lock: then a record that is processing is that of a crash.
-pub(super) fn decide_inside(
+pub(crate) fn decide_inside(
     found: Option<Record>,
     options: &RunOptions,
     fingerprint: Option<Uuid>,
@@ -92,6 +92,12 @@ pub(super) fn decide_inside(
         Decision::Processing(record) => again(&record, options),
         decision => decision,
     }
+}
+
+/// Whether a record that was found under the lock was begun under a later lease. Then the lock has been lost, and
+/// what runs there is in no doubt.
+pub(crate) fn is_later(found: &Record, fence_token: i64) -> bool {
+    found.state != RecordState::Succeeded && found.fence_token > fence_token
 }
 
 /// The next attempt, if there may be one.
@@ -111,6 +117,60 @@ fn again(record: &Record, options: &RunOptions) -> Decision {
 fn backoff(first: Duration, attempts: u32) -> i64 {
     let doubled = 2_u32.saturating_pow(attempts.saturating_sub(1));
     micros(first.saturating_mul(doubled).min(LONGEST_BACKOFF.max(first)))
+}
+
+/// Begins an attempt in the place of the record of that version.
+pub(crate) fn beginning(expected: Option<RecordVersion>, begun: RecordEntry) -> RecordChange {
+    match expected {
+        None => RecordChange::Insert(begun),
+        Some(version) => RecordChange::Replace(version, begun),
+    }
+}
+
+/// The record that stands again when a beginning in its place is taken back: a failure, or a crash.
+pub(crate) fn taken_back_to(found: Option<&Record>) -> Option<Record> {
+    found
+        .filter(|record| record.state != RecordState::Succeeded && !record.is_forgotten())
+        .cloned()
+}
+
+/// Takes back the beginning that wrote the version `begun` in the place of `former`. A pause after a failure
+/// begins anew.
+pub(crate) fn undo(begun: RecordVersion, former: Option<Record>) -> RecordChange {
+    let Some(former) = former else {
+        return RecordChange::Delete(begun);
+    };
+    RecordChange::Replace(
+        begun,
+        RecordEntry {
+            state: former.state,
+            attempts: former.attempts,
+            fence_token: begun.fence_token,
+            fingerprint: former.fingerprint,
+            result: None,
+            error: former.error,
+            holder: former.holder,
+            keep: until(former.keep_until, former.now),
+        },
+    )
+}
+
+/// The record that `undo` brings back, in the place of `begun`.
+pub(crate) fn before(begun: &Record, undo: RecordChange) -> Option<Record> {
+    let RecordChange::Replace(_, entry) = undo else {
+        return None;
+    };
+    Some(Record {
+        state: entry.state,
+        attempts: entry.attempts,
+        fingerprint: entry.fingerprint,
+        error: entry.error,
+        holder: entry.holder,
+        // The pause after it was over when the other call began.
+        finished_at: 0,
+        keep_until: begun.now.saturating_add(micros(entry.keep)),
+        ..begun.clone()
+    })
 }
 
 #[cfg(test)]
@@ -135,6 +195,7 @@ mod tests {
             finished_at: NOW - 1_000_000,
             keep_until: NOW + 1,
             now: NOW,
+            has_lock: None,
         }
     }
 
@@ -193,6 +254,11 @@ mod tests {
         let options = options(OnCrash::Stop);
         let failed = || Some(record(RecordState::Failed));
         assert_eq!(attempt(&decide(failed(), &options, None)), Some(3));
+        let just_now = Record {
+            finished_at: NOW + 77,
+            ..record(RecordState::Failed)
+        };
+        assert_eq!(attempt(&decide(Some(just_now), &options, None)), Some(3));
         let later = options.clone().backoff(SECOND);
         let error = refused(decide(failed(), &later, None));
         assert!(

@@ -19,7 +19,8 @@
 
 mod call;
 mod codec;
-mod decide;
+pub(crate) mod decide;
+mod doubt;
 mod options;
 mod records;
 mod run;
@@ -89,7 +90,8 @@ impl LockManager {
     /// # Errors
     /// - Those of `body`, and those of [`with`](Self::with).
     /// - [`LockError::Run`], whose [`RunError`](crate::RunError) says why nothing ran or what is unknown.
-    /// - [`LockError::Invalid`] for options that cannot work, and for a run of the key inside itself.
+    /// - [`LockError::Invalid`] for options that cannot work, for a run of the key inside itself, and for one under
+    ///   its own lock while a transaction ends that.
     /// - [`LockError::Store`] with [`StoreErrorKind::Schema`](crate::store::StoreErrorKind::Schema) where the
     ///   table of records is missing.
     ///

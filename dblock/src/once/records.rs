@@ -13,8 +13,10 @@ use crate::error::{LockError, RunError};
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::options::LockOptions;
-use crate::store::record::{Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite};
-use crate::store::{Store, StoreError, record};
+use crate::store::record::{
+    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite,
+};
+use crate::store::{Store, StoreError, StoreErrorKind, record};
 
 /// How long the store may take for one call about a record.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,6 +35,16 @@ pub enum Resolution {
         /// For how long that is remembered.
         remember: Duration,
     },
+    /// It had its effect, and its record has a wrong result. From [`Resolution::correction`].
+    #[non_exhaustive]
+    Corrected {
+        /// The record with the wrong result.
+        shown: RecordVersion,
+        /// Its result as JSON.
+        json: String,
+        /// For how long that is remembered.
+        remember: Duration,
+    },
 }
 
 impl Resolution {
@@ -42,11 +54,52 @@ impl Resolution {
     /// [`LockError::Invalid`] for a value that cannot be kept, and for a `remember` that [`RunOptions::new`]
     /// refuses.
     pub fn succeeded(value: &impl Serialize, remember: Duration) -> Result<Self, LockError> {
-        check_remember(remember)?;
-        let json = codec::within(serde_json::to_string(value), RunOptions::MAX_RESULT);
-        let json = json.map_err(|why| LockError::invalid(format!("the result cannot be kept: {why}")))?;
+        let json = encoded(value, remember)?;
         Ok(Self::Succeeded { json, remember })
     }
+
+    /// The result of a run that succeeded is `value`, and not what its record says. For a result that was
+    /// given by hand and is wrong, or that no longer decodes. Whoever decides must have seen the old one:
+    /// `shown` is its record, and a record that has changed since stays as it is.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::{LockError, LockManager, OnCrash, Once, Resolution, RunOptions};
+    ///
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let day = Duration::from_secs(24 * 3600);
+    /// let options = || RunOptions::new(day, OnCrash::Stop);
+    /// let pay = async |_| Ok::<_, LockError>(7_u64);
+    /// locks.run_once("pay:42", options(), pay).await?;
+    /// let shown = locks.record::<serde_json::Value>("pay:42").await?.expect("it ran");
+    /// println!("the result is {:?}", shown.result);
+    /// let correction = Resolution::correction(&shown.record, &8_u64, day)?;
+    /// assert!(locks.resolve("pay:42", correction).await?);
+    /// assert_eq!(locks.run_once("pay:42", options(), pay).await?, Once::Replayed(8));
+    /// # Ok::<_, LockError>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`succeeded`](Self::succeeded), and [`LockError::Invalid`] for a record that did not succeed.
+    pub fn correction(shown: &Record, value: &impl Serialize, remember: Duration) -> Result<Self, LockError> {
+        if shown.state != RecordState::Succeeded {
+            let message = "only the result of a run that succeeded can be corrected; decide about another one by \
+                           `Resolution::succeeded`";
+            return Err(LockError::invalid(message));
+        }
+        Ok(Self::Corrected {
+            shown: shown.version(),
+            json: encoded(value, remember)?,
+            remember,
+        })
+    }
+}
+
+fn encoded(value: &impl Serialize, remember: Duration) -> Result<String, LockError> {
+    check_remember(remember)?;
+    let json = codec::within(serde_json::to_string(value), RunOptions::MAX_RESULT);
+    json.map_err(|why| LockError::invalid(format!("the result cannot be kept: {why}")))
 }
 
 /// A record with its result, from [`LockManager::record`].
@@ -88,7 +141,8 @@ impl LockManager {
         &self,
         key: impl AsRef<str>,
     ) -> Result<Option<RunRecord<T>>, LockError> {
-        let key = self.key(key.as_ref())?;
+        let key_text = key.as_ref();
+        let key = self.key(key_text)?;
         let Some(record) = self
             .look_at_record(&key)
             .await?
@@ -96,9 +150,24 @@ impl LockManager {
         else {
             return Ok(None);
         };
+        let Some(record) = self.with_its_lock(key_text, record).await? else {
+            return Ok(None);
+        };
         let json = record.result.as_deref();
         let result = json.map(|json| read(&key, json, false)).transpose()?;
+        let key = key.to_typed();
+        let record = Record { key, ..record };
         Ok(Some(RunRecord { record, result }))
+    }
+
+    /// Finds out whether a run that is processing has the lock of its key, from one moment with the record.
+    async fn with_its_lock(&self, key: &str, record: Record) -> Result<Option<Record>, LockError> {
+        if record.state != RecordState::Processing {
+            return Ok(Some(record));
+        }
+        // The keys that begin with this one come after it.
+        let found = self.records(RecordFilter::new().prefix(key).limit(1)).await?;
+        Ok(found.into_iter().find(|found| found.key.as_str() == key))
     }
 
     /// Lists the records that `filter` selects, ordered by key, without decoding their results. Only keys of
@@ -114,10 +183,14 @@ impl LockManager {
         if let Some(namespace) = self.namespace() {
             filter.prefix = format!("{namespace}:{}", filter.prefix);
         }
-        self.on_records(Turn::Looks, |store| async move {
+        let list = self.on_records(Turn::Admin, |store| async move {
             record::kept_by(&*store)?.list(&filter).await
-        })
-        .await
+        });
+        let mut records = self.in_time(list).await?;
+        for record in &mut records {
+            record.key = record.key.out_of(self.namespace());
+        }
+        Ok(records)
     }
 
     /// Deletes the record of a run that succeeded or failed, so that the next call runs it again as its first
@@ -137,17 +210,19 @@ impl LockManager {
         };
         if record.state == RecordState::Processing {
             return Err(LockError::invalid(format!(
-                "the run {key:?} is processing, or crashed: it cannot be forgotten; wait for its end, or decide about it \
-                 with `LockManager::resolve`"
+                "the run {:?} is processing, or crashed: it cannot be forgotten; wait for its end, or decide about it \
+                 with `LockManager::resolve`",
+                key.typed()
             )));
         }
-        tracing::warn!(%key, state = record.state.as_str(), "forgetting a run");
-        self.write_record(RecordWrite::new(key, RecordChange::Delete(record.version())))
-            .await
+        tracing::warn!(key = %key.typed(), state = record.state.as_str(), "forgetting a run");
+        let delete = RecordWrite::new(key, RecordChange::Delete(record.version()));
+        self.in_time(self.write_record(Turn::Records, delete)).await
     }
 
     /// Decides about a run that is in doubt, or that has failed. It takes the lock of the key, so no attempt
-    /// is running meanwhile. Returns whether there was such a record. A record that succeeded stays as it is.
+    /// is running meanwhile. Returns whether there was such a record. A record that succeeded stays as it is,
+    /// except that a [`correction`](Resolution::correction) gives it another result.
     ///
     /// # Errors
     /// [`LockError::Busy`] while an attempt is running, [`LockError::Invalid`] for a bad key,
@@ -159,9 +234,9 @@ impl LockManager {
     ///
     /// ```no_run
     /// # async fn decide(locks: &dblock::LockManager) -> Result<(), dblock::LockError> {
-    /// use dblock::{Resolution, store::{RecordFilter, RecordState}};
+    /// use dblock::{Resolution, store::{RecordFilter, RunState}};
     ///
-    /// for record in locks.records(RecordFilter::new().state(RecordState::Processing)).await? {
+    /// for record in locks.records(RecordFilter::new().run_state(RunState::Crashed)).await? {
     ///     println!("{} was begun by {}", record.key, record.holder);
     /// }
     /// // The provider says that it has never heard of this payment.
@@ -184,56 +259,80 @@ impl LockManager {
         lease: &Lease,
         resolution: Resolution,
     ) -> Result<bool, LockError> {
-        let found = self.read_record(key).await?;
+        let found = self.look_at_record(key).await?;
         // After a pause that was longer than the lease, what was read may be the record of an attempt that
         // runs.
         lease.check()?;
-        let Some(record) = found.filter(|record| record.state != RecordState::Succeeded) else {
+        let is_meant = |record: &Record| match &resolution {
+            Resolution::Corrected { shown, .. } => record.version() == *shown && !record.is_forgotten(),
+            Resolution::RunAgain | Resolution::Succeeded { .. } => record.state != RecordState::Succeeded,
+        };
+        let Some(record) = found.filter(is_meant) else {
             return Ok(false);
         };
-        tracing::warn!(%key, state = record.state.as_str(), "deciding about a run by hand");
+        tracing::warn!(key = %key.typed(), state = record.state.as_str(), "deciding about a run by hand");
         let expected = record.version();
+        let succeeded = |fence_token, json, keep| RecordEntry {
+            state: RecordState::Succeeded,
+            attempts: record.attempts,
+            fence_token,
+            fingerprint: record.fingerprint,
+            result: Some(json),
+            error: None,
+            holder: record.holder,
+            keep,
+        };
         let change = match resolution {
             Resolution::RunAgain => RecordChange::Delete(expected),
-            Resolution::Succeeded { json, remember } => RecordChange::Replace(
-                expected,
-                RecordEntry {
-                    state: RecordState::Succeeded,
-                    attempts: record.attempts,
-                    fence_token: record.fence_token,
-                    fingerprint: record.fingerprint,
-                    result: Some(json),
-                    error: None,
-                    holder: record.holder,
-                    keep: remember,
-                },
-            ),
+            Resolution::Succeeded { json, remember } => {
+                RecordChange::Replace(expected, succeeded(expected.fence_token, json, remember))
+            }
+            // A token of its own tells it from the record that it corrects.
+            Resolution::Corrected { json, remember, .. } => {
+                let larger = expected.fence_token.saturating_add(1).max(lease.fence_token());
+                RecordChange::Replace(expected, succeeded(larger, json, remember))
+            }
         };
-        self.write_record(RecordWrite::new(key.clone(), change)).await
+        let write = RecordWrite::new(key.clone(), change);
+        self.in_time(self.write_record(Turn::Records, write)).await
     }
 
     /// Reads a record without its lock.
     pub(super) async fn look_at_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
-        self.looks().at(self.engine(), key, TIMEOUT).await
+        self.in_time(self.engine().record(key)).await
     }
 
-    /// Reads a record under its lock.
+    /// Reads a record when its run has ended.
     pub(super) async fn read_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
         let key = key.clone();
-        self.on_records(Turn::Records, |store| async move {
+        self.on_records(Turn::Outcomes, |store| async move {
             record::kept_by(&*store)?.read(&key).await
         })
         .await
     }
 
-    pub(super) async fn write_record(&self, write: RecordWrite) -> Result<bool, LockError> {
-        self.on_records(Turn::Records, |store| async move {
+    pub(super) async fn write_record(&self, turn: Turn, write: RecordWrite) -> Result<bool, LockError> {
+        self.on_records(turn, |store| async move {
             record::kept_by(&*store)?.write(&write).await
         })
         .await
     }
 
-    /// Works on the records, on the engine's runtime. The work goes on if this future is dropped.
+    /// What an operator asks, with the wait for its turn.
+    async fn in_time<T>(&self, asked: impl Future<Output = Result<T, LockError>>) -> Result<T, LockError> {
+        self.engine()
+            .within(Some(TIMEOUT), asked)
+            .await
+            .unwrap_or_else(|| {
+                let message = format!("the database has not answered within {TIMEOUT:?}");
+                Err(LockError::store(StoreError::new(
+                    StoreErrorKind::Interrupted,
+                    message,
+                )))
+            })
+    }
+
+    /// Works on the records, on the engine's runtime. Work that has begun goes on if this future is dropped.
     async fn on_records<T, W, F>(&self, turn: Turn, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
@@ -247,7 +346,7 @@ impl LockManager {
 /// Reads the result of a run that succeeded.
 pub(super) fn read<T: Remembered>(key: &Key, json: &str, ran: bool) -> Result<T, LockError> {
     T::decode(json, ran).map_err(|error| LockError::Run {
-        key: key.clone(),
+        key: key.to_typed(),
         reason: RunError::Undecodable {
             what: codec::undecodable::<T>(&error),
         },

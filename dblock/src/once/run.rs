@@ -50,13 +50,21 @@ pub(super) struct Attempt {
     pub(super) completing: AtomicBool,
     /// `leave_in_doubt` was called: an error of the body is no failure.
     pub(super) in_doubt: AtomicBool,
+    /// The body has begun.
+    pub(super) entered: AtomicBool,
     /// The run around this one.
     pub(super) around: Option<Run>,
 }
 
 impl Run {
-    /// The key with its namespace prefix.
+    /// The key, as it was typed.
     pub fn key(&self) -> &str {
+        self.0.lease.key().typed()
+    }
+
+    /// The key with the manager's namespace before it: what the store has, and what is told apart from the
+    /// keys of other namespaces, such as by a service that is given it.
+    pub fn full_key(&self) -> &str {
         self.0.lease.key().as_str()
     }
 
@@ -78,6 +86,9 @@ impl Run {
     /// in the body, with [`begin`](crate::begin), before anything is read. From here on the lock lives as
     /// long as the transaction, and only the record says how the run ended: when the commit's answer is lost,
     /// the call of `run_once` looks whether it was written.
+    ///
+    /// Nobody enters the lock any more from here on, neither a nested call nor a child: they get
+    /// [`LockError::Store`] of the kind [`Conflict`](crate::store::StoreErrorKind::Conflict).
     ///
     /// Call it once. When the COMMIT fails with a serialization failure (40001), another transaction of the
     /// same body cannot complete the run any more: return the error, and repeat the call of `run_once`, which
@@ -118,7 +129,7 @@ impl Run {
         let Attempt { lease, engine, .. } = &*self.0;
         let json = codec::within(serde_json::to_string(value), self.0.max_result);
         let json = json.map_err(|why| LockError::Run {
-            key: lease.key().clone(),
+            key: lease.key().to_typed(),
             reason: RunError::NotStorable { why },
         })?;
         self.0.completing.store(true, Ordering::Release);
@@ -163,9 +174,17 @@ impl Run {
         runs.any(|run| run.0.engine.id() == engine.id() && run.0.lease.key() == key)
     }
 
-    /// Runs its body.
-    pub(super) fn scope<F: Future>(self, body: F) -> impl Future<Output = F::Output> {
-        RUNS.scope(self, body)
+    /// Runs its body, unless the lease has ended by then. From here on the beginning is not taken back.
+    pub(super) async fn run<T>(self, body: impl AsyncFnOnce(Self) -> T) -> Option<T> {
+        self.0.lease.begun().ok()?;
+        self.0.entered.store(true, Ordering::Release);
+        let run = self.clone();
+        Some(RUNS.scope(self, body(run)).await)
+    }
+
+    /// Whether its body has begun.
+    pub(super) fn has_entered(&self) -> bool {
+        self.0.entered.load(Ordering::Acquire)
     }
 
     /// The record of this attempt's outcome.

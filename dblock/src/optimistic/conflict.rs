@@ -18,8 +18,9 @@ use crate::store::StoreErrorKind;
 /// | `sqlx::Error`, SQLite | `SQLITE_BUSY` with its snapshot kind, `SQLITE_LOCKED` |
 /// | [`LockError`] | a store error of the kind [`Conflict`](StoreErrorKind::Conflict), as `verify_in` and `release_in` give it when the database has ended the transaction |
 ///
-/// An error after which the work may stand is no conflict: a connection that breaks during the commit, or a
-/// lease that was [lost](LockError::Lost) while the body ran. A lock that is busy is no conflict either:
+/// An error after which the work may stand is no conflict: a connection that breaks during the commit, a
+/// lease that was [lost](LockError::Lost) while the body ran, or a release that the store did not
+/// [confirm](LockError::Unconfirmed). A lock that is busy is no conflict either:
 /// `wait` is for that.
 ///
 /// Implement it for your error type by asking the errors inside:

@@ -19,7 +19,7 @@ pub(super) enum Place {
 }
 
 /// The names of all shards.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Places {
     names: Vec<Arc<str>>,
     /// The numbers of the shards that keys move to.

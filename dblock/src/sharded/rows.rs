@@ -22,6 +22,25 @@ pub(super) async fn inspect(
     Ok(filter.select(rows.into_iter().flatten()))
 }
 
+/// The row of a key. Only the shards that keep it are asked.
+pub(super) async fn of(store: &ShardedStore, key: &Key) -> Result<Option<LockRow>, StoreError> {
+    let at = |shard: usize| async move {
+        let shard = &store.shards[shard];
+        let mut rows = shard.store.rows(std::slice::from_ref(key)).await;
+        let row = rows.pop().unwrap_or(Ok(None));
+        row.map_err(|error| shard.named(error))
+    };
+    match store.places.of(key) {
+        Place::One(shard) => at(shard).await,
+        Place::Moved { old, new } => {
+            let (old, new) = (at(old).await?, at(new).await?);
+            let held = new.as_ref().is_some_and(LockRow::is_held);
+            let better = held && !old.as_ref().is_some_and(LockRow::is_held);
+            Ok(if better || old.is_none() { new } else { old })
+        }
+    }
+}
+
 /// The rows that the filter wants of the keys of a shard.
 async fn own_rows(
     store: &ShardedStore,

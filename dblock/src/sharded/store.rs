@@ -1,11 +1,12 @@
 //! The contract of a store, over shards.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use super::place::Place;
-use super::{Answer, ShardedStore, listen, rows};
+use super::{Answer, Shard, ShardedStore, listen, rows};
 use crate::key::Key;
 use crate::store::{
     Capabilities, FenceSource, Finding, InspectFilter, LockRow, Purged, Request, Store, StoreError,
@@ -82,6 +83,11 @@ impl Store for ShardedStore {
         Box::pin(rows::inspect(self, filter))
     }
 
+    /// A key that moves is read from all shards.
+    fn rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<LockRow>, StoreError>>> {
+        Box::pin(join_all(keys.iter().map(|key| rows::of(self, key))))
+    }
+
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(self.operate(key, |store| store.revoke(key)))
     }
@@ -117,6 +123,20 @@ impl Store for ShardedStore {
             }
             Ok(findings)
         })
+    }
+
+    fn for_manager(&self) -> Option<Arc<dyn Store>> {
+        let own = |shard: &Shard| Shard {
+            name: Arc::clone(&shard.name),
+            store: shard
+                .store
+                .for_manager()
+                .unwrap_or_else(|| Arc::clone(&shard.store)),
+        };
+        Some(Arc::new(Self {
+            shards: self.shards.iter().map(own).collect(),
+            places: self.places.clone(),
+        }))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

@@ -57,7 +57,8 @@ impl World {
         }
         for index in 0..self.live.len() {
             let number = self.live[index];
-            if self.callers[number].state == State::Inside && !self.is_inside(number) {
+            let inside = self.callers[number].state == State::Inside && !self.is_ending(number);
+            if inside && !self.is_inside(number) {
                 self.callers[number].ended = true;
             }
         }
@@ -65,6 +66,7 @@ impl World {
             return self.fail(violation);
         }
         for key in 0..self.keys.len() {
+            occupied[key] |= !self.checks.keys[key].runs.children.is_empty();
             self.check_blocked(key, wanted[key] && !occupied[key]);
         }
     }

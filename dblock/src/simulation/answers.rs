@@ -88,8 +88,13 @@ impl World {
         caller.entered = entered;
         caller.state = State::Inside;
         caller.holds = 1;
+        let (token, lease) = (ownership.fence_token, ownership.lease_id);
         caller.ownership = Some(ownership);
-        let probe = caller.task.is_none();
+        self.checks.keys[key].runs.granted(token, lease);
+        if self.begin_run(number) {
+            return;
+        }
+        let probe = self.callers[number].task.is_none();
         let delay = if probe { 0 } else { self.section() };
         self.after(delay, What::Body(number));
     }

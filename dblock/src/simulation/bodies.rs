@@ -31,10 +31,11 @@ impl World {
 
     /// A body goes on.
     pub(super) fn body(&mut self, number: usize) {
-        let caller = &mut self.callers[number];
-        if caller.state != State::Inside {
+        let caller = &self.callers[number];
+        if caller.state != State::Inside || !self.is_in_body(number) {
             return;
         }
+        let caller = &mut self.callers[number];
         caller.steps = caller.steps.saturating_add(1);
         let (process, key, steps) = (caller.process, caller.key, caller.steps);
         let Some(ownership) = caller.ownership.clone() else {
@@ -76,6 +77,9 @@ impl World {
             // The body waits for its nested call.
             self.after(20 * MS, What::Body(number));
             return;
+        }
+        if self.tape.chance(self.plan.callers.children) {
+            self.child_enters(number);
         }
         if self.tape.chance(nested) {
             let confirmed = self.tape.below(2) == 0;
@@ -133,6 +137,9 @@ impl World {
             self.callers[number].holds -= 1;
             let ownership = Arc::clone(&ownership);
             self.step(process, key, leave(ownership));
+        }
+        if self.callers[number].run.is_some() {
+            return self.end_run(number);
         }
         tell!(self, "P{process} caller {number} leaves {}", self.keys[key]);
         self.check_leave(number);
@@ -231,7 +238,10 @@ impl World {
             self.last_id += 1;
             let transaction = u32::try_from(self.last_id).unwrap_or(u32::MAX);
             self.store.rows[key].lock = Lock::Transaction(transaction);
-            let releases = inside && ownership.hold_min_until.is_none() && self.callers[number].holds == 1;
+            let releases = inside
+                && self.callers[number].run.is_none()
+                && ownership.hold_min_until.is_none()
+                && self.callers[number].holds == 1;
             let releases = releases && self.tape.chance(500) && {
                 tell!(self, "and its lock ends with that transaction");
                 let event = Event::KeptInTransaction(Arc::clone(&ownership));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::runs::Run;
 use super::show;
 use super::world::{MS, Phase, What, World, tell};
 use crate::engine::core::key::{Event, Waiter};
@@ -67,6 +68,7 @@ pub(super) struct Caller {
     pub(super) entering: bool,
     /// Its lease had not ended when its body left.
     pub(super) stood: bool,
+    pub(super) run: Option<Run>,
 }
 
 impl World {
@@ -88,6 +90,7 @@ impl World {
             self.tape
                 .pick(&[None, Some(20), Some(300), Some(1000), Some(5000), Some(0)])
         };
+        let (run, begin) = self.draw_run(key).unzip();
         let now = self.local(process);
         let some = |chance: bool, length: u32| chance.then(|| Duration::from_millis(length.into()));
         let waiter = Waiter {
@@ -102,12 +105,12 @@ impl World {
                     self.tape.pick(&[1000, 100, 5000]),
                 ),
                 hold_min: some(
-                    self.tape.chance(callers.hold_min),
+                    run.is_none() && self.tape.chance(callers.hold_min),
                     self.tape.pick(&[100, 1500, 8000]),
                 ),
                 nested: false,
                 site: Site::default(),
-                begin: None,
+                begin: begin.flatten(),
             },
             since: now,
             deadline: match wait {
@@ -119,8 +122,10 @@ impl World {
             ticket: 0,
         };
         let signal = self.tape.chance(callers.signal);
-        let caller = self.come(process, key, Some(task), signal, waiter, Event::Acquire);
-        if self.tape.chance(callers.give_up) && self.callers[caller].state == State::Waiting {
+        let caller = self.come(process, key, Some(task), (signal, run), waiter, Event::Acquire);
+        if self.tape.chance(callers.give_up)
+            && (self.callers[caller].state == State::Waiting || self.is_beginning(caller))
+        {
             let delay = self.tape.pick(&[0, 1, 10, 100, 1000, 3000]) * MS;
             self.after(delay, What::GiveUp(caller));
         }
@@ -132,7 +137,7 @@ impl World {
         process: usize,
         key: usize,
         task: Option<u8>,
-        signal: bool,
+        (signal, run): (bool, Option<Run>),
         mut waiter: Waiter<u32>,
         event: impl FnOnce(Box<Waiter<u32>>) -> Event<u32>,
     ) -> usize {
@@ -161,6 +166,7 @@ impl World {
             steps: 0,
             entering: false,
             stood: false,
+            run,
         });
         self.live.push(number);
         let stepped = self.step(process, key, event(Box::new(waiter)));
@@ -170,6 +176,12 @@ impl World {
 
     /// The future of a caller is dropped.
     pub(super) fn give_up(&mut self, number: usize) {
+        if self.callers[number].state == State::Inside && self.is_beginning(number) {
+            if self.phase == Phase::Busy && self.tape.chance(300) {
+                return self.begin_again(number);
+            }
+            return self.drop_body(number);
+        }
         let caller = &self.callers[number];
         if caller.state != State::Waiting {
             return;
@@ -241,7 +253,7 @@ impl World {
             non_blocking: false,
             ticket: 0,
         };
-        self.come(process, key, None, false, waiter, event)
+        self.come(process, key, None, (false, None), waiter, event)
     }
 
     pub(super) fn check_refusal(&mut self, number: usize, refusal: &Refusal) {

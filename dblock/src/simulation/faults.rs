@@ -196,6 +196,7 @@ impl World {
         its.listening = false;
         tell!(self, "P{process} dies");
         self.make_up(process);
+        self.children_die(process);
         let theirs: Vec<usize> = self
             .live
             .iter()

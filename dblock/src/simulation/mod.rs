@@ -17,6 +17,7 @@ mod flaws;
 mod network;
 mod plan;
 mod process;
+mod runs;
 mod show;
 mod shrink;
 mod store;

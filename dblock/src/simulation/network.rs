@@ -30,7 +30,7 @@ pub(super) struct Batch {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+pub(super) enum Fate {
     Goes,
     Unreachable,
     /// The connection breaks before it is carried out.
@@ -61,7 +61,7 @@ impl World {
         base + exact
     }
 
-    fn fate(&mut self, process: usize) -> Fate {
+    pub(super) fn fate(&mut self, process: usize) -> Fate {
         let faults = self.plan.faults.clone();
         let calm = self.phase != Phase::Busy;
         if self.processes[process].cut {
@@ -227,6 +227,12 @@ impl World {
                 let until = batch.answered_at.unwrap_or(batch.times_out_at) + nanos(ask.ttl);
                 if self.now < until { until + S } else { u64::MAX }
             });
+            if let Ok(Outcome::Granted { fence_token, .. }) = &answer {
+                let lease = request.lease_id;
+                self.checks.keys[self.batches[number].requests[index].0]
+                    .runs
+                    .granted(*fence_token, lease);
+            }
             self.checks.executed(request, &answer, late);
             self.batches[number].answers[index] = Some(answer);
         }
@@ -260,8 +266,15 @@ impl World {
             }
             let answer = self.batches[number].answers[index].clone();
             let outcome = answer.and_then(Result::ok);
-            self.store.commit(key, outcome.as_ref());
+            let (_, request) = &self.batches[number].requests[index];
+            self.store.commit(key, outcome.as_ref(), request.record.is_some());
             if let Some(outcome) = outcome {
+                if matches!(
+                    outcome,
+                    Outcome::Released { freed: true, .. } | Outcome::Released { passed_on: true, .. }
+                ) {
+                    self.checks.keys[key].runs.released.push(request.lease_id);
+                }
                 self.tell_of(key, &outcome);
             }
         }

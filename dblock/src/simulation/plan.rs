@@ -68,6 +68,8 @@ pub(super) struct Callers {
     pub(super) pins: u32,
     pub(super) extends: u32,
     pub(super) dropped: u32,
+    pub(super) runs: u32,
+    pub(super) children: u32,
 }
 
 const SHORT: [u64; 6] = [1000, 2000, 3000, 5000, 10_000, 30_000];
@@ -153,6 +155,8 @@ impl Callers {
             pins: if healthy { 0 } else { some(&[100, 400]) },
             dropped: some(&[50, 300]),
             extends: some(&[50, 300]),
+            runs: some(&[300, 900]),
+            children: some(&[100, 300]),
         }
     }
 }

@@ -7,7 +7,8 @@ use super::show;
 use super::world::{MS, What, World, tell};
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::key::Key;
-use crate::store::rules::{carry_out, may_be_forgotten, still_busy};
+use crate::store::record::{self, Record};
+use crate::store::rules::{carry_out_with_record, may_be_forgotten, still_busy};
 use crate::store::{LockRow, Outcome, Request, StoreError};
 
 #[derive(Debug)]
@@ -25,6 +26,10 @@ pub(super) struct Row {
     /// The row that a crash leaves.
     durable: LockRow,
     pub(super) lock: Lock,
+    /// The record of the key, in the same three states.
+    pub(super) record: Option<Record>,
+    uncommitted_record: Option<Record>,
+    durable_record: Option<Record>,
 }
 
 impl Row {
@@ -60,6 +65,9 @@ impl Database {
             uncommitted: LockRow::new(key.clone(), 0),
             durable: LockRow::new(key.clone(), 0),
             lock: Lock::Nobody,
+            record: None,
+            uncommitted_record: None,
+            durable_record: None,
         };
         Self {
             rows: keys.iter().map(row).collect(),
@@ -96,15 +104,24 @@ impl Database {
         row.uncommitted.clone_from(&row.committed);
         row.uncommitted.now = clock;
         row.lock = Lock::Batch(batch);
-        carry_out(request, &mut row.uncommitted).map(|(outcome, _)| outcome)
+        let (outcome, _, change) = carry_out_with_record(request, &mut row.uncommitted)?;
+        row.uncommitted_record.clone_from(&row.record);
+        let changed =
+            change.and_then(|change| record::carry_out(&request.key, &change, row.record.as_ref(), clock));
+        let written = changed.is_some();
+        if let Some(record) = changed {
+            row.uncommitted_record = record;
+        }
+        Ok(outcome.with_record(written))
     }
 
     /// The statement of a batch is committed for this row.
-    pub(super) fn commit(&mut self, key: usize, outcome: Option<&Outcome>) {
+    pub(super) fn commit(&mut self, key: usize, outcome: Option<&Outcome>, with_record: bool) {
         let row = &mut self.rows[key];
         row.lock = Lock::Nobody;
         std::mem::swap(&mut row.committed, &mut row.uncommitted);
-        let flushes = outcome.is_none_or(|outcome| !may_be_forgotten(outcome));
+        std::mem::swap(&mut row.record, &mut row.uncommitted_record);
+        let flushes = with_record || outcome.is_none_or(|outcome| !may_be_forgotten(outcome));
         if flushes && !(flawed(Flaw::PassOnIsNotFlushed) && matches!(outcome, Some(Outcome::Released { .. })))
         {
             self.flush();
@@ -115,6 +132,7 @@ impl Database {
     pub(super) fn flush(&mut self) {
         for row in &mut self.rows {
             row.durable.clone_from(&row.committed);
+            row.durable_record.clone_from(&row.record);
         }
     }
 
@@ -126,6 +144,7 @@ impl Database {
             row.lock = Lock::Nobody;
             if forgets && row.committed != row.durable {
                 row.committed.clone_from(&row.durable);
+                row.record.clone_from(&row.durable_record);
                 kept.extend(row.leases());
             }
         }

@@ -46,6 +46,8 @@ fn flaws_are_found() {
         GoneCallersAreKept,
         UnknownReleaseIsDone,
         RequestsOvertake,
+        SlowBeginsStand,
+        OutcomesIgnoreOtherHolds,
     ] {
         assert!(find(flaw, 1, 2_000).schedules.is_some(), "{flaw:?}");
     }

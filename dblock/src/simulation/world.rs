@@ -8,6 +8,7 @@ use super::checks::Checks;
 use super::network::Batch;
 use super::plan::Plan;
 use super::process::Process;
+use super::runs::Ask;
 use super::store::Database;
 use super::tape::Tape;
 use crate::engine::core::time::Time;
@@ -72,6 +73,12 @@ pub(super) enum What {
     },
     /// The answer to a commit with which this caller's lock ended.
     Committed(usize),
+    /// A request for a record reaches the store.
+    AskArrives(usize),
+    /// Its answer arrives, or its time is over.
+    AskAnswered(usize),
+    /// A child of this caller's body leaves.
+    ChildLeaves(usize),
     /// A fault, or an operator's call.
     Fault,
     Resume(usize),
@@ -139,6 +146,7 @@ pub(super) struct World {
     /// Callers that have not finished.
     pub(super) live: Vec<usize>,
     pub(super) batches: Vec<Batch>,
+    pub(super) asks: Vec<Ask>,
     /// So many of them were sent before the server crashed last.
     pub(super) crashed: usize,
     pub(super) last_id: u64,
@@ -179,6 +187,7 @@ impl World {
             callers: Vec::with_capacity(64),
             live: Vec::with_capacity(16),
             batches: Vec::with_capacity(128),
+            asks: Vec::new(),
             crashed: 0,
             last_id: 0,
             checks: Checks::new(keys.len()),
@@ -272,6 +281,9 @@ impl World {
             What::Verify(caller) => self.verify(caller),
             What::EndTransaction { key, number } => self.end_transaction(key, number),
             What::Committed(caller) => self.committed(caller),
+            What::AskArrives(ask) => self.ask_arrives(ask),
+            What::AskAnswered(ask) => self.ask_answered(ask),
+            What::ChildLeaves(caller) => self.child_leaves(caller),
             What::Fault => self.fault(),
             What::Resume(process) => self.resume(process),
             What::Heal(process) => self.heal(process),
@@ -292,9 +304,11 @@ impl World {
             | What::Listening { process, .. }
             | What::WakeUpsLost { process, .. }
             | What::Stop { process, .. } => process,
-            What::Body(caller) | What::DropNested(caller) | What::GiveUp(caller) => {
-                self.callers[caller].process
-            }
+            What::Body(caller)
+            | What::DropNested(caller)
+            | What::GiveUp(caller)
+            | What::ChildLeaves(caller) => self.callers[caller].process,
+            What::AskAnswered(ask) => self.asks[ask].process,
             What::Deliver(batch) | What::Break(batch) => self.batches[batch].process,
             _ => return None,
         };

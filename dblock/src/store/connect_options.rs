@@ -70,7 +70,6 @@ impl<O: Clone + Send + Sync + 'static> OptionsSource<O> {
     }
 
     /// The options of the latest connection.
-    #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
     pub(crate) fn latest(&self) -> Option<O> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -91,4 +90,17 @@ impl<O> fmt::Debug for OptionsSource<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OptionsSource").finish_non_exhaustive()
     }
+}
+
+/// Where the servers of one database are, as far as their options are known: their addresses, or the socket,
+/// and the database.
+pub(crate) fn place<O: Clone + Send + Sync + 'static>(
+    servers: &[OptionsSource<O>],
+    parts: impl Fn(&O) -> (String, Option<String>),
+) -> Option<String> {
+    let known: Vec<_> = servers.iter().filter_map(OptionsSource::latest).collect();
+    let database = parts(known.first()?).1;
+    let addresses: Vec<_> = known.iter().map(|options| parts(options).0).collect();
+    let database = database.map_or_else(String::new, |name| format!("/{name}"));
+    Some(format!("{}{database}", addresses.join(",")))
 }

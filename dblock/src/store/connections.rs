@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 use super::error::{StoreError, StoreErrorKind};
-use super::servers::{Alive, CONNECT_TIMEOUT, Opening, Servers};
+use super::servers::{Age, Alive, CONNECT_TIMEOUT, Connected, Opening, Servers};
 
 /// Most connections that a store opens, for all purposes together.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -33,8 +33,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 /// A connection that nobody uses.
 struct Idle<C> {
     since: Instant,
-    server: usize,
-    connection: C,
+    connected: Connected<C>,
 }
 
 /// A store's connections, opened when needed. Each use takes a permit.
@@ -93,12 +92,13 @@ impl<C> Connections<C> {
         C: Alive,
     {
         if let Some(mut idle) = self.pop() {
-            let alive = idle.since.elapsed() < IDLE
-                || timeout(SIGN_OF_LIFE, idle.connection.is_alive())
+            let trusted = idle.since.elapsed() < IDLE && !idle.connected.connection.is_due();
+            let alive = trusted
+                || timeout(SIGN_OF_LIFE, idle.connected.connection.is_alive())
                     .await
                     .unwrap_or(false);
             if alive {
-                return Ok(self.lend((idle.server, idle.connection), permit));
+                return Ok(self.lend(idle.connected, permit));
             }
             self.forget_idle();
         }
@@ -131,7 +131,7 @@ impl<C> Connections<C> {
     where
         C: Alive,
     {
-        if !self.servers.is_trusted() {
+        if self.servers.are_several() {
             self.take().await?.keep();
         }
         Ok(self.servers.chosen())
@@ -146,12 +146,13 @@ impl<C> Connections<C> {
     /// An idle connection to the server that is used. Those to a former one are closed.
     fn pop(&self) -> Option<Idle<C>> {
         let mut idle = self.idle();
-        idle.retain(|idle| idle.server == self.servers.chosen());
+        let chosen = self.servers.chosen();
+        idle.retain(|Idle { connected, .. }| connected.server == chosen && !connected.age.is_outdated());
         idle.pop()
     }
 
-    /// A new connection, and its server.
-    async fn opened(&self) -> Result<(usize, C), StoreError>
+    /// A new connection.
+    async fn opened(&self) -> Result<Connected<C>, StoreError>
     where
         C: Alive,
     {
@@ -168,10 +169,9 @@ impl<C> Connections<C> {
             })
     }
 
-    fn lend<'a>(&'a self, (server, connection): (usize, C), permit: SemaphorePermit<'a>) -> Borrowed<'a, C> {
+    fn lend<'a>(&'a self, connected: Connected<C>, permit: SemaphorePermit<'a>) -> Borrowed<'a, C> {
         Borrowed {
-            server,
-            connection: Some(connection),
+            connected: Some(connected),
             answered: false,
             home: self,
             _permit: permit,
@@ -213,8 +213,7 @@ impl<C> fmt::Debug for Connections<C> {
 /// A connection in use. Dropping it closes it, so that a statement that was interrupted, failed or left a
 /// transaction open cannot affect another one. [`keep`](Self::keep) makes it idle again.
 pub(crate) struct Borrowed<'a, C> {
-    server: usize,
-    connection: Option<C>,
+    connected: Option<Connected<C>>,
     /// The server has answered on it. If not, this connection and the idle ones may be dead.
     answered: bool,
     home: &'a Connections<C>,
@@ -224,12 +223,18 @@ pub(crate) struct Borrowed<'a, C> {
 impl<C> Borrowed<'_, C> {
     /// Makes the connection idle again. Its last statement must have been answered.
     pub(crate) fn keep(mut self) {
-        let idle = self.connection.take().map(|connection| Idle {
+        let idle = self.connected.take().map(|connected| Idle {
             since: Instant::now(),
-            server: self.server,
-            connection,
+            connected,
         });
         self.home.idle().extend(idle);
+    }
+
+    /// Whether its server is an old primary by now, whose answers are worth nothing.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) fn is_outdated(&self) -> bool {
+        let age = self.connected.as_ref().map(|connected| &connected.age);
+        age.is_some_and(Age::is_outdated)
     }
 
     /// Keeps the connection when the answer shows that it works. Otherwise closes it, and the idle ones too
@@ -248,7 +253,7 @@ impl<C> Borrowed<'_, C> {
 
 impl<C> Drop for Borrowed<'_, C> {
     fn drop(&mut self) {
-        if self.connection.is_some() && !self.answered {
+        if self.connected.is_some() && !self.answered {
             self.home.forget_idle();
         }
     }
@@ -258,16 +263,18 @@ impl<C> Deref for Borrowed<'_, C> {
     type Target = C;
 
     fn deref(&self) -> &C {
-        self.connection
-            .as_ref()
+        let connected = self.connected.as_ref();
+        &connected
             .expect("the connection is there until `keep` takes self")
+            .connection
     }
 }
 
 impl<C> DerefMut for Borrowed<'_, C> {
     fn deref_mut(&mut self) -> &mut C {
-        self.connection
-            .as_mut()
+        let connected = self.connected.as_mut();
+        &mut connected
             .expect("the connection is there until `keep` takes self")
+            .connection
     }
 }

@@ -133,8 +133,9 @@ pub(crate) fn clock_and_round_trip(mut samples: Vec<Sample>) -> Vec<Finding> {
     let offset = Duration::from_micros(quickest.offset.unsigned_abs());
     let direction = if quickest.offset < 0 { "behind" } else { "ahead of" };
     let found = format!(
-        "the database's clock is {offset:?} {direction} this host's, within {:?}",
-        quickest.took / 2
+        "the database's clock is {} {direction} this host's, within {}",
+        shown(offset),
+        shown(quickest.took / 2)
     );
     let meaning = "the database's clock alone decides when a lease ends, so an offset breaks nothing; a jump ahead by more \
                    than a twentieth of the ttl while a lease is held would";
@@ -145,7 +146,7 @@ pub(crate) fn clock_and_round_trip(mut samples: Vec<Sample>) -> Vec<Finding> {
         Finding::fine("clock", found, meaning)
     };
     let (found, meaning) = (
-        format!("{:?}, the median of {}", median.took, samples.len()),
+        format!("{}, the median of {}", shown(median.took), samples.len()),
         "a lock takes one round trip and one commit, and its release the same",
     );
     let round_trip = if median.took > SLOW {
@@ -155,6 +156,20 @@ pub(crate) fn clock_and_round_trip(mut samples: Vec<Sample>) -> Vec<Finding> {
         Finding::fine("round_trip", found, meaning)
     };
     vec![clock, round_trip]
+}
+
+/// A time for people: to the microsecond below 10 ms, and else to the millisecond.
+#[cfg(feature = "sql")]
+pub(crate) fn shown(time: Duration) -> String {
+    let unit = if time < Duration::from_millis(10) {
+        1_000
+    } else {
+        1_000_000
+    };
+    format!(
+        "{:?}",
+        Duration::new(time.as_secs(), time.subsec_nanos() / unit * unit)
+    )
 }
 
 /// The finding about the schema, from the answer of its check. Errors that are not about the schema are the

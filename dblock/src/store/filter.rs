@@ -19,7 +19,7 @@ pub struct InspectFilter {
     pub(crate) prefix: String,
     held_only: bool,
     urgent_first: bool,
-    after: Option<RowPosition>,
+    pub(crate) after: Option<RowPosition>,
     limit: u32,
 }
 
@@ -31,7 +31,7 @@ pub struct RowPosition {
     pub rank: u8,
     /// When the lease was granted, in µs since the Unix epoch.
     pub acquired_at: i64,
-    /// The key with its namespace.
+    /// The key, as the row has it.
     pub key: Key,
 }
 

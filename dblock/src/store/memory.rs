@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use uuid::Uuid;
 
-use self::table::Table;
+use self::table::{Kept, Table};
 use super::clock::micros;
 use super::record::{Record, RecordFilter, RecordWrite, Records};
 use super::{Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreFuture};
@@ -18,7 +17,8 @@ use crate::key::Key;
 /// Rows in the memory of this process.
 ///
 /// Clones share the rows: two managers over two clones exclude each other like two processes over one
-/// database. Its clock follows tokio's, so a test with paused time moves it.
+/// database. Its clock follows tokio's, so a test with paused time moves it. The row of a free key goes after
+/// some seconds, as later requests come; the first token after that is the clock, which is larger.
 ///
 /// ```
 /// use dblock::store::MemoryStore;
@@ -62,7 +62,7 @@ impl MemoryStore {
 
     /// For [`open`](crate::open).
     pub(crate) fn place(&self, rows: &[LockRow]) {
-        let placed = rows.iter().map(|row| (row.key.clone(), row.clone()));
+        let placed = rows.iter().map(|row| (row.key.clone(), Kept::new(row.clone())));
         self.table().rows.extend(placed);
     }
 
@@ -117,9 +117,9 @@ impl Store for MemoryStore {
                 .rows
                 .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
                 .take_while(|(key, _)| key.as_str().starts_with(prefix));
-            Ok(filter.select(rows.map(|(_, row)| LockRow {
+            Ok(filter.select(rows.map(|(_, kept)| LockRow {
                 now: table.now,
-                ..row.clone()
+                ..kept.row.clone()
             })))
         })
     }
@@ -128,21 +128,12 @@ impl Store for MemoryStore {
         Box::pin(async move {
             let mut table = self.table();
             let held = table.held(key);
-            Ok(held.map(|row| row.revoked = true).is_some())
+            Ok(held.map(|kept| kept.row.revoked = true).is_some())
         })
     }
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        Box::pin(async move {
-            let mut table = self.table();
-            let Some(row) = table.held(key) else {
-                return Ok(false);
-            };
-            row.reentrant_count = 0;
-            row.lease_id = Uuid::now_v7();
-            row.next = None;
-            Ok(true)
-        })
+        Box::pin(async move { Ok(self.table().force_release(key)) })
     }
 
     fn purge<'a>(
@@ -188,6 +179,15 @@ impl Records for MemoryStore {
             Ok(records
                 .filter(|record| record.key.as_str().starts_with(filter.key_prefix()))
                 .filter(|record| filter.wanted_state().is_none_or(|state| state == record.state))
+                .map(|record| {
+                    let has_lock = table.has_lock(&record);
+                    record.listed(has_lock)
+                })
+                .filter(|record| {
+                    filter
+                        .wanted_lock()
+                        .is_none_or(|lock| record.has_lock == Some(lock))
+                })
                 .take(usize::try_from(filter.max_records()).unwrap_or(usize::MAX))
                 .collect())
         })
@@ -204,6 +204,8 @@ impl Records for MemoryStore {
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
     use crate::store::{Acquire, Action};
 
@@ -265,12 +267,81 @@ mod tests {
         )
         .await;
         let ceiling = store.table().now + 3_600_000_000;
-        store.table().rows.get_mut(&first.key).unwrap().fence_ceiling = ceiling;
+        store.table().rows.get_mut(&first.key).unwrap().row.fence_ceiling = ceiling;
         let next = one(&store, request(Uuid::now_v7(), acquire(Duration::from_secs(30)))).await;
         assert!(
             matches!(next, Outcome::Granted { fence_token, .. } if fence_token == ceiling + 1),
             "{next:?}"
         );
+    }
+
+    fn of(key: &str, lease_id: Uuid, action: Action) -> Request {
+        Request {
+            key: Key::new(None, key).unwrap(),
+            ..request(lease_id, action)
+        }
+    }
+
+    /// A program with a key for each order: 20,000 of them in 20 seconds.
+    #[tokio::test(start_paused = true)]
+    async fn the_rows_of_free_keys_do_not_pile_up() {
+        let store = MemoryStore::new();
+        let ttl = Duration::from_secs(30);
+        let held = of("held", Uuid::now_v7(), acquire(ttl));
+        one(&store, held).await;
+        let mut most = 0;
+        for number in 0..20_000 {
+            let lease = Uuid::now_v7();
+            let key = format!("order:{number}");
+            one(&store, of(&key, lease, acquire(ttl))).await;
+            one(&store, of(&key, lease, Action::Release)).await;
+            tokio::time::advance(Duration::from_millis(1)).await;
+            most = most.max(store.table().rows.len());
+        }
+        assert!(most < 11_000, "{most} rows");
+        let is_held = store.table().held(&Key::new(None, "held").unwrap()).is_some();
+        assert!(is_held, "a held row stays");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_row_goes_only_when_nothing_depends_on_it() {
+        let store = MemoryStore::new();
+        let (ttl, second) = (Duration::from_secs(30), Duration::from_secs(1));
+        let other = async || {
+            let lease = Uuid::now_v7();
+            one(&store, of("other", lease, acquire(ttl))).await;
+            one(&store, of("other", lease, Action::Release)).await;
+        };
+        let is_there = |key: &str| store.table().rows.contains_key(key);
+        let lease = Uuid::now_v7();
+        let Outcome::Granted { fence_token, .. } = one(&store, of("k", lease, acquire(ttl))).await else {
+            panic!("it was free");
+        };
+        one(&store, of("k", lease, Action::Release)).await;
+        // Its tokens are given until an hour from now.
+        let mut ahead = Acquire::new(Uuid::now_v7(), ttl, "test");
+        ahead.spare_tokens = u32::MAX;
+        let spares = Uuid::now_v7();
+        one(&store, of("ahead", spares, Action::Acquire(ahead))).await;
+        one(&store, of("ahead", spares, Action::Release)).await;
+
+        tokio::time::advance(second * 9).await;
+        other().await;
+        let late = one(&store, of("k", lease, acquire(ttl))).await;
+        assert_eq!(late, Outcome::Lost, "a late acquire of a lease that was released");
+        tokio::time::advance(second * 2).await;
+        other().await;
+        assert!(!is_there("k") && is_there("ahead"));
+        let next = one(&store, of("k", Uuid::now_v7(), acquire(ttl))).await;
+        assert!(
+            matches!(next, Outcome::Granted { fence_token: token, .. } if token > fence_token),
+            "{next:?} after {fence_token}"
+        );
+
+        tokio::time::advance(second * 5_000).await;
+        other().await;
+        assert!(!is_there("ahead"), "its tokens are in the past");
+        assert!(is_there("k"), "it has expired: its next owner takes it over");
     }
 
     #[test]

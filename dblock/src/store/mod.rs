@@ -36,7 +36,7 @@ mod schema;
 #[cfg(feature = "sql")]
 mod servers;
 #[cfg(feature = "sql")]
-mod sql_error;
+pub(crate) mod sql_error;
 #[cfg(feature = "sql")]
 mod sql_row;
 pub(crate) mod table;
@@ -70,6 +70,7 @@ pub use mysql::MySqlStore;
 pub use postgres::PostgresStore;
 pub use record::{
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
+    RunState,
 };
 pub(crate) use request::Kind;
 pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request};
@@ -96,6 +97,12 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// The store's capabilities. Constant for the life of the store.
     fn capabilities(&self) -> Capabilities;
 
+    /// Where the locks are, so that people can tell production from a test: such as `db1:5432/app`, or a
+    /// file. Without a user and a password. The default is `None`: nobody knows, or it is not known yet.
+    fn place(&self) -> Option<String> {
+        None
+    }
+
     /// Executes a batch: at most one request per key, in any order and of any mix of actions. Answers in
     /// the order of the requests, exactly one for each.
     ///
@@ -115,7 +122,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | held by another `lease_id` | `wanted_until = max(wanted_until, now + wanted_for)` if given; with `queue` see below: `Queued` if the request's lease is the live successor then, else `Busy` |
     /// | | expired, another `lease_id` | becomes held: `Granted` with `taken_over` |
     /// | | expired, the request's `lease_id` | nothing: `Lost` |
-    /// | `Extend` | held by the request's `lease_id` | count becomes the given one, and owner, holder and token those of `handed_over` if it is given and its token is not below the row's (a token above the ceiling moves the ceiling as far, where the store [raises tokens](Capabilities::raises_tokens)); unless revoked, `expire_at = max(expire_at, now + ttl)`: `Extended` |
+    /// | `Extend` | held by the request's `lease_id` | count becomes the given one (1 for 0), and owner, holder and token those of `handed_over` if it is given and its token is not below the row's (a token above the ceiling moves the ceiling as far, where the store [raises tokens](Capabilities::raises_tokens)); unless revoked, `expire_at = max(expire_at, now + ttl)`, or `now + ttl` for a count of 0: `Extended` |
     /// | | anything else | nothing: `Lost` |
     /// | `Release` | held by the request's `lease_id`, a live successor | becomes held by the successor: `Released` with `freed` and `passed_on` |
     /// | | held by the request's `lease_id` otherwise | count becomes 0, the successor is cleared: `Released` with `freed` |
@@ -159,6 +166,23 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Reads rows without locking them. The filter says which rows, in which order, and after which position.
     /// A store that has all its rows in memory can use [`InspectFilter::select`].
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>>;
+
+    /// Reads the rows of several keys, without locking them. Returns one answer for each key, in the order of
+    /// the keys. Calls ask for this while they are inside a lock, so a store with few connections answers it
+    /// on one that is open, and in one round trip. The default [inspects](Self::inspect) one key after the
+    /// other.
+    fn rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<LockRow>, StoreError>>> {
+        Box::pin(async move {
+            let mut rows = Vec::with_capacity(keys.len());
+            for key in keys {
+                // The keys that begin with this one come after it.
+                let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
+                let found = self.inspect(&filter).await;
+                rows.push(found.map(|found| found.into_iter().find(|row| row.key == *key)));
+            }
+            rows
+        })
+    }
 
     /// Marks the lease that holds `key` as revoked: it is no longer extended. Returns whether the key was
     /// held.
@@ -211,7 +235,14 @@ pub trait Store: Debug + Send + Sync + 'static {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Closes the store's own connections.
+    /// A store over the same rows for one more manager, with connections of its own: no manager uses what
+    /// another one may close, use up or give up. The default, `None`, is for a store that managers can share.
+    fn for_manager(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    /// Closes the store's own connections, because its manager has ended. A store without
+    /// [`for_manager`](Self::for_manager) may have other managers, now or later, and stays usable.
     fn close(&self) -> StoreFuture<'_, ()>;
 
     /// Which of the store's [parts](Capabilities::parts) keeps the row of `key`, counted from 0. The engine
@@ -261,7 +292,8 @@ pub struct Capabilities {
     /// requests in the thread that makes them.
     pub immediate: bool,
     /// The rows of unused keys stay until [`Store::purge`] deletes them. Without this the store drops them by
-    /// itself, no earlier than a purge may, and [`Store::purge`] does nothing.
+    /// itself, when their tokens are in the past and no request of their last lease can be on its way, and
+    /// [`Store::purge`] does nothing. The memory store does both.
     pub purge: bool,
     /// The shortest lease that the store can keep. A manager refuses an acquire with a shorter ttl before
     /// anything is sent. Zero, the default, allows every ttl. A store that counts in steps rounds a lease up.

@@ -15,11 +15,21 @@ use uuid::Uuid;
 pub use self::change::{RecordChange, RecordWrite, carry_out};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::records::in_order;
-#[cfg(feature = "run_once")]
-pub(crate) use self::records::kept_by;
 pub use self::records::{RecordFilter, Records};
+#[cfg(feature = "run_once")]
+pub(crate) use self::records::{kept_by, read_all};
 use super::{StoreError, StoreErrorKind};
 use crate::key::Key;
+
+/// The answer to a write under a lease that would have to wait for a row.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn row_locked() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Conflict,
+        "a transaction that is still open keeps the row of the lock or of the record locked, such as one that called \
+         `verify_in`",
+    )
+}
 
 /// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,13 +74,49 @@ impl RecordState {
     }
 }
 
+/// What a record and the lock of its key tell together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RunState {
+    /// Its body has begun, and its attempt has the lock.
+    Running,
+    /// Its body has begun, and its attempt has lost the lock, or ended without an outcome. What the next call
+    /// does is decided by its `on_crash`: with "stop" the run is in doubt, and somebody must decide.
+    Crashed,
+    /// Its body returned `Ok`.
+    Succeeded,
+    /// Its body returned `Err`.
+    Failed,
+}
+
+impl RunState {
+    /// The word for people and in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Crashed => "crashed",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// The state in the record.
+    pub(crate) fn recorded(self) -> RecordState {
+        match self {
+            Self::Running | Self::Crashed => RecordState::Processing,
+            Self::Succeeded => RecordState::Succeeded,
+            Self::Failed => RecordState::Failed,
+        }
+    }
+}
+
 /// The record of a key, as the store keeps it. Times are µs since the Unix epoch on the store's clock.
 ///
 /// `Debug` leaves out `result` and `error`, which may contain secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// The key, with its namespace.
+    /// The key. A manager gives it as it was typed, and a store with the manager's namespace.
     pub key: Key,
     /// The state of the run.
     pub state: RecordState,
@@ -94,9 +140,23 @@ pub struct Record {
     pub keep_until: i64,
     /// The clock when the record was read.
     pub now: i64,
+    /// Whether its attempt has the lock of the key: the row is held, under no later token. Read together with
+    /// the record, by [`Records::list`] only, and only where it is processing; else `None`.
+    pub has_lock: Option<bool>,
 }
 
 impl Record {
+    /// What it tells together with the lock of its key. A record that was not listed, and is processing,
+    /// counts as running.
+    pub fn run_state(&self) -> RunState {
+        match self.state {
+            RecordState::Processing if self.has_lock == Some(false) => RunState::Crashed,
+            RecordState::Processing => RunState::Running,
+            RecordState::Succeeded => RunState::Succeeded,
+            RecordState::Failed => RunState::Failed,
+        }
+    }
+
     /// The version that a later write names as the one that it expects.
     pub fn version(&self) -> RecordVersion {
         RecordVersion {
@@ -104,6 +164,14 @@ impl Record {
             fence_token: self.fence_token,
             attempts: self.attempts,
         }
+    }
+
+    /// For stores: the record in a list, with [`has_lock`](Self::has_lock), which counts while it is
+    /// processing.
+    #[must_use]
+    pub fn listed(mut self, has_lock: bool) -> Self {
+        self.has_lock = (self.state == RecordState::Processing).then_some(has_lock);
+        self
     }
 
     /// Whether its outcome is no longer remembered, so that it counts as absent. Never while it is
@@ -125,6 +193,7 @@ impl fmt::Debug for Record {
             .field("finished_at", &self.finished_at)
             .field("keep_until", &self.keep_until)
             .field("now", &self.now)
+            .field("has_lock", &self.has_lock)
             .finish_non_exhaustive()
     }
 }

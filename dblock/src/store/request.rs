@@ -123,7 +123,9 @@ impl Acquire {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Extend {
-    /// The number of holds, at least 1. Absolute, so that a repeated request counts nothing twice.
+    /// The number of holds. Absolute, so that a repeated request counts nothing twice. 0 when all have left
+    /// and the row is only kept busy, for `hold_min`: it stays held, with a count of 1, and its end becomes
+    /// now + `ttl` even if that is sooner than before.
     pub count: u32,
     /// Length of the lease from now.
     pub ttl: Duration,

@@ -45,7 +45,7 @@ impl Holder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockRow {
-    /// The key with its namespace prefix.
+    /// The key. A manager gives it as it was typed, and a store with the manager's namespace.
     pub key: Key,
     /// The call chain that holds or last held it.
     pub owner: Uuid,

@@ -36,9 +36,8 @@ pub fn carry_out_with_record(
     request: &Request,
     row: &mut LockRow,
 ) -> Result<(Outcome, bool, Option<RecordChange>), StoreError> {
-    let ends = matches!(request.action, Action::Release)
-        && row.lease_id == request.lease_id
-        && row.reentrant_count > 0;
+    // Also when the lease has ended in another way, as with a transaction: nobody can write under it any more.
+    let ends = matches!(request.action, Action::Release) && row.lease_id == request.lease_id;
     let ends = ends.then_some(row.fence_token);
     let (outcome, changed) = carry_out(request, row)?;
     let token = granted_token(&outcome).or(ends);
@@ -98,9 +97,15 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
         row.fence_token = to.fence_token;
     }
     if !row.revoked {
-        row.expire_at = row.expire_at.max(row.now.saturating_add(micros(ask.ttl)));
+        let end = row.now.saturating_add(micros(ask.ttl));
+        // Nobody is inside any more, so nobody needs the rest of the lease.
+        row.expire_at = if ask.count == 0 {
+            end
+        } else {
+            row.expire_at.max(end)
+        };
     }
-    row.reentrant_count = ask.count;
+    row.reentrant_count = ask.count.max(1);
     let extended = Outcome::Extended {
         remaining: until(row.expire_at, row.now),
         revoked: row.revoked,

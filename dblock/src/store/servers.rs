@@ -1,14 +1,21 @@
 //! Several servers of which one takes writes: finds it, and finds it again after a fail-over.
 //!
-//! The chosen server is used without being asked until a connection to it fails. Then all are asked side by
-//! side. Two may say that they take writes, when an old primary has come back beside the new one: the newer
-//! history wins. Where histories cannot be told apart, as in a Galera cluster, the chosen server stays
-//! chosen, and else the first of the list is.
+//! The chosen server is used alone until a connection to it fails. Then all are asked side by side. Two may
+//! say that they take writes, when an old primary has come back beside the new one: the newer history wins.
+//! Where histories cannot be told apart, the chosen server stays chosen, and else the
+//! first of the list is.
+//!
+//! In a Galera cluster the nodes themselves keep which one is in use (`mysql::node`): the others stand by, and one
+//! of them is used when the one in use has left.
+//!
+//! The newest history that this process has seen is remembered. A server with an older one is never used
+//! again, also when it is the only one that answers, nor is a connection to it that is still open.
 
+use std::collections::BTreeMap;
 use std::future::{Future, ready};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -26,8 +33,12 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// [`CONNECT_TIMEOUT`].
 const EACH: Duration = CONNECT_TIMEOUT.saturating_sub(Duration::from_millis(200));
 
-/// How long the others may still answer when one server has been found that takes writes.
-const OTHERS: Duration = Duration::from_millis(200);
+/// How long the others may still answer when one server has been found that takes writes: the one that was
+/// promoted last may be busy, and far away.
+const OTHERS: Duration = Duration::from_secs(1);
+
+/// Others choose at the same time.
+const CHANGES: &str = "the server in use is just being changed by other processes";
 
 pub(crate) type Opening<C> = Pin<Box<dyn Future<Output = Result<C, StoreError>> + Send>>;
 
@@ -36,11 +47,36 @@ pub(crate) trait Alive: Send {
     /// Whether the server answers.
     fn is_alive(&mut self) -> impl Future<Output = bool> + Send;
 
-    /// `None` when the server takes no writes, else a number that is larger when its history is newer: that
-    /// of the server that was promoted last. Asked only where there are several servers.
-    fn history(&mut self) -> impl Future<Output = Result<Option<i64>, StoreError>> + Send {
-        ready(Ok(Some(0)))
+    /// `None` when the server takes no writes. Asked only where there are several servers.
+    fn history(&mut self) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
+        ready(Ok(Some(History::default())))
     }
+
+    /// Whether [`is_alive`](Self::is_alive) is to be asked although the connection was used a moment ago.
+    fn is_due(&self) -> bool {
+        false
+    }
+
+    /// Makes a server that stands by the one in use. `members` servers with its `view` have answered. `false`
+    /// when another process has just made one.
+    fn claim(&mut self, view: i64, members: usize) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        let _ = (view, members);
+        ready(Ok(true))
+    }
+}
+
+/// The history of a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct History {
+    /// What all copies of one database share, and a database that was restored or upgraded does not: only
+    /// histories of one cluster can be compared.
+    pub(crate) cluster: i64,
+    /// It is larger when the history is newer: that of the server that was promoted last.
+    pub(crate) number: i64,
+    /// It takes writes, but all processes have agreed on another one, or on none yet.
+    pub(crate) stands_by: bool,
+    /// Servers with the same number see the same members.
+    pub(crate) view: i64,
 }
 
 impl<C: sqlx::Connection> Alive for C {
@@ -49,20 +85,46 @@ impl<C: sqlx::Connection> Alive for C {
     }
 }
 
-/// The servers of a store, by their place in the list.
-#[derive(Debug)]
-pub(super) struct Servers {
-    names: Vec<Arc<str>>,
-    chosen: watch::Sender<usize>,
-    /// The chosen server took writes when it was asked, and no connection to it has failed since.
-    trusted: AtomicBool,
+/// The newest histories of the clusters that this process has used, by the servers' names and the cluster.
+/// All managers with the same servers share them: when one has seen a promotion, the others must not go on with
+/// the old primary. The cluster alone does not do, because a copy that was restored elsewhere has the same.
+static NEWEST: Mutex<BTreeMap<(Names, i64), Arc<AtomicI64>>> = Mutex::new(BTreeMap::new());
+
+/// Hosts and ports.
+type Names = Vec<Arc<str>>;
+
+/// The history of the server of a connection, beside the newest one of its cluster.
+#[derive(Debug, Default)]
+pub(super) struct Age {
+    history: i64,
+    newest: Arc<AtomicI64>,
+}
+
+impl Age {
+    /// Another server has been promoted since.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.history < self.newest.load(Ordering::Relaxed)
+    }
 }
 
 /// A connection to a server that takes writes.
-struct Found<C> {
-    history: i64,
-    server: usize,
-    connection: C,
+pub(super) struct Connected<C> {
+    pub(super) age: Age,
+    /// Its place in the list.
+    pub(super) server: usize,
+    cluster: i64,
+    stands_by: bool,
+    view: i64,
+    pub(super) connection: C,
+}
+
+/// The servers of a store, by their place in the list.
+#[derive(Debug)]
+pub(super) struct Servers {
+    names: Names,
+    chosen: watch::Sender<usize>,
+    /// The chosen server took writes when it was asked, and no connection to it has failed since.
+    trusted: AtomicBool,
 }
 
 impl Servers {
@@ -75,14 +137,14 @@ impl Servers {
         }
     }
 
+    /// Whether there is a choice.
+    pub(super) fn are_several(&self) -> bool {
+        self.names.len() > 1
+    }
+
     /// The server that is used.
     pub(super) fn chosen(&self) -> usize {
         *self.chosen.borrow()
-    }
-
-    /// Whether a search is not needed.
-    pub(super) fn is_trusted(&self) -> bool {
-        self.trusted.load(Ordering::Relaxed)
     }
 
     /// Waits until another server than `server` is used.
@@ -93,26 +155,37 @@ impl Servers {
 
     /// A connection to the chosen server failed, or that server takes no writes any more.
     pub(super) fn doubt(&self) {
-        self.trusted.store(self.names.len() == 1, Ordering::Relaxed);
+        self.trusted.store(!self.are_several(), Ordering::Relaxed);
     }
 
-    /// Opens a connection to the server that takes writes, and says which one that is. `open` opens one to a
-    /// server of the list.
+    /// Opens a connection to the server that takes writes. `open` opens one to a server of the list.
     pub(super) async fn open<C: Alive>(
         &self,
         open: impl Fn(usize) -> Opening<C> + Sync,
-    ) -> Result<(usize, C), StoreError> {
-        if self.names.len() == 1 {
-            return Ok((0, open(0).await?));
+    ) -> Result<Connected<C>, StoreError> {
+        if !self.are_several() {
+            return Ok(Connected {
+                age: Age::default(),
+                server: 0,
+                cluster: 0,
+                stands_by: false,
+                view: 0,
+                connection: open(0).await?,
+            });
         }
-        if self.is_trusted() {
+        if self.trusted.load(Ordering::Relaxed) {
             let server = self.chosen();
-            if let Ok(Ok(connection)) = timeout(EACH, open(server)).await {
-                return Ok((server, connection));
+            match timeout(EACH, self.ask(server, open(server))).await {
+                Ok(Ok(found)) if !found.age.is_outdated() && !found.stands_by => return Ok(found),
+                _ => self.doubt(),
             }
-            self.doubt();
         }
-        let found = self.search(open).await?;
+        let mut found = self.search(&open).await?;
+        if found.is_none() {
+            // Another process that was faster has chosen.
+            found = self.search(&open).await?;
+        }
+        let found = found.ok_or_else(|| StoreError::new(StoreErrorKind::Unreachable, CHANGES))?;
         let moves = |chosen: &mut usize| std::mem::replace(chosen, found.server) != found.server;
         if self.chosen.send_if_modified(moves) {
             tracing::warn!(
@@ -121,41 +194,42 @@ impl Servers {
             );
         }
         self.trusted.store(true, Ordering::Relaxed);
-        Ok((found.server, found.connection))
+        Ok(found)
     }
 
+    /// `None` when the servers must be asked again.
     async fn search<C: Alive>(
         &self,
         open: impl Fn(usize) -> Opening<C> + Sync,
-    ) -> Result<Found<C>, StoreError> {
+    ) -> Result<Option<Connected<C>>, StoreError> {
         let chosen = self.chosen();
         let mut asked: FuturesUnordered<_> = (0..self.names.len())
             .map(|server| {
-                let opening = open(server);
-                async move {
-                    (
-                        server,
-                        timeout(EACH, ask(opening))
-                            .await
-                            .unwrap_or_else(|_| Err(silent())),
-                    )
-                }
+                let asking = timeout(EACH, self.ask(server, open(server)));
+                async move { (server, asking.await.unwrap_or_else(|_| Err(silent()))) }
             })
             .collect();
-        let mut best: Option<Found<C>> = None;
+        let mut best: Option<Connected<C>> = None;
         let mut failed = Vec::new();
+        let mut views = Vec::new();
+        // Known clusters, each with a server of it that takes writes.
+        let mut clusters = BTreeMap::new();
         let mut until = Instant::now() + CONNECT_TIMEOUT;
         while let Ok(Some((server, answer))) = timeout_at(until, asked.next()).await {
             match answer {
-                Ok((history, connection)) => {
+                // The newer one may need all of its time.
+                Ok(found) if found.age.is_outdated() => failed.push((server, outdated())),
+                Ok(found) => {
                     until = until.min(Instant::now() + OTHERS);
-                    let found = Found {
-                        history,
-                        server,
-                        connection,
-                    };
+                    views.push(found.view);
+                    if found.cluster != 0 {
+                        clusters.entry(found.cluster).or_insert(server);
+                    }
                     // Smaller is better where the histories are the same.
-                    let order = |found: &Found<C>| (-found.history, found.server != chosen, found.server);
+                    let order = |found: &Connected<C>| {
+                        let moves = found.server != chosen;
+                        (-found.age.history, found.stands_by, moves, found.server)
+                    };
                     if best.as_ref().is_none_or(|best| order(&found) < order(best)) {
                         best = Some(found);
                     }
@@ -163,7 +237,58 @@ impl Servers {
                 Err(error) => failed.push((server, error)),
             }
         }
-        best.ok_or_else(|| self.none(failed))
+        if clusters.len() > 1 {
+            let names = clusters.values().map(|server| &*self.names[*server]);
+            return Err(unrelated(&names.collect::<Vec<_>>()));
+        }
+        match best {
+            Some(best) if best.age.is_outdated() => failed.push((best.server, outdated())),
+            Some(mut best) if best.stands_by => {
+                let members = views.iter().filter(|view| **view == best.view).count();
+                let claiming = timeout(EACH, best.connection.claim(best.view, members));
+                match claiming.await.unwrap_or_else(|_| Err(silent())) {
+                    Ok(true) => return Ok(Some(best)),
+                    Ok(false) => return Ok(None),
+                    Err(error) => failed.push((best.server, error)),
+                }
+            }
+            Some(best) => return Ok(Some(best)),
+            None => {}
+        }
+        Err(self.none(failed))
+    }
+
+    /// Asks a server whether it takes writes, and remembers its history.
+    async fn ask<C: Alive>(&self, server: usize, opening: Opening<C>) -> Result<Connected<C>, StoreError> {
+        let mut connection = opening.await?;
+        let Some(history) = connection.history().await? else {
+            return Err(StoreError::new(
+                StoreErrorKind::Unreachable,
+                "it is a standby or a replica, or read-only",
+            ));
+        };
+        let newest = self.newest(history.cluster);
+        newest.fetch_max(history.number, Ordering::Relaxed);
+        let age = Age {
+            history: history.number,
+            newest,
+        };
+        Ok(Connected {
+            age,
+            server,
+            cluster: history.cluster,
+            stands_by: history.stands_by,
+            view: history.view,
+            connection,
+        })
+    }
+
+    /// The newest history of a cluster.
+    fn newest(&self, cluster: i64) -> Arc<AtomicI64> {
+        let mut names = self.names.clone();
+        names.sort();
+        let mut all = NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry((names, cluster)).or_default())
     }
 
     /// No server takes writes. If all refuse for the same reason, trying again helps as little as with one
@@ -183,15 +308,20 @@ impl Servers {
     }
 }
 
-async fn ask<C: Alive>(opening: Opening<C>) -> Result<(i64, C), StoreError> {
-    let mut connection = opening.await?;
-    match connection.history().await? {
-        Some(history) => Ok((history, connection)),
-        None => Err(StoreError::new(
-            StoreErrorKind::Unreachable,
-            "it is a standby or a replica, or read-only",
-        )),
-    }
+fn outdated() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unreachable,
+        "it is an old primary: this process has used a server that was promoted later; make it a standby of that one, or \
+         restart this process if a backup was restored on purpose",
+    )
+}
+
+fn unrelated(names: &[&str]) -> StoreError {
+    let message = format!(
+        "{} take writes, and are no copies of each other: list the servers of one cluster only",
+        names.join(" and ")
+    );
+    StoreError::new(StoreErrorKind::Unreachable, message)
 }
 
 fn silent() -> StoreError {
@@ -202,83 +332,4 @@ fn silent() -> StoreError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A server: how long it takes to answer, and its history; `None` for a standby.
-    type Server = (u64, Result<Option<i64>, StoreErrorKind>);
-
-    #[derive(Debug)]
-    struct Connection(Option<i64>);
-
-    impl Alive for Connection {
-        async fn is_alive(&mut self) -> bool {
-            true
-        }
-
-        async fn history(&mut self) -> Result<Option<i64>, StoreError> {
-            Ok(self.0)
-        }
-    }
-
-    fn names(count: usize) -> Servers {
-        Servers::new((1..=count).map(|n| format!("db{n}").into()).collect())
-    }
-
-    /// The server of a new connection.
-    async fn opened(servers: &Servers, all: &[Server]) -> Result<usize, StoreError> {
-        let opening = |server: usize| -> Opening<Connection> {
-            let (takes, answer) = all[server];
-            Box::pin(async move {
-                tokio::time::sleep(Duration::from_millis(takes)).await;
-                answer.map(Connection).map_err(|kind| StoreError::new(kind, "no"))
-            })
-        };
-        servers.open(opening).await.map(|(server, _)| server)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_newest_history_wins_and_then_the_chosen_server_does() {
-        let servers = names(3);
-        let away = (0, Err(StoreErrorKind::Unreachable));
-        // The newest answers last.
-        let all = [(0, Ok(Some(1))), (1, Ok(None)), (150, Ok(Some(2)))];
-        assert_eq!(opened(&servers, &all).await.unwrap(), 2);
-        // It is not asked again as long as nothing fails, nor are the others.
-        let all = [(0, Ok(Some(3))), (0, Ok(Some(3))), (0, Ok(None))];
-        assert_eq!(opened(&servers, &all).await.unwrap(), 2);
-        servers.doubt();
-        assert_eq!(opened(&servers, &all).await.unwrap(), 0);
-        servers.doubt();
-        let same = [(9, Ok(Some(3))), (0, Ok(Some(3))), (0, Ok(Some(3)))];
-        assert_eq!(opened(&servers, &[away, same[1], same[2]]).await.unwrap(), 1);
-        servers.doubt();
-        assert_eq!(opened(&servers, &same).await.unwrap(), 1, "it stays");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_silent_server_keeps_nobody_waiting() {
-        let since = Instant::now();
-        let all = [(60_000, Ok(Some(1))), (0, Ok(Some(1)))];
-        assert_eq!(opened(&names(2), &all).await.unwrap(), 1);
-        assert_eq!(since.elapsed(), OTHERS);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn without_a_primary_each_server_is_named() {
-        let refused = (0, Err(StoreErrorKind::Refused));
-        let error = opened(&names(2), &[refused, (60_000, Ok(None))])
-            .await
-            .unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Unreachable);
-        let said =
-            "none of the servers takes writes now: db1: no; db2: it did not accept a connection within 1.8s";
-        assert_eq!(error.to_string(), said);
-        let error = opened(&names(2), &[refused, refused]).await.unwrap_err();
-        assert_eq!(
-            error.kind(),
-            StoreErrorKind::Refused,
-            "trying again does not help"
-        );
-    }
-}
+mod tests;

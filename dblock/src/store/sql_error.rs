@@ -2,6 +2,10 @@
 
 use super::error::{StoreError, StoreErrorKind};
 
+/// The drivers are built without TLS.
+pub(crate) const NO_TLS: &str =
+    "demands TLS, which is not compiled in; turn on the feature `tls-rustls` or `tls-native-tls` of dblock";
+
 /// Classifies an error of a statement. `dialect` knows the database's own codes; `None` from it means
 /// an ordinary refusal of the statement.
 ///
@@ -48,6 +52,9 @@ pub(crate) fn of_connect(
             format!("the database's connection options are not usable: {error}"),
         )
         .with_source(error),
+        sqlx::Error::Tls(_) if cfg!(not(any(feature = "tls-rustls", feature = "tls-native-tls"))) => {
+            StoreError::new(StoreErrorKind::Refused, format!("the connection {NO_TLS}")).with_source(error)
+        }
         other => StoreError::new(
             StoreErrorKind::Unreachable,
             format!(

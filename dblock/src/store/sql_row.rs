@@ -91,6 +91,7 @@ where
         finished_at: row.try_get(9)?,
         keep_until: row.try_get(10)?,
         now,
+        has_lock: None,
     }))
 }
 

@@ -48,17 +48,17 @@ on_each_database!(
     an_order_is_cancelled_unless_it_is_being_settled,
     a_client_that_goes_away_leaves_no_lock,
     a_stop_lets_a_settle_finish_and_leaves_no_lock,
-    a_lost_lock_writes_nothing_and_says_so,
+    a_lost_lock_settles_nothing_and_says_so,
 );
 
 async fn an_order_is_settled_once(service: Service) {
     let order = service.order().await;
-    service.provider.finish.notify_one();
+    service.printer.finish.notify_one();
     let settle = format!("{order}/settle");
     let (status, settled) = service.call("POST", &settle, None).await;
     assert_eq!((status, &settled["cents"]), (200, &json!(1250)));
     assert!(settled["settled_by"].is_i64(), "{settled}");
-    // The second finds it settled and charges nothing: it would hang here if it did.
+    // The second finds it settled and writes no invoice: it would hang here if it did.
     assert_eq!(service.call("POST", &settle, None).await, (200, settled.clone()));
     assert_eq!(service.call("GET", &order, None).await, (200, settled));
     assert_eq!(service.call("GET", "/orders/999", None).await.0, 404);
@@ -73,7 +73,7 @@ async fn the_second_of_two_settles_is_told_that_it_is_busy(service: Service) {
     let (status, busy) = service.call("POST", &format!("{order}/settle"), None).await;
     assert_eq!((status, &busy["error"]), (409, &json!("busy")), "{busy}");
     assert!(busy["message"].as_str().unwrap().contains("order:1"), "{busy}");
-    service.provider.finish.notify_one();
+    service.printer.finish.notify_one();
     let (status, settled) = first.await.unwrap();
     assert_eq!(status, 200, "{settled}");
     assert_eq!(service.held().await, 0);
@@ -85,7 +85,7 @@ async fn an_order_is_cancelled_unless_it_is_being_settled(service: Service) {
     let settle = service.settle_and_pause(&order).await;
     let (status, busy) = service.call("DELETE", &order, None).await;
     assert_eq!((status, &busy["error"]), (409, &json!("busy")), "{busy}");
-    service.provider.finish.notify_one();
+    service.printer.finish.notify_one();
     let (status, settled) = settle.await.unwrap();
     assert_eq!(status, 200, "{settled}");
     let (status, refused) = service.call("DELETE", &order, None).await;
@@ -109,12 +109,12 @@ async fn a_client_that_goes_away_leaves_no_lock(service: Service) {
     let mut client = TcpStream::connect(service.address).await.unwrap();
     let settle = request("POST", &format!("{order}/settle"), None);
     client.write_all(settle.as_bytes()).await.unwrap();
-    event(&service.provider.begun, "the charge begins").await;
+    event(&service.printer.begun, "the invoice begins").await;
     assert_eq!(service.held().await, 1);
 
     let start = Instant::now();
     drop(client);
-    event(&service.provider.dropped, "the server drops the handler").await;
+    event(&service.printer.dropped, "the server drops the handler").await;
     let dropped_after = start.elapsed();
     service.until_free().await;
     eprintln!(
@@ -128,7 +128,7 @@ async fn a_client_that_goes_away_leaves_no_lock(service: Service) {
 
     // The next client gets in.
     let next = service.settle_and_pause(&order).await;
-    service.provider.finish.notify_one();
+    service.printer.finish.notify_one();
     assert_eq!(next.await.unwrap().0, 200);
     service.stop().await;
 }
@@ -151,19 +151,19 @@ async fn a_stop_lets_a_settle_finish_and_leaves_no_lock(mut service: Service) {
         }
     };
     timeout(SOON, refused).await.unwrap();
-    service.provider.finish.notify_one();
+    service.printer.finish.notify_one();
     let (status, settled) = settle.await.unwrap();
     assert_eq!(status, 200, "{settled}");
     service.stop().await;
 }
 
-async fn a_lost_lock_writes_nothing_and_says_so(service: Service) {
+async fn a_lost_lock_settles_nothing_and_says_so(service: Service) {
     let order = service.order().await;
     let settle = service.settle_and_pause(&order).await;
     let key = order.replace("/orders/", "order:");
     assert!(service.shop.locks().force_release(&key).await.unwrap());
-    // The charge goes through, but the fence check finds the lease gone.
-    service.provider.finish.notify_one();
+    // The invoice is written, but the fence check finds the lease gone.
+    service.printer.finish.notify_one();
     let (status, lost) = settle.await.unwrap();
     assert_eq!((status, &lost["error"]), (500, &json!("lost")), "{lost}");
     assert_eq!(
@@ -195,9 +195,9 @@ async fn a_database_that_is_down_is_neither_busy_nor_settled() {
         );
     }
     assert_eq!(
-        service.provider.begun.available_permits(),
+        service.printer.begun.available_permits(),
         0,
-        "nothing was charged"
+        "no invoice was written"
     );
     service.server.abort();
     place.remove().await;

@@ -1,4 +1,4 @@
-//! A running service, the payment provider in the test's hands, and a small HTTP client.
+//! A running service, the printer of invoices in the test's hands, and a small HTTP client.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use tokio::time::timeout;
 /// Nothing here takes this long unless it hangs. The ttl is 10 s: what is free sooner was released.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 
-/// A payment provider in the test's hands.
+/// A printer of invoices in the test's hands.
 #[derive(Debug)]
-pub(crate) struct Provider {
-    /// One permit for each charge that has begun.
+pub(crate) struct Printer {
+    /// One permit for each invoice that has begun.
     pub(crate) begun: Semaphore,
-    /// Lets one charge finish.
+    /// Lets one invoice finish.
     pub(crate) finish: Notify,
-    /// One permit for each charge that was dropped before it finished.
+    /// One permit for each invoice that was dropped before it finished.
     pub(crate) dropped: Semaphore,
 }
 
-impl Provider {
-    pub(crate) async fn charge(self: Arc<Self>) {
-        struct Dropped(Option<Arc<Provider>>);
+impl Printer {
+    pub(crate) async fn invoice(self: Arc<Self>) {
+        struct Dropped(Option<Arc<Printer>>);
         impl Drop for Dropped {
             fn drop(&mut self) {
-                if let Some(provider) = &self.0 {
-                    provider.dropped.add_permits(1);
+                if let Some(printer) = &self.0 {
+                    printer.dropped.add_permits(1);
                 }
             }
         }
@@ -59,24 +59,24 @@ pub(crate) struct Service {
     pub(crate) url: String,
     pub(crate) address: SocketAddr,
     pub(crate) shop: Arc<Shop>,
-    pub(crate) provider: Arc<Provider>,
+    pub(crate) printer: Arc<Printer>,
     pub(crate) quit: Option<oneshot::Sender<()>>,
     pub(crate) server: JoinHandle<std::io::Result<()>>,
 }
 
 impl Service {
     pub(crate) async fn start(url: &str) -> Self {
-        let provider = Arc::new(Provider {
+        let printer = Arc::new(Printer {
             begun: Semaphore::new(0),
             finish: Notify::new(),
             dropped: Semaphore::new(0),
         });
-        let charge = {
-            let provider = Arc::clone(&provider);
-            Arc::new(move |_, _| Box::pin(Arc::clone(&provider).charge()) as _)
+        let invoice = {
+            let printer = Arc::clone(&printer);
+            Arc::new(move |_, _| Box::pin(Arc::clone(&printer).invoice()) as _)
         };
         let orders = Database::connect(url).await.unwrap();
-        let shop = Arc::new(Shop::open(orders, charge).await.unwrap());
+        let shop = Arc::new(Shop::open(orders, invoice).await.unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (quit, quitting) = oneshot::channel();
@@ -87,7 +87,7 @@ impl Service {
             url: url.to_owned(),
             address,
             shop,
-            provider,
+            printer,
             quit: Some(quit),
             server,
         }
@@ -108,7 +108,7 @@ impl Service {
     pub(crate) async fn settle_and_pause(&self, order: &str) -> JoinHandle<(u16, Value)> {
         let (address, path) = (self.address, format!("{order}/settle"));
         let settle = tokio::spawn(async move { call(address, "POST", &path, None).await });
-        event(&self.provider.begun, "the charge begins").await;
+        event(&self.printer.begun, "the invoice begins").await;
         settle
     }
 

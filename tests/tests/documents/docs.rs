@@ -27,7 +27,11 @@ fn names(document: &str) -> impl Iterator<Item = &str> {
         name.chars()
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
-    let is_setting = |name: &str| name.starts_with("innodb_") || name.starts_with("wal_");
+    let is_setting = |name: &str| {
+        ["innodb_", "wal_", "distributed_lock_"]
+            .iter()
+            .any(|its| name.starts_with(its))
+    };
     last.filter(is_name)
         .filter(move |name| name.matches('_').count() > 1 && !is_setting(name))
 }

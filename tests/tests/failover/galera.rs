@@ -1,12 +1,14 @@
 //! Three nodes of MariaDB with Galera. Each takes writes, and learns a moment later what the others have
 //! committed.
 
+use std::error::Error as _;
 use std::time::Duration;
 
-use dblock::LockOptions;
 use dblock::store::{MySqlStore, Store};
+use dblock::{LockManager, LockOptions};
 use dblock_servers::{Galera, Server};
 use dblock_tests::own_server;
+use dblock_tests::proxy::Proxy;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 use tokio::time::{sleep, timeout};
 
@@ -20,6 +22,8 @@ async fn nodes_of_galera_grant_once_and_forget_nothing() {
         return;
     };
     nodes_make_the_tables_side_by_side(&galera).await;
+    all_processes_use_one_node(&galera).await;
+    nothing_follows_a_write_in_its_message(&galera).await;
     an_acquire_that_another_node_overtook_is_no_grant(&galera).await;
     a_lease_is_known_on_the_node_that_is_used_next(&mut galera).await;
 }
@@ -37,6 +41,24 @@ async fn nodes_make_the_tables_side_by_side(galera: &Galera) {
         for store in stores {
             store.check_schema().await.unwrap();
         }
+    }
+}
+
+/// A node that undoes a transaction between two statements of one message carries out the rest of the message
+/// outside of it, and answers its COMMIT as a success.
+async fn nothing_follows_a_write_in_its_message(galera: &Galera) {
+    let address = galera.nodes[0].address();
+    let line = Proxy::start(address.parse().unwrap());
+    let ends = [";COMMIT", "SKIP LOCKED;"].map(str::as_bytes);
+    let has = |bytes: &[u8], end: &[u8]| bytes.windows(end.len()).any(|part| part == end);
+    line.refuse(Box::new(move |bytes| ends.iter().any(|end| has(bytes, end))));
+    let url = galera.nodes[0].url();
+    let locks = process(&url.replace(&address, &line.address().to_string())).await;
+    // The rows are new, and then they are there.
+    for _ in 0..2 {
+        let keys = ["one", "two", "three"];
+        let guard = locks.acquire_all(keys, LockOptions::new()).await.unwrap();
+        guard.release().await.unwrap();
     }
 }
 
@@ -95,8 +117,84 @@ async fn an_acquire_that_another_node_overtook_is_no_grant(galera: &Galera) {
     }
 }
 
+/// Processes that name the nodes in different orders, and one that does not reach the node in use.
+async fn all_processes_use_one_node(galera: &Galera) {
+    let (one, two) = (process(&galera.url(0)).await, process(&galera.url(1)).await);
+    let nodes = galera.nodes.each_ref();
+    let before = used(nodes).await;
+    for (locks, key) in [(&one, "by one"), (&two, "by two")] {
+        locks
+            .acquire(key, patient())
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+    let after = used(nodes).await;
+    let writing: Vec<_> = (0..3).filter(|node| after[*node] > before[*node]).collect();
+    assert_eq!(writing.len(), 1, "{before:?} {after:?}");
+    let others = nodes.iter().enumerate().filter(|(node, _)| *node != writing[0]);
+    let others: Vec<_> = others.map(|(_, node)| node.address()).collect();
+    let (address, url) = (nodes[0].address(), nodes[0].url());
+    refused_as_unlisted(&url.replace(&address, &others.join(","))).await;
+
+    // The named node is none that there is. Who may not read the members counts them.
+    let mut admin = MySqlConnection::connect(url).await.unwrap();
+    run(&mut admin, "CREATE USER app IDENTIFIED BY 'x'").await;
+    run(
+        &mut admin,
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON dblock.* TO app",
+    )
+    .await;
+    name_nobody(nodes[0]).await;
+    let app = |url: &str| format!("mysql://app:x@{}", url.split_once('@').unwrap().1);
+    refused_as_unlisted(&app(&url.replace(&address, &others.join(",")))).await;
+    process(&app(&galera.url(2))).await;
+    // Connections that are open follow to the node that is named now.
+    let before = used(nodes).await[2];
+    let follows = async {
+        while used(nodes).await[2] == before {
+            one.acquire("by one", patient())
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+        }
+    };
+    timeout(LONG, follows).await.expect("it follows");
+}
+
+/// The node in use is one that has left.
+async fn name_nobody(through: &Server) {
+    let mut admin = MySqlConnection::connect(through.url()).await.unwrap();
+    let name = "UPDATE distributed_lock_version SET version = 1, min_client = 2 WHERE id = 2";
+    run(&mut admin, name).await;
+}
+
+async fn refused_as_unlisted(url: &str) {
+    let error = LockManager::connect(url).await.unwrap_err();
+    assert!(error.is_retryable());
+    let source = error.source().unwrap().to_string();
+    assert!(source.contains("all processes use another node"), "{source}");
+}
+
+/// How many transactions began on each node and were sent to the others.
+async fn used(nodes: [&Server; 3]) -> Vec<i64> {
+    let mut all = Vec::new();
+    for node in nodes {
+        let mut admin = MySqlConnection::connect(node.url()).await.unwrap();
+        let sql = "SELECT CAST(variable_value AS SIGNED) FROM information_schema.global_status \
+                   WHERE variable_name = 'wsrep_replicated'";
+        all.push(sqlx::query_scalar(sql).fetch_one(&mut admin).await.unwrap());
+    }
+    all
+}
+
 /// The second node has not carried out yet what the first one has granted, when the first one ends.
 async fn a_lease_is_known_on_the_node_that_is_used_next(galera: &mut Galera) {
+    name_nobody(&galera.nodes[0]).await;
     let locks = process(&galera.url(0)).await;
     locks
         .acquire("warm", patient())

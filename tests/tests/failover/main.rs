@@ -7,6 +7,7 @@
 mod galera;
 mod moves;
 mod mysql;
+mod old_primary;
 mod postgres;
 
 use std::time::Duration;

@@ -88,8 +88,12 @@ impl Work {
         format!("INSERT INTO {} VALUES (1)", self.table)
     }
 
+    fn count(&self) -> String {
+        format!("SELECT count(*) FROM {}", self.table)
+    }
+
     async fn done(&self, backend: &Backend) -> i64 {
-        let count = AssertSqlSafe(format!("SELECT count(*) FROM {}", self.table));
+        let count = AssertSqlSafe(self.count());
         on_its_pool!(backend, pool => sqlx::query_scalar(count).fetch_one(pool).await.unwrap())
     }
 }

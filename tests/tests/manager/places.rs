@@ -19,7 +19,12 @@ async fn namespaces_keep_keys_apart(backend: Backend) {
         namespaced(&backend, "two").await,
     );
     let guard = one.acquire("key", long()).await.unwrap();
-    assert_eq!(guard.key(), "one:key");
+    assert_eq!((guard.key(), guard.full_key()), ("key", "one:key"));
+    assert!(one.is_locked(guard.key()).await.unwrap());
+    let inside = guard.enter(async { dblock::current().unwrap().key().to_owned() });
+    assert_eq!(inside.await.unwrap(), "key");
+    let row = one.get(guard.key()).await.unwrap().unwrap();
+    assert_eq!((row.key.as_str(), row.fence_token), ("key", guard.fence_token()));
     assert_eq!(backend.the_row("one:key").await.reentrant_count, 1);
     let _other = two.acquire("key", long()).await.unwrap();
     let same = namespaced(&backend, "one")
@@ -28,7 +33,7 @@ async fn namespaces_keep_keys_apart(backend: Backend) {
         .await
         .unwrap_err();
     assert!(
-        matches!(&same, LockError::Busy { key, .. } if key.as_str() == "one:key"),
+        matches!(&same, LockError::Busy { key, .. } if key.as_str() == "key"),
         "{same:?}"
     );
     let whole = backend.manager().await.acquire("one:key", long()).await;
@@ -50,9 +55,11 @@ async fn an_operator_sees_only_its_namespace(backend: Backend) {
     let _one = one.acquire("key", long()).await.unwrap();
     let rows = one.inspect(InspectFilter::new().prefix("k")).await.unwrap();
     assert!(
-        matches!(rows.as_slice(), [row] if row.key.as_str() == "one:key"),
+        matches!(rows.as_slice(), [row] if row.key.as_str() == "key"),
         "{rows:?}"
     );
+    let behind = one.inspect(InspectFilter::new().after(rows[0].position())).await;
+    assert_eq!(behind.unwrap(), [], "a position is one of this namespace");
     assert_eq!(
         two.inspect(InspectFilter::new().include_free()).await.unwrap(),
         []

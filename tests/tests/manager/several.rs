@@ -61,9 +61,9 @@ async fn keys_that_are_free_take_one_round_trip(backend: Backend) {
 async fn keys_are_sorted_and_each_is_locked_once(backend: Backend) {
     let locks = backend.builder().namespace("n").build().await.unwrap();
     let guard = locks.acquire_all(["c", "a", "b", "a"], long()).await.unwrap();
-    assert_eq!(guard.keys().collect::<Vec<_>>(), ["n:a", "n:b", "n:c"]);
+    assert_eq!(guard.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
     for (key, token) in guard.fence_tokens() {
-        let row = backend.the_row(key).await;
+        let row = backend.the_row(&format!("n:{key}")).await;
         assert_eq!((row.reentrant_count, row.fence_token), (1, token));
     }
     assert!(!guard.is_lost() && guard.remaining() > LONG / 2);

@@ -171,7 +171,7 @@ async fn the_documents_configuration_is_read() {
         .acquire("order:42", config.settle.function("configured"))
         .await
         .unwrap();
-    assert_eq!(guard.key(), "billing:order:42");
+    assert_eq!(guard.full_key(), "billing:order:42");
     // The messages that the document shows.
     for (line, message) in [
         (

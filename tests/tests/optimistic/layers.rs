@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use dblock::optimistic::StaleVersion;
+use dblock::optimistic::{RetryOptions, StaleVersion, retry};
 use dblock::store::{MemoryStore, StoreErrorKind};
 use dblock::{LockError, LockManager, distributed_lock, optimistic_retry};
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
@@ -96,4 +96,34 @@ async fn a_lock_that_is_busy_or_a_store_that_is_down_is_no_conflict() {
         "{down:?}"
     );
     assert_eq!(shop.runs.count(), 0);
+}
+
+/// The work is done by then. The store's reason for the release must not be taken for the work's.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_not_confirmed_is_no_conflict() {
+    for kind in [
+        StoreErrorKind::Conflict,
+        StoreErrorKind::Interrupted,
+        StoreErrorKind::Unreachable,
+    ] {
+        let store = FaultyStore::memory();
+        let locks = store.manager();
+        store.always(Kind::Release, Fault::Fail(kind));
+        let runs = Runs::default();
+        let work = retry(RetryOptions::new(), async || {
+            let options = dblock::LockOptions::new();
+            let all = locks.acquire_all(["a", "b"], options.clone()).await?;
+            let guard = locks.acquire("c", options).await?;
+            // The work, with a commit of its own.
+            runs.begin();
+            guard.release().await.and(all.release().await)?;
+            Ok::<_, StockError>(())
+        });
+        let StockError::Lock(error) = work.await.unwrap_err() else {
+            panic!("another error than the lock's");
+        };
+        assert_eq!(runs.count(), 1, "{kind:?}: the work was done again");
+        assert!(matches!(error, LockError::Unconfirmed { .. }), "{error:?}");
+        assert!(!error.is_retryable() && !error.is_store(), "{error:?}");
+    }
 }

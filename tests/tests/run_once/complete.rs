@@ -1,7 +1,8 @@
 //! Runs that are completed in a transaction of the application's.
 
 use dblock::store::RecordState;
-use dblock::{LockError, OnCrash, Once, Run, RunError};
+use dblock::{LockError, OnCrash, Once, Run, RunError, inherit};
+use dblock_tests::backend::Place;
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
 
@@ -16,6 +17,8 @@ on_every_store!(databases:
     a_body_that_forgets_to_complete_is_told_and_not_repeated,
     a_value_that_is_too_large_is_refused_before_anything_is_written,
     completing_under_an_outer_lock_leaves_that_lock,
+    no_child_stays_in_a_lock_that_a_transaction_ends,
+    a_second_completion_does_not_open_the_lock,
 );
 on_every_store!(databases: a_paused_attempt_cannot_complete);
 
@@ -28,7 +31,6 @@ pub(crate) async fn with_work(backend: &Backend) {
 
 /// How often the work of `id` stands.
 pub(crate) async fn times(backend: &Backend, id: &str) -> i32 {
-    use dblock_tests::backend::Place;
     let read = || {
         let sql = format!("SELECT times FROM {}_work WHERE id = '{id}'", backend.table);
         sqlx::AssertSqlSafe(sql)
@@ -287,5 +289,85 @@ async fn a_paused_attempt_cannot_complete(backend: Backend) {
         (times(&backend, "a").await, state(&other).await),
         (0, (RecordState::Succeeded, 2))
     );
+    drop_work(&backend).await;
+}
+
+/// A child enters while the run is being completed.
+async fn no_child_stays_in_a_lock_that_a_transaction_ends(backend: Backend) {
+    let locks = backend.manager().await;
+    for polls in 1..12 {
+        let key = format!("pay beside a child {polls}");
+        let body = async |run: Run| {
+            let mut transaction = Transaction::begin(&backend).await;
+            let entered = std::cell::Cell::new(false);
+            let answer = {
+                let call = transaction.complete(&run, &7);
+                tokio::pin!(call);
+                let mut left = polls;
+                let early = std::future::poll_fn(|context| {
+                    left -= 1;
+                    match call.as_mut().poll(context) {
+                        std::task::Poll::Pending if left == 0 => std::task::Poll::Ready(None),
+                        polled => polled.map(Some),
+                    }
+                })
+                .await;
+                let child = inherit(async {
+                    entered.set(true);
+                    std::future::pending::<()>().await;
+                });
+                tokio::pin!(child);
+                let call = async {
+                    match early {
+                        Some(answer) => answer,
+                        None => call.await,
+                    }
+                };
+                tokio::pin!(call);
+                let mut refused = false;
+                loop {
+                    tokio::select! {
+                        biased;
+                        child = &mut child, if !refused => {
+                            assert!(child.is_err(), "it does not end");
+                            refused = true;
+                        }
+                        answer = &mut call => break answer,
+                    }
+                }
+            };
+            assert!(
+                answer.is_err() || !entered.get(),
+                "after {polls} polls the child is inside of a lock that ends"
+            );
+            answer?;
+            transaction.commit().await;
+            Ok::<_, PayError>(7)
+        };
+        let _ = locks.run_once(&key, run(OnCrash::CompleteIn), body).await;
+    }
+}
+
+/// The first one ends the lock, so whoever entered would stay in a lock that is free.
+async fn a_second_completion_does_not_open_the_lock(backend: Backend) {
+    with_work(&backend).await;
+    let locks = backend.manager().await;
+    let body = async |run: Run| {
+        let mut transaction = Transaction::begin(&backend).await;
+        transaction.complete(&run, &7).await?;
+        let mut second = Transaction::begin(&backend).await;
+        second.complete(&run, &8).await.unwrap_err();
+        second.rollback().await;
+        let nested = locks.with(KEY, dblock::LockOptions::new(), async {}).await;
+        let refused = nested.unwrap_err();
+        assert!(refused.is_retryable() && !refused.is_lost(), "{refused:?}");
+        let child = inherit(async {}).await.unwrap_err();
+        assert!(matches!(child, LockError::Invalid { .. }), "{child:?}");
+        transaction.commit().await;
+        Ok::<_, PayError>(7)
+    };
+    let ran = locks.run_once(KEY, run(OnCrash::CompleteIn), body).await.unwrap();
+    assert_eq!(ran, Once::Ran(7));
+    assert!(backend.the_row(KEY).await.is_free());
     drop_work(&backend).await;
 }

@@ -19,6 +19,7 @@ on_every_store!(
     a_crash_counts_as_an_attempt,
     a_run_in_doubt_says_who_and_waits_for_a_decision,
     a_decision_can_name_the_result,
+    a_decision_with_a_wrong_result_can_be_corrected,
     a_decision_needs_the_lock,
     a_paused_attempt_neither_records_nor_overwrites,
     a_late_attempt_that_nobody_overtook_is_recorded,
@@ -190,6 +191,51 @@ async fn a_decision_can_name_the_result(backend: Backend) {
     assert_eq!(effects.count(), 0);
     let refused = Resolution::succeeded(&9_u32, std::time::Duration::ZERO);
     assert!(refused.unwrap_err().to_string().contains("remember"));
+}
+
+async fn a_decision_with_a_wrong_result_can_be_corrected(backend: Backend) {
+    let locks = backend.manager().await;
+    let effects = Effects::default();
+    crash(&locks, run(OnCrash::Stop)).await;
+    let seen = async || {
+        let found = locks.record::<serde_json::Value>(KEY).await.unwrap();
+        found.unwrap().record
+    };
+    let in_doubt = seen().await;
+    let early = Resolution::correction(&in_doubt, &9_u32, LONG).unwrap_err();
+    assert!(early.to_string().contains("Resolution::succeeded"), "{early}");
+    let wrong = Resolution::succeeded(&"nine", LONG).unwrap();
+    while locks
+        .resolve(KEY, wrong.clone())
+        .await
+        .is_err_and(|error| error.is_busy())
+    {}
+    assert!(matches!(
+        reason(pay(&locks, patient(OnCrash::Stop), &effects).await),
+        RunError::Undecodable { .. }
+    ));
+    assert!(
+        !locks.resolve(KEY, wrong).await.unwrap(),
+        "it needs the record that was shown"
+    );
+
+    let shown = seen().await;
+    let right = Resolution::correction(&shown, &9_u32, LONG).unwrap();
+    assert!(locks.resolve(KEY, right.clone()).await.unwrap());
+    assert!(
+        !locks.resolve(KEY, right).await.unwrap(),
+        "the record has changed since"
+    );
+    assert_eq!(
+        pay(&locks, patient(OnCrash::Stop), &effects).await.unwrap(),
+        Once::Replayed(9)
+    );
+    let corrected = seen().await;
+    assert_eq!(
+        (corrected.state, corrected.attempts),
+        (RecordState::Succeeded, shown.attempts)
+    );
+    assert_eq!(effects.count(), 0);
 }
 
 async fn a_decision_needs_the_lock(backend: Backend) {

@@ -6,12 +6,15 @@
 mod begun;
 mod complete;
 mod crashes;
+mod cut;
+mod in_time;
 mod kills;
 mod mortal;
 mod outcomes;
 mod records;
 mod ticks;
 mod turns;
+mod under;
 mod waiting;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -176,8 +176,9 @@ async fn a_run_knows_itself(backend: Backend) {
         let token = dblock::current().unwrap().fence_token();
         assert_eq!(
             (run.key(), run.attempt(), run.fence_token()),
-            ("shop:pay:42", 1, token)
+            ("pay:42", 1, token)
         );
+        assert_eq!(run.full_key(), "shop:pay:42");
         assert_eq!(current_run().unwrap().fence_token(), token);
         assert!(tokio::spawn(async { current_run().is_none() }).await.unwrap());
         Ok::<_, LockError>(token)

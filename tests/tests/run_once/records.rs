@@ -29,7 +29,7 @@ async fn records_are_listed_within_the_namespace(backend: Backend) {
         .iter()
         .map(|record| (record.key.as_str(), record.state))
         .collect();
-    assert_eq!(found, [("shop:pay:42", RecordState::Succeeded)]);
+    assert_eq!(found, [("pay:42", RecordState::Succeeded)]);
     let failed = RecordFilter::new().state(RecordState::Failed);
     assert!(shop.records(failed.clone()).await.unwrap().is_empty());
     assert_eq!(bank.records(failed).await.unwrap().len(), 1);

@@ -1,21 +1,25 @@
 //! Many calls at once in one process: whose turn it is.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use dblock::store::{Record, RecordWrite, Records, Store, StoreError, StoreFuture};
-use dblock::{Key, LockManager, OnCrash, Once};
+use dblock::{InspectFilter, Key, LockManager, LockOptions, OnCrash, Once};
 use dblock_conformance::Fixture;
 use dblock_tests::around::{Around, Between};
+use dblock_tests::busy_operator::beside_an_operator;
 use dblock_tests::{Backend, on_every_store};
 use futures_util::future::{join_all, poll_immediate};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::{PayError, run};
+use crate::{LONG, PayError, run};
 
 on_every_store!(
     an_outcome_does_not_queue_behind_new_calls,
+    an_outcome_does_not_queue_behind_beginnings,
     calls_look_at_their_records_together,
+    a_run_does_not_wait_for_an_operator,
 );
 
 /// Each read of records takes a permit.
@@ -86,6 +90,80 @@ async fn an_outcome_does_not_queue_behind_new_calls(backend: Backend) {
     assert_eq!(ran.unwrap(), Once::Ran(7));
     let before = store.before_write.load(Ordering::SeqCst);
     assert!(before <= 3, "{before} reads came before the outcome");
+}
+
+/// Each write of a record takes a permit.
+#[derive(Debug)]
+struct SlowWrites {
+    permits: Semaphore,
+    keys: Mutex<Vec<Key>>,
+}
+
+impl Between for SlowWrites {
+    fn write<'a>(
+        &'a self,
+        records: &'a dyn Records,
+        write: &'a RecordWrite,
+    ) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            self.permits.acquire().await.unwrap().forget();
+            self.keys.lock().unwrap().push(write.key.clone());
+            records.write(write).await
+        })
+    }
+}
+
+/// A run ends while twenty others begin, each by a write of its own.
+async fn an_outcome_does_not_queue_behind_beginnings(backend: Backend) {
+    let slow = SlowWrites {
+        permits: Semaphore::new(0),
+        keys: Mutex::default(),
+    };
+    let store = Around::new(backend.store().await, slow);
+    let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>);
+    let locks = locks.start().unwrap();
+    let patient = run(OnCrash::Stop).lock(LockOptions::new().ttl(LONG).wait(LONG));
+    let ends = Notify::new();
+    let first = locks.run_once("first", run(OnCrash::Stop), async |_| {
+        ends.notified().await;
+        Ok::<_, PayError>(7)
+    });
+    let others = join_all((0..20).map(|n| {
+        let tick = patient.clone().tick(SystemTime::now());
+        let body = async move |_| Ok::<_, PayError>(n);
+        locks.run_once(format!("other {n}"), tick, body)
+    }));
+    let writes = async {
+        // All of them have their locks, and soon wait for their writes.
+        while locks.inspect(InspectFilter::new()).await.unwrap().len() < 21 {}
+        for _ in 0..20 {
+            locks.get("first").await.unwrap();
+        }
+        ends.notify_one();
+        for _ in 0..45 {
+            locks.get("first").await.unwrap();
+            store.permits.add_permits(1);
+        }
+    };
+    let (ran, others, ()) = tokio::join!(first, others, writes);
+    assert_eq!(ran.unwrap(), Once::Ran(7));
+    for other in others {
+        other.unwrap();
+    }
+    let keys = store.keys.lock().unwrap();
+    let before = keys.iter().position(|key| key.as_str() == "first").unwrap();
+    assert!(before <= 3, "{before} writes came before the outcome");
+}
+
+async fn a_run_does_not_wait_for_an_operator(backend: Backend) {
+    let calls = async |locks: LockManager| {
+        let tick = run(OnCrash::Stop).tick(SystemTime::now());
+        for (key, options) in [("run", run(OnCrash::Stop)), ("tick", tick)] {
+            let ran = locks.run_once(key, options, async |_| Ok::<_, PayError>(7)).await;
+            assert_eq!(ran.unwrap(), Once::Ran(7));
+        }
+    };
+    beside_an_operator(&backend, calls).await;
 }
 
 /// A hundred calls ask while the store answers nobody.

@@ -19,7 +19,10 @@ async fn a_release_under_an_open_transaction_asks_about_it(backend: Backend) {
     transaction.verify(&guard).await.unwrap();
     let unconfirmed = guard.release().await.unwrap_err();
     transaction.commit().await;
-    assert!(matches!(unconfirmed, LockError::Store { .. }), "{unconfirmed:?}");
+    assert!(
+        matches!(unconfirmed, LockError::Unconfirmed { .. }),
+        "{unconfirmed:?}"
+    );
     let text = unconfirmed.source().unwrap().to_string();
     assert!(
         text.ends_with("is a transaction that called `verify_in` still open?"),

@@ -265,6 +265,53 @@ impl Service {
     }
 }
 
+// The attribute's expressions set off nothing either.
+#[cfg_attr(feature = "locked", distributed_lock(key = text, manager = locks))]
+pub async fn by_reference(text: &str, locks: &dblock::LockManager) -> Result<(), OrderError> {
+    yield_now().await;
+    drop((text, locks));
+    Ok(())
+}
+
+#[cfg_attr(
+    feature = "locked",
+    distributed_lock(
+        key = "{number:04}:{service.name}:{text.len()}",
+        hold_min = "1s",
+        max_hold = "2s"
+    )
+)]
+#[cfg_attr(feature = "locked", dblock::distributed_lock(keys = ["{number}", text]))]
+pub async fn by_template(number: u64, service: &Service, text: &str) -> Result<u64, OrderError> {
+    yield_now().await;
+    drop((service, text));
+    Ok(number)
+}
+
+#[cfg_attr(
+    feature = "locked",
+    distributed_lock(key = text.as_str(), manager = if *first { locks } else { &other.0 }, on_busy = Ok(1))
+)]
+pub async fn by_choice(
+    text: String,
+    locks: &dblock::LockManager,
+    other: &(std::sync::Arc<dblock::LockManager>, u8),
+    first: &bool,
+) -> Result<usize, OrderError> {
+    yield_now().await;
+    drop((locks, other, first));
+    Ok(text.len())
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub async fn conditional(nothing: (), number: u64, _third: u64) -> Result<u64, OrderError> {
+    yield_now().await;
+    #[cfg(any())]
+    drop(number);
+    let same = nothing;
+    Ok(_third)
+}
+
 #[deprecated]
 pub fn old() {}
 

@@ -13,6 +13,8 @@ pub trait Settle: Send + Sync {
     async fn by_arc(self: Arc<Self>, path: Path<u64>) -> Result<u64, OrderError>;
     async fn pairs(&self, pair: (u64, String)) -> Result<String, OrderError>;
     async fn skip(&self, id: u64);
+    async fn only_key(&self, name: String) -> Result<(), OrderError>;
+    async fn changed(&self, id: u64, name: String) -> Result<String, OrderError>;
 
     #[distributed_lock(key = "order:{order.id}")]
     async fn by_default(&self, order: &Order) -> Result<u64, OrderError> {
@@ -54,8 +56,17 @@ impl Settle for Service {
     }
 
     #[distributed_lock(key = "order:{id}", on_error = |_| ())]
-    async fn skip(&self, id: u64) {
-        let _ = id;
+    async fn skip(&self, id: u64) {}
+
+    #[distributed_lock(key = "order:{name}", on_busy = { drop(name); Ok(()) })]
+    async fn only_key(&self, name: String) -> Result<(), OrderError> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = "order:{id}:{name}")]
+    async fn changed(&self, id: u64, mut name: String) -> Result<String, OrderError> {
+        name.push('!');
+        Ok(name)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Every form that the attributes accept. None of them gives a warning.
 
-#![deny(warnings)]
+#![deny(warnings, unused_results)]
 #![allow(
     clippy::all,
     clippy::pedantic,
@@ -19,6 +19,7 @@ forms! {
     all_arguments
     async_trait_methods
     bodies_of_one_expression
+    foreign_attributes
     free_function
     from_macro_rules
     futures_by_hand
@@ -33,6 +34,7 @@ forms! {
     key_formats
     key_literals
     lifetimes
+    macro_fragments
     managers
     moved_arguments
     no_implicit_prelude
@@ -54,6 +56,7 @@ forms! {
     transactions
     unicode
     unsafe_function
+    used_names
 }
 
 #[test]

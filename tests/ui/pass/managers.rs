@@ -44,3 +44,39 @@ pub async fn by_guard(locks: &Mutex<LockManager>) -> Result<(), OrderError> {
 pub fn is_send(locks: &Mutex<LockManager>) {
     drop(send(by_guard(locks)));
 }
+
+pub struct Service {
+    shared: Arc<LockManager>,
+    own: LockManager,
+}
+
+impl Service {
+    fn shared(&self) -> Result<Arc<LockManager>, OrderError> {
+        Ok(Arc::clone(&self.shared))
+    }
+
+    #[distributed_lock(key = "a", manager = self.shared()?)]
+    pub async fn by_question_mark(&self) -> Result<(), OrderError> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", manager = if first { &self.shared } else { &self.own })]
+    pub async fn by_if(&self, first: bool) -> Result<(), OrderError> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", manager = match first { true => self.shared.clone(), false => Arc::new(self.own.clone()) })]
+    pub async fn by_match(&self, first: bool) -> Result<(), OrderError> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", manager = { let shared = &self.shared; shared.clone() })]
+    pub async fn by_block(&self) -> Result<(), OrderError> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", manager = self.shared().unwrap_or_else(|_| unreachable!()))]
+    pub async fn by_closure(&self) -> Result<(), OrderError> {
+        Ok(())
+    }
+}

@@ -20,3 +20,21 @@ pub async fn returns(id: u64) -> Result<u64, OrderError> {
 pub async fn with_on_error() -> bool {
     true
 }
+
+fn find() -> Option<String> {
+    None
+}
+
+#[distributed_lock(key = "a:{name}", on_busy = { drop(name); Ok(()) })]
+pub async fn selected(name: String) -> Result<(), OrderError> {
+    tokio::select! {
+        Some(name) = async { find() } => drop(name),
+        found = async { find() } => {
+            if let Some(name) = found {
+                drop(name);
+            }
+        }
+        else => {}
+    }
+    Ok(())
+}

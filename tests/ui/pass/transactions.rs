@@ -25,7 +25,7 @@ impl Service {
 
     #[distributed_lock(key = "order:{id}", tx = tx, on_busy = Ok(0))]
     pub async fn or_nothing(&self, tx: &mut Tx<'_>, id: u64) -> Result<u64, OrderError> {
-        settle(tx, id).await?;
+        let _ = settle(tx, id).await?;
         settle(tx, id + 1).await
     }
 
@@ -39,8 +39,8 @@ impl Service {
     #[distributed_lock(key = "from:{from}", wait = "1s", manager = self.locks, tx = tx)]
     #[distributed_lock(key = "to:{to}", wait = "1s", manager = self.locks, tx = tx, on_busy = Ok(()))]
     pub async fn transfer(&self, from: u64, to: u64, tx: &mut Tx<'_>) -> Result<(), OrderError> {
-        settle(tx, from).await?;
-        settle(&mut *tx, to).await?;
+        let _ = settle(tx, from).await?;
+        let _ = settle(&mut *tx, to).await?;
         Ok(())
     }
 }
@@ -89,4 +89,26 @@ pub fn is_send(service: &Service, tx: &mut Tx<'_>) {
     drop(send(service.settle(tx, 1)));
     drop(send(service.transfer(1, 2, tx)));
     drop(send(service.settle_all(tx, &[1])));
+}
+
+// The compiler judges what a name stands for.
+type Lent<'t, 'c> = &'t mut Transaction<'c, Postgres>;
+
+#[distributed_lock(key = "order", tx = tx)]
+pub async fn alias(tx: Lent<'_, '_>) -> Result<u64, OrderError> {
+    settle(tx, 1).await
+}
+
+#[distributed_lock(key = "remote", tx = tx)]
+pub async fn only_the_lock_uses_it(tx: &mut Tx<'_>) -> Result<(), OrderError> {
+    Ok(())
+}
+
+async fn by(tx: &mut &mut Tx<'_>) -> Result<u64, OrderError> {
+    settle(tx, 1).await
+}
+
+#[distributed_lock(key = "order", tx = tx)]
+pub async fn mutable(mut tx: &mut Tx<'_>) -> Result<u64, OrderError> {
+    by(&mut tx).await
 }

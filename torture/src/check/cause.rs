@@ -51,10 +51,17 @@ pub(super) fn margin(ttl: i64) -> i64 {
 /// Why a section was still there in `span`, in which it should not have been: the exceptions must cover all
 /// of it, and the one that covers its beginning gives it the name.
 pub(super) fn cause(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> Cause {
+    cause_from(call, stay, span, i64::MIN, facts)
+}
+
+/// As [`cause`], for a lease that lives until `lives` at least: before that, what the section does is its own
+/// affair, and nobody else may enter beside it.
+pub(super) fn cause_from(call: &Call, stay: &Stay, span: Span, lives: i64, facts: &Facts) -> Cause {
     let mut excused: Vec<(Span, Cause)> = Vec::new();
     for pause in facts.pauses(call.life) {
         let to = pause.to.saturating_add(GRACE);
-        excused.push((Span { to, ..*pause }, Cause::Paused));
+        let from = pause.from.max(lives);
+        excused.push((Span { from, to }, Cause::Paused));
     }
     for order in facts.forced(&call.key) {
         // The holder hears of it at its next renewal, or its lease ends for it.
@@ -67,13 +74,14 @@ pub(super) fn cause(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> Caus
         excused.push((Span { to, ..fail_over }, Cause::FailOver));
     }
     for &(from, to) in &stay.blocks {
-        excused.push((Span { from, to: to + GRACE }, Cause::Blocked));
+        let (from, to) = (from.max(lives), to.saturating_add(GRACE));
+        excused.push((Span { from, to }, Cause::Blocked));
     }
     if let Some(left) = stay.left
         && left.at - left.last_step >= margin(call.parameters.ttl)
     {
         let unpolled = Span {
-            from: left.last_step,
+            from: left.last_step.max(lives),
             to: left.at,
         };
         excused.push((unpolled, Cause::Starved));

@@ -6,9 +6,13 @@ use std::collections::HashSet;
 
 use super::Verdict;
 use super::calls::{Call, Calls, Stay};
-use super::cause::{Cause, cause};
+use super::cause::{Cause, cause_from};
 use super::facts::{Facts, Span};
 use super::finding::{Finding, Who};
+use crate::history::MS;
+
+/// How long a lease lives that was passed on and not extended, if its ttl is not shorter.
+const PASSED_ON: i64 = 3_000 * MS;
 
 /// Counts every pair of owners that were inside of a key at once by what explains it.
 pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
@@ -22,7 +26,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
                     continue;
                 }
                 let pair = [(call, stay), (other, other_stay)];
-                let cause = judge(pair, facts);
+                let cause = judge(pair, calls, facts);
                 *verdict.overlaps.entry(cause).or_default() += 1;
                 // One that stays for long meets many; it is told of once.
                 let (former, _) = former(pair);
@@ -49,11 +53,23 @@ fn former<'a>(pair: [(&'a Call, &'a Stay); 2]) -> (&'a Call, &'a Stay) {
     if overtaken { late } else { early }
 }
 
-fn judge(pair: [(&Call, &Stay); 2], facts: &Facts) -> Cause {
+fn judge(pair: [(&Call, &Stay); 2], calls: &Calls, facts: &Facts) -> Cause {
     let (call, stay) = former(pair);
     let span = Span {
         from: pair[0].1.entered.max(pair[1].1.entered),
         to: call.stay_end(),
     };
-    cause(call, stay, span, facts)
+    cause_from(call, stay, span, lives_until(call, calls), facts)
+}
+
+/// Until when the lease of a section lives in the store at least, whatever becomes of its process, as long as
+/// one hold is left: one that was granted, or passed on, for its whole ttl; one that came from another task of
+/// the process, for two thirds of it.
+fn lives_until(call: &Call, calls: &Calls) -> i64 {
+    let asked = calls
+        .get(call.life, call.root)
+        .map_or(call.asked, |root| root.asked);
+    let ttl = call.parameters.ttl.min(PASSED_ON);
+    // Only a lease that is renewed is handed over.
+    asked + if call.parameters.renew { ttl * 2 / 3 } else { ttl }
 }

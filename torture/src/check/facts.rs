@@ -1,6 +1,6 @@
 //! The runner's deeds on the processes and the locks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::end::RECOVERY;
 use crate::fault::Fault;
@@ -62,6 +62,7 @@ pub(crate) struct Facts {
     new_leaders: Vec<(Fault, Span)>,
     /// When a process was killed, or had surely ended.
     ends: HashMap<Life, i64>,
+    killed: HashSet<Life>,
     pub(crate) calm: Option<i64>,
     /// From when on commits were slow and nothing else was wrong.
     pub(super) only_slow: Option<i64>,
@@ -120,6 +121,9 @@ impl Facts {
                 }
                 Event::Killed { life } | Event::Ended { life, .. } | Event::Stuck { life } => {
                     facts.ends.insert(*life, *at);
+                    if !matches!(event, Event::Ended { .. }) {
+                        facts.killed.insert(*life);
+                    }
                 }
                 Event::Fault {
                     fault: Fault::Slow { seat, ms, .. },
@@ -264,6 +268,11 @@ impl Facts {
         let from = self.calm? + RECOVERY;
         let to = self.only_slow.unwrap_or(self.end);
         (from < to).then_some(Span { from, to })
+    }
+
+    /// Whether a process did not end by itself.
+    pub(crate) fn was_killed(&self, life: Life) -> bool {
+        self.killed.contains(&life)
     }
 
     /// When a process ended.

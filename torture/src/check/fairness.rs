@@ -7,6 +7,7 @@ use super::calls::{Call, Calls};
 use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, MS};
+use crate::once::PREFIX;
 
 /// How long a waiter may be passed over, if at least so many others enter who asked after him. (A wait queue
 /// may be long.)
@@ -23,7 +24,9 @@ const NOBODY: i64 = 1_500 * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     let Some(healthy) = facts.healthy() else { return };
-    for (key, sections) in calls.sections() {
+    // A call of a run may hold its key without a section, and is no waiter.
+    let sections = calls.sections().into_iter();
+    for (key, sections) in sections.filter(|(key, _)| !key.starts_with(PREFIX)) {
         let entries: Vec<_> = sections.iter().filter(|(call, _)| call.is_root()).collect();
         // One that takes two keys may be waiting for the other one.
         let waiters = calls
@@ -74,7 +77,8 @@ fn went_round(span: Span, entries: impl Iterator<Item = i64>) -> i64 {
 /// ever was inside with it.
 fn held_by_nobody(calls: &Calls, facts: &Facts, healthy: Span, findings: &mut Vec<Finding>) {
     let mut refused: HashMap<(&str, i64), Span> = HashMap::new();
-    for call in calls.iter().filter(|call| call.asked >= healthy.from) {
+    let locks = calls.iter().filter(|call| !call.key.starts_with(PREFIX));
+    for call in locks.filter(|call| call.asked >= healthy.from) {
         let Some(by) = refused_by(call).filter(|_| call.decided() < healthy.to) else {
             continue;
         };

@@ -99,7 +99,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     holds::check(&calls, &facts, &mut verdict.findings);
     waits::check(&calls, &facts, &mut verdict);
     fairness::check(&calls, &facts, &mut verdict.findings);
-    verdict.once = once::check(history, &mut verdict.findings);
+    verdict.once = once::check(history, &facts, &mut verdict.findings);
     end::check(history, &calls, &facts, &mut verdict.findings);
     verdict
 }

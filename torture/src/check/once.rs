@@ -2,9 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::facts::{Facts, Span};
 use super::finding::Finding;
-use crate::history::{Event, History, Line};
+use crate::history::{Event, History, Line, MS};
 use crate::once::{Answer, End, Kind, MOST_ATTEMPTS, Step};
+use crate::seat::Life;
+
+/// How long after its end a call that gave up may still be taken back, beside the ttl of its lease; and how long
+/// a fault makes itself felt after its end.
+const AFTERWARDS: i64 = 2_000 * MS;
 
 /// A fault of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +31,13 @@ pub(crate) enum Fault {
     TooManyAttempts,
     /// A caller was given a result that is not that of the record.
     ResultLost,
+    /// An attempt is counted, or in doubt, whose body never began, although nothing was wrong when it was
+    /// given up.
+    NeverBegun,
+    /// A caller was told that a run had crashed while its body ran, and nothing was wrong.
+    RefusedBesideABody,
+    /// A body began after a caller was given the result.
+    Repeated,
 }
 
 impl Fault {
@@ -38,6 +51,9 @@ impl Fault {
             Self::AttemptForgotten => "a body began as an attempt that its record does not know",
             Self::TooManyAttempts => "a body began although the attempts were used up",
             Self::ResultLost => "a caller was given a result that is not that of the record",
+            Self::NeverBegun => "an attempt counts whose body never began",
+            Self::RefusedBesideABody => "a run that ran was taken for a crash",
+            Self::Repeated => "a body began after the run had succeeded",
         }
     }
 }
@@ -58,9 +74,92 @@ struct Called {
     begun: Vec<u32>,
     /// The results that callers were given.
     results: BTreeSet<u32>,
+    calls: Vec<OnceCall>,
 }
 
-pub(super) fn check(history: &History, findings: &mut Vec<Finding>) -> Runs {
+/// A call of a run.
+#[derive(Debug)]
+struct OnceCall {
+    /// `None` for one of the runner.
+    life: Option<Life>,
+    asked: i64,
+    ttl: i64,
+    renews: bool,
+    /// When its body began, and the last moment at which it surely ran.
+    body: Option<Span>,
+    answered: Option<(i64, Answer)>,
+}
+
+impl OnceCall {
+    /// The time in which something may have kept it from being taken back.
+    fn span(&self) -> Span {
+        let end = self.answered.as_ref().map_or(i64::MAX, |(at, _)| *at);
+        Span {
+            from: self.asked,
+            to: end.saturating_add(self.ttl + AFTERWARDS),
+        }
+    }
+
+    /// It ended without a body and without an answer, so that it may have begun and is to be taken back.
+    fn gave_up(&self) -> bool {
+        let ended = self.answered.as_ref().map(|(_, answer)| answer);
+        self.body.is_none() && matches!(ended, None | Some(Answer::Unknown | Answer::Cut))
+    }
+}
+
+/// When something was wrong.
+#[derive(Debug, Default)]
+struct Wrong {
+    /// With the servers, or with any process.
+    faults: Vec<Span>,
+    /// With the writes of a process.
+    troubles: HashMap<Life, Vec<i64>>,
+}
+
+impl Wrong {
+    fn read(history: &History) -> Self {
+        let mut wrong = Self::default();
+        let mut open = Vec::new();
+        for line in &history.runner {
+            match &line.event {
+                Event::Fault { fault } => {
+                    open.push((fault, wrong.faults.len()));
+                    wrong.faults.push(Span {
+                        from: line.at,
+                        to: i64::MAX,
+                    });
+                }
+                Event::Done { fault, .. } => {
+                    if let Some(at) = open.iter().position(|(other, _)| *other == fault) {
+                        let (_, place) = open.remove(at);
+                        wrong.faults[place].to = line.at + AFTERWARDS;
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (life, log) in &history.workers {
+            let troubled = log.iter().filter(|line| matches!(line.event, Event::Troubled));
+            wrong
+                .troubles
+                .insert(*life, troubled.map(|line| line.at).collect());
+        }
+        wrong
+    }
+
+    /// Whether something was wrong in a stretch of time that can excuse what became of a call.
+    fn excuses(&self, life: Option<Life>, span: Span, facts: &Facts) -> bool {
+        let troubled = life.and_then(|life| self.troubles.get(&life));
+        let troubled = troubled.is_some_and(|at| at.iter().any(|at| (span.from..=span.to).contains(at)));
+        let still = life.is_some_and(|life| {
+            facts.still_within(life, span) > 0 || facts.end_of(life) < span.to && facts.was_killed(life)
+        });
+        troubled || still || self.faults.iter().any(|fault| fault.within(span) > 0)
+    }
+}
+
+pub(super) fn check(history: &History, facts: &Facts, findings: &mut Vec<Finding>) -> Runs {
+    let wrong = Wrong::read(history);
     let mut runs = Runs::default();
     let mut called: BTreeMap<u64, Called> = BTreeMap::new();
     let mut ends: HashMap<u64, &End> = HashMap::new();
@@ -71,8 +170,9 @@ pub(super) fn check(history: &History, findings: &mut Vec<Finding>) -> Runs {
             ends.extend(all.iter().map(|end| (end.run, end)));
         }
     }
-    for log in history.workers.values().chain([&history.runner]) {
-        read(log, &mut called, &mut runs, findings);
+    let workers = history.workers.iter().map(|(life, log)| (Some(*life), log));
+    for (life, log) in workers.chain([(None, &history.runner)]) {
+        read(life, log, &mut called, &mut runs, findings);
     }
     runs.called = called.len();
     // Without an end there is nothing to compare with, and that is a finding of its own.
@@ -84,7 +184,10 @@ pub(super) fn check(history: &History, findings: &mut Vec<Finding>) -> Runs {
             done_by: Vec::new(),
         };
         let end = ends.get(run).map_or_else(nothing, |end| (*end).clone());
-        for fault in faults(&end, called) {
+        for fault in faults(&end, called)
+            .into_iter()
+            .chain(in_time(&end, called, &wrong, facts))
+        {
             let end = end.clone();
             findings.push(Finding::Once { fault, end });
         }
@@ -93,15 +196,57 @@ pub(super) fn check(history: &History, findings: &mut Vec<Finding>) -> Runs {
 }
 
 /// Reads the log of one process.
-fn read(log: &[Line], called: &mut BTreeMap<u64, Called>, runs: &mut Runs, findings: &mut Vec<Finding>) {
+fn read(
+    life: Option<Life>,
+    log: &[Line],
+    called: &mut BTreeMap<u64, Called>,
+    runs: &mut Runs,
+    findings: &mut Vec<Finding>,
+) {
+    // Where each call of this process stands.
+    let mut places: HashMap<u64, (u64, usize)> = HashMap::new();
     for line in log {
         match &line.event {
+            Event::OnceAsk {
+                call,
+                run,
+                ttl_ms,
+                renews,
+            } => {
+                let calls = &mut called.entry(*run).or_default().calls;
+                places.insert(*call, (*run, calls.len()));
+                calls.push(OnceCall {
+                    life,
+                    asked: line.at,
+                    ttl: i64::from(*ttl_ms) * MS,
+                    renews: *renews,
+                    body: None,
+                    answered: None,
+                });
+            }
             Event::OnceStep {
+                call,
                 run,
                 attempt,
-                step: Step::BeforeTheWork,
-            } => called.entry(*run).or_default().begun.push(*attempt),
-            Event::OnceAnswer { run, answer } => {
+                step,
+            } => {
+                let called = called.entry(*run).or_default();
+                if *step == Step::BeforeTheWork {
+                    called.begun.push(*attempt);
+                }
+                if let Some((_, place)) = places.get(call) {
+                    let began = called.calls[*place].body.map_or(line.at, |body| body.from);
+                    called.calls[*place].body = Some(Span {
+                        from: began,
+                        to: line.at,
+                    });
+                }
+            }
+            Event::OnceAnswer { call, run, answer } => {
+                if let Some((_, place)) = places.get(call) {
+                    let call = &mut called.entry(*run).or_default().calls[*place];
+                    call.answered = Some((line.at, answer.clone()));
+                }
                 let name = match answer {
                     Answer::Succeeded(result) => {
                         called.entry(*run).or_default().results.insert(*result);
@@ -109,6 +254,7 @@ fn read(log: &[Line], called: &mut BTreeMap<u64, Called>, runs: &mut Runs, findi
                     }
                     Answer::Failed => "failed",
                     Answer::Refused => "refused",
+                    Answer::NotYet => "not yet",
                     Answer::Unknown => "unknown",
                     Answer::Cut => "cut",
                     Answer::Other(text) => {
@@ -122,6 +268,48 @@ fn read(log: &[Line], called: &mut BTreeMap<u64, Called>, runs: &mut Runs, findi
             _ => {}
         }
     }
+}
+
+/// The faults that only the order of events shows.
+fn in_time(end: &End, called: &Called, wrong: &Wrong, facts: &Facts) -> Vec<Fault> {
+    let attempts = end.record.as_ref().map_or(0, |record| record.attempts);
+    let missing = (1..=attempts).filter(|attempt| !called.begun.contains(attempt));
+    let excused = called
+        .calls
+        .iter()
+        .filter(|call| call.gave_up() && wrong.excuses(call.life, call.span(), facts));
+    let refused = called.calls.iter().filter_map(|call| match &call.answered {
+        Some((at, Answer::Refused)) => Some(Span {
+            from: call.asked,
+            to: *at,
+        }),
+        _ => None,
+    });
+    let bodies = || called.calls.iter().filter_map(|call| Some((call, call.body?)));
+    let beside = |refused: Span| {
+        bodies().any(|(call, body)| {
+            let lived = Span {
+                from: call.asked,
+                to: refused.to,
+            };
+            call.renews
+                && body.from < refused.from
+                && refused.to < body.to
+                && !wrong.excuses(call.life, lived, facts)
+        })
+    };
+    let succeeded = called.calls.iter().filter_map(|call| match &call.answered {
+        Some((at, Answer::Succeeded(_))) => Some(*at),
+        _ => None,
+    });
+    let succeeded = succeeded.min().unwrap_or(i64::MAX);
+    let all = [
+        (Fault::NeverBegun, missing.count() > excused.count()),
+        (Fault::RefusedBesideABody, refused.into_iter().any(beside)),
+        (Fault::Repeated, bodies().any(|(_, body)| body.from > succeeded)),
+    ];
+    let wrong = all.into_iter().filter(|(_, is_so)| *is_so);
+    wrong.map(|(fault, _)| fault).collect()
 }
 
 fn faults(end: &End, called: &Called) -> Vec<Fault> {

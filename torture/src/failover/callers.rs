@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use dblock::{LockError, LockGuard, LockManager, LockOptions, LostReason};
 use fastrand::Rng;
@@ -162,6 +162,13 @@ impl Shared {
         let seen = keys.entry(key.to_owned()).or_default();
         let overlaps = seen.inside.as_ref().is_some_and(|other| !other.is_lost());
         let is_old = guard.fence_token() <= seen.latest_token;
+        if overlaps || is_old {
+            tell(&format!(
+                "{key}: granted with token {} beside {}",
+                guard.fence_token(),
+                seen.latest_token
+            ));
+        }
         seen.inside = Some(Arc::clone(guard));
         seen.latest_token = seen.latest_token.max(guard.fence_token());
         drop(keys);
@@ -190,9 +197,19 @@ impl Shared {
             LockError::Lost {
                 reason: LostReason::Gone,
                 ..
-            } => tally.gone += 1,
+            } => {
+                tally.gone += 1;
+                tell(&format!("{error:?}"));
+            }
+            LockError::Unconfirmed { .. } => tally.unconfirmed += 1,
             LockError::Store { source, .. } if source.is_retryable() => tally.unconfirmed += 1,
             other => tally.errors.push(format!("{other:?}")),
         }
     }
+}
+
+/// Says at once what must not be, so that it can be seen beside the fault of that moment.
+fn tell(what: &str) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    eprintln!("    {:.3}: {what}", now.unwrap_or_default().as_secs_f64());
 }

@@ -7,20 +7,8 @@ use dblock_servers::{Galera, Pair, Purpose};
 pub(crate) enum Kind {
     /// A PostgreSQL primary and its synchronous standby.
     Postgres,
-    /// Three nodes of MariaDB with Galera, of which one is in use.
+    /// Three nodes of MariaDB with Galera, which each manager names in another order.
     Galera,
-    /// The same with two nodes in use at once, which is not promised to be safe.
-    GaleraTwoInUse,
-}
-
-impl Kind {
-    /// How many nodes are in use at once.
-    pub(super) fn in_use(self) -> usize {
-        match self {
-            Self::Postgres | Self::Galera => 1,
-            Self::GaleraTwoInUse => 2,
-        }
-    }
 }
 
 /// The events of a cluster.
@@ -76,9 +64,7 @@ impl Cluster {
     pub(super) async fn start(kind: Kind) -> anyhow::Result<Self> {
         Ok(match kind {
             Kind::Postgres => Self::Postgres(Box::new(Pair::start(Purpose::Torture).await?)),
-            Kind::Galera | Kind::GaleraTwoInUse => {
-                Self::Galera(Box::new(Galera::start(Purpose::Torture).await?), 0)
-            }
+            Kind::Galera => Self::Galera(Box::new(Galera::start(Purpose::Torture).await?), 0),
         })
     }
 

@@ -55,7 +55,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         .await?;
     let mut managers = Vec::new();
     for manager in 0..MANAGERS {
-        let url = cluster.url(manager % arguments.store.in_use());
+        let url = cluster.url(manager % 3);
         managers.push(LockManager::connect(&url).await?);
     }
     let callers = Callers::start(&managers, arguments.seed);

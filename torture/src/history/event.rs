@@ -60,14 +60,30 @@ pub(crate) enum Event {
     Stall { ms: u32 },
     /// Worker: a transfer was committed, as the database said.
     Transferred { id: i64 },
+    /// Worker, and runner at the end: a call of `run_once` is about to be made.
+    OnceAsk {
+        call: u64,
+        run: u64,
+        ttl_ms: u32,
+        /// Its lease lives for as long as its body.
+        renews: bool,
+    },
+    /// Worker: the write that ends an attempt, or takes it back, was kept from the store or its answer from the
+    /// worker.
+    Troubled,
     /// Worker, and runner at the end: an attempt of a run has come so far.
     OnceStep {
+        call: u64,
         run: u64,
         attempt: u32,
         step: once::Step,
     },
     /// Worker, and runner at the end: a call of `run_once` has ended.
-    OnceAnswer { run: u64, answer: once::Answer },
+    OnceAnswer {
+        call: u64,
+        run: u64,
+        answer: once::Answer,
+    },
 
     /// Resource: a write arrived that was sent at `sent` by a section.
     Write {
@@ -145,6 +161,8 @@ pub(crate) enum Way {
     Signal,
     /// `dblock::inherit` in a task of its own.
     Inherit,
+    /// The body of `run_once`. Such a call is written down when its body begins.
+    Once,
     /// `LockManager::with_all` on two keys. Such a call is written down as two, one for each key, the second
     /// one within the first. So are the other two that take keys together.
     WithAll,

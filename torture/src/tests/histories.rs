@@ -1,6 +1,6 @@
 //! Histories written by hand, in milliseconds.
 
-use super::sketch::{A, B, Sketch, forced, overlap, paused};
+use super::sketch::{A, Ask, B, Sketch, TTL, forced, overlap, paused};
 use crate::check::{Cause, Finding, check};
 use crate::fault::Fault;
 use crate::history::{AccountEnd, End, Event, Row};
@@ -107,7 +107,11 @@ fn a_blocked_body_explains_as_long_as_it_blocks() {
 #[test]
 fn a_body_that_sleeps_longer_than_planned_blocks_until_it_returns_seed_20() {
     let mut sketch = Sketch::default();
-    sketch.ask(A, 130, 0, None);
+    let ask = Ask {
+        ttl: 1_000,
+        ..Ask::default()
+    };
+    sketch.ask_as(A, 130, 0, ask);
     sketch.enter(A, 130, 2, ("10", 10));
     sketch.worker(A, 2, Event::Block { call: 130, ms: 1_898 });
     sketch.leave(A, 130, 2_037, 2_037);
@@ -120,16 +124,30 @@ fn a_body_that_was_not_polled_is_starved() {
     // The margin of 2 seconds is 100 ms.
     let sketch = |last| {
         Sketch::default()
-            .section_last_seen(A, 1, 10, 0, (1_000, last))
-            .section(B, 1, 20, 950, 2_000)
+            .section_last_seen(A, 1, 10, 0, (2_000, last))
+            .section(B, 1, 20, 1_950, 3_000)
     };
-    assert_eq!(overlap(sketch(900)), Cause::Starved);
-    assert_eq!(overlap(sketch(901)), Cause::Unexplained);
+    assert_eq!(overlap(sketch(1_900)), Cause::Starved);
+    assert_eq!(overlap(sketch(1_901)), Cause::Unexplained);
     // It took a step while the other was inside.
     let late = Sketch::default()
-        .section_last_seen(A, 1, 10, 0, (1_200, 960))
-        .section(B, 1, 20, 950, 2_000);
+        .section_last_seen(A, 1, 10, 0, (2_200, 1_960))
+        .section(B, 1, 20, 1_950, 3_000);
     assert_eq!(overlap(late), Cause::Unexplained);
+}
+
+/// Whatever becomes of a process, its lease lives in the store: for two thirds of its ttl, if it came from
+/// another task.
+#[test]
+fn nothing_lets_another_in_before_the_lease_can_have_ended() {
+    let sketch = |comes| {
+        let sketch = Sketch::default()
+            .section(A, 1, 10, 0, 1_900)
+            .section(B, 1, 20, comes, 2_000);
+        paused(sketch, A, 10, 1_895)
+    };
+    assert_eq!(overlap(sketch(TTL * 2 / 3 - 1)), Cause::Unexplained);
+    assert_eq!(overlap(sketch(TTL * 2 / 3 + 1)), Cause::Paused);
 }
 
 #[test]

@@ -87,15 +87,15 @@ fn an_owner_of_two_chains_is_found() {
 #[test]
 fn a_false_token_puts_the_blame_on_nobody_else() {
     let sketch = |asked| {
-        let mut sketch = Sketch::default().section(A, 1, 20, 100, 200);
+        let mut sketch = Sketch::default().section(A, 1, 20, 2_100, 2_200);
         sketch.ask(B, 1, asked, None);
-        sketch.enter(B, 1, 150, ("10", 10));
-        sketch.leave(B, 1, 160, 160);
-        sketch.answer(B, 1, 160, End::Done, None);
+        sketch.enter(B, 1, 2_150, ("10", 10));
+        sketch.leave(B, 1, 2_160, 2_160);
+        sketch.answer(B, 1, 2_160, End::Done, None);
         sketch
             .runner(90, Event::Paused { life: B })
-            .runner(155, Event::Continued { life: B })
+            .runner(2_155, Event::Continued { life: B })
     };
     assert_eq!(overlap(sketch(80)), Cause::Paused);
-    assert_eq!(overlap(sketch(110)), Cause::Unexplained);
+    assert_eq!(overlap(sketch(2_110)), Cause::Unexplained);
 }

@@ -1,8 +1,9 @@
 //! Work that is to be done once, in histories that were written by hand.
 
-use super::sketch::{A, B, Sketch};
-use crate::check::{Finding, OnceFault};
-use crate::history::Event;
+use super::sketch::{A, Ask, B, Sketch, TTL, overlap, paused};
+use crate::check::{Cause, Finding, OnceFault};
+use crate::fault::Fault;
+use crate::history::{End as Ended, Event, Way};
 use crate::once::{Answer, End, Record, Step};
 use crate::seat::Life;
 
@@ -15,11 +16,20 @@ const STOPS: u64 = 2;
 
 fn begins(sketch: &mut Sketch, life: Life, run: u64, attempt: u32) {
     let step = Step::BeforeTheWork;
-    sketch.worker(life, 1, Event::OnceStep { run, attempt, step });
+    sketch.worker(
+        life,
+        1,
+        Event::OnceStep {
+            call: 1,
+            run,
+            attempt,
+            step,
+        },
+    );
 }
 
 fn answers(sketch: &mut Sketch, run: u64, answer: Answer) {
-    sketch.worker(A, 2, Event::OnceAnswer { run, answer });
+    sketch.worker(A, 2, Event::OnceAnswer { call: 1, run, answer });
 }
 
 /// The faults of a run that ends like this.
@@ -110,8 +120,9 @@ fn attempts_that_are_repeated_forgotten_or_too_many_are_found() {
     };
     assert_eq!(found(STOPS, &[1, 1], 1), [OnceFault::AttemptTwice]);
     assert_eq!(found(AGAIN, &[1, 2], 1), [OnceFault::AttemptForgotten]);
-    assert_eq!(found(AGAIN, &[7], 7), [OnceFault::TooManyAttempts]);
-    assert_eq!(found(IN_ONE, &[7], 7), []);
+    let seven = [1, 2, 3, 4, 5, 6, 7];
+    assert_eq!(found(AGAIN, &seven, 7), [OnceFault::TooManyAttempts]);
+    assert_eq!(found(IN_ONE, &seven, 7), []);
 }
 
 #[test]
@@ -146,4 +157,150 @@ fn a_call_that_fails_without_a_reason_is_found() {
         matches!(findings[..], [Finding::OnceRefused { run: AGAIN, .. }]),
         "{findings:?}"
     );
+}
+
+/// A call that is answered at `to`; its body runs in between, if it has one.
+fn calls(
+    sketch: &mut Sketch,
+    life: Life,
+    run: u64,
+    (from, to): (i64, i64),
+    body: Option<u32>,
+    answer: Answer,
+) {
+    // Each process makes one.
+    let call = 1;
+    let ask = Event::OnceAsk {
+        call,
+        run,
+        ttl_ms: u32::try_from(TTL).unwrap(),
+        renews: true,
+    };
+    sketch.worker(life, from, ask);
+    for (step, at) in [(Step::BeforeTheWork, from + 1), (Step::AfterTheCommit, to - 1)] {
+        let step = |attempt| Event::OnceStep {
+            call,
+            run,
+            attempt,
+            step,
+        };
+        if let Some(attempt) = body {
+            sketch.worker(life, at, step(attempt));
+        }
+    }
+    sketch.worker(life, to, Event::OnceAnswer { call, run, answer });
+}
+
+#[test]
+fn an_attempt_whose_body_never_began_is_found() {
+    let given_up = |answer| {
+        let mut sketch = Sketch::default();
+        calls(&mut sketch, A, STOPS, (100, 102), None, answer);
+        sketch
+    };
+    let in_doubt = |sketch| faults(sketch, STOPS, Some(("processing", 1, None)), &[]);
+    assert_eq!(in_doubt(given_up(Answer::Cut)), [OnceFault::NeverBegun]);
+    assert_eq!(in_doubt(given_up(Answer::Unknown)), [OnceFault::NeverBegun]);
+    // Attempts that count and never were, whatever came of the run.
+    let mut sketch = given_up(Answer::Cut);
+    calls(&mut sketch, B, AGAIN, (200, 300), Some(2), Answer::Succeeded(2));
+    assert_eq!(
+        faults(sketch, AGAIN, Some(("succeeded", 2, Some(2))), &[2]),
+        [OnceFault::NeverBegun]
+    );
+
+    // What kept it from being taken back.
+    let fault = Fault::LockFile { ms: 50 };
+    let locked = given_up(Answer::Cut)
+        .runner(90, Event::Fault { fault: fault.clone() })
+        .runner(
+            101,
+            Event::Done {
+                fault,
+                injected: true,
+            },
+        );
+    assert_eq!(in_doubt(locked), []);
+    assert_eq!(
+        in_doubt(given_up(Answer::Cut).runner(1_000, Event::Killed { life: A })),
+        []
+    );
+    assert_eq!(in_doubt(paused(given_up(Answer::Cut), A, 102, 4_000)), []);
+    let mut troubled = given_up(Answer::Cut);
+    troubled.worker(A, 103, Event::Troubled);
+    assert_eq!(in_doubt(troubled), []);
+    // Another one's, or much earlier.
+    assert_eq!(
+        in_doubt(paused(given_up(Answer::Cut), B, 102, 4_000)),
+        [OnceFault::NeverBegun]
+    );
+    let killed = given_up(Answer::Cut).runner(20_000, Event::Killed { life: A });
+    assert_eq!(in_doubt(killed), [OnceFault::NeverBegun]);
+}
+
+#[test]
+fn a_run_that_is_taken_for_a_crash_while_it_runs_is_found() {
+    let beside = |refused| {
+        let mut sketch = Sketch::default();
+        calls(&mut sketch, A, STOPS, (100, 1_000), Some(1), Answer::Succeeded(1));
+        calls(&mut sketch, B, STOPS, refused, None, Answer::Refused);
+        sketch
+    };
+    let done = |sketch| faults(sketch, STOPS, Some(("succeeded", 1, Some(1))), &[1]);
+    assert_eq!(done(beside((300, 310))), [OnceFault::RefusedBesideABody]);
+    // Before it began, or as it ended.
+    assert_eq!(done(beside((90, 310))), []);
+    assert_eq!(done(beside((900, 1_010))), []);
+    assert_eq!(done(paused(beside((800, 810)), A, 110, 790)), []);
+}
+
+#[test]
+fn done_work_that_begins_again_is_found() {
+    let mut sketch = Sketch::default();
+    calls(&mut sketch, A, AGAIN, (100, 200), Some(1), Answer::Succeeded(1));
+    calls(&mut sketch, B, AGAIN, (190, 300), Some(2), Answer::Failed);
+    let found = faults(sketch, AGAIN, Some(("failed", 2, None)), &[1]);
+    assert!(!found.contains(&OnceFault::Repeated), "{found:?}");
+
+    let mut sketch = Sketch::default();
+    calls(&mut sketch, A, AGAIN, (100, 200), Some(1), Answer::Succeeded(1));
+    calls(&mut sketch, B, AGAIN, (200, 300), Some(2), Answer::Failed);
+    let found = faults(sketch, AGAIN, Some(("failed", 2, None)), &[1]);
+    assert!(found.contains(&OnceFault::Repeated), "{found:?}");
+}
+
+/// A lock that is not renewed, and a child that keeps its thread until `stays`; another process enters at
+/// `comes`.
+fn beside_a_child(stays: i64, comes: i64) -> Cause {
+    let key = "once1";
+    let mut sketch = Sketch::default();
+    let ask = |way, within| Ask {
+        key,
+        way,
+        within,
+        renew: false,
+        ..Ask::default()
+    };
+    sketch.ask_as(A, 1, 0, ask(Way::With, None));
+    sketch.enter(A, 1, 0, ("a", 1));
+    sketch.ask_as(A, 2, 100, ask(Way::Inherit, Some(1)));
+    sketch.enter(A, 2, 100, ("a", 1));
+    sketch.worker(A, 100, Event::Block { call: 2, ms: 1_000 });
+    // The outcome, a moment too late.
+    sketch.leave(A, 1, 1_901, 1_901);
+    sketch.answer(A, 1, 1_910, Ended::Lost, None);
+    sketch.ask_as(B, 1, comes - 10, ask(Way::With, None));
+    sketch.enter(B, 1, comes, ("b", 2));
+    sketch.leave(B, 1, comes + 100, comes + 100);
+    sketch.answer(B, 1, comes + 100, Ended::Done, None);
+    sketch.leave(A, 2, stays, 100);
+    sketch.answer(A, 2, stays, Ended::Done, None);
+    overlap(sketch)
+}
+
+#[test]
+fn an_outcome_that_lets_another_process_in_beside_a_child_is_found() {
+    assert_eq!(beside_a_child(1_980, 1_920), Cause::Unexplained);
+    // Its lease ended in the store, too.
+    assert_eq!(beside_a_child(2_400, 2_010), Cause::Blocked);
 }

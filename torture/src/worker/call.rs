@@ -13,6 +13,7 @@ use super::Worker;
 use super::mix::Plan;
 use super::section::Planned;
 use crate::history::{End, Event, Way};
+use crate::once::PREFIX;
 
 /// Where a call is made. This is what tells two owners apart when the history is judged: the worker's own
 /// word, and never the library's.
@@ -74,7 +75,7 @@ impl<'a> Asked<'a> {
             Err(LockError::Busy { holder, .. }) => (End::Busy, holder.as_ref()),
             Err(LockError::Timeout { holder, .. }) => (End::Timeout, holder.as_ref()),
             Err(LockError::Lost { .. }) => (End::Lost, None),
-            Err(LockError::Store { .. }) => (End::Store, None),
+            Err(LockError::Store { .. } | LockError::Unconfirmed { .. }) => (End::Store, None),
             Err(LockError::Shutdown { .. }) => (End::Shutdown, None),
             Err(_) => (End::Other, None),
         };
@@ -179,9 +180,33 @@ impl Worker {
                 Way::Inherit | Way::WithAll | Way::AttributeAll | Way::GuardAll => {
                     unreachable!("was looked at above")
                 }
+                Way::Once => unreachable!("its body is written down alone"),
             };
             asked.answer(&result);
         })
+    }
+
+    /// Takes the lock around the call of a run, by `with`.
+    pub(super) async fn call_with(self: &Arc<Self>, plan: &Plan, body: impl AsyncFnOnce(u64)) {
+        let asked = Asked::write_down(self, plan, Place::Outermost);
+        let number = asked.number;
+        let section = async { self.section_of(number, &plan.key, body(number)).await };
+        let result = self.locks.with(&plan.key, plan.options(), section).await;
+        asked.answer(&result);
+    }
+
+    /// Writes down the body of a run as a section of its lock.
+    pub(super) async fn body_of_run<T>(
+        self: &Arc<Self>,
+        plan: &Plan,
+        place: Place,
+        body: impl AsyncFnOnce(u64) -> T,
+    ) -> T {
+        let asked = Asked::write_down(self, plan, place);
+        let number = asked.number;
+        let value = self.section_of(number, &plan.key, body(number)).await;
+        asked.answer(&Ok(()));
+        value
     }
 
     /// Takes two keys together.
@@ -296,7 +321,7 @@ impl Worker {
     }
 
     /// Spawns a task that shares the lock; nobody waits for it.
-    fn inherit(self: &Arc<Self>, plan: &Plan, place: Place) {
+    pub(super) fn inherit(self: &Arc<Self>, plan: &Plan, place: Place) {
         let (worker, plan) = (Arc::clone(self), plan.clone());
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let section = {
@@ -305,13 +330,23 @@ impl Worker {
         };
         // Its hold counts from here.
         let child = dblock::inherit(section);
-        tokio::spawn(async move {
+        let blocks = plan.section.blocks.is_some();
+        let task = async move {
             let asked = Asked::write_down_as(&worker, number, &plan, place);
             let ended = AssertUnwindSafe(child).catch_unwind().await;
             match ended {
+                // The lock of a run ends with a transaction already.
+                Ok(Err(LockError::Invalid { .. })) if plan.key.starts_with(PREFIX) => drop(asked),
                 Ok(result) => asked.answer(&result),
                 Err(_) => drop(asked),
             }
-        });
+        };
+        if blocks {
+            // It stops nobody else.
+            let runtime = tokio::runtime::Handle::current();
+            tokio::task::spawn_blocking(move || runtime.block_on(task));
+        } else {
+            tokio::spawn(task);
+        }
     }
 }

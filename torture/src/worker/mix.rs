@@ -59,6 +59,29 @@ pub(super) enum Work {
 }
 
 impl Plan {
+    /// A stay that is nothing but its length.
+    pub(super) fn bare(key: String, way: Way, ttl: Duration) -> Self {
+        Self {
+            key,
+            and: None,
+            way,
+            ttl,
+            wait: Duration::ZERO,
+            renew: true,
+            hold_min: None,
+            max_hold: None,
+            section: Section {
+                length: Duration::ZERO,
+                work: Work::Unfenced,
+                panics: false,
+                inner: None,
+                spawns: false,
+                blocks: None,
+            },
+            dropped_after: None,
+        }
+    }
+
     /// Keeps the key for so long after the grant. (The attribute here takes no such options.)
     fn at_least(mut self, hold_min: Duration) -> Self {
         if self.way == Way::Attribute {

@@ -4,7 +4,7 @@
 //! - [`keys`] says what is fought for; [`mix`] decides what a call does; [`call`] makes it and writes down
 //!   that it is made and how it ended.
 //! - [`section`] is what happens under the lock.
-//! - [`runs`] calls what is to be done once.
+//! - [`runs`] calls what is to be done once; [`trouble`] is what befalls its records.
 
 mod call;
 mod keys;
@@ -12,6 +12,7 @@ mod mix;
 mod process;
 mod runs;
 mod section;
+mod trouble;
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -24,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::bank::Bank;
-use crate::history::Journal;
+use crate::history::{Event, Journal};
 use crate::once::Step;
 use crate::resource::ResourceClient;
 use crate::seat::Life;
@@ -109,6 +110,11 @@ impl Worker {
             ended.expect("a task catches what panics in it");
         }
         blocking.await.expect("a task catches what panics in it");
+    }
+
+    /// Writes down that an outcome, or what takes a run back, may not arrive.
+    fn troubled(&self) {
+        self.journal.write(Event::Troubled);
     }
 
     async fn go_on(self: &Arc<Self>, mut rng: Rng) {

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::LockManager;
+use dblock::store::Store;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use super::keys::KEYS;
 use super::section::Planned;
+use super::trouble::Troubled;
 use crate::history::{Event, now};
 use crate::once::Step;
 use crate::resource::ResourceClient;
@@ -79,7 +81,14 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         seat: arguments.seat,
         life: arguments.life,
     };
-    let (source, bank) = target::source(&arguments.url, TIMEOUT)?;
+    let (mut source, bank) = target::source(&arguments.url, TIMEOUT)?;
+    let seed = arguments.seed.wrapping_mul(1_000_003) ^ (life.life * 100 + life.seat) as u64;
+    let mut troubled = None;
+    if let Some(bank) = &bank {
+        let around = Troubled::around(bank.store()?, seed);
+        source = (Arc::clone(&around) as Arc<dyn Store>).into();
+        troubled = Some(around);
+    }
     // The server may be down at this moment.
     let locks = LockManager::builder(source)
         .namespace("torture")
@@ -95,6 +104,9 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         KEYS,
     )?;
 
+    if let Some(troubled) = troubled {
+        let _ = troubled.worker.set(Arc::clone(&worker));
+    }
     watch_for_stalls(Arc::clone(&worker));
     let stop = CancellationToken::new();
     let mut orders = orders();
@@ -114,7 +126,6 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         stop.cancel();
     };
     let work = Arc::clone(&worker);
-    let seed = arguments.seed.wrapping_mul(1_000_003) ^ (life.life * 100 + life.seat) as u64;
     tokio::join!(commands, work.work(seed, arguments.tasks, stop.clone()));
     locks.shutdown(Duration::from_secs(1)).await;
     Ok(())

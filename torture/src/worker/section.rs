@@ -162,6 +162,15 @@ impl Worker {
         (first.returned, second.returned) = (true, true);
     }
 
+    /// Work under a lock that stays for as long as it takes.
+    pub(super) async fn section_of<T>(&self, call: u64, key: &str, work: impl Future<Output = T>) -> T {
+        let lock = dblock::current().expect("a section holds its lock");
+        let mut visit = Visit::begin(self, call, key, lock.owner(), lock.fence_token());
+        let value = visit.stepping(work).await;
+        visit.returned = true;
+        value
+    }
+
     /// The stay of a guard in no chain, whose holder looks after itself.
     pub(super) async fn bare_section(self: &Arc<Self>, call: u64, plan: &Plan, guard: &LockGuard) {
         if guard.is_lost() {

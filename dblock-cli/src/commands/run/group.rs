@@ -1,7 +1,7 @@
 //! The command's process group.
 
+use std::ffi::OsStr;
 use std::io;
-use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,12 +11,14 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::time::{Instant, sleep_until};
 
+use super::launcher::Launcher;
 use super::watchdog::Watchdog;
 
 /// How often a group is looked at whose processes are not all children of this one.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A running command, the leader of its group. The group is killed when this is dropped.
+/// The group of the command, whose leader is the launcher and then the command. It is killed when this is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Group {
     leader: Pid,
@@ -34,18 +36,24 @@ pub(super) enum Change {
 }
 
 impl Group {
-    pub(super) fn start(command: &mut Command) -> io::Result<Self> {
+    /// The group of a command that has not started, with the launcher that starts it. From here on the group
+    /// ends with this process. `prepare` sets the command's environment.
+    pub(super) fn of(
+        program: &OsStr,
+        arguments: &[impl AsRef<OsStr>],
+        prepare: impl FnOnce(&mut Command),
+    ) -> io::Result<(Self, Launcher)> {
         adopt_orphans();
         let alone = |error| io::Error::other(format!("its watchdog fails: {error}"));
         let watchdog = Watchdog::start().map_err(alone)?;
-        let child = command.process_group(0).spawn()?;
+        let launcher = Launcher::start(program, arguments, prepare)?;
         let mut group = Self {
-            leader: Pid::from_raw(child.id().cast_signed()),
+            leader: launcher.id(),
             is_gone: false,
             watchdog,
         };
         group.watchdog.watch(group.leader).map_err(alone)?;
-        Ok(group)
+        Ok((group, launcher))
     }
 
     pub(super) fn id(&self) -> Pid {
@@ -64,6 +72,14 @@ impl Group {
             WaitStatus::Exited(_, code) => Some(Change::Exited(code)),
             WaitStatus::Signaled(_, signal, _) => Some(Change::Killed(signal)),
             WaitStatus::Stopped(_, signal) => Some(Change::Stopped(signal)),
+            _ => None,
+        })
+    }
+
+    /// Waits for the end of a launcher that has not become the command. The signal that ended it, if one did.
+    pub(super) fn launcher_end(&self) -> io::Result<Option<Signal>> {
+        Ok(match waitpid(self.leader, None)? {
+            WaitStatus::Signaled(_, signal, _) => Some(signal),
             _ => None,
         })
     }

@@ -5,6 +5,8 @@
 //! the lock.
 
 mod group;
+mod helper;
+pub(crate) mod launcher;
 mod once;
 mod signals;
 mod supervise;
@@ -14,7 +16,7 @@ pub(crate) mod watchdog;
 
 use std::time::{Duration, Instant};
 
-use dblock::{CurrentLock, LockGuard, LockManager, RunOptions};
+use dblock::{CurrentLock, LockError, LockGuard, LockManager, RunOptions};
 
 use self::signals::Signals;
 use self::supervise::Ended;
@@ -88,19 +90,25 @@ async fn with_lock(
     let ended = under(&lock, arguments, grace, signals).await;
     let held = entered.elapsed();
     let released = guard.release().await;
-    let ended = ended?;
-    match released {
-        // That the lease has ended is why the command was stopped.
-        Err(error) if !(error.is_lost() && matches!(ended, Ended::Stopped(_))) => {
+    let (ended, unconfirmed) = at_the_release(ended?, released, arguments.ttl);
+    report(store, &lock, &ended, unconfirmed, waited, held)
+}
+
+/// How the command ended, now that the row was asked, and what is to be said when the release was not
+/// confirmed.
+fn at_the_release(ended: Ended, released: Result<(), LockError>, ttl: Duration) -> (Ended, Option<Failure>) {
+    match (ended, released) {
+        // Nothing was done without the lock.
+        (ended @ (Ended::Stopped(_) | Ended::NotStarted(_)), Err(error)) if error.is_lost() => (ended, None),
+        // It was freed by force since the last renewal: somebody else may have had it beside the command.
+        (Ended::Exited(_) | Ended::Killed(_), Err(error)) if error.is_lost() => (Ended::Late(error), None),
+        (ended, Err(error)) => {
             let remedy = "the command has ended, and the lock is free when its lease has ended";
-            let left = shown(arguments.ttl);
-            Failure::from(error)
-                .with_remedy(&format!("{remedy}, in {left} at most"))
-                .print(store);
+            let failure = Failure::from(error).with_remedy(&format!("{remedy}, in {} at most", shown(ttl)));
+            (ended, Some(failure))
         }
-        _ => {}
+        (ended, Ok(())) => (ended, None),
     }
-    report(store, &lock, &ended, waited, held)
 }
 
 /// The holder of the lock, for a person who waits for it.

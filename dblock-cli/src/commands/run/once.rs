@@ -4,6 +4,7 @@
 //! ended, or that was stopped because its lease was lost, was interrupted: the call is given up like one
 //! whose process has died, and `--on-crash` decides about the next.
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::pending;
 use std::pin::pin;
@@ -52,6 +53,9 @@ impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lock(error) => error.fmt(f),
+            Self::Command(Ended::NotStarted(signal)) => {
+                write!(f, "{signal} came before the command was started")
+            }
             Self::Command(ended) => write!(f, "exit code {}", ended.code().number()),
             Self::NotStarted(failure) => f.write_str(failure.message()),
         }
@@ -80,19 +84,31 @@ pub(super) async fn once(
     let (enter, entered) = oneshot::channel();
     let (lend, borrowed) = oneshot::channel::<&mut Signals>();
     let (interrupt, interrupted) = oneshot::channel();
+    let (give_up, none_starts) = oneshot::channel();
+    let begun = Cell::new(false);
     // A command has no result. An operator who resolves its record may give it one, of any type.
+    let entering = &begun;
     let body = async move |_: Run| {
+        entering.set(true);
         let lock = current();
-        long_enough(&lock, grace).await?;
-        let _ = enter.send(lock.clone());
-        let Ok(signals) = borrowed.await else {
-            // Nobody waits for the run any more.
-            return pending().await;
+        let ready = async {
+            long_enough(&lock, grace).await?;
+            let _ = enter.send(lock.clone());
+            match borrowed.await {
+                Ok(signals) => Ok::<_, LockError>(signals),
+                // Nobody waits for the run any more.
+                Err(_) => pending().await,
+            }
+        };
+        let signals = tokio::select! {
+            biased;
+            Ok(signal) = none_starts => return Err(Failed::Command(Ended::NotStarted(signal))),
+            signals = ready => signals?,
         };
         let ended = under(&lock, arguments, grace, signals).await;
         match ended.map_err(Failed::NotStarted)? {
             Ended::Exited(0) => Ok(Value::Null),
-            ended @ Ended::Exited(_) => Err(Failed::Command(ended)),
+            ended @ (Ended::Exited(_) | Ended::NotStarted(_)) => Err(Failed::Command(ended)),
             ended => {
                 let _ = interrupt.send(ended);
                 pending().await
@@ -115,7 +131,18 @@ pub(super) async fn once(
     )
     .await
     {
-        First::Signal(signal) => return Ok(signals::code(signal)),
+        First::Signal(signal) => {
+            // The command was not started. A run that has begun says so in its record; another signal ends
+            // that, too.
+            if begun.get() && give_up.send(signal).is_ok() {
+                tokio::select! {
+                    biased;
+                    _ = signals.next() => {}
+                    _ = &mut run => {}
+                }
+            }
+            return Ok(signals::code(signal));
+        }
         First::Done(Ok(_)) => return Ok(already_done(store, name)),
         First::Done(Err(failed)) => return Err(failure(failed, arguments)),
         First::Entered(lock) => lock,
@@ -140,7 +167,7 @@ pub(super) async fn once(
             Err(failed) => return Err(failure(failed, arguments)),
         },
     };
-    report(store, &lock, &ended, waited, entered.elapsed())
+    report(store, &lock, &ended, None, waited, entered.elapsed())
 }
 
 /// For a shell.
@@ -154,7 +181,12 @@ fn quoted(name: &str) -> String {
 
 fn already_done(store: &StoreArguments, name: &str) -> Code {
     if store.json {
-        output::told(&json!({"key": name, "outcome": "already_done", "exit_code": Code::Done.number()}));
+        output::told(
+            &output::json_text(
+                &json!({"key": name, "outcome": "already_done", "exit_code": Code::Done.number()}),
+            )
+            .unwrap_or_default(),
+        );
     } else {
         output::told(&format!(
             "dblock: the run {name:?} has succeeded before, so nothing was run"

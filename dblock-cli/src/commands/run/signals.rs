@@ -62,8 +62,22 @@ impl Signals {
 
     /// The next signal.
     pub(super) async fn next(&mut self) -> Signal {
+        self.next_that(|_| true).await
+    }
+
+    /// A signal that ends the wait for a lock, if one has come already.
+    pub(super) async fn come(&mut self) -> Option<Signal> {
+        tokio::select! {
+            biased;
+            signal = self.next_that(|kind| ENDING.contains(&kind)) => Some(signal),
+            // Meanwhile the runtime looks at what has come.
+            () = tokio::task::yield_now() => None,
+        }
+    }
+
+    async fn next_that(&mut self, wanted: impl Fn(Signal) -> bool) -> Signal {
         poll_fn(|context| {
-            for (kind, listening) in &mut self.listening {
+            for (kind, listening) in self.listening.iter_mut().filter(|(kind, _)| wanted(*kind)) {
                 if listening.poll_recv(context).is_ready() {
                     return Poll::Ready(*kind);
                 }

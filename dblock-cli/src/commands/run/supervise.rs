@@ -22,8 +22,12 @@ const KILL_TAKES: Duration = Duration::from_millis(50);
 pub(super) enum Ended {
     Exited(u8),
     Killed(Signal),
+    /// A signal came before it was started.
+    NotStarted(Signal),
     /// We stopped it, and this is why.
     Stopped(Why),
+    /// It ended by itself, but its lease had ended before.
+    Late(LockError),
 }
 
 /// Why the command was stopped.
@@ -39,16 +43,29 @@ impl Ended {
     pub(super) fn code(&self) -> Code {
         match self {
             Self::Exited(code) => Code::Of(*code),
-            Self::Killed(signal) => signals::code(*signal),
-            Self::Stopped(_) => Code::Lost,
+            Self::Killed(signal) | Self::NotStarted(signal) => signals::code(*signal),
+            Self::Stopped(_) | Self::Late(_) => Code::Lost,
         }
     }
 
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Exited(_) => "exited",
-            Self::Killed(_) => "signalled",
+            Self::Killed(_) | Self::NotStarted(_) => "signalled",
             Self::Stopped(_) => "stopped",
+            Self::Late(_) => "lost",
+        }
+    }
+
+    /// What a person is told, beside the exit code.
+    pub(super) fn message(&self) -> Option<String> {
+        match self {
+            Self::Exited(_) | Self::Killed(_) => None,
+            Self::NotStarted(signal) => Some(format!("{signal} came before the command was started")),
+            Self::Stopped(why) => Some(format!("{why}: the command was stopped")),
+            Self::Late(error) => Some(format!(
+                "{error}: the command went on without the lock until it ended"
+            )),
         }
     }
 }

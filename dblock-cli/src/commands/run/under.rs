@@ -3,30 +3,33 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use dblock::{CurrentLock, LockError, LockOptions};
 use serde::Serialize;
 
 use super::group::Group;
+use super::launcher::Launched;
 use super::signals::Signals;
 use super::supervise::{Ended, supervise};
 use crate::cli::{RunArguments, StoreArguments};
 use crate::duration::Wait;
 use crate::failure::{Code, Failure};
 use crate::output;
+use crate::remedy::with_options;
 
 /// How the command went: one line on stderr with `--json`. Its fields are a promise: docs/cli.md lists them.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     key: &'a str,
     fence_token: i64,
-    /// `exited`, `signalled` or `stopped`.
+    /// `exited`, `signalled`, `stopped` or `lost`.
     outcome: &'static str,
     exit_code: u8,
     waited_seconds: f64,
     held_seconds: f64,
+    /// What else is to be said.
+    message: Option<String>,
 }
 
 pub(super) fn options(arguments: &RunArguments) -> LockOptions {
@@ -77,12 +80,7 @@ pub(super) async fn under(
     let Some((program, rest)) = arguments.command.split_first() else {
         return Err(Failure::new(Code::Usage, "there is no command to run"));
     };
-    let mut command = Command::new(program);
-    command
-        .args(rest)
-        .env("DBLOCK_KEY", lock.key())
-        .env("DBLOCK_FENCE_TOKEN", lock.fence_token().to_string());
-    let group = Group::start(&mut command).map_err(|error| {
+    let failed = |error: io::Error| {
         let code = if error.kind() == io::ErrorKind::NotFound {
             Code::NotFound
         } else {
@@ -95,30 +93,56 @@ pub(super) async fn under(
                 program.display()
             ),
         )
-    })?;
-    supervise(lock, group, grace, signals).await
+    };
+    let (group, launcher) = Group::of(program, rest, |command| {
+        command
+            .env("DBLOCK_KEY", lock.full_key())
+            .env("DBLOCK_FENCE_TOKEN", lock.fence_token().to_string());
+    })
+    .map_err(failed)?;
+    // Until here nothing was done under the lock.
+    if let Some(signal) = signals.come().await {
+        return Ok(Ended::NotStarted(signal));
+    }
+    match launcher.launch().map_err(failed)? {
+        Launched::Started => supervise(lock, group, grace, signals).await,
+        Launched::Failed(error) => Err(failed(error)),
+        Launched::Ended => match group.launcher_end().map_err(failed)? {
+            Some(signal) => Ok(Ended::NotStarted(signal)),
+            None => Err(failed(io::Error::other("its launcher ends"))),
+        },
+    }
 }
 
-/// Says how the command went.
+/// Says how the command went. `unconfirmed`: the lock is not known to be free.
 pub(super) fn report(
     store: &StoreArguments,
     lock: &CurrentLock,
     ended: &Ended,
+    unconfirmed: Option<Failure>,
     waited: Duration,
     held: Duration,
 ) -> Result<Code, Failure> {
+    let message = ended.message();
+    let message = message.or_else(|| unconfirmed.map(|failure| with_options(failure.message(), store)));
     if store.json {
         let report = Report {
-            key: store.typed(lock.key()),
+            key: lock.key(),
             fence_token: lock.fence_token(),
             outcome: ended.word(),
             exit_code: ended.code().number(),
-            waited_seconds: waited.as_secs_f64(),
-            held_seconds: held.as_secs_f64(),
+            waited_seconds: seconds(waited),
+            held_seconds: seconds(held),
+            message,
         };
-        output::told(&serde_json::to_string(&report).map_err(io::Error::other)?);
-    } else if let Ended::Stopped(why) = ended {
-        output::told(&format!("dblock: {why}: the command was stopped"));
+        output::told(&output::json_text(&report)?);
+    } else if let Some(message) = message {
+        output::told(&format!("dblock: {}", output::printable(&message)));
     }
     Ok(ended.code())
+}
+
+/// In whole µs: more digits would be noise.
+fn seconds(time: Duration) -> f64 {
+    Duration::from_micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX)).as_secs_f64()
 }

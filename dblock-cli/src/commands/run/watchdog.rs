@@ -3,11 +3,12 @@
 //! Linux could send the command a signal when its parent dies, but to the command alone and not to its group.
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+
+use super::helper::helper;
 
 /// The name by which the second process is called, and by which it knows what it is.
 pub(crate) const NAME: &str = "dblock-watchdog";
@@ -18,10 +19,8 @@ pub(super) struct Watchdog(Child);
 
 impl Watchdog {
     pub(super) fn start() -> io::Result<Self> {
-        let child = Command::new(this_program()?)
-            .arg0(NAME)
-            // No signal to our group may end it, and it keeps none of our files open.
-            .process_group(0)
+        // No signal to our group may end it, and it keeps none of our files open.
+        let child = helper(NAME)?
             .current_dir("/")
             .env_clear()
             .stdin(Stdio::piped())
@@ -46,16 +45,11 @@ impl Drop for Watchdog {
     }
 }
 
-/// This program, even when its file was replaced by a newer one meanwhile.
-fn this_program() -> io::Result<std::path::PathBuf> {
-    if cfg!(target_os = "linux") {
-        return Ok("/proc/self/exe".into());
-    }
-    std::env::current_exe()
-}
-
 /// The watchdog's own process. Its stdin says which group, and ends with the process that it watches.
 pub(crate) fn main() {
+    // It was executed by a path that ends with `exe`, which `top` and `pgrep` would show.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_name(c"dblock-watchdog");
     let mut pipe = io::stdin().lock();
     let mut group = String::new();
     let _ = pipe.read_line(&mut group);

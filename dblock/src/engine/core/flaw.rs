@@ -93,6 +93,16 @@ flaws! {
     UnknownReleaseIsDone,
     /// A request is sent while another one is on its way.
     RequestsOvertake,
+    /// A run that began by a write of its own is not taken back.
+    SlowBeginsStand,
+    /// A run begins by a write that needs no live lease.
+    BeginsNeedNoLease,
+    /// What is read after the lease has ended counts.
+    LateReadsCount,
+    /// An outcome ends the lock although there is another hold.
+    OutcomesIgnoreOtherHolds,
+    /// A transaction keeps a lock that has another hold.
+    TransactionsIgnoreOtherHolds,
     /// The store flushes no release, not even one that passes the row on.
     PassOnIsNotFlushed,
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -20,7 +20,7 @@ use self::batch::{Answered, Batch};
 use self::listener::{Listener, ListenerEvent};
 use self::stop::Stop;
 use super::core::key::Event;
-use super::handle::{Command, Turn};
+use super::handle::{Command, Turns};
 use super::resumption::Resumption;
 use super::shared::Shared;
 
@@ -37,28 +37,22 @@ pub(super) struct Driver {
     batches: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// The callers that the last batch has answered.
     resumption: Option<Arc<Resumption>>,
-    admin_tasks: JoinSet<()>,
-    /// One permit: admin tasks run one at a time, because all connections but one are for locks.
-    turn: Arc<Semaphore>,
-    /// Permits for tasks on records. They are short, and share the connections of acquires and releases,
-    /// which a record comes before and after. One is left for those, although PostgreSQL listens on one too.
-    record_turns: Arc<Semaphore>,
+    tasks: JoinSet<()>,
+    turns: Arc<Turns>,
     stop: Stop,
 }
 
 impl Driver {
     pub(super) fn new(shared: Arc<Shared>, inbox: mpsc::UnboundedReceiver<Command>) -> Self {
-        let records = shared.store.capabilities().concurrency.saturating_sub(2).max(1);
         Self {
             listener: Listener::new(&shared.store),
-            record_turns: Arc::new(Semaphore::new(records)),
+            turns: Arc::new(Turns::new(shared.store.capabilities().concurrency)),
             shared,
             inbox,
             inbox_ended: false,
             batches: FuturesUnordered::new(),
             resumption: None,
-            admin_tasks: JoinSet::new(),
-            turn: Arc::new(Semaphore::new(1)),
+            tasks: JoinSet::new(),
             stop: Stop::No,
         }
     }
@@ -67,7 +61,7 @@ impl Driver {
     pub(super) async fn run(mut self, purge_after: Option<Duration>) {
         let mut background = purge::start(
             Arc::clone(&self.shared.store),
-            Arc::clone(&self.turn),
+            Arc::clone(&self.turns),
             purge_after,
         );
         loop {
@@ -86,7 +80,7 @@ impl Driver {
                 () = self.shared.wake.notified() => {}
                 command = self.inbox.recv(), if !self.inbox_ended => self.handle(command),
                 event = self.listener.next() => self.handle_wake_up(event),
-                Some(_) = self.admin_tasks.join_next() => {}
+                Some(_) = self.tasks.join_next() => {}
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
             }
         }
@@ -146,13 +140,9 @@ impl Driver {
 
     fn handle(&mut self, command: Option<Command>) {
         match command {
-            Some(Command::Run(turn, work)) => {
-                let permits = match turn {
-                    Turn::Admin => &self.turn,
-                    Turn::Looks | Turn::Records => &self.record_turns,
-                };
-                let task = work(Arc::clone(&self.shared.store), Arc::clone(permits));
-                self.admin_tasks.spawn(task);
+            Some(Command::Run(task)) => {
+                let task = task(Arc::clone(&self.shared.store), Arc::clone(&self.turns));
+                self.tasks.spawn(task);
             }
             Some(Command::Shutdown { grace, done }) => {
                 self.stop.begin(grace, Some(done));
@@ -199,7 +189,7 @@ impl Driver {
 
     async fn finish(mut self) {
         self.batches.clear();
-        self.admin_tasks.shutdown().await;
+        self.tasks.shutdown().await;
         if timeout(SHUTDOWN_TIMEOUT, self.shared.store.close())
             .await
             .is_err()

@@ -10,10 +10,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::engine::handle::Turns;
 use crate::engine::{EngineHandle, Turn};
 use crate::error::LockError;
 use crate::key::Key;
@@ -57,12 +57,12 @@ pub(crate) fn check(idle: Duration) -> Result<(), LockError> {
 /// Purges in the background until the returned handle is dropped.
 pub(super) fn start(
     store: Arc<dyn Store>,
-    turn: Arc<Semaphore>,
+    turns: Arc<Turns>,
     idle: Option<Duration>,
 ) -> Option<AbortOnDropHandle<()>> {
     let background = Background {
         store,
-        turn,
+        turns,
         idle: idle?,
         part: Part::Rows,
         after: None,
@@ -80,8 +80,7 @@ enum Part {
 
 struct Background {
     store: Arc<dyn Store>,
-    /// One permit for each step: admin tasks run one at a time, because the other connections are for locks.
-    turn: Arc<Semaphore>,
+    turns: Arc<Turns>,
     idle: Duration,
     /// The place that the pass has reached. After a failure it continues from there.
     part: Part,
@@ -118,7 +117,7 @@ impl Background {
     async fn pass(&mut self) -> Result<u64, StoreError> {
         let mut rows = 0;
         loop {
-            let turn = self.turn.acquire().await;
+            let turn = self.turns.permit(Turn::Admin).await;
             let start = Instant::now();
             let purged = step(&*self.store, self.part, self.idle, self.after.as_ref()).await?;
             drop(turn);

@@ -83,7 +83,7 @@ impl Driver {
         }
         match self.stop {
             Stop::Closing { give_up_at, .. } => {
-                let busy = counts.busy.load(Ordering::Acquire) > 0 || !self.admin_tasks.is_empty();
+                let busy = counts.busy.load(Ordering::Acquire) > 0 || !self.tasks.is_empty();
                 !busy || now >= give_up_at
             }
             _ => false,

@@ -3,59 +3,108 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::timeout;
 
 use super::{Command, EngineHandle};
 use crate::error::LockError;
 use crate::store::{Store, StoreError, StoreErrorKind, StoreFuture};
 
-/// A task on the store. It takes a permit before it uses the store.
-pub(super) type AdminTask = dyn FnOnce(Arc<dyn Store>, Arc<Semaphore>) -> StoreFuture<'static, ()> + Send;
+/// A task on the store. It waits for its turn before it uses the store.
+pub(super) type Task = dyn FnOnce(Arc<dyn Store>, Arc<Turns>) -> StoreFuture<'static, ()> + Send;
 
 /// How many tasks run at once: most connections are for locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// One at a time.
+    /// What an operator asks. One at a time. Nothing that a call of a lock waits for may be one.
     Admin,
-    /// A look at records without a lock. Those of many calls go together, so what is done under a lock does
-    /// not queue behind new calls.
+    /// A read of lock rows, for calls that are inside a lock. One at a time: those of many calls go together.
     #[cfg_attr(
-        not(feature = "run_once"),
-        allow(dead_code, reason = "only runs have records")
+        not(any(feature = "sql", feature = "run_once")),
+        allow(dead_code, reason = "only transactions and runs read them")
     )]
-    Looks,
-    /// Work on a record under its lock.
+    Rows,
+    /// A record before its lock is taken, or when its run begins. It is left out when the caller is gone
+    /// before its turn.
     #[cfg_attr(
         not(feature = "run_once"),
         allow(dead_code, reason = "only runs have records")
     )]
     Records,
+    /// The outcome of a run. It goes ahead of [`Records`](Self::Records), so that what is done never waits
+    /// for what is new.
+    #[cfg_attr(
+        not(feature = "run_once"),
+        allow(dead_code, reason = "only runs have records")
+    )]
+    Outcomes,
 }
 
-impl Turn {
-    /// How long a task may take, with the wait for its turn, if its work alone may take `limit`. Under a lock
-    /// it waits as long as that takes: the lease is renewed meanwhile.
-    fn limit_with_wait(self, limit: Duration) -> Duration {
-        match self {
-            Self::Admin | Self::Looks => limit,
-            Self::Records => Duration::MAX,
+/// Whose turn it is.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    /// All connections but one are for locks.
+    admin: Semaphore,
+    rows: Semaphore,
+    /// Tasks on records are short, and share the connections of acquires and releases, which a record comes
+    /// before and after.
+    records: Semaphore,
+    /// Only one task may wait for `records` that is no outcome.
+    next: Semaphore,
+}
+
+impl Turns {
+    /// For a store that carries out so many batches at once.
+    pub(crate) fn new(concurrency: usize) -> Self {
+        Self {
+            admin: Semaphore::new(1),
+            rows: Semaphore::new(1),
+            // One connection is left for batches, although PostgreSQL listens on one too.
+            records: Semaphore::new(concurrency.saturating_sub(2).max(1)),
+            next: Semaphore::new(1),
         }
+    }
+
+    pub(crate) async fn permit(&self, turn: Turn) -> SemaphorePermit<'_> {
+        let permit = match turn {
+            Turn::Admin => self.admin.acquire().await,
+            Turn::Rows => self.rows.acquire().await,
+            Turn::Outcomes => self.records.acquire().await,
+            Turn::Records => {
+                let _next = self.next.acquire().await;
+                self.records.acquire().await
+            }
+        };
+        permit.expect("nobody closes these semaphores")
     }
 }
 
 impl EngineHandle {
-    /// Runs `work` on the engine's runtime when it is its turn. It may take `limit`; what the wait may take,
-    /// the turn says.
+    /// Runs `work` on the engine's runtime when it is its turn. It may take `limit`; an operator's work with
+    /// the wait for its turn.
+    ///
+    /// Work that has begun goes on when the future is dropped.
     pub(crate) async fn run<T, W, F>(&self, turn: Turn, limit: Duration, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
-        self.start(turn, limit, work, |result| {
-            let _ = reply.send(result);
+        let (mut reply, answer) = oneshot::channel();
+        self.spawn(move |store, turns| async move {
+            let permit = async {
+                tokio::select! {
+                    permit = turns.permit(turn) => Some(permit),
+                    () = reply.closed(), if turn == Turn::Records => None,
+                }
+            };
+            let result = if turn == Turn::Admin {
+                timeout(limit, async { (permit.await, work(store).await).1 }).await
+            } else {
+                let Some(_permit) = permit.await else { return };
+                timeout(limit, work(store)).await
+            };
+            let _ = reply.send(result.unwrap_or_else(|_| Err(unanswered(limit))));
         });
         match answer.await {
             Ok(result) => result.map_err(LockError::store),
@@ -63,35 +112,50 @@ impl EngineHandle {
         }
     }
 
-    /// Starts what [`run`](Self::run) runs. `done` gets the result; an engine that has stopped drops it.
-    pub(crate) fn start<T, W, F>(
+    /// The answer of `future` unless that takes longer than `limit`. It needs no timer of the caller's
+    /// runtime.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(crate) async fn within<T>(
         &self,
-        turn: Turn,
-        limit: Duration,
-        work: W,
-        done: impl FnOnce(Result<T, StoreError>) + Send + 'static,
-    ) where
-        T: Send + 'static,
-        W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        self.send(Command::Run(
-            turn,
-            Box::new(move |store, permits| {
-                Box::pin(async move {
-                    // Nobody closes these semaphores.
-                    let in_turn = async {
-                        let _permit = permits.acquire().await;
-                        timeout(limit, work(store)).await
-                    };
-                    let in_time = timeout(turn.limit_with_wait(limit), in_turn).await;
-                    let result = in_time.flatten().unwrap_or_else(|_| {
-                        let message = format!("the database has not answered within {limit:?}");
-                        Err(StoreError::new(StoreErrorKind::Interrupted, message))
-                    });
-                    done(result);
-                })
-            }),
-        ));
+        limit: Option<Duration>,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        let Some(limit) = limit else {
+            return Some(future.await);
+        };
+        tokio::select! {
+            biased;
+            answer = future => Some(answer),
+            () = self.pause(limit) => None,
+        }
     }
+
+    /// Completes after so long, or when the engine has ended.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(crate) async fn pause(&self, pause: Duration) {
+        let (mut over, is_over) = oneshot::channel::<()>();
+        self.spawn(move |_, _| async move {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = over.closed() => {}
+            }
+        });
+        let _ = is_over.await;
+    }
+
+    /// Spawns a task on the engine's runtime. An engine that has stopped drops it.
+    pub(super) fn spawn<F>(&self, task: impl FnOnce(Arc<dyn Store>, Arc<Turns>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.send(Command::Run(Box::new(|store, turns| {
+            Box::pin(task(store, turns))
+        })));
+    }
+}
+
+/// The store has not answered within `limit`.
+pub(super) fn unanswered(limit: Duration) -> StoreError {
+    let message = format!("the database has not answered within {limit:?}");
+    StoreError::new(StoreErrorKind::Interrupted, message)
 }

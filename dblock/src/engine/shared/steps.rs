@@ -143,7 +143,7 @@ impl Shared {
             self.carry_out_requests(cell, out);
         }
         if let Some(broken) = out.broken.take() {
-            tracing::error!(key = %cell.key(), "a bug in dblock: the lease of this key and its callers were given up");
+            tracing::error!(key = %cell.key().typed(), "a bug in dblock: the lease of this key and its callers were given up");
             drop(broken);
             self.forget(cell);
             return None;

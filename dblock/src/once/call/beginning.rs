@@ -8,14 +8,19 @@ use std::time::{Duration, SystemTime};
 use super::OnceCall;
 use crate::body;
 use crate::chain::Link;
-use crate::engine::{Begin, Hold, InRun};
+use crate::engine::{Begin, Hold, InRun, Turn};
 use crate::error::{LockError, LostReason, RunError};
-use crate::once::decide::{Decision, decide, decide_inside};
+use crate::once::decide::{
+    Decision, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
+};
 use crate::once::options::RunOptions;
 use crate::once::run::{Attempt, Run, current_run};
 use crate::store::clock::{micros, until};
-use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordVersion, RecordWrite};
+use crate::store::record::{Record, RecordEntry, RecordState, RecordVersion, RecordWrite};
 use crate::store::{StoreError, StoreErrorKind};
+
+/// The first pause when a row is locked. It doubles.
+const ROW_PAUSE: Duration = Duration::from_millis(5);
 
 /// How often a call looks anew because a record changed under its lock: late writes of former attempts are
 /// few.
@@ -47,14 +52,11 @@ impl OnceCall<'_> {
         let found = if guessed {
             None
         } else {
-            let found = self.locks.look_at_record(&self.key).await?;
+            let found = self.record_in_time().await?;
             new_keys.note(found.is_none());
             found
         };
-        let former = found
-            .as_ref()
-            .filter(|record| record.state == RecordState::Failed && !record.is_forgotten())
-            .cloned();
+        let former = taken_back_to(found.as_ref());
         let first = match decide(found) {
             Decision::Replay(record) => return Ok(Entered::Replay(record)),
             Decision::Refuse(reason) => return Err(self.refused(reason)),
@@ -68,19 +70,27 @@ impl OnceCall<'_> {
         let pauses = former.is_some() && !self.options.backoff.is_zero();
         let begin = first
             .filter(|_| !pauses)
-            .map(|first| Box::new(self.with_the_lock(first, former)));
-        let acquired = self
+            .map(|first| Box::new(self.with_the_lock(first, former.clone())));
+        let acquire = self
             .locks
-            .hold_and_begin(&self.name, &self.options.lock, begin)
-            .await;
-        let mut hold = match acquired {
+            .hold_and_begin(&self.name, &self.options.lock, self.began, begin);
+        let acquired = tokio::select! {
+            biased;
+            acquired = acquire => acquired,
+            known = self.known_meanwhile() => return known,
+        };
+        let hold = match acquired {
             Err(busy) if busy.is_busy() => return self.busy(busy).await,
             acquired => acquired?,
         };
+        if hold.lease().is_kept_in_transaction() {
+            self.leave(hold).await;
+            return Err(self.kept());
+        }
         let Some(in_run) = hold.lease().enter_run() else {
             self.leave(hold).await;
             let busy = LockError::Busy {
-                key: self.key.clone(),
+                key: self.key.to_typed(),
                 holder: None,
                 waited: Duration::ZERO,
             };
@@ -96,7 +106,8 @@ impl OnceCall<'_> {
         if guessed {
             new_keys.note(false);
         }
-        match self.begin(&hold, first.filter(|_| !guessed)).await {
+        let begins = self.begin(&hold, first.filter(|_| !guessed), former);
+        match self.under(hold.lease(), begins).await {
             Ok(Begun::Here(run)) => Ok(Entered::Begun(hold, run, in_run)),
             Ok(Begun::Before(record)) => {
                 self.leave(hold).await;
@@ -109,11 +120,23 @@ impl OnceCall<'_> {
         }
     }
 
+    /// The run has a record of its own connection's, which needs the lock's row.
+    fn kept(&self) -> LockError {
+        LockError::invalid(format!(
+            "the run {:?} was called under its own lock, which ends with a transaction that is still open: that keeps the \
+             lock's row, so no beginning can be recorded; call it before that transaction or after its commit, do the \
+             work in the transaction itself, or give the run another key",
+            self.name
+        ))
+    }
+
     /// Another call is in a run of the key. The record is read before that is answered: the run may have
     /// ended meanwhile.
     async fn busy(&self, busy: LockError) -> Result<Entered, LockError> {
-        let found = self.locks.look_at_record(&self.key).await?;
-        match decide(found, &self.options, self.fingerprint) {
+        if self.left().is_some_and(|left| left.is_zero()) {
+            return Err(busy);
+        }
+        match decide(self.record_in_time().await?, &self.options, self.fingerprint) {
             Decision::Replay(record) => Ok(Entered::Replay(record)),
             Decision::Refuse(reason) => Err(self.refused(reason)),
             Decision::Processing(_) | Decision::Run { .. } => Err(busy),
@@ -121,7 +144,7 @@ impl OnceCall<'_> {
     }
 
     /// Nothing was done under the lock, so it may go to the next caller at once.
-    async fn leave(&self, hold: Hold) {
+    pub(super) async fn leave(&self, hold: Hold) {
         // A release that is not confirmed is in the log; it does not change the answer.
         let _ = body::leave(vec![hold], true).await;
     }
@@ -130,22 +153,7 @@ impl OnceCall<'_> {
     /// caller that is gone by then. `former` is what failed before.
     fn with_the_lock(&self, (expected, attempt): Next, former: Option<Record>) -> Begin {
         let begun = self.entry(attempt, RecordEntry::OF_THE_LEASE);
-        let undo = match former {
-            None => RecordChange::Delete(begun.version()),
-            Some(failed) => RecordChange::Replace(
-                begun.version(),
-                RecordEntry {
-                    state: failed.state,
-                    attempts: failed.attempts,
-                    fence_token: RecordEntry::OF_THE_LEASE,
-                    fingerprint: failed.fingerprint,
-                    result: None,
-                    error: failed.error,
-                    holder: failed.holder,
-                    keep: until(failed.keep_until, failed.now),
-                },
-            ),
-        };
+        let undo = undo(begun.version(), former);
         Begin {
             change: Arc::new(beginning(expected, begun)),
             undo: Arc::new(undo),
@@ -154,36 +162,67 @@ impl OnceCall<'_> {
 
     /// Writes that the attempt begins, where the acquire has not: the lock was handed over locally or passed
     /// on, another hold of the chain has it, or the record has changed. `next` is what to write, if that is
-    /// known already.
-    async fn begin(&self, hold: &Hold, mut next: Option<Next>) -> Result<Begun, LockError> {
+    /// known already, in the place of `former`.
+    ///
+    /// The engine knows first how that is taken back, and the write needs the live lease: so whoever drops
+    /// this leaves no run that looks begun.
+    async fn begin(
+        &self,
+        hold: &Hold,
+        mut next: Option<Next>,
+        mut former: Option<Record>,
+    ) -> Result<Begun, LockError> {
+        let lease = hold.lease();
         // A write whose outcome is unknown.
         let mut sent: Option<Run> = None;
-        for _ in 0..LOOKS {
+        let (mut looks, mut pause) = (0, ROW_PAUSE);
+        while looks < LOOKS {
+            looks += 1;
             let (expected, attempt) = if let Some(next) = next.take() {
                 next
             } else {
-                let found = self.locks.read_record(&self.key).await?;
+                let found = self.locks.engine().record(&self.key).await?;
+                // What was read after the lease had ended may be an attempt that runs elsewhere.
+                lease.check()?;
                 let ours = |run: &Run| found.as_ref().map(Record::version) == Some(run.versions().0);
                 if let Some(run) = sent.take_if(|run| ours(run)) {
                     return Ok(Begun::Here(run));
                 }
+                let begun = lease
+                    .undo()
+                    .filter(|undo| undo.expected() == found.as_ref().map(Record::version));
+                let (found, begun) = match (found, begun) {
+                    // Under an outer hold a call has begun this, and its body has not.
+                    (Some(found), Some(undo)) => (before(&found, undo), Some(found.version())),
+                    (found, _) => (found, None),
+                };
+                if found
+                    .as_ref()
+                    .is_some_and(|found| is_later(found, lease.fence_token()))
+                {
+                    lease.end_as_gone();
+                    lease.check()?;
+                }
+                former = taken_back_to(found.as_ref());
                 match decide_inside(found, &self.options, self.fingerprint) {
-                    Decision::Run { expected, attempt } => (expected, attempt),
+                    Decision::Run { expected, attempt } => (begun.or(expected), attempt),
                     Decision::Replay(record) => return Ok(Begun::Before(record)),
                     Decision::Refuse(reason) => return Err(self.refused(reason)),
                     Decision::Processing(_) => continue,
                 }
             };
             let run = self.attempt(hold, attempt, self.keep(hold).await?);
-            let change = beginning(expected, run.0.begun.clone());
-            hold.lease().check()?;
-            match self
-                .locks
-                .write_record(RecordWrite::new(self.key.clone(), change))
-                .await
-            {
+            let begun = run.0.begun.clone();
+            lease.begin(undo(begun.version(), former.take()))?;
+            let write = RecordWrite::under(self.key.clone(), beginning(expected, begun), lease.id());
+            match self.locks.write_record(Turn::Records, write).await {
                 Ok(true) => return Ok(Begun::Here(run)),
-                Ok(false) => {}
+                Ok(false) => lease.check()?,
+                // A row is locked, for a moment or by a transaction that waits for this call.
+                Err(LockError::Store { source, .. }) if source.kind() == StoreErrorKind::Conflict => {
+                    self.pause_for_row(&mut pause).await?;
+                    looks -= 1;
+                }
                 Err(error) if error.is_retryable() => sent = Some(run),
                 Err(error) => return Err(error),
             }
@@ -202,7 +241,7 @@ impl OnceCall<'_> {
         let Some(tick) = self.options.tick else {
             return Ok(remember);
         };
-        let Some(row) = self.locks.get(&self.name).await? else {
+        let Some(row) = self.locks.engine().row(&self.key).await? else {
             return Err(hold.lease().lost(LostReason::Gone));
         };
         // In whole µs, as the store counts. A time before 1970 is old enough.
@@ -225,6 +264,7 @@ impl OnceCall<'_> {
             max_result: self.options.max_result,
             completing: AtomicBool::new(false),
             in_doubt: AtomicBool::new(false),
+            entered: AtomicBool::new(false),
             around: current_run(),
         }))
     }
@@ -241,12 +281,5 @@ impl OnceCall<'_> {
             holder: self.locks.holder(self.options.lock.function).to_string(),
             keep: self.options.remember,
         }
-    }
-}
-
-fn beginning(expected: Option<RecordVersion>, begun: RecordEntry) -> RecordChange {
-    match expected {
-        None => RecordChange::Insert(begun),
-        Some(version) => RecordChange::Replace(version, begun),
     }
 }

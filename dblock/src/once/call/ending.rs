@@ -9,9 +9,10 @@ use tokio::time::{Instant, sleep};
 
 use super::OnceCall;
 use crate::body::{self, Ended, Loss};
-use crate::engine::{Hold, InRun, Lease};
+use crate::engine::{Hold, InRun, Lease, Turn};
 use crate::error::{LockError, LostReason, RunError};
 use crate::once::codec::{self, Remembered};
+use crate::once::doubt::Attempted;
 use crate::once::options::OnCrash;
 use crate::once::run::Run;
 use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordWrite};
@@ -44,6 +45,14 @@ enum Written {
 }
 
 impl OnceCall<'_> {
+    /// The lease ended before the body began, so the release takes the beginning back.
+    pub(super) async fn never_entered<T>(&self, hold: Hold) -> Result<T, LockError> {
+        let lease = hold.lease().clone();
+        let reason = lease.lost_reason().unwrap_or(LostReason::Gone);
+        self.leave(hold).await;
+        Err(lease.lost(reason))
+    }
+
     /// Writes how the attempt ended. Panics, stopped bodies and errors in doubt leave the record as it is:
     /// they are crashes.
     pub(super) async fn end<V, E>(
@@ -52,6 +61,7 @@ impl OnceCall<'_> {
         run: &Run,
         in_run: InRun,
         ended: Ended<std::thread::Result<Result<V, E>>>,
+        mut attempted: Attempted<'_>,
     ) -> Result<Result<V, E>, LockError>
     where
         V: Remembered,
@@ -68,8 +78,9 @@ impl OnceCall<'_> {
                 resume_unwind(panic)
             }
         };
-        // Otherwise an outer hold of the same chain, or a child, keeps the lock.
-        let alone = hold.lease().hold_count() <= 1;
+        // Otherwise an outer hold of the same chain, or a child, keeps the lock. It may do so although the lease
+        // is lost.
+        let alone = hold.lease().close();
         let outcome = match &returned {
             Some(Ok(_)) | None if completing => Outcome::Look,
             Some(Err(_)) if in_doubt => Outcome::Look,
@@ -78,6 +89,14 @@ impl OnceCall<'_> {
             None => Outcome::Leave,
         };
         let written = in_time(&run.0.lease, self.record((&hold, alone), run, outcome)).await;
+        let begun = run.versions().0;
+        attempted.is_recorded = match &written {
+            Ok(Written::Yes) => true,
+            // Otherwise somebody else has decided about it.
+            Ok(Written::No(Some(record))) => record.version() != begun,
+            Ok(Written::No(None)) | Err(_) => false,
+        };
+        drop(attempted);
         drop(in_run);
         let (_, succeeded) = run.versions();
         // The row was freed together with the record, by our statement or by the body's transaction.
@@ -132,7 +151,7 @@ impl OnceCall<'_> {
             (Err(error), None) if completing => Err(self.unrecorded(error)),
             (written, Some(Err(error))) if loss.is_none() => {
                 if let Err(unwritten) = written {
-                    tracing::warn!(key = %self.key, attempt = run.attempt(), error = %unwritten,
+                    tracing::warn!(key = %self.name, attempt = run.attempt(), error = %unwritten,
                         "the run failed, and that could not be recorded: it will look like a crash");
                 }
                 Ok(Err(error))
@@ -167,7 +186,7 @@ impl OnceCall<'_> {
         write.release = alone.then(|| hold.lease().id());
         let mut failing = None;
         loop {
-            let written = match self.locks.write_record(write.clone()).await {
+            let written = match self.locks.write_record(Turn::Outcomes, write.clone()).await {
                 Ok(true) => return Ok(Written::Yes),
                 // A former try may have written it after all.
                 Ok(false) => self.locks.read_record(&self.key).await,

@@ -1,9 +1,11 @@
 //! The rows and their clock.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::time::Duration;
+
+use uuid::Uuid;
 
 use crate::key::Key;
 use crate::store::clock::micros;
@@ -11,34 +13,99 @@ use crate::store::record::{self, Record, RecordChange, RecordWrite};
 use crate::store::rules::carry_out_with_record;
 use crate::store::{LockRow, Outcome, Purged, Request, StoreError};
 
+/// How long a free row stays, in µs. The engine gives a request up after 2.5 seconds, and nothing of it can
+/// arrive here later. So by then no acquire can be on its way that the row would have to refuse. A row whose
+/// lease has expired is left to the purge.
+const FREE_ROWS_STAY: i64 = 10_000_000;
+
+/// How many rows each request looks at: more than the one that it may add, so that old ones go faster than
+/// new ones come.
+const LOOKS: usize = 4;
+
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    pub(super) rows: BTreeMap<Key, LockRow>,
+    pub(super) rows: BTreeMap<Key, Kept>,
     pub(super) records: BTreeMap<Key, Record>,
     /// The last reading of the clock. It never goes back, not even between runtimes.
     pub(super) now: i64,
+    /// Each row that a request has made, and when it is looked at next: in the order of these times.
+    looks: VecDeque<(i64, Key)>,
+}
+
+/// A row, and when it became free.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) row: LockRow,
+    freed_at: i64,
+}
+
+impl Kept {
+    pub(super) fn new(row: LockRow) -> Self {
+        Self { row, freed_at: 0 }
+    }
+
+    fn free(&mut self, now: i64) {
+        self.row.reentrant_count = 0;
+        self.row.next = None;
+        self.freed_at = now;
+    }
+
+    /// Nothing depends on the row any more: neither a lease, nor somebody who waits, nor the next token, which
+    /// is the clock when there is no row.
+    fn is_over(&self, now: i64) -> bool {
+        let row = &self.row;
+        let old = self.freed_at.saturating_add(FREE_ROWS_STAY) <= now;
+        is_free(row) && old && row.wanted_until <= now && row.fence_ceiling < now
+    }
+}
+
+fn is_free(row: &LockRow) -> bool {
+    row.reentrant_count == 0
 }
 
 impl Table {
     pub(super) fn apply(&mut self, request: &Request) -> Result<Outcome, StoreError> {
+        self.drop_old_rows();
+        let now = self.now;
         let (outcome, change) = match self.rows.entry(request.key.clone()) {
             Entry::Occupied(mut place) => {
-                let row = place.get_mut();
-                row.now = self.now;
-                let (outcome, _, change) = carry_out_with_record(request, row)?;
+                let kept = place.get_mut();
+                let was_free = is_free(&kept.row);
+                kept.row.now = now;
+                let (outcome, _, change) = carry_out_with_record(request, &mut kept.row)?;
+                if is_free(&kept.row) && !was_free {
+                    kept.freed_at = now;
+                }
                 (outcome, change)
             }
             Entry::Vacant(place) => {
-                let mut row = LockRow::new(request.key.clone(), self.now);
+                let mut row = LockRow::new(request.key.clone(), now);
                 let (outcome, changed, change) = carry_out_with_record(request, &mut row)?;
                 if changed {
-                    place.insert(row);
+                    place.insert(Kept::new(row));
+                    self.looks.push_back((now + FREE_ROWS_STAY, request.key.clone()));
                 }
                 (outcome, change)
             }
         };
         let written = change.is_some_and(|change| self.change_record(&request.key, &change));
         Ok(outcome.with_record(written))
+    }
+
+    /// Drops some of the rows that are over. A program that uses a key for each order would otherwise keep a
+    /// row for each.
+    fn drop_old_rows(&mut self) {
+        let now = self.now;
+        for _ in 0..LOOKS {
+            let Some((_, key)) = self.looks.pop_front_if(|(at, _)| *at <= now) else {
+                return;
+            };
+            match self.rows.get(&key) {
+                Some(kept) if kept.is_over(now) => drop(self.rows.remove(&key)),
+                Some(_) => self.looks.push_back((now + FREE_ROWS_STAY, key)),
+                None => {}
+            }
+        }
     }
 
     /// Returns whether the record was changed.
@@ -59,7 +126,7 @@ impl Table {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let looked_at = self.rows.range::<Key, _>((from, Bound::Unbounded)).take(limit);
         let looked_at: Vec<_> = looked_at
-            .map(|(key, row)| {
+            .map(|(key, Kept { row, .. })| {
                 let last_used = row.expire_at.max(row.wanted_until).max(row.fence_ceiling);
                 (key.clone(), last_used <= before)
             })
@@ -76,15 +143,27 @@ impl Table {
     }
 
     pub(super) fn write_record(&mut self, write: &RecordWrite) -> bool {
-        if !self.change_record(&write.key, &write.change) {
+        let live = self.held(&write.key).map(|kept| kept.row.lease_id);
+        if write.under.is_some() && write.under != live || !self.change_record(&write.key, &write.change) {
             return false;
         }
-        let row = self.held(&write.key);
-        if let Some(row) = row.filter(|row| Some(row.lease_id) == write.ends()) {
-            row.reentrant_count = 0;
-            row.next = None;
+        let now = self.now;
+        let kept = self.held(&write.key);
+        if let Some(kept) = kept.filter(|kept| Some(kept.row.lease_id) == write.ends()) {
+            kept.free(now);
         }
         true
+    }
+
+    /// Frees the row of `key` if it is held, and refuses its lease from now on.
+    pub(super) fn force_release(&mut self, key: &Key) -> bool {
+        let now = self.now;
+        let held = self.held(key);
+        held.map(|kept| {
+            kept.free(now);
+            kept.row.lease_id = Uuid::now_v7();
+        })
+        .is_some()
     }
 
     /// The records, as they are now.
@@ -93,6 +172,14 @@ impl Table {
         self.records.values().map(move |record| Record {
             now,
             ..record.clone()
+        })
+    }
+
+    /// Whether the attempt of the record has the lock of its key.
+    pub(super) fn has_lock(&self, record: &Record) -> bool {
+        let row = self.rows.get(&record.key);
+        row.is_some_and(|Kept { row, .. }| {
+            row.reentrant_count > 0 && row.expire_at > self.now && row.fence_token <= record.fence_token
         })
     }
 
@@ -112,9 +199,9 @@ impl Table {
     }
 
     /// The row of `key` if it is held.
-    pub(super) fn held(&mut self, key: &Key) -> Option<&mut LockRow> {
-        let row = self.rows.get_mut(key)?;
-        row.now = self.now;
-        row.is_held().then_some(row)
+    pub(super) fn held(&mut self, key: &Key) -> Option<&mut Kept> {
+        let kept = self.rows.get_mut(key)?;
+        kept.row.now = self.now;
+        kept.row.is_held().then_some(kept)
     }
 }

@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use super::{MySqlStore, row, sql};
 use crate::key::Key;
+use crate::store::record::in_order;
 use crate::store::{InspectFilter, LockRow, StoreError};
 
 pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
@@ -15,6 +16,20 @@ pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Resul
         .await;
     let rows = rows.and_then(|rows| rows.iter().map(row::with_clock).collect());
     connection.finish(rows.map_err(|error| store.failed(error)))
+}
+
+/// Not an operator's call: it uses an idle connection.
+pub(super) async fn rows(store: &MySqlStore, keys: &[Key]) -> Vec<Result<Option<LockRow>, StoreError>> {
+    let found = async {
+        let mut connection = store.connections.take().await?;
+        let rows = row::fetch(&mut connection, sql::read_rows(&store.table_sql, keys.iter())).await;
+        connection.finish(rows.map_err(|error| store.failed(error)))
+    };
+    let keyed = |row: LockRow| (row.key.clone(), Ok(row));
+    in_order(
+        keys,
+        found.await.map(|(rows, _)| rows.into_iter().map(keyed).collect()),
+    )
 }
 
 pub(super) async fn revoke(store: &MySqlStore, key: &Key) -> Result<bool, StoreError> {

@@ -12,9 +12,9 @@
 use std::collections::VecDeque;
 
 use futures_util::StreamExt as _;
-use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Either};
 
+use super::session::Session;
 use super::{MySqlStore, busy, error, one, record, row, sql};
 use crate::store::record::RecordChange;
 use crate::store::rules::{carry_out_with_record, holder};
@@ -201,11 +201,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn on(
-        self,
-        connection: &mut MySqlConnection,
-        answers: &mut [Option<Answer>],
-    ) -> Result<(), Failure> {
+    async fn on(self, connection: &mut Session, answers: &mut [Option<Answer>]) -> Result<(), Failure> {
         let Self {
             store,
             requests,
@@ -268,7 +264,7 @@ impl Run<'_> {
     /// insert.
     async fn look_at_missing(
         self,
-        connection: &mut MySqlConnection,
+        connection: &mut Session,
         missing: &[usize],
         outcomes: &mut Vec<(usize, Answer)>,
     ) -> Result<Vec<Insert>, Failure> {
@@ -302,11 +298,7 @@ impl Run<'_> {
             .ok()
     }
 
-    async fn read(
-        self,
-        connection: &mut MySqlConnection,
-        sql: String,
-    ) -> Result<(Vec<LockRow>, i64), Failure> {
+    async fn read(self, connection: &mut Session, sql: Vec<String>) -> Result<(Vec<LockRow>, i64), Failure> {
         row::fetch(connection, sql).await.map_err(|error| Failure {
             number: error::number(&error),
             error: self.store.failed(error),
@@ -317,7 +309,7 @@ impl Run<'_> {
     /// Writes rows by `sql`, changes records, and commits. Returns the members whose records were changed.
     async fn write(
         self,
-        connection: &mut MySqlConnection,
+        connection: &mut Session,
         sql: Option<String>,
         changes: &[(usize, RecordChange)],
     ) -> Result<Vec<usize>, Failure> {
@@ -326,24 +318,26 @@ impl Run<'_> {
         });
         let commit = "COMMIT".to_owned();
         let statements: Vec<_> = sql.into_iter().chain(changing).chain([commit]).collect();
-        let mut answers = sqlx::raw_sql(AssertSqlSafe(statements.join(";"))).fetch_many(connection);
         let mut matched = Vec::with_capacity(statements.len());
-        while let Some(answer) = answers.next().await {
-            let failure = |error| {
-                let number = error::number(&error);
-                let error = match changes {
-                    [] => self.store.failed(error),
-                    _ => self.store.record_failed(error),
-                };
-                Failure {
-                    error,
-                    number,
-                    stage: Stage::Write,
-                }
+        let failure = |error| {
+            let number = error::number(&error);
+            let error = match changes {
+                [] => self.store.failed(error),
+                _ => self.store.record_failed(error),
             };
-            match answer.map_err(failure)? {
-                Either::Left(done) => matched.push(done.rows_affected()),
-                Either::Right(_) => {}
+            Failure {
+                error,
+                number,
+                stage: Stage::Write,
+            }
+        };
+        for message in connection.messages(statements) {
+            let mut answers = sqlx::raw_sql(AssertSqlSafe(message)).fetch_many(&mut **connection);
+            while let Some(answer) = answers.next().await {
+                match answer.map_err(failure)? {
+                    Either::Left(done) => matched.push(done.rows_affected()),
+                    Either::Right(_) => {}
+                }
             }
         }
         // The last one is that of the commit.

@@ -143,9 +143,8 @@ fn doublewrite(variables: &Variables) -> Finding {
 fn replication(variables: &Variables) -> Finding {
     let check = "replication";
     if is_on(variables, "wsrep_on") {
-        let meaning =
-            "all nodes know a lease, and take writes; verify_in protects only if all processes use one node";
-        let remedy = "let all processes use one node, or check fence tokens, or end locks with transactions";
+        let meaning = "all nodes know a lease, and take writes; verify_in protects only if all processes, and the transactions, use one node";
+        let remedy = "name all nodes in each process's URL, so that all use one, or check fence tokens, or end locks with transactions";
         return Finding::note(check, "the server is a node of Galera", meaning, remedy);
     }
     if !is_on(variables, "log_bin") {

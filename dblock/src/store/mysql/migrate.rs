@@ -42,7 +42,7 @@ pub(super) async fn version(
 ) -> Result<Option<SchemaVersion>, StoreError> {
     let (lock, version) = (&store.table_sql, store.table.quoted_version('`'));
     let sql = format!(
-        "SELECT lock_key, fence_ceiling FROM {lock} LIMIT 0;SELECT version, min_client FROM {version}"
+        "SELECT lock_key, fence_ceiling FROM {lock} LIMIT 0;SELECT version, min_client FROM {version} WHERE id = 1"
     );
     let rows = match sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await {
         Err(error) if error::number(&error) == Some(error::NO_SUCH_TABLE) => return Ok(None),
@@ -62,7 +62,7 @@ pub(super) async fn version(
 pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
     let server = store.connections.server().await?;
     let _room = store.connections.room().await?;
-    let mut connection = session::open(&store.servers[server], store.any_server).await?;
+    let mut connection = session::open(&store.servers[server], store.any_server, None).await?;
     let mut tries = TRIES;
     // The named lock is one node's. So what is read or made here may meet what another node makes, at any
     // statement.

@@ -9,6 +9,7 @@ mod diagnose;
 mod error;
 mod fence;
 mod migrate;
+mod node;
 mod one;
 mod purge;
 mod record;
@@ -32,7 +33,7 @@ pub(crate) use self::record::complete_in;
 use self::one::Statements;
 use self::session::Session;
 use super::busy_keys::BusyKeys;
-use super::connect_options::OptionsSource;
+use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::fence::FenceCheck;
 use super::table::TableName;
@@ -72,10 +73,13 @@ impl MySqlStore {
         let names = servers.iter().map(OptionsSource::server).collect();
         let for_opening = servers.clone();
         let table_sql = table.quoted('`');
+        // Where there is one server, nothing is chosen.
+        let version_table = (servers.len() > 1).then(|| table.quoted_version('`'));
         Self {
             connections: Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, move |server| {
                 let options = for_opening[server].clone();
-                async move { session::open(&options, any_server).await }
+                let version_table = version_table.clone();
+                async move { session::open(&options, any_server, version_table).await }
             }),
             servers,
             any_server,
@@ -164,6 +168,16 @@ impl Store for MySqlStore {
         }
     }
 
+    fn place(&self) -> Option<String> {
+        connect_options::place(&self.servers, |options| {
+            let address = match options.get_socket() {
+                Some(socket) => socket.display().to_string(),
+                None => format!("{}:{}", options.get_host(), options.get_port()),
+            };
+            (address, options.get_database().map(str::to_owned))
+        })
+    }
+
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(apply::apply(self, requests))
     }
@@ -178,6 +192,10 @@ impl Store for MySqlStore {
 
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
         Box::pin(admin::inspect(self, filter))
+    }
+
+    fn rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<LockRow>, StoreError>>> {
+        Box::pin(admin::rows(self, keys))
     }
 
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
@@ -199,6 +217,14 @@ impl Store for MySqlStore {
         limit: u32,
     ) -> StoreFuture<'a, Result<Purged, StoreError>> {
         Box::pin(purge::purge(self, idle, after, limit))
+    }
+
+    fn for_manager(&self) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(Self::new(
+            self.servers.clone(),
+            self.table.clone(),
+            self.any_server,
+        )))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

@@ -64,8 +64,8 @@ impl Statements {
         );
         let extend = |handed_over| {
             format!(
-                "{AT_ONCE} UPDATE {table} SET {handed_over}expire_at = IF(revoked, expire_at, GREATEST(expire_at, {clock} + ?)), \
-                 reentrant_count = ? \
+                "{AT_ONCE} UPDATE {table} SET {handed_over}expire_at = IF(revoked, expire_at, GREATEST(IF(? > 0, expire_at, 0), {clock} + ?)), \
+                 reentrant_count = GREATEST(?, 1) \
                  + 0 * LAST_INSERT_ID(GREATEST(expire_at - {clock}, 0) * 4 + revoked * 2 + {wanted}) \
                  WHERE lock_key = ? AND lease_id = ? AND reentrant_count > 0 AND expire_at > {clock}"
             )
@@ -201,6 +201,7 @@ impl Single<'_> {
                 .bind(to.fence_token),
         };
         let extend = extend
+            .bind(ask.count)
             .bind(micros(ask.ttl))
             .bind(ask.count)
             .bind(self.key())

@@ -9,6 +9,7 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
+use super::session::Session;
 use super::{MySqlStore, sql};
 use crate::Key;
 use crate::store::clock::micros;
@@ -48,7 +49,7 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    async fn on(&self, connection: &mut MySqlConnection) -> Result<Purged, StoreError> {
+    async fn on(&self, connection: &mut Session) -> Result<Purged, StoreError> {
         let table = &self.store.table_sql;
         let (seen, before) = self.look(connection).await?;
         let mut purged = Purged::default();
@@ -75,8 +76,10 @@ impl Step<'_> {
             self.fetch(connection, "COMMIT".into()).await?;
             return Ok(purged);
         }
-        let delete = format!("DELETE FROM {table} WHERE lock_key IN ({keys});COMMIT");
-        self.fetch(connection, delete).await?;
+        let delete = format!("DELETE FROM {table} WHERE lock_key IN ({keys})");
+        for message in connection.messages(vec![delete, "COMMIT".into()]) {
+            self.fetch(connection, message).await?;
+        }
         purged.rows = u64::try_from(locked.len()).unwrap_or(u64::MAX);
         Ok(purged)
     }

@@ -2,7 +2,9 @@
 
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row as _};
+use uuid::Uuid;
 
+use super::session::Session;
 use super::{MySqlStore, error, migrate, row, sql};
 use crate::key::Key;
 #[cfg(feature = "run_once")]
@@ -11,7 +13,7 @@ use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
 use crate::store::fence::{Completion, FenceConnection, writes};
 use crate::store::record::{
-    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
+    self, Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
     in_order,
 };
 use crate::store::sql_row::{self, RECORD_COLUMNS, RECORD_WIDTH};
@@ -42,12 +44,15 @@ impl Records for MySqlStore {
     fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
             let mut connection = self.connections.take().await?;
-            let written = self.write_on(&mut connection, write).await;
+            let written = match write.under {
+                Some(lease_id) => self.write_under(&mut connection, write, lease_id).await,
+                None => self.write_on(&mut connection, write).await.map(Some),
+            };
             if written.is_err() {
                 // Ends the row locks now, not when the server notices the closed socket.
                 let _ = self.run(&mut connection, "ROLLBACK".into()).await;
             }
-            connection.finish(written)
+            connection.finish(written)?.ok_or_else(record::row_locked)
         })
     }
 
@@ -56,18 +61,30 @@ impl Records for MySqlStore {
             let prefix = filter.key_prefix().as_bytes();
             let state = filter.wanted_state().map_or("TRUE".to_owned(), is_state);
             // Columns and literals are bytes, so LEFT counts bytes and no character is a wildcard.
-            let text = self.select(&format!(
-                "WHERE record_key >= {prefix_hex} AND LEFT(record_key, {length}) = {prefix_hex} AND {state} \
-                 ORDER BY record_key LIMIT {limit}",
+            let (clock, locks, records) = (sql::CLOCK, &self.table_sql, self.record_table());
+            // One statement reads from one snapshot.
+            let lock = match filter.wanted_lock() {
+                None => "TRUE",
+                Some(true) => "has_lock",
+                Some(false) => "NOT has_lock",
+            };
+            let text = format!(
+                "SELECT {RECORD_COLUMNS}, {clock}, has_lock FROM (SELECT r.*, {is_processing} AND EXISTS (SELECT 1 FROM {locks} l \
+                 WHERE l.lock_key = r.record_key AND l.fence_token <= r.fence_token AND l.reentrant_count > 0 \
+                 AND l.expire_at > {clock}) AS has_lock FROM {records} r \
+                 WHERE record_key >= {prefix_hex} AND LEFT(record_key, {length}) = {prefix_hex} AND {state}) found \
+                 WHERE {lock} ORDER BY record_key LIMIT {limit}",
+                is_processing = is_state(RecordState::Processing),
                 prefix_hex = sql::hex(prefix),
                 length = prefix.len(),
                 limit = filter.max_records(),
-            ));
-            self.fetch(text)
-                .await?
-                .iter()
-                .map(|row| self.record(row))
-                .collect()
+            );
+            let listed = |row: &MySqlRow| {
+                let has_lock = row.try_get::<i64, _>(RECORD_WIDTH + 1);
+                let has_lock = has_lock.map_err(|error| self.failed(error))?;
+                Ok(self.record(row)?.listed(has_lock != 0))
+            };
+            self.fetch(text).await?.iter().map(listed).collect()
         })
     }
 
@@ -131,11 +148,64 @@ impl MySqlStore {
         self.failed(error)
     }
 
-    async fn write_on(
+    /// A write that needs the lease. `None` when it would wait for a row that is locked: it may be the caller's own
+    /// transaction that keeps it, which waits for the caller.
+    async fn write_under(
         &self,
-        connection: &mut MySqlConnection,
+        connection: &mut Session,
         write: &RecordWrite,
-    ) -> Result<bool, StoreError> {
+        lease_id: Uuid,
+    ) -> Result<Option<bool>, StoreError> {
+        let row = format!(
+            "FROM {} WHERE lock_key = {} AND lease_id = {} AND reentrant_count > 0",
+            self.table_sql,
+            hex(&write.key),
+            sql::hex(lease_id.as_bytes()),
+        );
+        let records = self.record_table();
+        let record = format!("FROM {records} WHERE record_key = {}", hex(&write.key));
+        let is_live = format!("expire_at > {}", sql::LIVE_CLOCK);
+        let begin = Some("START TRANSACTION".to_owned());
+        let mut written = self.lock_row(connection, begin, &is_live, &row).await?;
+        if written == Some(true) && write.change.expected().is_some() {
+            written = self.lock_row(connection, None, "1", &record).await?;
+        }
+        if written != Some(true) {
+            self.run(connection, "ROLLBACK".into()).await?;
+            return Ok(written);
+        }
+        let change = change(&records, &write.key, &write.change);
+        let written = match self.run(connection, change).await {
+            Err(error) if is_duplicate(&error) => false,
+            matched => matched? > 0,
+        };
+        self.run(connection, "COMMIT".into()).await?;
+        Ok(Some(written))
+    }
+
+    /// Locks the row `found`, and returns what `column` says of it: false where there is none, and `None` where
+    /// another transaction has it locked.
+    async fn lock_row(
+        &self,
+        connection: &mut Session,
+        begin: Option<String>,
+        column: &str,
+        found: &str,
+    ) -> Result<Option<bool>, StoreError> {
+        let lock = format!("SELECT {column} {found} FOR UPDATE SKIP LOCKED");
+        let mut locked = Vec::new();
+        for message in connection.messages(begin.into_iter().chain([lock]).collect()) {
+            locked = self.fetch_on(connection, message).await?;
+        }
+        if let [row, ..] = &locked[..] {
+            let says = row.try_get::<i64, _>(0).map_err(|error| self.failed(error))?;
+            return Ok(Some(says != 0));
+        }
+        let skipped = self.fetch_on(connection, format!("SELECT 1 {found}")).await?;
+        Ok(skipped.is_empty().then_some(false))
+    }
+
+    async fn write_on(&self, connection: &mut Session, write: &RecordWrite) -> Result<bool, StoreError> {
         let key = hex(&write.key);
         let change = change(&self.record_table(), &write.key, &write.change);
         let Some(lease_id) = write.ends() else {
@@ -151,14 +221,16 @@ impl MySqlStore {
             > 0;
         let end = format!(
             "UPDATE {} SET reentrant_count = 0, {} \
-             WHERE lock_key = {key} AND lease_id = {} AND reentrant_count > 0 AND expire_at > {};",
+             WHERE lock_key = {key} AND lease_id = {} AND reentrant_count > 0 AND expire_at > {}",
             self.table_sql,
             sql::NO_SUCCESSOR,
             sql::hex(lease_id.as_bytes()),
             sql::CLOCK,
         );
-        let end = if written { end } else { String::new() };
-        self.run(connection, format!("{end}COMMIT")).await?;
+        let end = written.then_some(end).into_iter().chain(["COMMIT".to_owned()]);
+        for message in connection.messages(end.collect()) {
+            self.run(connection, message).await?;
+        }
         Ok(written)
     }
 
@@ -257,14 +329,15 @@ fn replace(table: &str, key: &str, version: RecordVersion, entry: &RecordEntry) 
         .map(|(column, value)| format!("{column} = {value}"))
         .collect();
     // The version has the token that the record has now.
+    let (old, new) = (version.fence_token, entry.fence_token);
+    let corrects = entry.state == RecordState::Succeeded;
     format!(
-        "UPDATE {table} SET {} WHERE record_key = {key} AND {} AND (NOT {} OR keep_until <= {}) AND {} <= {}",
+        "UPDATE {table} SET {} WHERE record_key = {key} AND {} AND (NOT {} OR keep_until <= {} OR {corrects} AND {old} < {new}) \
+         AND {old} <= {new}",
         assignments.join(", "),
         is_version(version),
         is_state(RecordState::Succeeded),
         sql::CLOCK,
-        version.fence_token,
-        entry.fence_token,
     )
 }
 

@@ -1,18 +1,23 @@
 //! Reading rows of the lock table.
 
-use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
+use super::session::Session;
 use crate::Key;
 use crate::store::LockRow;
 use crate::store::sql_row::{self, WIDTH, lock_row, unreadable};
 
-/// Runs a text that selects [`COLUMNS`](sql_row::COLUMNS), and the clock in its last statement.
+/// Runs statements that select [`COLUMNS`](sql_row::COLUMNS), and the clock in the last of them.
 pub(super) async fn fetch(
-    connection: &mut MySqlConnection,
-    sql: String,
+    session: &mut Session,
+    statements: Vec<String>,
 ) -> Result<(Vec<LockRow>, i64), sqlx::Error> {
-    let mut rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await?;
+    let mut rows = Vec::new();
+    for message in session.messages(statements) {
+        let message = sqlx::raw_sql(AssertSqlSafe(message));
+        rows.extend(message.fetch_all(&mut **session).await?);
+    }
     // The rows of all statements arrive as one list.
     let now = rows.pop().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
     let rows = rows.iter().map(|row| lock_row(row, key(row)?, now));

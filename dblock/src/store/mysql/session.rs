@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 
 use super::error;
+use super::node::InUse;
 use crate::store::connect_options::OptionsSource;
-use crate::store::servers::Alive;
+use crate::store::servers::{Alive, History};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The session settings that the statements rely on, whatever the server's defaults and its `init_connect`
@@ -35,7 +36,8 @@ use crate::store::{StoreError, StoreErrorKind};
 /// Other settings were set to their extremes, one by one, without an effect on any answer.
 ///
 /// The last statement asks whether the server knows `SET STATEMENT`, as MariaDB does, and whether `SYSDATE`
-/// is the current time: a server option can make it the start of the statement.
+/// is the current time: a server option can make it the start of the statement. And whether the server is a
+/// node of Galera; not each MariaDB has a variable for that.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;\
     SET completion_type = 0, autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 30, \
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
@@ -44,7 +46,8 @@ const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, 
     /*M!100300 idle_transaction_timeout = 5, idle_write_transaction_timeout = 0, idle_readonly_transaction_timeout = 0, \
     max_session_mem_used = 9223372036854775807, max_statement_time = 0, in_predicate_conversion_threshold = 0, */ \
     /*!80000 max_execution_time = 0, range_optimizer_max_mem_size = 0, */ NAMES utf8mb4;\
-    SELECT 0 /*M!100300 OR (SLEEP(0.001) = 0 AND SYSDATE(6) > NOW(6)) */";
+    SELECT 0 /*M!100300 OR (SLEEP(0.001) = 0 AND SYSDATE(6) > NOW(6)) */, 0 /*M!100300 + (SELECT COUNT(*) FROM \
+    information_schema.GLOBAL_VARIABLES WHERE VARIABLE_NAME = 'WSREP_ON' AND VARIABLE_VALUE = 'ON') */";
 
 /// The server's description of itself.
 const ABOUT: &str = "SELECT CONCAT(VERSION(), ' ', @@version_comment)";
@@ -93,9 +96,24 @@ pub(super) struct Session {
     connection: MySqlConnection,
     /// The server supports the statements of [`one`](super::one).
     pub(super) writes_alone: bool,
+    /// The server is a node of Galera.
+    is_node: bool,
+    /// It is one of several nodes.
+    in_use: Option<InUse>,
 }
 
 impl Session {
+    /// The messages in which statements are sent: one, but on a node of Galera one for each. A node may undo a
+    /// transaction between two statements of a message, where another node was faster. It says so at the next
+    /// message only: what follows in this one runs outside of any transaction, and its COMMIT succeeds.
+    pub(super) fn messages(&self, statements: Vec<String>) -> Vec<String> {
+        if self.is_node {
+            statements
+        } else {
+            vec![statements.join(";")]
+        }
+    }
+
     /// Closes the connection properly.
     pub(super) async fn close(self) {
         // The result does not matter: dropping the connection closes it too.
@@ -119,18 +137,35 @@ impl DerefMut for Session {
 
 impl Alive for Session {
     async fn is_alive(&mut self) -> bool {
-        self.connection.ping().await.is_ok()
+        match &mut self.in_use {
+            Some(in_use) => in_use.is_here(&mut self.connection).await.unwrap_or(false),
+            None => self.connection.ping().await.is_ok(),
+        }
     }
 
-    async fn history(&mut self) -> Result<Option<i64>, StoreError> {
+    fn is_due(&self) -> bool {
+        self.in_use.as_ref().is_some_and(InUse::is_due)
+    }
+
+    async fn claim(&mut self, view: i64, members: usize) -> Result<bool, StoreError> {
+        match &mut self.in_use {
+            Some(in_use) => in_use.claim(&mut self.connection, view, members).await,
+            None => Ok(true),
+        }
+    }
+
+    async fn history(&mut self) -> Result<Option<History>, StoreError> {
         let asked = async {
             let rows = sqlx::raw_sql(TAKES_WRITES).fetch_all(&mut self.connection);
             let server = Described::read(&rows.await?)?;
             if server.takes_writes() && server.is_node() {
                 sqlx::raw_sql(CATCH_UP).execute(&mut self.connection).await?;
+                if let Some(in_use) = &mut self.in_use {
+                    return Ok(Some(in_use.history(&mut self.connection).await?));
+                }
             }
             // Of histories these servers tell nothing that could be compared.
-            Ok(server.takes_writes().then_some(0))
+            Ok(server.takes_writes().then(History::default))
         };
         asked.await.map_err(error::of_connect)
     }
@@ -148,10 +183,11 @@ fn for_us(options: MySqlConnectOptions) -> MySqlConnectOptions {
 }
 
 /// Opens a connection with our settings. With `any_server` also to a server that is known to grant a lock
-/// twice.
+/// twice. `version_table` is told where there are several servers.
 pub(super) async fn open(
     options: &OptionsSource<MySqlConnectOptions>,
     any_server: bool,
+    version_table: Option<String>,
 ) -> Result<Session, StoreError> {
     let options = for_us(options.get().await?);
     let mut connection = MySqlConnection::connect_with(&options)
@@ -165,12 +201,13 @@ pub(super) async fn open(
         check(&about.map_err(error::of_connect)?.unwrap_or_default())?;
     }
     let settings = sqlx::raw_sql(SETTINGS).fetch_one(&mut connection).await;
-    let writes_alone: i64 = settings
-        .and_then(|row| row.try_get(0))
-        .map_err(error::of_connect)?;
+    let read = |row: MySqlRow| Ok((row.try_get::<i64, _>(0)? == 1, row.try_get::<i64, _>(1)? == 1));
+    let (writes_alone, is_node) = settings.and_then(read).map_err(error::of_connect)?;
     Ok(Session {
         connection,
-        writes_alone: writes_alone == 1,
+        writes_alone,
+        is_node,
+        in_use: version_table.filter(|_| is_node).map(InUse::in_table),
     })
 }
 

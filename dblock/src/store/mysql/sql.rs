@@ -29,18 +29,20 @@ pub(super) const LIVE_CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SY
 /// way it is read after the rows were locked, and an expired lease cannot look alive. READ COMMITTED takes no
 /// gap locks here. The index is forced because in a small table a scan looks cheaper, and a scan would lock
 /// the rows of others.
-pub(super) fn lock_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> String {
+pub(super) fn lock_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
     let keys = key_list(keys);
-    format!(
+    let lock = format!(
         "START TRANSACTION;SELECT {COLUMNS} FROM {table} FORCE INDEX (PRIMARY) WHERE lock_key IN ({keys}) \
-         ORDER BY lock_key FOR UPDATE SKIP LOCKED;SELECT {CLOCK}"
-    )
+         ORDER BY lock_key FOR UPDATE SKIP LOCKED"
+    );
+    vec![lock, format!("SELECT {CLOCK}")]
 }
 
 /// Reads the last committed state of rows, then the clock.
-pub(super) fn read_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> String {
+pub(super) fn read_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
     let keys = key_list(keys);
-    format!("SELECT {COLUMNS} FROM {table} WHERE lock_key IN ({keys});SELECT {CLOCK}")
+    let read = format!("SELECT {COLUMNS} FROM {table} WHERE lock_key IN ({keys})");
+    vec![read, format!("SELECT {CLOCK}")]
 }
 
 /// Reads the last committed state of rows, each with the clock.

@@ -9,7 +9,8 @@ use uuid::Uuid;
 use super::statement::Statement;
 use super::{PostgresStore, error, row};
 use crate::key::Key;
-use crate::store::{InspectFilter, LockRow, StoreError};
+use crate::store::record::in_order;
+use crate::store::{InspectFilter, LockRow, StoreError, sql_row};
 
 pub(super) async fn inspect(
     store: &PostgresStore,
@@ -36,6 +37,24 @@ pub(super) async fn inspect(
         .iter()
         .map(|row| row::lock_row(row).map_err(|error| store.failed(error)))
         .collect()
+}
+
+/// Not an operator's call: it uses an idle connection.
+pub(super) async fn rows_of(store: &PostgresStore, keys: &[Key]) -> Vec<Result<Option<LockRow>, StoreError>> {
+    let texts: Vec<&str> = keys.iter().map(Key::as_str).collect();
+    let statement = Statement::new(&store.sql.rows).bind(texts);
+    let found = async {
+        let mut connection = store.connections.take().await?;
+        let rows = statement.fetch_all(&mut connection).await;
+        let rows = connection.finish(rows.map_err(|error| store.failed(error)))?;
+        let keyed = |row: &PgRow| {
+            let key = row.try_get(0).and_then(sql_row::key);
+            let read = row::lock_row(row).map_err(|error| store.failed(error));
+            Ok((key.map_err(|error| store.failed(error))?, read))
+        };
+        rows.iter().map(keyed).collect()
+    };
+    in_order(keys, found.await)
 }
 
 pub(super) async fn revoke(store: &PostgresStore, key: &Key) -> Result<bool, StoreError> {
@@ -65,7 +84,7 @@ async fn rows<'q>(
         .fetch_all(&mut connection)
         .await
         .map_err(|error| store.failed(error));
-    connection.finish(rows)
+    store.finish(connection, rows).await
 }
 
 /// The boolean in the only row. No row means that the key was free.

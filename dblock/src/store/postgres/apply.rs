@@ -2,12 +2,11 @@
 //! by one.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sqlx::postgres::PgRow;
-use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::certain::certain;
 use super::session::Session;
 use super::sql::Statements;
 use super::statement::Statement;
@@ -94,7 +93,6 @@ async fn execute(
         Kind::Extend => store.connections.take_reserved().await?,
         Kind::Release | Kind::Acquire => store.connections.take().await?,
     };
-    let began = Instant::now();
     let asked = ask(store, kind, part, answers, &mut connection).await;
     let recorded = part.iter().any(|(_, request)| request.record.is_some());
     let asked = asked.map_err(|error| {
@@ -104,36 +102,13 @@ async fn execute(
             store.failed(error)
         }
     });
-    let executed = match asked {
-        Ok(()) if kind == Kind::Acquire && began.elapsed() >= SLOW => {
-            let confirmed = confirm(&mut connection).await;
-            if confirmed.is_err() {
-                for (place, _) in part {
-                    answers[*place] = None;
-                }
-            }
-            confirmed
+    let certain = certain(&mut connection).await;
+    if certain.is_err() {
+        for (place, _) in part {
+            answers[*place] = None;
         }
-        asked => asked,
-    };
-    connection.finish(executed)
-}
-
-/// A commit of a grant that took this long may have been answered although no synchronous standby has it: the
-/// server says so only in a warning, which sqlx does not pass on. Slow disks take less.
-const SLOW: Duration = Duration::from_secs(2);
-
-/// Waits for one more commit, where commits wait for a standby. Once the standby has that one, it has the
-/// grants too.
-async fn confirm(session: &mut Session) -> Result<(), StoreError> {
-    let commit = "SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''
-        THEN pg_logical_emit_message(true, 'dblock', '') IS NULL END";
-    let committed = Statement::new(&commit.into()).fetch_all(session).await;
-    let unknown = |error| {
-        let message = "the grant was committed, but it is not known whether a standby has it";
-        StoreError::new(StoreErrorKind::Interrupted, message).with_source(error)
-    };
-    committed.map(drop).map_err(unknown)
+    }
+    connection.finish(certain.and(asked))
 }
 
 /// First asks with the statement for the usual state of the rows, then with the general statement for the

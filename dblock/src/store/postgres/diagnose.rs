@@ -208,7 +208,7 @@ async fn wake_ups(store: &PostgresStore) -> Finding {
     match listen::heard_after(store).await {
         Ok(took) => Finding::fine(
             "wake_ups",
-            format!("a notification arrived after {took:?}"),
+            format!("a notification arrived after {}", diagnosis::shown(took)),
             "a release wakes the next waiter at once",
         ),
         Err(error) => Finding::note(

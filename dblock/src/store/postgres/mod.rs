@@ -7,6 +7,7 @@
 
 mod admin;
 mod apply;
+mod certain;
 mod diagnose;
 mod error;
 mod fence;
@@ -18,6 +19,7 @@ mod row;
 mod session;
 mod sql;
 mod statement;
+mod warnings;
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,7 +37,7 @@ pub(crate) use self::record::complete_in;
 
 use self::session::{Opener, Session};
 use super::busy_keys::BusyKeys;
-use super::connect_options::OptionsSource;
+use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
 use super::fence::FenceCheck;
 use super::table::TableName;
@@ -162,6 +164,18 @@ impl Store for PostgresStore {
         }
     }
 
+    fn place(&self) -> Option<String> {
+        connect_options::place(&self.servers, |options| {
+            let address = match options.get_socket() {
+                Some(socket) => socket.display().to_string(),
+                None => format!("{}:{}", options.get_host(), options.get_port()),
+            };
+            // The server takes the user's name for that of the database.
+            let database = options.get_database().unwrap_or(options.get_username());
+            (address, Some(database.to_owned()))
+        })
+    }
+
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(apply::apply(self, requests))
     }
@@ -176,6 +190,10 @@ impl Store for PostgresStore {
 
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
         Box::pin(admin::inspect(self, filter))
+    }
+
+    fn rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<LockRow>, StoreError>>> {
+        Box::pin(admin::rows_of(self, keys))
     }
 
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
@@ -201,6 +219,11 @@ impl Store for PostgresStore {
         limit: u32,
     ) -> StoreFuture<'a, Result<Purged, StoreError>> {
         Box::pin(purge::purge(self, idle, after, limit))
+    }
+
+    fn for_manager(&self) -> Option<Arc<dyn Store>> {
+        let own = Self::new(self.servers.clone(), self.table.clone());
+        Some(Arc::new(own.transaction_idle_limit(self.idle_limit)))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

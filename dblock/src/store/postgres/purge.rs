@@ -29,7 +29,7 @@ pub(super) async fn purge(
         .fetch_all(&mut connection)
         .await
         .map_err(failed);
-    let rows = connection.finish(rows)?;
+    let rows = store.finish(connection, rows).await?;
     let row = rows.first().ok_or_else(|| failed(sqlx::Error::RowNotFound))?;
     purged(row, limit).map_err(failed)
 }

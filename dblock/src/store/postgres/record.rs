@@ -19,9 +19,10 @@ use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
 use crate::store::fence::{Completion, FenceConnection, writes};
 use crate::store::record::{
-    Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records, in_order,
+    self, Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records, in_order,
 };
-use crate::store::{Purged, StoreError, StoreFuture, schema, sql_row};
+use crate::store::sql_row::{self, RECORD_WIDTH};
+use crate::store::{Purged, StoreError, StoreFuture, schema};
 
 impl Records for PostgresStore {
     fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
@@ -49,14 +50,25 @@ impl Records for PostgresStore {
         Box::pin(async move {
             let sql = &self.sql.records;
             let key = write.key.as_str();
+            let change = |it: Statement<'a>| match &write.change {
+                RecordChange::Insert(entry) => bind(it.bind(key), entry),
+                RecordChange::Delete(version) => expect(it.bind(key), *version),
+                RecordChange::Replace(version, entry) => expect(bind(it.bind(key), entry), *version),
+            };
             let written = match &write.change {
-                RecordChange::Insert(entry) => self.fetch(&sql.insert, |it| bind(it.bind(key), entry)).await,
-                RecordChange::Delete(version) => {
-                    self.fetch(&sql.delete, |it| expect(it.bind(key), *version)).await
+                _ if write.under.is_some() => {
+                    let under = match &write.change {
+                        RecordChange::Insert(_) => &sql.insert_under,
+                        RecordChange::Delete(_) => &sql.delete_under,
+                        RecordChange::Replace(..) => &sql.replace_under,
+                    };
+                    let rows = self.fetch(under, |it| change(it).bind(write.under)).await?;
+                    return self.written_under(&rows);
                 }
-                RecordChange::Replace(version, entry) => {
-                    let bound =
-                        |it: Statement<'a>| expect(bind(it.bind(key), entry), *version).bind(write.ends());
+                RecordChange::Insert(_) => self.fetch(&sql.insert, change).await,
+                RecordChange::Delete(_) => self.fetch(&sql.delete, change).await,
+                RecordChange::Replace(..) => {
+                    let bound = |it: Statement<'a>| change(it).bind(write.ends());
                     match self.fetch(&sql.replace, bound).await {
                         Err(error) if error::is_from_full_queue(&error) => {
                             self.fetch(&sql.replace_quiet, bound).await
@@ -79,8 +91,13 @@ impl Records for PostgresStore {
                             .map(super::super::record::RecordState::as_str),
                     )
                     .bind(i64::from(filter.max_records()))
+                    .bind(filter.wanted_lock())
             });
-            rows.await?.iter().map(|row| self.record(row)).collect()
+            let listed = |row| {
+                let has_lock = PgRow::try_get(row, RECORD_WIDTH + 1).map_err(|error| self.failed(error))?;
+                Ok(self.record(row)?.listed(has_lock))
+            };
+            rows.await?.iter().map(listed).collect()
         })
     }
 
@@ -115,7 +132,8 @@ impl PostgresStore {
         let statement = bind(Statement::new(text));
         let mut connection = self.connections.take().await?;
         let rows = statement.fetch_all(&mut connection).await;
-        connection.finish(rows.map_err(|error| self.record_failed(error)))
+        let rows = rows.map_err(|error| self.record_failed(error));
+        self.finish(connection, rows).await
     }
 
     /// Classifies an error of a statement on the table of records.
@@ -126,6 +144,18 @@ impl PostgresStore {
         self.failed(error)
     }
 
+    /// The answer of a write under a lease.
+    fn written_under(&self, rows: &[PgRow]) -> Result<bool, StoreError> {
+        let row = rows
+            .first()
+            .ok_or_else(|| self.failed(sqlx::Error::RowNotFound))?;
+        let read = |column| row.try_get(column).map_err(|error| self.failed(error));
+        match (read(0)?, read(1)?) {
+            (false, true) => Err(record::row_locked()),
+            (written, _) => Ok(written),
+        }
+    }
+
     async fn has_records(&self) -> Result<bool, StoreError> {
         let mut connection = self.connections.take().await?;
         let found = migrate::version(self, &mut connection).await;
@@ -133,13 +163,7 @@ impl PostgresStore {
     }
 
     fn record(&self, row: &PgRow) -> Result<Record, StoreError> {
-        let read = || {
-            sql_row::record(
-                row,
-                sql_row::key(row.try_get(0)?)?,
-                row.try_get(sql_row::RECORD_WIDTH)?,
-            )
-        };
+        let read = || sql_row::record(row, sql_row::key(row.try_get(0)?)?, row.try_get(RECORD_WIDTH)?);
         read().map_err(|error| self.failed(error))?
     }
 }

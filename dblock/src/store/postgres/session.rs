@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::error;
 use crate::store::connect_options::OptionsSource;
 use crate::store::error::StoreError;
-use crate::store::servers::Alive;
+use crate::store::servers::{Alive, History};
 
 /// The isolation level that the statements are written for. Under a stricter one they fail and are tried
 /// again.
@@ -62,14 +62,17 @@ impl Mark {
 const STARTED: &str = "(SELECT pid, (date_part('epoch', backend_start) * 1000000)::bigint AS began
     FROM pg_stat_get_activity(NULL)) started";
 
-/// The process that answers.
-const THIS_PROCESS: &str = "SELECT pid, (date_part('epoch', backend_start) * 1000000)::bigint
-    FROM pg_stat_get_activity(pg_backend_pid())";
+/// The process that answers, and whether its commits wait for a standby.
+const THIS_PROCESS: &str = "SELECT pid, (date_part('epoch', backend_start) * 1000000)::bigint,
+    current_setting('synchronous_standby_names') <> '' FROM pg_stat_get_activity(pg_backend_pid())";
 
 /// Shows a server's history: the number of its timeline, which grows with each promotion. NULL where nothing
 /// can be written.
 const HISTORY: &str = "SELECT CASE WHEN pg_catalog.current_setting('transaction_read_only') = 'off' THEN
     ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint END";
+
+/// Shows what a server has in common with its copies only. Everybody may ask, by default.
+const CLUSTER: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
 
 /// A process of a server: the server's place in the list, the id, and when the process began in µs.
 type Process = (usize, i32, i64);
@@ -82,6 +85,10 @@ pub(super) struct Session {
     process: Option<Process>,
     /// A statement was sent that is not answered yet.
     waits: bool,
+    /// Its commits wait for a standby, or may, as far as was known when it was opened.
+    waits_for_standby: bool,
+    /// The server warned while it answered: the commit may be on this server alone.
+    warned: bool,
     shared: Arc<Shared>,
 }
 
@@ -112,9 +119,21 @@ impl Alive for Session {
         self.connection.ping().await.is_ok()
     }
 
-    async fn history(&mut self) -> Result<Option<i64>, StoreError> {
+    async fn history(&mut self) -> Result<Option<History>, StoreError> {
         let row = sqlx::raw_sql(HISTORY).fetch_one(&mut self.connection).await;
-        row.and_then(|row| row.try_get(0)).map_err(error::of_connect)
+        let number: Option<i64> = row.and_then(|row| row.try_get(0)).map_err(error::of_connect)?;
+        let Some(number) = number else { return Ok(None) };
+        let cluster = match sqlx::raw_sql(CLUSTER).fetch_one(&mut self.connection).await {
+            // The addresses have to do.
+            Err(sqlx::Error::Database(_)) => Ok(0),
+            row => row.and_then(|row| row.try_get(0)),
+        };
+        let cluster = cluster.map_err(error::of_connect)?;
+        Ok(Some(History {
+            cluster,
+            number,
+            ..History::default()
+        }))
     }
 }
 
@@ -125,6 +144,11 @@ impl Session {
         !self.shared.pooled.load(Ordering::Relaxed)
     }
 
+    /// Whether a warning of the server's matters.
+    pub(super) fn waits_for_standby(&self) -> bool {
+        self.waits_for_standby
+    }
+
     /// The connection, for a statement. Unless [`answered`](Self::answered) is called after it, the server's
     /// session is ended when the next session is opened. Left alone, it could wait for a lock or a standby
     /// for hours without noticing that the client is gone.
@@ -133,9 +157,15 @@ impl Session {
         &mut self.connection
     }
 
-    /// Notes that the server has answered.
-    pub(super) fn answered(&mut self) {
+    /// Notes that the server has answered, and whether it warned.
+    pub(super) fn answered(&mut self, warned: bool) {
         self.waits = false;
+        self.warned |= warned;
+    }
+
+    /// Whether the server has warned since this was last asked.
+    pub(super) fn take_warning(&mut self) -> bool {
+        std::mem::take(&mut self.warned)
     }
 }
 
@@ -194,14 +224,21 @@ impl Opener {
             }
         }
         let connection = options.connect().await.map_err(error::of_connect)?;
-        Ok(self.session(connection, None))
+        Ok(self.session(connection, None, true))
     }
 
-    fn session(&self, connection: PgConnection, process: Option<Process>) -> Session {
+    fn session(
+        &self,
+        connection: PgConnection,
+        process: Option<Process>,
+        waits_for_standby: bool,
+    ) -> Session {
         Session {
             connection,
             process,
             waits: false,
+            waits_for_standby,
+            warned: false,
             shared: Arc::clone(&self.shared),
         }
     }
@@ -225,8 +262,9 @@ impl Opener {
         sqlx::raw_sql(trusted).execute(&mut connection).await?;
         let row = sqlx::raw_sql(THIS_PROCESS).fetch_one(&mut connection).await?;
         let process = (server, row.try_get(0)?, row.try_get(1)?);
+        let waits_for_standby = row.try_get(2)?;
         self.end_abandoned(server, &mut connection).await?;
-        Ok(Some(self.session(connection, Some(process))))
+        Ok(Some(self.session(connection, Some(process), waits_for_standby)))
     }
 
     /// Ends the sessions of this server that were given up. They may have ended already, and their ids may

@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
 use super::session::{self, Session};
+use super::warnings;
 use crate::store::Database;
 use crate::store::fence::literal;
 
@@ -91,13 +92,22 @@ impl<'q> Statement<'q> {
 
     /// Executes it in a session of the store.
     pub(super) async fn fetch_all(self, session: &mut Session) -> Result<Vec<PgRow>, sqlx::Error> {
-        let rows = if session.is_ours() {
-            self.fetch_prepared(session.for_statement()).await
+        let (is_ours, hears) = (session.is_ours(), session.waits_for_standby());
+        let connection = session.for_statement();
+        let rows = async {
+            if is_ours {
+                self.fetch_prepared(connection).await
+            } else {
+                self.fetch_pooled(connection).await
+            }
+        };
+        let (rows, warned) = if hears {
+            warnings::heard_during(rows).await
         } else {
-            self.fetch_pooled(session.for_statement()).await
+            (rows.await, false)
         };
         if matches!(rows, Ok(_) | Err(sqlx::Error::Database(_))) {
-            session.answered();
+            session.answered(warned);
         }
         rows
     }

@@ -17,15 +17,27 @@ pub struct RecordWrite {
     /// A lease of the same key that ends in the same transaction, if the record is replaced and the lease is
     /// live. Its row becomes free, without a successor, and those that wait for it are woken.
     pub release: Option<Uuid>,
+    /// A lease of the same key that must be live: otherwise nothing is written. No release and no takeover of
+    /// the row comes between this check and the commit.
+    pub under: Option<Uuid>,
 }
 
 impl RecordWrite {
-    /// A write that ends no lease.
+    /// A write that ends no lease and needs none.
     pub fn new(key: Key, change: RecordChange) -> Self {
         Self {
             key,
             change,
             release: None,
+            under: None,
+        }
+    }
+
+    /// A write that is carried out only while the lease is live. It ends no lease.
+    pub fn under(key: Key, change: RecordChange, lease_id: Uuid) -> Self {
+        Self {
+            under: Some(lease_id),
+            ..Self::new(key, change)
         }
     }
 
@@ -89,8 +101,9 @@ impl RecordChange {
 
 /// Applies `change` to the record of `key`; `None` when it must change nothing. The rules of every store.
 ///
-/// A record that succeeded and is still remembered is final: it can be deleted and not replaced. No record is
-/// replaced by one with a smaller token.
+/// A record that succeeded and is still remembered is final: it can be deleted, or corrected by another
+/// success with a larger token, and not replaced otherwise. No record is replaced by one with a smaller
+/// token.
 pub fn carry_out(
     key: &Key,
     change: &RecordChange,
@@ -101,7 +114,8 @@ pub fn carry_out(
         (RecordChange::Insert(entry), None) => (entry, now),
         (RecordChange::Replace(version, entry), Some(found)) if found.version() == *version => {
             let is_final = found.state == RecordState::Succeeded && found.keep_until > now;
-            if is_final || entry.fence_token < found.fence_token {
+            let corrects = entry.state == RecordState::Succeeded && entry.fence_token > found.fence_token;
+            if is_final && !corrects || entry.fence_token < found.fence_token {
                 return None;
             }
             (entry, found.started_at)
@@ -123,6 +137,7 @@ pub fn carry_out(
         finished_at: if processing { 0 } else { now },
         keep_until: now.saturating_add(micros(entry.keep)),
         now,
+        has_lock: None,
     }))
 }
 
@@ -213,6 +228,10 @@ mod tests {
         let again = RecordChange::Replace(done.version(), entry(RecordState::Processing, 8, 1));
         assert_eq!(put(&again, Some(&done), done.keep_until - 1), None);
         assert!(put(&again, Some(&done), done.keep_until).is_some());
+        let corrected = RecordChange::Replace(done.version(), entry(RecordState::Succeeded, 8, 1));
+        assert!(put(&corrected, Some(&done), NOW).is_some());
+        let repeated = RecordChange::Replace(done.version(), entry(RecordState::Succeeded, 7, 1));
+        assert_eq!(put(&repeated, Some(&done), NOW), None, "with the same token");
         let at = |now| Record { now, ..done.clone() };
         assert!(!at(done.keep_until - 1).is_forgotten() && at(done.keep_until).is_forgotten());
         let processing = Record {

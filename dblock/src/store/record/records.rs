@@ -3,7 +3,7 @@
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use std::collections::HashMap;
 
-use super::{Record, RecordState, RecordWrite};
+use super::{Record, RecordState, RecordWrite, RunState};
 use crate::key::Key;
 use crate::store::{Purged, StoreError, StoreFuture};
 #[cfg(feature = "run_once")]
@@ -26,11 +26,17 @@ pub trait Records: Send + Sync {
         })
     }
 
-    /// Writes a record, and ends the lease that the write names, in one transaction. Returns whether it was
-    /// written. The write is durable before it is answered.
+    /// Writes a record, and ends the lease that the write names, in one transaction, unless the lease that it
+    /// needs is not live. Returns whether it was written. The write is durable before it is answered.
+    ///
+    /// A write that needs a lease waits for no row that an open transaction keeps locked, because that may wait for
+    /// the caller: it writes nothing then, and answers
+    /// [`StoreErrorKind::Conflict`](crate::store::StoreErrorKind::Conflict).
     fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>>;
 
-    /// Reads records without locking them, ordered by key.
+    /// Reads records without locking them, ordered by key, and with each that is processing whether its
+    /// attempt [has the lock](Record::has_lock): all from one moment, or a run that ends between two looks
+    /// would seem to have crashed.
     fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>>;
 
     /// One step of a purge. It looks at up to `limit` records in the order of their keys, starting after
@@ -51,17 +57,29 @@ pub(crate) fn kept_by(store: &dyn Store) -> Result<&dyn Records, StoreError> {
     })
 }
 
-/// A record, as far as it can be read, with its key.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-type Keyed = (Key, Result<Record, StoreError>);
+/// [`Records::read_all`] of the records of `store`.
+#[cfg(feature = "run_once")]
+pub(crate) fn read_all<'a>(
+    store: &'a dyn Store,
+    keys: &'a [Key],
+) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
+    match kept_by(store) {
+        Ok(records) => records.read_all(keys),
+        Err(error) => Box::pin(async move { vec![Err(error); keys.len()] }),
+    }
+}
 
-/// The answers of [`Records::read_all`], from records in any order. A failed query is everybody's answer; a
-/// record that cannot be read is that of its own key only.
+/// A record or a row, as far as it can be read, with its key.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) fn in_order(
+type Keyed<T> = (Key, Result<T, StoreError>);
+
+/// The answers for several keys, from what was found in any order. A failed query is everybody's answer; what
+/// cannot be read is the answer of its own key only.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn in_order<T: Clone>(
     keys: &[Key],
-    found: Result<Vec<Keyed>, StoreError>,
-) -> Vec<Result<Option<Record>, StoreError>> {
+    found: Result<Vec<Keyed<T>>, StoreError>,
+) -> Vec<Result<Option<T>, StoreError>> {
     match found {
         Ok(found) => {
             let found: HashMap<_, _> = found.into_iter().collect();
@@ -85,6 +103,7 @@ pub(crate) fn in_order(
 pub struct RecordFilter {
     pub(crate) prefix: String,
     pub(crate) state: Option<RecordState>,
+    run: Option<RunState>,
     pub(crate) limit: u32,
 }
 
@@ -94,6 +113,7 @@ impl RecordFilter {
         Self {
             prefix: String::new(),
             state: None,
+            run: None,
             limit: 1_000,
         }
     }
@@ -107,6 +127,19 @@ impl RecordFilter {
     /// Records in this state. Default: in any.
     pub fn state(mut self, state: RecordState) -> Self {
         self.state = Some(state);
+        self
+    }
+
+    /// Records of runs in this state, such as those that have crashed. Default: in any.
+    ///
+    /// ```
+    /// use dblock::store::{RecordFilter, RunState};
+    ///
+    /// let in_doubt = RecordFilter::new().run_state(RunState::Crashed);
+    /// ```
+    pub fn run_state(mut self, state: RunState) -> Self {
+        self.state = Some(state.recorded());
+        self.run = Some(state);
         self
     }
 
@@ -124,6 +157,16 @@ impl RecordFilter {
     /// For stores: the state, if only one is wanted.
     pub fn wanted_state(&self) -> Option<RecordState> {
         self.state
+    }
+
+    /// For stores: whether the attempt must [have the lock](Record::has_lock), if only such records are
+    /// wanted.
+    pub fn wanted_lock(&self) -> Option<bool> {
+        match self.run? {
+            RunState::Running => Some(true),
+            RunState::Crashed => Some(false),
+            RunState::Succeeded | RunState::Failed => None,
+        }
     }
 
     /// For stores: the largest number of records.

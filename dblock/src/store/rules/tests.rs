@@ -210,3 +210,21 @@ fn a_local_hand_over_changes_who_has_the_lease_and_nothing_else() {
     carry_out(&extend(mine, 1, Some(to("former", 7))), &mut row).unwrap();
     assert_eq!(row, held);
 }
+
+/// A transaction of the owner's has freed the row.
+#[test]
+fn a_release_changes_the_record_wherever_the_row_names_its_lease() {
+    use crate::store::{RecordChange, RecordState, RecordVersion};
+    let lease_id = Uuid::now_v7();
+    let version = RecordVersion {
+        state: RecordState::Processing,
+        fence_token: 7,
+        attempts: 1,
+    };
+    let release = release(lease_id).with_record(RecordChange::Delete(version));
+    let changes = |mut row: LockRow| carry_out_with_record(&release, &mut row).unwrap().2.is_some();
+    for (count, expire_at) in [(1, NOW + SECOND), (1, NOW - SECOND), (0, NOW + SECOND)] {
+        assert!(changes(row(lease_id, count, expire_at)), "{count} {expire_at}");
+    }
+    assert!(!changes(held_by(Uuid::now_v7())));
+}

@@ -97,7 +97,10 @@ impl SqliteStore {
         if !matches!(request.action, Action::Acquire(_)) {
             return Ok(None);
         }
-        Ok(still_busy(request, &self.read(connection, &request.key).await?))
+        Ok(still_busy(
+            request,
+            &self.read_row(connection, &request.key).await?,
+        ))
     }
 
     /// Carries out one request in a write transaction. Returns its answer, or the database's error.
@@ -180,7 +183,7 @@ impl SqliteStore {
         connection: &mut SqliteConnection,
         request: &Request,
     ) -> Result<Answer, StoreError> {
-        let mut row = self.read(connection, &request.key).await?;
+        let mut row = self.read_row(connection, &request.key).await?;
         let (outcome, changed, change) = match rules::carry_out_with_record(request, &mut row) {
             Ok(carried_out) => carried_out,
             Err(refused) => return Ok(Err(refused)),
@@ -193,7 +196,11 @@ impl SqliteStore {
             .map(Ok)
     }
 
-    async fn read(&self, connection: &mut SqliteConnection, key: &Key) -> Result<LockRow, StoreError> {
+    pub(super) async fn read_row(
+        &self,
+        connection: &mut SqliteConnection,
+        key: &Key,
+    ) -> Result<LockRow, StoreError> {
         let rows = self.rows(connection, query(&self.statements.read, key)).await?;
         let row = rows.first().ok_or_else(|| {
             StoreError::new(

@@ -65,9 +65,21 @@ async fn look(
                 refused.push(probe.refused(error));
             }
         }
-        findings.extend(diagnosis::grants(&refused));
+        findings.extend(diagnosis::grants(&refused).map(of_a_file));
     }
     Ok(findings)
+}
+
+/// SQLite has no rights of users: the file and its directory have.
+fn of_a_file(mut finding: Finding) -> Finding {
+    if finding.severity != Severity::Fine {
+        finding.remedy = Some(
+            "let this user write the file and its directory, and open it without `mode=ro` and `immutable`; migrate if a \
+             table is missing"
+                .into(),
+        );
+    }
+    finding
 }
 
 fn journal(mode: &str) -> Finding {

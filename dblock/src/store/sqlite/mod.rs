@@ -38,6 +38,7 @@ use crate::key::Key;
 /// Rows in a SQLite file.
 #[derive(Debug)]
 pub(crate) struct SqliteStore {
+    options: SqliteConnectOptions,
     connections: Connections<SqliteConnection>,
     table: TableName,
     statements: Arc<Statements>,
@@ -47,14 +48,15 @@ pub(crate) struct SqliteStore {
 impl SqliteStore {
     /// A store in the file of `options`. Opens nothing yet.
     pub(crate) fn new(options: SqliteConnectOptions, table: TableName) -> Self {
-        let options = session::settings(options);
+        let settings = session::settings(options.clone());
         let statements = Arc::new(Statements::new(&table));
         let (tables, texts) = (table.clone(), Arc::clone(&statements));
         let connections = Connections::new(1, 0, vec![Arc::default()], move |_| {
-            let (options, table, statements) = (options.clone(), tables.clone(), Arc::clone(&texts));
+            let (options, table, statements) = (settings.clone(), tables.clone(), Arc::clone(&texts));
             async move { session::open(options, &table, &statements).await }
         });
         Self {
+            options,
             connections,
             table,
             statements,
@@ -93,6 +95,10 @@ impl Store for SqliteStore {
         }
     }
 
+    fn place(&self) -> Option<String> {
+        Some(self.options.get_filename().display().to_string())
+    }
+
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(apply::apply(self, requests))
     }
@@ -128,6 +134,10 @@ impl Store for SqliteStore {
         limit: u32,
     ) -> StoreFuture<'a, Result<Purged, StoreError>> {
         Box::pin(purge::purge(self, idle, after, limit))
+    }
+
+    fn for_manager(&self) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(Self::new(self.options.clone(), self.table.clone())))
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

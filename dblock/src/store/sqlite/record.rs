@@ -2,6 +2,7 @@
 
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
+use uuid::Uuid;
 
 use super::row::{get, key, unexpected};
 use super::sql::{BEGIN, COMMIT, RecordStatements};
@@ -44,8 +45,10 @@ impl Records for SqliteStore {
                         .wanted_state()
                         .map(super::super::record::RecordState::as_str),
                 )
-                .bind(filter.max_records());
-            self.on_records(list).await?.iter().map(record).collect()
+                .bind(filter.max_records())
+                .bind(filter.wanted_lock());
+            let listed = |row| Ok(record(row)?.listed(get(row, sql_row::RECORD_WIDTH + 1)?));
+            self.on_records(list).await?.iter().map(listed).collect()
         })
     }
 
@@ -93,17 +96,33 @@ impl SqliteStore {
         connection: &mut SqliteConnection,
         write: &RecordWrite,
     ) -> Result<bool, StoreError> {
-        let Some(lease_id) = write.ends() else {
+        let ends = write.ends();
+        if ends.is_none() && write.under.is_none() {
             return self.change(connection, &write.key, &write.change).await;
-        };
+        }
+        // From here on nobody else writes.
         self.control(connection, BEGIN).await?;
-        let written = self.change(connection, &write.key, &write.change).await?;
-        if written {
+        let live = match write.under {
+            Some(lease_id) => self.is_live(connection, &write.key, lease_id).await?,
+            None => true,
+        };
+        let written = live && self.change(connection, &write.key, &write.change).await?;
+        if written && let Some(lease_id) = ends {
             let end = query(&self.statements.end, &write.key).bind(lease_id);
             self.rows(connection, end).await?;
         }
         self.control(connection, COMMIT).await?;
         Ok(written)
+    }
+
+    async fn is_live(
+        &self,
+        connection: &mut SqliteConnection,
+        key: &Key,
+        lease_id: Uuid,
+    ) -> Result<bool, StoreError> {
+        let row = self.read_row(connection, key).await?;
+        Ok(row.is_held() && row.lease_id == lease_id)
     }
 
     /// Changes a record, and returns whether it was changed.

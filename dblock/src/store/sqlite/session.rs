@@ -90,7 +90,11 @@ async fn attempt(
         .fetch_optional(&mut connection)
         .await;
     match tables.map_err(|error| error::of_statement(error, table)) {
-        Ok(_) => use_wal(&mut connection, table).await?,
+        Ok(_) => match use_wal(&mut connection, table).await {
+            // The file cannot be written. It can be looked at, and whoever writes is told.
+            Err(error) if error.kind() == StoreErrorKind::Refused => {}
+            answer => answer?,
+        },
         // The file is not ours, or not yet: `migrate` makes the tables. Until then nothing in it is changed.
         Err(error) if error.kind() == StoreErrorKind::Schema => {}
         Err(error) => return Err(error),

@@ -48,7 +48,7 @@ pub(super) struct Statements {
 impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let version = table.quoted_version('"');
-        let records = RecordStatements::new(&table.quoted_record('"'));
+        let records = RecordStatements::new(&table.quoted_record('"'), &table.quoted('"'));
         let table = &table.quoted('"');
         Self {
             take: take(table).into(),
@@ -102,12 +102,12 @@ fn take(table: &str) -> String {
 /// otherwise NULL. Covers every case: no row means that the lease is lost.
 fn extend(table: &str) -> String {
     format!(
-        "UPDATE {table} SET reentrant_count = $3, lock_owner = iif($7 >= fence_token, $5, lock_owner), \
+        "UPDATE {table} SET reentrant_count = max($3, 1), lock_owner = iif($7 >= fence_token, $5, lock_owner), \
              holder = iif($7 >= fence_token, $6, holder), \
              fence_token = max(coalesce($7, fence_token), fence_token), \
              fence_ceiling = iif($7 > fence_ceiling, \
                  $7 + min(fence_ceiling - fence_token, 9223372036854775807 - $7), fence_ceiling), \
-             expire_at = iif(revoked, expire_at, max(expire_at, {NOW} + $4)) \
+             expire_at = iif(revoked, expire_at, max(iif($3 > 0, expire_at, 0), {NOW} + $4)) \
          WHERE lock_key = $1 AND lease_id = $2 AND {held} \
          RETURNING expire_at - {NOW}, revoked, wanted_until > {NOW}",
         held = held()

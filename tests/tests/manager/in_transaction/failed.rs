@@ -4,27 +4,39 @@
 use std::future::{Future as _, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::task::Poll;
+use std::time::Duration;
 
 use dblock::LockError;
 use dblock::store::StoreErrorKind;
+use dblock_conformance::Fixture as _;
 use dblock_tests::backend::{Kind, Place};
+use dblock_tests::faulty_store::{Fault, FaultyStore, Kind as Asked};
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt as _;
+use sqlx::pool::PoolOptions;
+use sqlx::{Database, Pool};
+use tokio::time::timeout;
 
 use super::{Failure, Work, execute, is_free, on_its_pool};
-use crate::{long, patient};
+use crate::{LONG, briefly, long, patient};
+
+/// Longer than any test.
+const FOR_EVER: Duration = Duration::from_hours(1);
 
 on_every_store!(databases:
     an_error_of_the_body_takes_its_work_back,
     a_panic_of_the_body_takes_its_work_back,
     a_call_that_is_dropped_leaves_nothing_behind,
+    a_pool_without_a_free_connection_does_not_keep_the_key,
 );
 on_every_store!(servers:
     a_body_that_ends_its_transaction_fails_the_call,
     a_nested_transaction_that_is_over_fails_the_call_too,
     a_connection_that_is_killed_frees_the_key,
+    a_store_that_is_down_before_the_body_is_told_as_that,
 );
 on_every_store!(postgres: an_error_that_the_body_swallows_fails_the_call);
+on_every_store!(mysql: a_deadlock_that_the_body_swallows_fails_the_call);
 
 async fn an_error_of_the_body_takes_its_work_back(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
@@ -129,6 +141,43 @@ async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
     }
 }
 
+/// The victim's statements go on, each by itself: what it writes then stands.
+async fn a_deadlock_that_the_body_swallows_fails_the_call(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    let rows = format!("{}_rows", backend.table);
+    let update = |id: u32| format!("UPDATE {rows} SET n = n + 1 WHERE id = {id}");
+    let all = (0..50)
+        .map(|id| format!("({id}, 0)"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    backend
+        .execute(&format!(
+            "CREATE TABLE {rows} (id INTEGER PRIMARY KEY, n INTEGER)"
+        ))
+        .await;
+    backend.execute(&format!("INSERT INTO {rows} VALUES {all}")).await;
+    on_its_pool!(backend, pool => {
+        let mut theirs = dblock::begin(pool).await.unwrap();
+        // It has written more, so it is not the victim.
+        execute(&mut *theirs, format!("UPDATE {rows} SET n = n + 1 WHERE id > 0")).await.unwrap();
+        let swallows = locks.transaction(pool, "key", patient(), async |mut tx| {
+            execute(&mut **tx, update(0)).await?;
+            let theirs_waits = execute(&mut *theirs, update(0));
+            let ours_fails = execute(&mut **tx, update(1));
+            let (theirs, ours) = futures_util::join!(theirs_waits, ours_fails);
+            theirs.unwrap();
+            ours.unwrap_err();
+            Ok::<_, Failure>(execute(&mut **tx, work.insert()).await?)
+        });
+        assert_eq!(swallows.await.unwrap_err().kind(), StoreErrorKind::Other);
+        theirs.rollback().await.unwrap();
+    });
+    assert_eq!(work.done(&backend).await, 1);
+    backend.execute(&format!("DROP TABLE {rows}")).await;
+    is_free(&other).await;
+}
+
 /// The outer call keeps the lock, so the transaction itself is what has to be found.
 async fn a_nested_transaction_that_is_over_fails_the_call_too(backend: Backend) {
     let locks = backend.manager().await;
@@ -176,4 +225,49 @@ async fn a_connection_that_is_killed_frees_the_key(backend: Backend) {
     });
     assert_eq!(work.done(&backend).await, 0);
     is_free(&other).await;
+}
+
+async fn a_pool_without_a_free_connection_does_not_keep_the_key(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    on_its_pool!(backend, pool => {
+        let full = small(pool).await;
+        let taken = full.acquire().await.unwrap();
+        let call = locks.transaction(&full, "key", briefly(), async |_| Ok::<_, Failure>(()));
+        let refused = timeout(LONG, call).await.expect("the call hangs").unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Unreachable);
+        is_free(&other).await;
+        drop(taken);
+    });
+}
+
+/// A pool of one connection, for which its callers wait.
+async fn small<DB: Database>(pool: &Pool<DB>) -> Pool<DB> {
+    let options = PoolOptions::new().max_connections(1).acquire_timeout(FOR_EVER);
+    options
+        .connect_with(pool.connect_options().as_ref().clone())
+        .await
+        .unwrap()
+}
+
+/// The lock was handed over locally, so the transaction waits until its row names the owner.
+async fn a_store_that_is_down_before_the_body_is_told_as_that(backend: Backend) {
+    let store = FaultyStore::over(backend.store().await);
+    let (locks, other) = (store.manager(), backend.manager().await);
+    store.always(Asked::Extend, Fault::Fail(StoreErrorKind::Unreachable));
+    let first = other.acquire("key", patient()).await.unwrap();
+    let waits = briefly().wait(LONG);
+    on_its_pool!(backend, pool => {
+        // All are in the wait queue before the release. The first of them asked before the others came, so the second
+        // one is who hands over.
+        let former = async || locks.acquire("key", patient()).await.unwrap().release().await.unwrap();
+        let call = locks.transaction(pool, "key", waits, async |_| {
+            panic!("the body runs without its lock");
+            #[expect(unreachable_code, reason = "gives the body its type")]
+            Ok::<(), Failure>(())
+        });
+        let release = async { first.release().await.unwrap() };
+        let ((), (), failed, ()) = tokio::join!(former(), former(), call, release);
+        let failed = failed.unwrap_err().lock();
+        assert!(failed.is_store() && failed.is_retryable(), "{failed:?}");
+    });
 }

@@ -7,6 +7,7 @@ use dblock::store::StoreErrorKind;
 use dblock::{LockManager, begin, current, distributed_lock};
 use dblock_conformance::Fixture as _;
 use dblock_tests::backend::Kind;
+use dblock_tests::busy_operator::beside_an_operator;
 use dblock_tests::faulty_store::{FaultyStore, Kind as Asked};
 use dblock_tests::{Backend, on_every_store};
 use sqlx::{Database, Executor, Transaction};
@@ -20,7 +21,9 @@ on_every_store!(databases:
     later_calls_in_a_transaction_enter_again,
     calls_in_a_transaction_nest,
     later_calls_enter_again_after_a_ttl_too,
+    no_call_waits_for_an_operator,
 );
+on_every_store!(sqlite: the_bodys_own_error_comes_before_that_of_the_release);
 on_every_store!(servers:
     opposite_orders_end_with_an_error,
     another_transaction_waits_for_the_first,
@@ -144,6 +147,25 @@ where
     Ok(current().unwrap().fence_token())
 }
 
+/// A nested call, and a later one, ask whether their transaction keeps the lock.
+async fn no_call_waits_for_an_operator(backend: Backend) {
+    let work = Work::new(&backend).await;
+    let calls = async |locks: LockManager| {
+        on_its_pool!(backend, pool => {
+            let mut tx = begin(pool).await.unwrap();
+            add_twice(&locks, "key", &mut tx, &work).await.unwrap();
+            add(&locks, "key", &mut tx, &work).await.unwrap();
+            tx.commit().await.unwrap();
+            let ours = locks.transaction(pool, "other", patient(), async |mut tx| {
+                Ok::<_, Failure>(execute(&mut **tx, work.insert()).await?)
+            });
+            ours.await.unwrap();
+        });
+    };
+    beside_an_operator(&backend, calls).await;
+    assert_eq!(work.done(&backend).await, 4);
+}
+
 async fn opposite_orders_end_with_an_error(backend: Backend) {
     let locks = backend.manager().await;
     on_its_pool!(backend, pool => {
@@ -208,4 +230,53 @@ async fn another_transaction_waits_for_the_first(backend: Backend) {
     });
     assert_eq!(work.done(&backend).await, 2);
     is_free(&locks).await;
+}
+
+/// It reads, somebody else writes, and it fails: so its release cannot be written any more.
+#[distributed_lock(key = "key", ttl = "30s", manager = locks, tx = tx)]
+async fn fails(
+    locks: &LockManager,
+    tx: &mut Transaction<'static, sqlx::Sqlite>,
+    backend: &Backend,
+    work: &Work,
+) -> Result<(), Failure> {
+    execute(&mut **tx, work.count()).await?;
+    on_its_pool!(backend, pool => execute(pool, work.insert()).await?);
+    Err(Failure::Own)
+}
+
+/// As [`fails`], without an error of its own.
+#[distributed_lock(key = "key", ttl = "30s", manager = locks, tx = tx, on_error = |error| Some(error).filter(dblock::LockError::is_retryable))]
+async fn returns(
+    locks: &LockManager,
+    tx: &mut Transaction<'static, sqlx::Sqlite>,
+    backend: &Backend,
+    work: &Work,
+) -> Option<dblock::LockError> {
+    execute(&mut **tx, work.count()).await.unwrap();
+    on_its_pool!(backend, pool => execute(pool, work.insert()).await.unwrap());
+    None
+}
+
+async fn the_bodys_own_error_comes_before_that_of_the_release(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    let dblock_tests::backend::Place::Sqlite(pool, _) = backend.place() else {
+        unreachable!("a SQLite file");
+    };
+    let mut tx = begin(pool).await.unwrap();
+    let failed = fails(&locks, &mut tx, &backend, &work).await;
+    assert!(matches!(failed, Err(Failure::Own)), "{failed:?}");
+    tx.rollback().await.unwrap();
+    is_free(&other).await;
+
+    // Where the body has no error to tell, the lock's is told: the transaction must not be committed.
+    let mut tx = begin(pool).await.unwrap();
+    let told = returns(&locks, &mut tx, &backend, &work).await;
+    assert!(
+        told.as_ref().is_some_and(dblock::LockError::is_retryable),
+        "{told:?}"
+    );
+    tx.rollback().await.unwrap();
+    is_free(&other).await;
 }

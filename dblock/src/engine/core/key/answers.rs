@@ -71,6 +71,9 @@ impl<C> Machine<C> {
             && let Some(held) = self.held.take()
         {
             self.after(&held, env.now);
+            if !matches!(sent.action, Action::Release) {
+                self.take_back(&held, env.now);
+            }
             if passed_on {
                 let pause = self.fairness.passed_over(env);
                 self.asking.ask_after(pause, env.now);

@@ -9,7 +9,7 @@ use super::held::Confirm;
 use super::wait_queue::Waiter;
 use crate::engine::core::out::Kind;
 use crate::engine::core::ownership::Ownership;
-use crate::store::{Outcome, StoreError};
+use crate::store::{Outcome, RecordChange, StoreError};
 
 /// An event of a key.
 #[derive(Debug)]
@@ -30,15 +30,29 @@ pub(crate) enum Event<C> {
     Pin(Arc<Ownership>, Option<Confirm<C>>),
     /// The owner has another ttl from now on. The reply comes when the lease has been extended by it.
     SetTtl(Arc<Ownership>, Duration, Confirm<C>),
-    /// The caller of a run that began with its grant has entered: that is not taken back any more.
-    #[cfg_attr(
-        not(feature = "run_once"),
-        allow(dead_code, reason = "only runs begin with the lock")
-    )]
+    /// A run of the owner's begins, by a write of its own: this change takes it back. Refused once the lease
+    /// has ended.
+    #[cfg_attr(not(feature = "run_once"), allow(dead_code, reason = "only runs begin"))]
+    Begin(Arc<Ownership>, Arc<RecordChange>),
+    /// The body of a run begins: that is not taken back any more. Refused once the lease has ended.
+    #[cfg_attr(not(feature = "run_once"), allow(dead_code, reason = "only runs begin"))]
     Begun(Arc<Ownership>),
-    /// A fence check has found that the row no longer names the lease.
+    /// The last hold of the owner's ends with something that is on its way: no other hold is added from here
+    /// on. Refused when there is one.
+    #[cfg_attr(
+        not(any(feature = "sql", feature = "run_once")),
+        allow(dead_code, reason = "only runs end with their record")
+    )]
+    Close(Arc<Ownership>),
+    /// That has failed.
     #[cfg_attr(
         not(feature = "sql"),
+        allow(dead_code, reason = "only a transaction of the user's can be rolled back")
+    )]
+    Reopen(Arc<Ownership>),
+    /// A fence check has found that the row no longer names the lease.
+    #[cfg_attr(
+        not(any(feature = "sql", feature = "run_once")),
         allow(dead_code, reason = "a fence check needs a database")
     )]
     Gone(Arc<Ownership>),

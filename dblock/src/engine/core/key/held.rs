@@ -7,6 +7,7 @@
 //! | `Held` | a transaction of the owner's has written the release: the lease is *kept* from here on | `Held` |
 //! | `Held`, `Lost` | the last hold ends while `hold_min` is not over, and nothing but time has ended the lease | `Lingering` |
 //! | `Held`, `Lost` | the last hold ends otherwise | `ReleaseDue` |
+//! | `Lingering` | the row's end is written as that of `hold_min` | `Lingering` |
 //! | `Lingering` | `hold_min` is over | `ReleaseDue` |
 //! | `ReleaseDue` | the next caller of this process enters in memory: local hand-over | `Held` |
 //! | `ReleaseDue` | the release is sent | `Releasing` |
@@ -21,8 +22,8 @@
 //!   unless it is revoked: then the lease stays `Held` until its deadline.
 //! - `Lost`: the lease has ended before its holds did. Bodies are being stopped. A lost lease never becomes
 //!   `Held`.
-//! - `Lingering`: all holds have ended, and `hold_min` keeps the row busy. The row is extended if it would
-//!   expire too early.
+//! - `Lingering`: all holds have ended, and `hold_min` keeps the row busy. One request moves the row's end to
+//!   that of `hold_min`, whichever way: so the key is free in time even if this process ends before.
 //! - `ReleaseDue`: all holds have ended, and the release was not sent. The next caller may still enter
 //!   without the store.
 //! - `Releasing`: the release was sent, so no caller enters with this lease any more.
@@ -68,19 +69,31 @@ const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Held { holds: u32 },
-    Lost { holds: u32 },
-    Lingering { until: Time },
+    Held {
+        holds: u32,
+    },
+    Lost {
+        holds: u32,
+    },
+    /// `written`: the row ends with `hold_min`.
+    Lingering {
+        until: Time,
+        written: bool,
+    },
     ReleaseDue,
-    Releasing { unsure: bool },
+    Releasing {
+        unsure: bool,
+    },
 }
 
 #[derive(Debug)]
 pub(super) struct Held<C> {
     grant: Grant,
     state: State,
-    /// A run began with the grant, and its caller has not entered: the release takes it back.
+    /// A run has begun under the lease, or may have, and its body has not: the release takes that back.
     pub(super) undo: Option<Arc<RecordChange>>,
+    /// The last hold ends with something that is on its way: no hold is added any more.
+    closed: bool,
     /// The ownership that holds it, or held it last.
     current: Arc<Ownership>,
     /// The ttl that the owner has asked for last.
@@ -116,6 +129,7 @@ impl<C> Held<C> {
         let mut held = Self {
             state: State::Held { holds: 1 },
             undo: None,
+            closed: false,
             hand_over_until: Some(hand_over_until),
             row,
             row_sent: row,
@@ -158,7 +172,12 @@ impl<C> Held<C> {
 
     /// `hold_min` keeps the row busy, and no further request is needed for that.
     pub(super) fn lingers_by_itself(&self) -> bool {
-        matches!(self.state, State::Lingering { until } if self.covers(until) || self.current.is_revoked())
+        matches!(self.state, State::Lingering { until, .. } if self.covers(until) || self.current.is_revoked())
+    }
+
+    /// The same, and the row is not busy for much longer either.
+    fn lingers_as_wanted(&self) -> bool {
+        matches!(self.state, State::Lingering { written, .. } if written || self.current.is_revoked())
     }
 
     pub(super) fn holder(&self, now: Time) -> Holder {
@@ -199,12 +218,46 @@ impl<C> Held<C> {
     /// Adds a hold of `ownership`. Fails when that has ended.
     pub(super) fn enter(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
         match &mut self.state {
-            State::Held { holds } if Arc::ptr_eq(&self.current, ownership) => {
+            State::Held { holds } if Arc::ptr_eq(&self.current, ownership) && !self.closed => {
                 *holds += 1;
                 Ok(())
             }
             _ => Err(ended_reason(ownership)),
         }
+    }
+
+    /// Adds no hold any more. Refuses while there is more than one, also of a lost lease: then the lock goes on
+    /// without the caller. Refuses too when it is closed already: whoever closed it ends it.
+    pub(super) fn close(&mut self, ownership: &Arc<Ownership>) -> bool {
+        let last = matches!(self.state, State::Held { holds: 1 } | State::Lost { holds: 1 }) && !self.closed;
+        let closes = (last || flawed(Flaw::OutcomesIgnoreOtherHolds)) && self.is_of(ownership);
+        self.closed |= closes;
+        closes
+    }
+
+    /// What was on its way has failed.
+    pub(super) fn reopen(&mut self, ownership: &Arc<Ownership>) {
+        self.closed &= !self.is_of(ownership);
+    }
+
+    /// A run of this owner's begins: `undo` takes that back. What has begun before as the same attempt, and
+    /// was not entered either, is taken back as a whole.
+    pub(super) fn begin(&mut self, ownership: &Arc<Ownership>, undo: Arc<RecordChange>) -> bool {
+        let begins = self.is_of(ownership) && self.is_held();
+        let again = |former: &RecordChange| former.expected() == undo.expected();
+        if begins && !self.undo.as_deref().is_some_and(again) && !flawed(Flaw::SlowBeginsStand) {
+            self.undo = Some(undo);
+        }
+        begins
+    }
+
+    /// The body of that run begins.
+    pub(super) fn begun(&mut self, ownership: &Arc<Ownership>) -> bool {
+        let begins = self.is_of(ownership) && self.is_held();
+        if begins {
+            self.undo = None;
+        }
+        begins
     }
 
     /// Ends a hold of `ownership`; `None` when that is not the current one. `in_order`: the body returned.
@@ -236,7 +289,10 @@ impl<C> Held<C> {
                 self.end_ownership(now, out);
                 let lingers = self.current.hold_min_until.filter(|until| stands && now < *until);
                 let lingers = lingers.filter(|_| !flawed(Flaw::HoldMinIsForgotten));
-                self.state = lingers.map_or(State::ReleaseDue, |until| State::Lingering { until });
+                self.state = lingers.map_or(State::ReleaseDue, |until| State::Lingering {
+                    until,
+                    written: false,
+                });
                 if self.failure.is_none() {
                     // The last request found the row locked. The release need not wait for its pause.
                     self.retry_at = None;
@@ -297,7 +353,7 @@ impl<C> Held<C> {
                 self.set_lost(holds);
             }
         }
-        if let State::Lingering { until } = self.state
+        if let State::Lingering { until, .. } = self.state
             && now >= until
         {
             self.state = State::ReleaseDue;
@@ -320,7 +376,7 @@ impl<C> Held<C> {
             let reason = ended_reason(&self.current);
             let lost = self.confirmations.take_all();
             out.replies.extend(lost.map(|ticket| Reply::Lost(ticket, reason)));
-        } else if self.lingers_by_itself() || self.is_kept_in_transaction() {
+        } else if self.lingers_as_wanted() || self.is_kept_in_transaction() {
             let done = self.confirmations.take_all();
             out.replies.extend(done.map(Reply::Confirmed));
         } else {
@@ -328,6 +384,12 @@ impl<C> Held<C> {
             out.replies
                 .extend(late.map(|ticket| unconfirmed(ticket, self.failure.as_ref())));
         }
+    }
+
+    /// Replies to all callers that the row stays busy by itself.
+    pub(super) fn left_to_expire(&mut self, out: &mut Out<C>) {
+        let pending = self.confirmations.take_all();
+        out.replies.extend(pending.map(Reply::Confirmed));
     }
 
     /// Replies "unconfirmed" to the waiting callers, because nothing is sent any more.
@@ -375,7 +437,7 @@ impl<C> Held<C> {
             }
         }));
         let kept_until = match self.state {
-            State::Lingering { until } => until.max(now),
+            State::Lingering { until, .. } => until.max(now),
             _ => now,
         };
         let unsure = extend_on_its_way.max(self.extend_unsure);

@@ -47,6 +47,8 @@ use super::ownership::Ownership;
 use super::time::Time;
 use crate::error::LostReason;
 use crate::key::Key;
+#[cfg(feature = "run_once")]
+use crate::store::RecordChange;
 
 /// Everything that a process knows about one key.
 #[derive(Debug)]
@@ -74,6 +76,15 @@ impl<C> Machine<C> {
             on_its_way: None,
             listed: None,
         }
+    }
+
+    /// What takes back the run of `ownership` that has begun, or may have, and whose body has not.
+    #[cfg(feature = "run_once")]
+    pub(crate) fn undo(&self, ownership: &Arc<Ownership>) -> Option<Arc<RecordChange>> {
+        let held = self.held.as_ref()?;
+        held.undo
+            .clone()
+            .filter(|_| Arc::ptr_eq(held.current(), ownership))
     }
 
     /// How many holds `ownership` has: 0 once it has ended.
@@ -153,10 +164,19 @@ impl<C> Machine<C> {
                 let set = self.own_lease().and_then(|held| held.set_ttl(&ownership, ttl));
                 self.confirm(&ownership, Some(confirm), set.map(|()| Shows::End), out);
             }
-            Event::Begun(ownership) => self
-                .own_lease_of(&ownership)
-                .into_iter()
-                .for_each(|held| held.undo = None),
+            Event::Begin(ownership, undo) => {
+                out.entered = self
+                    .held
+                    .as_mut()
+                    .is_some_and(|held| held.begin(&ownership, undo));
+            }
+            Event::Begun(ownership) => {
+                out.entered = self.held.as_mut().is_some_and(|held| held.begun(&ownership));
+            }
+            Event::Close(ownership) => {
+                out.entered = self.held.as_mut().is_some_and(|held| held.close(&ownership));
+            }
+            Event::Reopen(ownership) => self.held.iter_mut().for_each(|held| held.reopen(&ownership)),
             Event::Gone(ownership) => {
                 let reason = if ownership.is_revoked() {
                     LostReason::Revoked
@@ -179,6 +199,7 @@ impl<C> Machine<C> {
                 if let Some(mut held) = held {
                     held.committed(now, out);
                     self.after(&held, now);
+                    self.take_back(&held, now);
                 }
             }
             Event::EnterAgain(lease_id, waiter) => self.enter_again(lease_id, waiter, now, out),
@@ -260,9 +281,9 @@ impl<C> Machine<C> {
         }
     }
 
-    /// Forgets a lease that has ended in the store. A request of unknown outcome may have extended the row,
-    /// which would then stay busy for one more ttl although nobody uses it. So the lease is released as an
-    /// abandoned acquire is.
+    /// Forgets a lease that has ended in the store. A run that was not entered is still taken back. A request
+    /// of unknown outcome may have extended the row, which would then stay busy for one more ttl although
+    /// nobody uses it. So the lease is released as an abandoned acquire is.
     fn forget(&mut self, env: &Env<'_>, out: &mut Out<C>) {
         let Some(held) = self.held.take() else { return };
         let sent = self.on_its_way.as_ref();
@@ -270,10 +291,24 @@ impl<C> Machine<C> {
             .filter(|sent| sent.for_whom == ForWhom::OwnLease)
             .and_then(|sent| ttl_of(&sent.action));
         self.after(&held, env.now);
-        let lease_id = held.lease_id();
+        self.take_back(&held, env.now);
+        let (lease_id, undo) = (held.lease_id(), held.undo.clone());
         if let Some((ttl, kept_until)) = held.forget(extend_on_its_way, env.now, out) {
-            let mut abandoned = Abandoned::new(lease_id, ttl, env.now);
-            abandoned.retry_at = kept_until;
+            self.abandoned.retain(|abandoned| abandoned.lease_id != lease_id);
+            let mut lengthened = Abandoned::new(lease_id, ttl, env.now);
+            lengthened.retry_at = kept_until;
+            lengthened.undo = undo;
+            self.abandoned.push(lengthened);
+        }
+    }
+
+    /// Takes back the run of a lease that has ended without a release, if its body has not begun. Nobody can
+    /// begin under the lease any more.
+    fn take_back(&mut self, held: &Held<C>, now: Time) {
+        if let Some(undo) = &held.undo {
+            let until = now + held.current().call.ttl;
+            let mut abandoned = Abandoned::all_answered(held.lease_id(), until, now);
+            abandoned.undo = Some(Arc::clone(undo));
             self.abandoned.push(abandoned);
         }
     }
@@ -289,7 +324,11 @@ impl<C> Machine<C> {
     /// Ends the lease and refuses all callers. A row that `hold_min` keeps busy is left to expire.
     fn stop(&mut self, now: Time, out: &mut Out<C>) {
         self.refuse_all(true, out);
-        if let Some(held) = self.held.take_if(|held| held.lingers_by_itself()) {
+        if let Some(mut held) = self
+            .held
+            .take_if(|held| held.undo.is_none() && held.lingers_by_itself())
+        {
+            held.left_to_expire(out);
             out.notes.push(Note::StaysBusy(Arc::clone(held.current())));
         }
         if let Some(held) = &mut self.held {

@@ -145,8 +145,9 @@ fn judged(table: &str, requests: &[(&str, &str)]) -> String {
         SELECT *, lease_id = lease AS mine, {NOW} AS now FROM (
             SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
                 t.fence_token, t.fence_ceiling, t.next_lease, t.next_until
-            FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED
-        ) locked
+            FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED OFFSET 0
+        -- A version that is newer than the snapshot may go with a record that the snapshot does not show.
+        ) locked WHERE locked_at = place
     ) timed
 )"
     )
@@ -168,12 +169,12 @@ pub(super) fn extend(table: &str) -> String {
     format!(
         "WITH {judged}, written AS (
     UPDATE {table} t SET
-        reentrant_count = j.count,
+        reentrant_count = greatest(j.count, 1),
         fence_ceiling = CASE WHEN j.new_token > t.fence_ceiling THEN {ceiling} ELSE t.fence_ceiling END,
         lock_owner = CASE WHEN j.new_token >= t.fence_token THEN j.new_owner ELSE t.lock_owner END,
         holder = CASE WHEN j.new_token >= t.fence_token THEN j.new_holder ELSE t.holder END,
         fence_token = greatest(j.new_token, t.fence_token),
-        expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(t.expire_at, j.now + j.ttl) END
+        expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(CASE WHEN j.count > 0 THEN t.expire_at END, j.now + j.ttl) END
     FROM judged j
     WHERE t.ctid = j.locked_at AND j.inside
     RETURNING j.lock_key, 'extended', t.expire_at - j.now, t.revoked, t.wanted_until > j.now

@@ -180,6 +180,7 @@ pub(super) struct Sql {
     /// The same for requests that also change records.
     pub(super) acquire_recorded: Statements,
     pub(super) release_recorded: Statements,
+    pub(super) rows: Arc<str>,
     pub(super) inspect: Arc<str>,
     pub(super) inspect_urgent: Arc<str>,
     pub(super) revoke: Arc<str>,
@@ -230,6 +231,7 @@ impl Sql {
                 general: release.text().into(),
                 quiet: Some(quiet(&release.text()).into()),
             },
+            rows: rest::rows(&table).into(),
             inspect: rest::inspect(&table).into(),
             inspect_urgent: rest::inspect_urgent(&table).into(),
             revoke: rest::revoke(&table).into(),

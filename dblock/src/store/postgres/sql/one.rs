@@ -60,12 +60,12 @@ pub(super) fn extend(table: &str) -> String {
     format!(
         "
 UPDATE {table} t SET
-    reentrant_count = $3,
+    reentrant_count = greatest($3, 1),
     fence_ceiling = CASE WHEN $7 > t.fence_ceiling THEN {ceiling} ELSE t.fence_ceiling END,
     lock_owner = CASE WHEN $7 >= t.fence_token THEN $5 ELSE t.lock_owner END,
     holder = CASE WHEN $7 >= t.fence_token THEN $6 ELSE t.holder END,
     fence_token = greatest($7, t.fence_token),
-    expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(t.expire_at, {NOW} + $4) END
+    expire_at = CASE WHEN t.revoked THEN t.expire_at ELSE greatest(CASE WHEN $3 > 0 THEN t.expire_at END, {NOW} + $4) END
 WHERE {is_held}
 RETURNING t.lock_key, 'extended', t.expire_at - {NOW}, t.revoked, t.wanted_until > {NOW}"
     )

@@ -24,6 +24,9 @@ pub(in super::super) struct Statements {
     pub(in super::super) replace: Arc<str>,
     pub(in super::super) replace_quiet: Arc<str>,
     pub(in super::super) delete: Arc<str>,
+    pub(in super::super) insert_under: Arc<str>,
+    pub(in super::super) replace_under: Arc<str>,
+    pub(in super::super) delete_under: Arc<str>,
     pub(in super::super) list: Arc<str>,
     pub(in super::super) purge: Arc<str>,
 }
@@ -36,19 +39,23 @@ impl Statements {
             read: format!("SELECT {RECORD_COLUMNS}, {NOW} FROM {records} WHERE record_key = $1").into(),
             read_all: format!("SELECT {RECORD_COLUMNS}, {NOW} FROM {records} WHERE record_key = ANY($1)")
                 .into(),
-            insert: insert(records).into(),
+            insert: (insert(records, "") + " RETURNING true").into(),
+            insert_under: insert_under(records, locks).into(),
             replace_quiet: quiet(&replace).into(),
             replace: replace.into(),
-            // Parameters: key, and the state, token and attempts that are expected.
-            delete: format!(
-                "DELETE FROM {records}
-WHERE record_key = $1 AND state = $2 AND fence_token = $3 AND attempts = $4 RETURNING true"
-            )
-            .into(),
-            // Parameters: prefix, state or NULL, limit.
+            replace_under: changed_under(&update(records), records, locks, 13).into(),
+            delete_under: changed_under(&delete(records), records, locks, 5).into(),
+            delete: format!("{} RETURNING true", delete(records)).into(),
+            // Parameters: prefix, state or NULL, limit, whether the attempt must have the lock or NULL.
             list: format!(
-                "SELECT {RECORD_COLUMNS}, {NOW} FROM {records}
-WHERE record_key >= $1 AND starts_with(record_key, $1) AND ($2 IS NULL OR state = $2)
+                "SELECT {RECORD_COLUMNS}, {NOW}, has_lock FROM (
+    SELECT *, state = 'processing' AND EXISTS (
+        SELECT FROM {locks} l WHERE l.lock_key = r.record_key AND l.fence_token <= r.fence_token
+            AND l.reentrant_count > 0 AND l.expire_at > {NOW}) AS has_lock
+    FROM {records} r
+    WHERE record_key >= $1 AND starts_with(record_key, $1) AND ($2 IS NULL OR state = $2)
+) found
+WHERE $4 IS NULL OR has_lock = $4
 ORDER BY record_key LIMIT $3"
             )
             .into(),
@@ -57,28 +64,89 @@ ORDER BY record_key LIMIT $3"
     }
 }
 
-/// Parameters: key, state, attempts, token, fingerprint, result, error, holder, keep. Returns a row if there
-/// was none.
-fn insert(records: &str) -> String {
+/// Makes `change` in the CTE `written` while the lease of parameter `lease_id` on the key `$1` is live. It locks
+/// the lease's row, so no release and no takeover comes before the commit. `with` is the CTE `record`, which
+/// may lock the record.
+///
+/// It also writes that row: a release whose snapshot is older finds another version of the row than it saw, and
+/// starts anew with a snapshot that has the record.
+///
+/// A row that is locked is not waited for: it may be the caller's own transaction that keeps it, which waits for
+/// the caller. Returns whether the change was made, and whether it was not because of such a row.
+fn under(change: &str, with: &str, is_locked: &str, locks: &str, lease_id: usize) -> String {
+    let row = format!("FROM {locks} WHERE lock_key = $1 AND lease_id = ${lease_id} AND reentrant_count > 0");
     format!(
-        "INSERT INTO {records} ({RECORD_COLUMNS})
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, now, CASE WHEN $2 = 'processing' THEN 0 ELSE now END, now + $9
-FROM (SELECT {NOW} AS now) clock
-ON CONFLICT (record_key) DO NOTHING RETURNING true"
+        "WITH locked AS MATERIALIZED (
+    SELECT ctid AS place {row} FOR UPDATE SKIP LOCKED
+), live AS (
+    UPDATE {locks} t SET lease_id = t.lease_id FROM locked WHERE t.ctid = locked.place RETURNING t.expire_at
+){with}, written AS (
+    {change}
+    RETURNING true
+)
+SELECT EXISTS (SELECT FROM written),
+    NOT EXISTS (SELECT FROM live) AND EXISTS (SELECT {row}){is_locked}"
     )
 }
 
-/// Parameters: those of [`insert`]; the state, token and attempts that are expected; the lease to end, or
-/// NULL. Returns a row if the record was written.
+/// Parameters: those of the change, and the lease.
+fn changed_under(change: &str, records: &str, locks: &str, lease_id: usize) -> String {
+    let with = format!(
+        ", record AS MATERIALIZED (
+    SELECT FROM {records} WHERE record_key = $1 FOR UPDATE SKIP LOCKED
+)"
+    );
+    let change = format!(
+        "{change} AND EXISTS (SELECT FROM live WHERE expire_at > {NOW}) AND EXISTS (SELECT FROM record)"
+    );
+    let is_locked = format!(
+        "
+    OR NOT EXISTS (SELECT FROM record) AND EXISTS (SELECT FROM {records} WHERE record_key = $1)"
+    );
+    under(&change, &with, &is_locked, locks, lease_id)
+}
+
+/// Parameters: those of [`insert`], and the lease.
+fn insert_under(records: &str, locks: &str) -> String {
+    let live = format!(" CROSS JOIN live WHERE expire_at > {NOW}");
+    under(&insert(records, &live), "", "", locks, 10)
+}
+
+/// Parameters: key, state, attempts, token, fingerprint, result, error, holder, keep. `live` is a condition.
+fn insert(records: &str, live: &str) -> String {
+    format!(
+        "INSERT INTO {records} ({RECORD_COLUMNS})
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, now, CASE WHEN $2 = 'processing' THEN 0 ELSE now END, now + $9
+FROM (SELECT {NOW} AS now) clock{live}
+ON CONFLICT (record_key) DO NOTHING"
+    )
+}
+
+/// Parameters: key, and the state, token and attempts that are expected.
+fn delete(records: &str) -> String {
+    format!(
+        "DELETE FROM {records} WHERE record_key = $1 AND state = $2 AND fence_token = $3 AND attempts = $4"
+    )
+}
+
+/// Parameters: those of [`insert`]; the state, token and attempts that are expected.
+fn update(records: &str) -> String {
+    format!(
+        "UPDATE {records} SET state = $2, attempts = $3, fence_token = $4, fingerprint = $5, result = $6, error = $7,
+    holder = $8, started_at = CASE WHEN $2 = 'processing' THEN {NOW} ELSE started_at END,
+    finished_at = CASE WHEN $2 = 'processing' THEN 0 ELSE {NOW} END, keep_until = {NOW} + $9
+WHERE record_key = $1 AND state = $10 AND fence_token = $11 AND attempts = $12
+    AND (state <> 'succeeded' OR keep_until <= {NOW} OR $2 = 'succeeded' AND fence_token < $4) AND fence_token <= $4"
+    )
+}
+
+/// Parameters: those of [`update`]; the lease to end, or NULL. Returns a row if the record was written.
 fn replace(records: &str, locks: &str) -> String {
+    let update = update(records);
     let tell = tell_freed(locks, &format!("t.wanted_until > {NOW}"));
     format!(
         "WITH written AS (
-    UPDATE {records} SET state = $2, attempts = $3, fence_token = $4, fingerprint = $5, result = $6, error = $7,
-        holder = $8, started_at = CASE WHEN $2 = 'processing' THEN {NOW} ELSE started_at END,
-        finished_at = CASE WHEN $2 = 'processing' THEN 0 ELSE {NOW} END, keep_until = {NOW} + $9
-    WHERE record_key = $1 AND state = $10 AND fence_token = $11 AND attempts = $12
-        AND (state <> 'succeeded' OR keep_until <= {NOW}) AND fence_token <= $4
+    {update}
     RETURNING true AS done
 ), freed AS (
     UPDATE {locks} t SET reentrant_count = 0, {NO_SUCCESSOR}
@@ -133,7 +201,7 @@ pub(super) fn with_acquire(acquire: &Parts, records: &str) -> String {
 /// A batch of releases that also changes the records of the keys whose rows name the leases. It waits for the
 /// disk: a record must not be forgotten.
 pub(super) fn with_release(release: &Parts, records: &str) -> String {
-    let named = "SELECT lock_key, fence_token AS lease_token FROM judged WHERE mine AND reentrant_count > 0";
+    let named = "SELECT lock_key, fence_token AS lease_token FROM judged WHERE mine";
     let changed = changed(release, named, RELEASE.len(), records);
     format!("{changed}\nSELECT * FROM answered").replace(WITHOUT_FLUSH, "true")
 }
@@ -182,8 +250,8 @@ fn changed(batch: &Parts, leases: &str, before: usize, records: &str) -> String 
         started_at, finished_at, keep_until) = ROW (c.state, c.attempts, c.token, c.fingerprint, c.result, c.error, c.holder,
         {replaced})
     FROM expected c
-    WHERE t.ctid = c.place AND c.state IS NOT NULL AND (t.state <> 'succeeded' OR t.keep_until <= c.now)
-        AND t.fence_token <= c.token
+    WHERE t.ctid = c.place AND c.state IS NOT NULL AND (t.state <> 'succeeded' OR t.keep_until <= c.now
+        OR c.state = 'succeeded' AND t.fence_token < c.token) AND t.fence_token <= c.token
     RETURNING t.record_key
 ), deleted AS (
     DELETE FROM {records} t USING expected c WHERE t.ctid = c.place AND c.state IS NULL RETURNING t.record_key

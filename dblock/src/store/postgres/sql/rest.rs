@@ -5,6 +5,11 @@ use std::time::Duration;
 use super::{NO_SUCCESSOR, NOW, tell_freed};
 use crate::store::sql_row::COLUMNS;
 
+/// Parameters: the keys.
+pub(super) fn rows(table: &str) -> String {
+    format!("SELECT {COLUMNS}, {NOW} FROM {table} t WHERE t.lock_key = ANY($1)")
+}
+
 /// Parameters: the key to begin at, prefix, key to start after or NULL, held only, limit.
 pub(super) fn inspect(table: &str) -> String {
     format!(

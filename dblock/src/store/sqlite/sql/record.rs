@@ -18,8 +18,8 @@ pub(in super::super) struct RecordStatements {
 }
 
 impl RecordStatements {
-    /// Of the quoted table.
-    pub(super) fn new(table: &str) -> Self {
+    /// Of the quoted tables.
+    pub(super) fn new(table: &str, locks: &str) -> Self {
         // $1 key; the state, the token and the attempts that are expected.
         let version = |[state, token, attempts]: [usize; 3]| {
             format!(
@@ -43,17 +43,21 @@ impl RecordStatements {
                 "UPDATE {table} SET state = $2, attempts = $3, fence_token = $4, fingerprint = $5, result = $6, \
                      error = $7, holder = $8, started_at = iif($2 = 'processing', {NOW}, started_at), \
                      finished_at = iif($2 = 'processing', 0, {NOW}), keep_until = {NOW} + $9 \
-                 WHERE {} AND (state <> 'succeeded' OR keep_until <= {NOW}) AND fence_token <= $4 RETURNING 1",
+                 WHERE {} AND (state <> 'succeeded' OR keep_until <= {NOW} OR $2 = 'succeeded' AND fence_token < $4) \
+                     AND fence_token <= $4 RETURNING 1",
                 version([10, 11, 12])
             )
             .into(),
             // $1 key, and the version that is expected.
             delete: format!("DELETE FROM {table} WHERE {} RETURNING 1", version([2, 3, 4])).into(),
-            // $1 prefix, $2 state or NULL, $3 limit. Compares bytes.
+            // $1 prefix, $2 state or NULL, $3 limit, $4 whether the attempt must have the lock or NULL. Compares bytes.
             list: format!(
-                "SELECT {RECORD_COLUMNS}, {NOW} FROM {table} \
+                "SELECT {RECORD_COLUMNS}, {NOW}, has_lock FROM (SELECT *, state = 'processing' AND EXISTS (SELECT 1 \
+                     FROM {locks} l WHERE l.lock_key = r.record_key AND l.fence_token <= r.fence_token \
+                     AND l.reentrant_count > 0 AND l.expire_at > {NOW}) AS has_lock FROM {table} r \
                  WHERE record_key >= $1 AND substr(CAST(record_key AS BLOB), 1, octet_length($1)) = CAST($1 AS BLOB) \
-                     AND ($2 IS NULL OR state = $2) \
+                     AND ($2 IS NULL OR state = $2)) \
+                 WHERE $4 IS NULL OR has_lock = $4 \
                  ORDER BY record_key LIMIT $3"
             )
             .into(),

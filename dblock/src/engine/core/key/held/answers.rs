@@ -116,7 +116,9 @@ impl<C> Held<C> {
         };
         self.grant.since = self.grant.since.max(sent_at);
         self.grant.over_at = self.grant.over_at.max(now + remaining);
-        if counted_from + remaining >= self.grant.store_end {
+        // Sent when all had left: the row's end may have come nearer.
+        let lingers = self.row_sent.1 == 0;
+        if lingers || counted_from + remaining >= self.grant.store_end {
             self.grant.store_end = counted_from + remaining;
             // The clock may also jump at the end of a lease that is not extended any more.
             self.grant.length = remaining.max(self.ttl);
@@ -139,8 +141,11 @@ impl<C> Held<C> {
             out.notes
                 .push(Note::Revoked(Arc::clone(&self.current), remaining));
         }
-        if matches!(self.state, State::Lingering { .. }) && !self.lingers_by_itself() && !revoked {
-            // The body has ended meanwhile: its caller waits for the extension that `hold_min` needs.
+        if let State::Lingering { written, .. } = &mut self.state {
+            *written |= lingers;
+        }
+        if matches!(self.state, State::Lingering { .. }) && !self.lingers_as_wanted() {
+            // The body has ended meanwhile: its caller waits for the request that `hold_min` needs.
             self.confirmations.wait_for_next();
             return;
         }

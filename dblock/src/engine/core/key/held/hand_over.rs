@@ -38,6 +38,7 @@ impl<C> Held<C> {
             || flawed(Flaw::HandOverWhileReleasing) && self.needs_release();
         if !not_sent
             || !until
+            || self.undo.is_some()
             || self.current.hold_min_until.is_some()
             || self.current.is_revoked() && !flawed(Flaw::RevokedIsHandedOver)
         {
@@ -70,6 +71,7 @@ impl<C> Held<C> {
             deadline,
         ));
         self.state = State::Held { holds: 1 };
+        self.closed = false;
         let waited = Note::Waited(Arc::clone(&ownership), now.since(next.since));
         let former = mem::replace(&mut self.current, Arc::clone(&ownership));
         out.notes.extend([waited, Note::HandedOver(former)]);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{FIRST_RETRY, Held, State};
+use super::{FIRST_RETRY, Held, State, ended_reason};
+use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::Out;
 use crate::engine::core::ownership::{Call, Ownership};
 use crate::engine::core::time::Time;
@@ -13,12 +14,15 @@ use crate::key::Key;
 
 impl<C> Held<C> {
     /// A transaction of the owner's has freed the row, and keeps it locked until it ends: no ttl runs, and no
-    /// request reaches the row.
+    /// request reaches the row. Refused when there is another hold: it would go on in a lock that ends.
     pub(crate) fn keep_in_transaction(
         &mut self,
         ownership: &Arc<Ownership>,
         now: Time,
     ) -> Result<(), LostReason> {
+        if !matches!(self.state, State::Held { holds: 1 }) && !flawed(Flaw::TransactionsIgnoreOtherHolds) {
+            return Err(ended_reason(ownership));
+        }
         self.pin(ownership)?;
         self.in_transaction = true;
         self.grant.over_at = Time::MAX;
@@ -52,6 +56,7 @@ impl<C> Held<C> {
         let ownership = Ownership::new(key.clone(), call.clone(), ids, (now, now), Time::MAX);
         self.current = Arc::new(ownership);
         self.ttl = call.ttl;
+        self.closed = false;
         self.state = State::Held { holds: 1 };
         Some(Arc::clone(&self.current))
     }

@@ -18,7 +18,7 @@ impl<C> Held<C> {
     pub(crate) fn next_look(&self, now: Time, asked: bool) -> Option<Time> {
         let end = match self.state {
             State::Held { .. } => self.current.deadline(),
-            State::Lingering { until } => Some(until),
+            State::Lingering { until, .. } => Some(until),
             _ => Some(self.grant.over_at),
         };
         let send_at = match self.state {
@@ -88,10 +88,10 @@ impl<C> Held<C> {
                 due.then(|| self.extend(holds, self.ttl))
             }
             State::Lost { .. } => None,
-            State::Lingering { until } => {
-                let missing = !self.covers(until + TO_RELEASE_IN / 2) && !self.current.is_revoked();
+            State::Lingering { until, written } => {
+                let missing = !written && !self.current.is_revoked();
                 let ttl = on_any_clock(until.since(now)) + TO_RELEASE_IN;
-                missing.then(|| self.extend(1, ttl))
+                missing.then(|| self.extend(0, ttl))
             }
             State::ReleaseDue | State::Releasing { .. } => Some(Action::Release),
         }

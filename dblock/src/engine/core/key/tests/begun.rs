@@ -115,3 +115,137 @@ fn a_successor_begins_nothing_with_its_lease() {
     a.passes(SECOND);
     assert_eq!(a.sends().unwrap().record, None);
 }
+
+/// A process whose first caller writes by itself that its run begins.
+fn beginning() -> Process {
+    let mut a = Process::holding("a");
+    let undo = RecordChange::Delete(entry().version());
+    let ownership = a.ownership.clone().unwrap();
+    let (out, _) = a.step(Event::Begin(ownership, Arc::new(undo)));
+    assert!(out.entered);
+    a
+}
+
+/// The write may have been carried out when the caller is dropped.
+#[test]
+fn a_run_that_begins_after_its_lock_is_taken_back_unless_its_body_begins() {
+    for begins in [true, false] {
+        let mut a = beginning();
+        if begins {
+            let ownership = a.ownership.clone().unwrap();
+            assert!(a.step(Event::Begun(ownership)).0.entered);
+        }
+        a.leaves("a", false);
+        assert_eq!(takes_back(&a.sends().unwrap()), !begins);
+    }
+}
+
+#[test]
+fn a_run_that_is_taken_back_is_not_handed_over() {
+    let call = Call {
+        renew: true,
+        ..call(TTL)
+    };
+    let mut a = Process::new();
+    a.wants_with("a", Some(60 * SECOND), call);
+    a.wants("b", Some(60 * SECOND));
+    a.sends().unwrap();
+    a.answered(granted(7));
+    let undo = Arc::new(RecordChange::Delete(entry().version()));
+    let ownership = a.ownership.clone().unwrap();
+    a.says(Event::Begin(ownership, undo));
+    let said = a.leaves("a", true);
+    assert_eq!(said, Vec::<String>::new(), "b must not enter");
+    assert!(takes_back(&a.sends().unwrap()));
+}
+
+#[test]
+fn a_run_is_taken_back_although_its_lease_is_over() {
+    let mut a = beginning();
+    // Nothing reaches the store.
+    a.passes(2 * TTL);
+    let ownership = a.ownership.clone().unwrap();
+    assert!(
+        !a.step(Event::Begun(ownership)).0.entered,
+        "its body must not begin"
+    );
+    a.leaves("a", false);
+    a.wants("b", Some(60 * SECOND));
+    assert!(takes_back(&a.sends().unwrap()), "before anybody else enters");
+    a.answered(Outcome::Lost);
+    assert!(matches!(a.sends().unwrap().action, Action::Acquire(_)));
+}
+
+/// The lock may be that of an outer body, which has worked.
+#[test]
+fn a_run_that_never_began_does_not_cut_hold_min_short() {
+    let call = Call {
+        hold_min: Some(5 * SECOND),
+        ..call(TTL)
+    };
+    let mut a = Process::holding_with("a", call);
+    let undo = Arc::new(RecordChange::Delete(entry().version()));
+    let ownership = a.ownership.clone().unwrap();
+    a.says(Event::Begin(ownership, undo));
+    a.leaves("a", true);
+    while let Some(request) = a.sends() {
+        assert!(matches!(request.action, Action::Extend(_)), "{request:?}");
+        a.answered(Outcome::Extended {
+            remaining: 5 * SECOND,
+            revoked: false,
+            wanted: false,
+        });
+    }
+    a.passes(5 * SECOND);
+    assert!(takes_back(&a.sends().unwrap()));
+}
+
+#[test]
+fn a_run_is_taken_back_when_its_lock_ends_with_a_transaction() {
+    let mut a = beginning();
+    let body = a.ownership.clone().unwrap();
+    a.says(Event::KeptInTransaction(Arc::clone(&body)));
+    a.says(Event::Committed(body));
+    a.wants("b", Some(60 * SECOND));
+    assert!(takes_back(&a.sends().unwrap()), "before anybody else enters");
+}
+
+/// The row may still name the lease, which has expired while the extension was on its way.
+#[test]
+fn a_run_is_taken_back_when_its_lease_is_found_lost() {
+    let mut a = beginning();
+    a.passes(TTL / 2);
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
+    a.answered(Outcome::Lost);
+    assert!(takes_back(&a.sends().unwrap()));
+    a.answered(Outcome::Lost);
+    a.leaves("a", false);
+    assert_eq!(a.sends(), None);
+}
+
+/// Its outcome would end the lock beside them.
+#[test]
+fn a_lock_is_closed_with_its_last_hold_only() {
+    let mut a = Process::holding("a");
+    let body = a.ownership.clone().unwrap();
+    a.says(Event::Enter(Arc::clone(&body), None));
+    assert!(!a.step(Event::Close(Arc::clone(&body))).0.entered);
+    // A child may go on in a lock that is lost.
+    a.passes(TTL * 39 / 40);
+    assert!(body.ended().is_some());
+    assert!(!a.step(Event::Close(Arc::clone(&body))).0.entered);
+    a.leaves("a", true);
+    assert!(a.step(Event::Close(body)).0.entered);
+}
+
+#[test]
+fn nobody_enters_a_lock_that_is_closed_until_it_is_opened_again() {
+    let mut a = Process::holding("a");
+    let body = a.ownership.clone().unwrap();
+    assert!(a.step(Event::Close(Arc::clone(&body))).0.entered);
+    assert!(!a.step(Event::Enter(Arc::clone(&body), None)).0.entered);
+    // Otherwise the second one could open it under the first.
+    assert!(!a.step(Event::Close(Arc::clone(&body))).0.entered, "closed twice");
+    a.says(Event::Reopen(Arc::clone(&body)));
+    assert!(a.step(Event::Enter(body, None)).0.entered);
+}

@@ -144,6 +144,39 @@ fn the_row_is_busy_for_hold_min_before_the_call_returns() {
     assert!(matches!(a.sends().unwrap().action, Action::Release));
 }
 
+/// If this process ends, the key is free when `hold_min` is over, and not when the lease would have been.
+#[test]
+fn the_row_is_not_busy_for_longer_than_hold_min_needs() {
+    let brief = Call {
+        hold_min: Some(2 * SECOND),
+        ..call(60 * SECOND)
+    };
+    let mut a = Process::holding_with("a", brief);
+    assert!(a.leaves("a", true).is_empty(), "the row is busy for too long");
+    let Action::Extend(extend) = a.sends().unwrap().action else {
+        panic!()
+    };
+    assert!(
+        extend.count == 0 && extend.ttl > 2 * SECOND && extend.ttl < 4 * SECOND,
+        "{extend:?}"
+    );
+    // A failure is repeated; the answer of an extension that was sent before would not do.
+    assert!(a.says(Event::Answer(Err(unknown()))).is_empty());
+    a.passes(20 * MS);
+    let Action::Extend(extend) = a.sends().unwrap().action else {
+        panic!()
+    };
+    let shorter = Outcome::Extended {
+        remaining: extend.ttl,
+        revoked: false,
+        wanted: false,
+    };
+    assert_eq!(a.answered(shorter), ["a confirmed"]);
+    assert_eq!(a.sends(), None);
+    a.passes(2 * SECOND);
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
 #[test]
 fn callers_hear_why_they_waited_in_vain() {
     let mut a = Process::new();

@@ -61,6 +61,15 @@ fn a_lease_that_has_ended_is_not_kept() {
     assert!(!a.step(Event::KeptInTransaction(body)).0.entered);
 }
 
+/// The hold was added while the transaction wrote the release.
+#[test]
+fn a_lease_with_another_hold_is_not_kept() {
+    let mut a = Process::holding("a");
+    let body = a.ownership.clone().unwrap();
+    a.says(Event::Enter(Arc::clone(&body), None));
+    assert!(!a.step(Event::KeptInTransaction(body)).0.entered);
+}
+
 #[test]
 fn the_next_caller_asks_as_soon_as_the_commit_is_answered() {
     let mut a = kept();

@@ -1,0 +1,1 @@
+../../dblock-web/src/printable.rs

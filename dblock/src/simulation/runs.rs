@@ -1,0 +1,678 @@
+//! Runs that are remembered: what `once/call` does around a body, in steps. The record is begun with the
+//! lock, or by a write of its own; its writes are late, lost, or hang; and what was begun for no body is
+//! taken back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::callers::State;
+use super::network::Fate;
+use super::show;
+use super::store::{Lock, WakeUp};
+use super::world::{MS, S, What, World, tell};
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::key::Event;
+use crate::engine::core::ownership::Begin;
+use crate::once::decide::{
+    Decision, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
+};
+use crate::once::{OnCrash, RunOptions};
+use crate::store::record::{Record, RecordEntry, RecordState, RecordVersion, RecordWrite, carry_out};
+
+/// How long a request for a record may take.
+const TIMEOUT: u64 = 5 * S;
+
+/// How often a call looks anew.
+const LOOKS: u8 = 5;
+
+type Next = (Option<RecordVersion>, u32);
+
+/// A caller's run.
+#[derive(Debug)]
+pub(super) struct Run {
+    options: RunOptions,
+    remember: Duration,
+    first: Option<Next>,
+    former: Option<Record>,
+    step: Step,
+    /// What it has begun, or tries to.
+    begun: Option<RecordEntry>,
+    /// A write of that has an unknown outcome.
+    sent: bool,
+    looks: u8,
+    /// The request that it waits for.
+    asked: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Waits,
+    Begins,
+    Inside,
+    /// `alone`: the lock ends with the outcome.
+    Ends {
+        alone: bool,
+        wanted: RecordVersion,
+    },
+}
+
+/// A request for a record.
+#[derive(Debug)]
+pub(super) struct Ask {
+    caller: usize,
+    pub(super) process: usize,
+    incarnation: u32,
+    /// `None` reads.
+    write: Option<RecordWrite>,
+    fate: Fate,
+    answer: Option<Answer>,
+}
+
+#[derive(Debug, Clone)]
+enum Answer {
+    Found(Option<Record>),
+    Written(bool),
+}
+
+/// What must hold about the runs of a key.
+#[derive(Debug, Default)]
+pub(super) struct RunChecks {
+    /// The bodies that have begun, and their callers.
+    entered: Vec<(RecordVersion, usize)>,
+    /// The attempts whose bodies have begun since the last success.
+    attempts: Vec<u32>,
+    /// Until when the last success is remembered.
+    succeeded: Option<i64>,
+    /// The leases of tokens.
+    leases: Vec<(i64, Uuid)>,
+    /// The leases that a release has ended.
+    pub(super) released: Vec<Uuid>,
+    /// Attempts whose bodies never began, and that could not be taken back in time.
+    ghosts: Vec<u32>,
+    /// Callers whose child is inside.
+    pub(super) children: Vec<usize>,
+}
+
+impl RunChecks {
+    pub(super) fn granted(&mut self, token: i64, lease: Uuid) {
+        self.leases.push((token, lease));
+    }
+}
+
+impl World {
+    /// Draws whether a caller is a run, and how it begins with the lock.
+    pub(super) fn draw_run(&mut self, key: usize) -> Option<(Run, Option<Begin>)> {
+        if !self.tape.chance(self.plan.callers.runs) {
+            return None;
+        }
+        let on_crash = self.tape.pick(&[OnCrash::Retry, OnCrash::Retry, OnCrash::Stop]);
+        let remember = Duration::from_millis(self.tape.pick(&[500, 20_000]));
+        let options = RunOptions::new(remember, on_crash);
+        let guesses = self.tape.chance(200);
+        let found = if guesses { None } else { self.record(key) };
+        let former = taken_back_to(found.as_ref());
+        let first = match decide(found, &options, None) {
+            Decision::Run { expected, attempt } => Some((expected, attempt)),
+            _ => None,
+        };
+        let with_the_lock = first.filter(|_| self.tape.chance(500));
+        let begin = with_the_lock.map(|(expected, attempt)| {
+            let begun = entry(attempt, RecordEntry::OF_THE_LEASE, remember);
+            Begin {
+                undo: Arc::new(undo(begun.version(), former.clone())),
+                change: Arc::new(beginning(expected, begun)),
+            }
+        });
+        let run = Run {
+            options,
+            remember,
+            first: first.filter(|_| !guesses),
+            former,
+            step: Step::Waits,
+            begun: None,
+            sent: false,
+            looks: 0,
+            asked: usize::MAX,
+        };
+        Some((run, begin))
+    }
+
+    fn record(&mut self, key: usize) -> Option<Record> {
+        let now = self.store.clock(self.now);
+        let record = self.store.rows[key].record.clone();
+        record.map(|record| Record { now, ..record })
+    }
+
+    /// A run has the lock. Returns whether its body does not begin yet.
+    pub(super) fn begin_run(&mut self, number: usize) -> bool {
+        let caller = &mut self.callers[number];
+        let (Some(run), Some(ownership)) = (&mut caller.run, &caller.ownership) else {
+            return false;
+        };
+        run.step = Step::Begins;
+        let first = run.first.take();
+        if ownership.begun {
+            // A wrong guess is found out by the store.
+            let attempt = ownership
+                .call
+                .begin
+                .as_ref()
+                .and_then(|begin| begin.change.entry());
+            let attempt = attempt.map_or(1, |entry| entry.attempts);
+            let keep = run.remember;
+            run.begun = Some(entry(attempt, ownership.fence_token, keep));
+            self.enter_run(number);
+        } else if let Some(first) = first {
+            let former = run.former.take();
+            self.write_begin(number, first, former);
+        } else {
+            self.read_record(number);
+        }
+        true
+    }
+
+    pub(super) fn is_beginning(&self, number: usize) -> bool {
+        let run = self.callers[number].run.as_ref();
+        run.is_some_and(|run| run.step == Step::Begins)
+    }
+
+    /// The outcome of a run is on its way, and the lock ends with it.
+    pub(super) fn is_ending(&self, number: usize) -> bool {
+        let run = self.callers[number].run.as_ref();
+        run.is_some_and(|run| matches!(run.step, Step::Ends { alone: true, .. }))
+    }
+
+    /// A child that is inside under a live lease other than this one.
+    pub(super) fn other_child(&self, key: usize, lease: Uuid) -> Option<usize> {
+        let children = self.checks.keys[key].runs.children.iter().copied();
+        let mut others = children.filter(|number| {
+            let caller = &self.callers[*number];
+            let own = caller.ownership.as_ref().filter(|own| own.lease_id != lease);
+            let alive = own
+                .and_then(|own| own.deadline())
+                .is_some_and(|end| self.local(caller.process) < end);
+            alive && own.is_some_and(|own| !self.checks.forced.contains(&own.lease_id))
+        });
+        others.next()
+    }
+
+    pub(super) fn is_in_body(&self, number: usize) -> bool {
+        let run = self.callers[number].run.as_ref();
+        run.is_none_or(|run| run.step == Step::Inside)
+    }
+
+    /// A call that was cut under an outer lock is repeated there.
+    pub(super) fn begin_again(&mut self, number: usize) {
+        if let Some(run) = &mut self.callers[number].run {
+            (run.sent, run.looks, run.begun) = (false, 0, None);
+            tell!(self, "caller {number} is cut, and called again in its lock");
+            self.read_record(number);
+        }
+    }
+
+    // ── The beginning ────────────────────────────────────────────────────────────────────────────────
+
+    fn read_record(&mut self, number: usize) {
+        let Some(run) = &mut self.callers[number].run else {
+            return;
+        };
+        run.looks += 1;
+        if run.looks > LOOKS {
+            return self.leave_run(number);
+        }
+        self.send_ask(number, None);
+    }
+
+    fn write_begin(&mut self, number: usize, (expected, attempt): Next, former: Option<Record>) {
+        let caller = &mut self.callers[number];
+        let (Some(run), Some(ownership)) = (&mut caller.run, caller.ownership.clone()) else {
+            return;
+        };
+        let begun = entry(attempt, ownership.fence_token, run.remember);
+        run.begun = Some(begun.clone());
+        let (process, key) = (caller.process, caller.key);
+        let undo = Arc::new(undo(begun.version(), former));
+        if !self
+            .step(process, key, Event::Begin(Arc::clone(&ownership), undo))
+            .entered
+        {
+            return self.leave_run(number);
+        }
+        let mut write = RecordWrite::under(
+            self.keys[key].clone(),
+            beginning(expected, begun),
+            ownership.lease_id,
+        );
+        if flawed(Flaw::BeginsNeedNoLease) {
+            write.under = None;
+        }
+        self.send_ask(number, Some(write));
+    }
+
+    fn begin_answered(&mut self, number: usize, answer: Option<Answer>) {
+        let caller = &mut self.callers[number];
+        let (Some(run), Some(ownership)) = (&mut caller.run, caller.ownership.clone()) else {
+            return;
+        };
+        let found = match answer {
+            Some(Answer::Written(true)) => return self.enter_run(number),
+            Some(Answer::Written(false)) => return self.read_record(number),
+            None => {
+                run.sent = true;
+                return self.read_record(number);
+            }
+            Some(Answer::Found(found)) => found,
+        };
+        let (process, key) = (caller.process, caller.key);
+        let now = self.local(process);
+        if ownership.look(now).0.is_some() && !flawed(Flaw::LateReadsCount) {
+            return self.leave_run(number);
+        }
+        let run = self.callers[number].run.as_mut().expect("it was one");
+        let version = found.as_ref().map(Record::version);
+        let ours = run.begun.as_ref().map(RecordEntry::version);
+        if run.sent && version.is_some() && version == ours {
+            return self.enter_run(number);
+        }
+        let options = run.options.clone();
+        let pending = self.processes[process].cells[key].machine.undo(&ownership);
+        let pending = pending.map(|undo| undo.of_lease(ownership.fence_token));
+        let pending = pending.filter(|undo| undo.expected() == version);
+        let (found, instead) = match (found, pending) {
+            (Some(found), Some(undo)) => (before(&found, undo), version),
+            (found, _) => (found, None),
+        };
+        if found
+            .as_ref()
+            .is_some_and(|found| is_later(found, ownership.fence_token))
+        {
+            self.step(process, key, Event::Gone(ownership));
+            return self.leave_run(number);
+        }
+        if let Some(found) = found
+            .as_ref()
+            .filter(|found| found.state == RecordState::Processing)
+        {
+            self.check_crashed(number, key, found.version(), instead.is_some());
+        }
+        let former = taken_back_to(found.as_ref());
+        match decide_inside(found, &options, None) {
+            Decision::Run { expected, attempt } => {
+                self.write_begin(number, (instead.or(expected), attempt), former);
+            }
+            _ => self.leave_run(number),
+        }
+    }
+
+    fn enter_run(&mut self, number: usize) {
+        let caller = &self.callers[number];
+        let (process, key) = (caller.process, caller.key);
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        let forced = self.checks.forced.contains(&ownership.lease_id) || self.plan.faults.big_jumps;
+        if !self.step(process, key, Event::Begun(ownership)).entered {
+            return self.leave_run(number);
+        }
+        let Some(run) = &mut self.callers[number].run else {
+            return;
+        };
+        run.step = Step::Inside;
+        let Some(version) = run.begun.as_ref().map(RecordEntry::version) else {
+            return;
+        };
+        tell!(
+            self,
+            "P{process} caller {number} runs attempt {}",
+            version.attempts
+        );
+        let now = self.store.clock(self.now);
+        let checks = &mut self.checks.keys[key].runs;
+        let twice = checks.entered.iter().any(|(entered, _)| *entered == version)
+            || checks.attempts.contains(&version.attempts);
+        let again = checks.succeeded.is_some_and(|until| now < until) && self.plan.faults.clock_back == 0;
+        // Somebody else may have run it meanwhile.
+        let again = again && !forced;
+        checks.entered.push((version, number));
+        checks.attempts.push(version.attempts);
+        if again {
+            self.fail(format!("caller {number} runs what has succeeded"));
+        } else if twice {
+            self.fail(format!("caller {number} begins an attempt that has begun"));
+        }
+        let delay = self.section();
+        self.after(delay, What::Body(number));
+    }
+
+    /// It did nothing, so the lock may be handed over.
+    fn leave_run(&mut self, number: usize) {
+        self.leave_hold(number, true);
+    }
+
+    fn leave_hold(&mut self, number: usize, in_order: bool) {
+        let caller = &mut self.callers[number];
+        let (process, key) = (caller.process, caller.key);
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        caller.holds = 0;
+        self.gone(number);
+        let event = Event::Leave {
+            ownership,
+            in_order,
+            confirm: None,
+        };
+        self.step(process, key, event);
+    }
+
+    // ── The end ──────────────────────────────────────────────────────────────────────────────────────
+
+    /// The body of a run returned. Its caller has one hold left.
+    pub(super) fn end_run(&mut self, number: usize) {
+        let fails = self.tape.chance(700);
+        let caller = &mut self.callers[number];
+        let (process, key) = (caller.process, caller.key);
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        let alone = self
+            .step(process, key, Event::Close(Arc::clone(&ownership)))
+            .entered;
+        let Some(run) = &mut self.callers[number].run else {
+            return;
+        };
+        let Some(begun) = run.begun.clone() else { return };
+        let state = if fails {
+            RecordState::Failed
+        } else {
+            RecordState::Succeeded
+        };
+        let outcome = RecordEntry {
+            state,
+            // Attempts count on for the whole schedule, unless one succeeds.
+            keep: if fails {
+                Duration::from_hours(1)
+            } else {
+                run.remember
+            },
+            ..begun.clone()
+        };
+        let wanted = outcome.version();
+        run.step = Step::Ends { alone, wanted };
+        run.looks = 0;
+        let change = crate::store::record::RecordChange::Replace(begun.version(), outcome);
+        let mut write = RecordWrite::new(self.keys[key].clone(), change);
+        write.release = alone.then_some(ownership.lease_id);
+        self.send_ask(number, Some(write));
+    }
+
+    fn end_answered(&mut self, number: usize, answer: Option<Answer>, alone: bool, wanted: RecordVersion) {
+        let caller = &mut self.callers[number];
+        let (process, key) = (caller.process, caller.key);
+        let (Some(run), Some(ownership)) = (&mut caller.run, caller.ownership.clone()) else {
+            return;
+        };
+        let written = match answer {
+            Some(Answer::Written(written)) => written,
+            Some(Answer::Found(found)) => found.is_some_and(|found| found.version() == wanted),
+            None if run.looks < 3 => {
+                run.looks += 1;
+                return self.send_ask(number, None);
+            }
+            None => false,
+        };
+        let lost = ownership.look(self.local(process)).0.is_some();
+        if written && alone && !lost {
+            self.callers[number].holds = 0;
+            self.gone(number);
+            self.step(process, key, Event::Committed(ownership));
+        } else {
+            // The outcome may have freed the row although nobody knows it.
+            self.leave_hold(number, false);
+        }
+    }
+
+    // ── Requests for records ─────────────────────────────────────────────────────────────────────────
+
+    fn send_ask(&mut self, number: usize, write: Option<RecordWrite>) {
+        let process = self.callers[number].process;
+        let fate = self.fate(process);
+        tell!(
+            self,
+            "P{process} caller {number} sends {:?} ({fate:?})",
+            write.as_ref().map(|write| &write.change)
+        );
+        let ask = self.asks.len();
+        self.asks.push(Ask {
+            caller: number,
+            process,
+            incarnation: self.processes[process].incarnation,
+            write,
+            fate,
+            answer: None,
+        });
+        if let Some(run) = &mut self.callers[number].run {
+            run.asked = ask;
+        }
+        let delay = self.delay();
+        match fate {
+            Fate::Goes | Fate::LostAfter => self.after(delay, What::AskArrives(ask)),
+            Fate::Late => {
+                let later = self.tape.pick(&[0, 30, 200, 1000, 3000, 5000, 10_000, 30_000]) * MS;
+                self.after(delay + later, What::AskArrives(ask));
+            }
+            _ => return self.after(delay, What::AskAnswered(ask)),
+        }
+        self.after(TIMEOUT, What::AskAnswered(ask));
+        if matches!(fate, Fate::Late | Fate::LostAfter) && self.tape.below(2) == 0 {
+            self.after(delay, What::AskAnswered(ask));
+        }
+    }
+
+    /// The store carries the request out, when the rows that it needs are not locked.
+    pub(super) fn ask_arrives(&mut self, ask: usize) {
+        let Ask {
+            caller, write, fate, ..
+        } = &self.asks[ask];
+        let (number, write, fate) = (*caller, write.clone(), *fate);
+        let key = self.callers[number].key;
+        let lock = self.store.rows[key].lock;
+        let row_too = write
+            .as_ref()
+            .is_some_and(|it| it.under.is_some() || it.ends().is_some());
+        if write.is_some() && (matches!(lock, Lock::Batch(_)) || row_too && lock != Lock::Nobody) {
+            return self.after(2 * MS, What::AskArrives(ask));
+        }
+        let found = self.record(key);
+        let answer = match write {
+            None => Answer::Found(found),
+            Some(write) => Answer::Written(self.write_record(number, key, &write, found.as_ref())),
+        };
+        tell!(
+            self,
+            "  the record of {} for caller {number}: {answer:?}",
+            self.keys[key]
+        );
+        self.asks[ask].answer = Some(answer);
+        if fate == Fate::Goes {
+            let delay = self.delay();
+            self.after(delay, What::AskAnswered(ask));
+        }
+    }
+
+    fn write_record(
+        &mut self,
+        number: usize,
+        key: usize,
+        write: &RecordWrite,
+        found: Option<&Record>,
+    ) -> bool {
+        let now = self.store.clock(self.now);
+        let row = self.store.row(key, self.now);
+        let (live, lease) = (row.is_held(), row.lease_id);
+        let needs = write.under.is_none_or(|under| live && under == lease);
+        let Some(record) = carry_out(&write.key, &write.change, found, now).filter(|_| needs) else {
+            return false;
+        };
+        let success = record
+            .as_ref()
+            .filter(|record| record.state == RecordState::Succeeded);
+        if let Some(until) = success.map(|record| record.keep_until) {
+            let runs = &mut self.checks.keys[key].runs;
+            runs.succeeded = Some(until);
+            runs.attempts.clear();
+        }
+        self.store.rows[key].record = record;
+        if write.ends() == Some(lease) && live {
+            let row = self.store.row(key, self.now);
+            row.reentrant_count = 0;
+            row.next = None;
+            self.checks.keys[key].runs.released.push(lease);
+            if self.checks.keys[key].runs.children.contains(&number) {
+                self.fail(format!(
+                    "the outcome of caller {number} frees the row beside its child"
+                ));
+            }
+            self.wake_up(WakeUp { key, passed_on: None });
+        }
+        self.store.flush();
+        true
+    }
+
+    pub(super) fn ask_answered(&mut self, ask: usize) {
+        let Ask {
+            caller,
+            process,
+            incarnation,
+            fate,
+            ..
+        } = self.asks[ask];
+        let its = &self.processes[process];
+        if !its.alive || its.incarnation != incarnation || self.callers[caller].state != State::Inside {
+            return;
+        }
+        let Some(run) = self.callers[caller].run.as_mut().filter(|run| run.asked == ask) else {
+            return;
+        };
+        run.asked = usize::MAX;
+        let step = run.step;
+        let answer = self.asks[ask].answer.clone().filter(|_| fate == Fate::Goes);
+        match step {
+            Step::Begins => self.begin_answered(caller, answer),
+            Step::Ends { alone, wanted } => self.end_answered(caller, answer, alone, wanted),
+            Step::Waits | Step::Inside => {}
+        }
+    }
+
+    // ── Children ─────────────────────────────────────────────────────────────────────────────────────
+
+    /// A child of the body enters, and may stay longer than the body.
+    pub(super) fn child_enters(&mut self, number: usize) {
+        let caller = &self.callers[number];
+        let (process, key) = (caller.process, caller.key);
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        let kept = self
+            .checks
+            .transactions
+            .iter()
+            .any(|open| open.releases.is_some() && open.ownership.lease_id == ownership.lease_id);
+        let children = &self.checks.keys[key].runs.children;
+        if kept || children.contains(&number) {
+            return;
+        }
+        if self.step(process, key, Event::Enter(ownership, None)).entered {
+            tell!(self, "P{process} a child of caller {number} enters");
+            self.checks.keys[key].runs.children.push(number);
+            let delay = self.section();
+            self.after(delay, What::ChildLeaves(number));
+        }
+    }
+
+    pub(super) fn child_leaves(&mut self, number: usize) {
+        let caller = &self.callers[number];
+        let (process, key) = (caller.process, caller.key);
+        let children = &mut self.checks.keys[key].runs.children;
+        let before = children.len();
+        children.retain(|child| *child != number);
+        if before == children.len() {
+            return;
+        }
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        tell!(self, "P{process} the child of caller {number} leaves");
+        let event = Event::Leave {
+            ownership,
+            in_order: false,
+            confirm: None,
+        };
+        self.step(process, key, event);
+    }
+
+    /// The children of a process that dies.
+    pub(super) fn children_die(&mut self, process: usize) {
+        let callers = &self.callers;
+        for key in &mut self.checks.keys {
+            key.runs
+                .children
+                .retain(|number| callers[*number].process != process);
+        }
+    }
+
+    // ── Checks ───────────────────────────────────────────────────────────────────────────────────────
+
+    /// A caller takes the attempt of this version for crashed.
+    fn check_crashed(&mut self, number: usize, key: usize, version: RecordVersion, restored: bool) {
+        let checks = &self.checks.keys[key].runs;
+        let entered = checks.entered.iter().find(|(entered, _)| *entered == version);
+        if let Some((_, running)) = entered {
+            let running = *running;
+            let forced = |at: usize| {
+                let own = self.callers[at].ownership.as_ref();
+                own.is_some_and(|own| self.checks.forced.contains(&own.lease_id))
+            };
+            let excused = self.plan.faults.big_jumps || forced(running) || forced(number);
+            if running != number && self.is_inside(running) && !excused {
+                self.fail(format!(
+                    "caller {number} takes the run of caller {running} for crashed"
+                ));
+            }
+            return;
+        }
+        // One that was taken back to has another token than its body had.
+        let of = checks
+            .leases
+            .iter()
+            .rev()
+            .find(|(token, _)| *token == version.fence_token);
+        let Some((_, lease)) = of else { return };
+        let attempted = checks.attempts.contains(&version.attempts);
+        let excused = attempted || restored || checks.ghosts.contains(&version.attempts);
+        if !checks.released.contains(lease) {
+            self.checks.keys[key].runs.ghosts.push(version.attempts);
+        } else if !excused {
+            let lease = *lease;
+            self.fail(format!(
+                "caller {number} finds an attempt in doubt whose body never began, of {}",
+                show::lease(lease)
+            ));
+        }
+    }
+}
+
+fn entry(attempts: u32, fence_token: i64, keep: Duration) -> RecordEntry {
+    RecordEntry {
+        state: RecordState::Processing,
+        attempts,
+        fence_token,
+        fingerprint: None,
+        result: None,
+        error: None,
+        holder: String::new(),
+        keep,
+    }
+}

@@ -1,0 +1,116 @@
+//! A thousand callers at once in one process, on each kind of lock: nothing fails, is rolled back or hangs for
+//! another reason than that a lock is busy.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod transactions;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use dblock::{LockError, LockOptions, OnCrash, RunOptions};
+use dblock_tests::{Backend, on_every_store};
+use futures_util::future::join_all;
+
+on_every_store!(databases:
+    locks,
+    locks_that_nobody_waits_for,
+    several_locks_at_once,
+    runs,
+    runs_of_a_tick,
+);
+
+const CALLERS: u32 = 1_200;
+
+/// For everybody in front. The machine may be busy with other tests.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+fn patient() -> LockOptions {
+    LockOptions::new().ttl(Duration::from_secs(30)).wait(PATIENCE)
+}
+
+/// The keys of the callers: each has its own, or all have the same.
+#[derive(Debug, Clone, Copy)]
+enum Keys {
+    Different,
+    Same,
+}
+
+impl Keys {
+    fn of(self, caller: u32) -> String {
+        match self {
+            Self::Different => format!("key {caller}"),
+            Self::Same => "the key".to_owned(),
+        }
+    }
+}
+
+/// All callers at once, each on its key. Returns what they return.
+async fn all<T>(keys: Keys, call: impl AsyncFn(String) -> T) -> Vec<T> {
+    join_all((0..CALLERS).map(|caller| call(keys.of(caller)))).await
+}
+
+fn nobody_failed(answers: Vec<Result<(), LockError>>) {
+    let failed: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+    assert!(failed.is_empty(), "{} failed: {:?}", failed.len(), failed[0]);
+}
+
+async fn locks(backend: Backend) {
+    let locks = backend.manager().await;
+    for keys in [Keys::Different, Keys::Same] {
+        let answers = all(keys, async |key| locks.with(key, patient(), async {}).await);
+        nobody_failed(answers.await);
+    }
+}
+
+async fn locks_that_nobody_waits_for(backend: Backend) {
+    let locks = backend.manager().await;
+    for keys in [Keys::Different, Keys::Same] {
+        let answers = all(keys, async |key| {
+            match locks.try_acquire(key, LockOptions::new()).await? {
+                Some(guard) => guard.release().await.map(|()| true),
+                None => Ok(false),
+            }
+        });
+        let answers: Result<Vec<bool>, LockError> = answers.await.into_iter().collect();
+        let granted = answers.unwrap().into_iter().filter(|granted| *granted).count();
+        match keys {
+            Keys::Different => assert_eq!(granted, CALLERS as usize),
+            Keys::Same => assert!(granted >= 1),
+        }
+    }
+}
+
+async fn several_locks_at_once(backend: Backend) {
+    let locks = backend.manager().await;
+    for keys in [Keys::Different, Keys::Same] {
+        let answers = all(keys, async |key| {
+            let both = [format!("{key} a"), format!("{key} b")];
+            locks.acquire_all(both, patient()).await?.release().await
+        });
+        nobody_failed(answers.await);
+    }
+}
+
+async fn runs(backend: Backend) {
+    run_once(&backend, |options| options).await;
+}
+
+async fn runs_of_a_tick(backend: Backend) {
+    let tick = SystemTime::now();
+    run_once(&backend, |options| options.tick(tick)).await;
+}
+
+async fn run_once(backend: &Backend, options: impl Fn(RunOptions) -> RunOptions) {
+    let locks = backend.manager().await;
+    let options = options(RunOptions::new(Duration::from_hours(1), OnCrash::Stop).lock(patient()));
+    for (keys, expected) in [(Keys::Different, CALLERS), (Keys::Same, 1)] {
+        let ran = AtomicU32::new(0);
+        let answers = all(keys, async |key| {
+            let body = async |_| Ok::<_, LockError>(ran.fetch_add(1, Ordering::Relaxed));
+            locks.run_once(key, options.clone(), body).await.map(drop)
+        });
+        nobody_failed(answers.await);
+        assert_eq!(ran.load(Ordering::Relaxed), expected);
+    }
+}

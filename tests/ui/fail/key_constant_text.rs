@@ -1,0 +1,21 @@
+use dblock::distributed_lock;
+use dblock_ui_tests::{Order, OrderError};
+
+#[distributed_lock(key = "order:{id}".to_string())]
+async fn settle(id: u64) -> Result<(), OrderError> {
+    Ok(())
+}
+
+#[distributed_lock(key = concat!("order:", "{order.id}"))]
+async fn joined(order: &Order) -> Result<(), OrderError> {
+    Ok(())
+}
+
+#[distributed_lock(keys = [String::from("order:{id}"), "a"])]
+async fn several(id: u64) -> Result<(), OrderError> {
+    Ok(())
+}
+
+fn main() {
+    let _ = (settle, joined, several);
+}

@@ -1,0 +1,10 @@
+use dblock::distributed_lock;
+
+fn main() {
+    take(
+        #[distributed_lock(key = "order")]
+        async || {},
+    );
+}
+
+fn take<T>(_: T) {}

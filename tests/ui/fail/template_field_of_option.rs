@@ -1,0 +1,11 @@
+use dblock::distributed_lock;
+use dblock_ui_tests::{Order, OrderError};
+
+#[distributed_lock(key = "order:{order.id}")]
+async fn settle(order: Option<&Order>) -> Result<(), OrderError> {
+    Ok(())
+}
+
+fn main() {
+    let _ = settle;
+}

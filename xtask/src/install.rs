@@ -1,0 +1,46 @@
+//! Packages: a task installs all that it needs and that is not here, once, before anything else. What runs
+//! after it only looks at what is there.
+
+use dblock_servers::{Kind, Purpose, etcd, galera, has_faketime, missing, packages};
+
+use crate::steps::Step;
+use crate::torture;
+
+/// Installs what these steps need. Returns the packages that are left out, because this machine cannot have
+/// them.
+///
+/// # Errors
+/// One of them cannot be installed although it is offered, or is not ours to install.
+pub(crate) async fn for_steps(steps: &[Step]) -> anyhow::Result<Vec<&'static str>> {
+    let all = Step::ALL;
+    // Whoever asks for the packages alone wants those of all steps.
+    let steps = if steps == [Step::Install] { &all } else { steps };
+    packages::install(|| of_steps(steps), &Purpose::Tests.otherwise()).await
+}
+
+fn of_steps(steps: &[Step]) -> Vec<&'static str> {
+    let mut packages = Vec::new();
+    if steps.iter().any(|step| step.builds_all()) {
+        packages.extend(etcd::missing_compiler());
+    }
+    if steps.contains(&Step::Test) {
+        let (wanted, _) = Purpose::Tests.wanted();
+        packages.extend(missing(&wanted, Purpose::Tests));
+        if wanted.contains(&Kind::MySql) {
+            packages.extend(galera::missing());
+        }
+    }
+    if steps.contains(&Step::Torture) {
+        packages.extend(of_torture(&torture::kinds()));
+    }
+    packages
+}
+
+/// What is not here of what a torture of these servers needs.
+pub(crate) fn of_torture(kinds: &[Kind]) -> Vec<&'static str> {
+    let mut packages = missing(kinds, Purpose::Torture);
+    packages.extend(etcd::missing_compiler());
+    // The clock of a file's locks is the host's, which nobody sets.
+    packages.extend((!kinds.is_empty() && !has_faketime()).then_some("libfaketime"));
+    packages
+}
