@@ -9,7 +9,7 @@ use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, Event, History, MS};
 use crate::once::PREFIX;
-use crate::worker::LONGEST_TTL;
+use crate::worker::{LATEST_WRITE, LONGEST_TTL};
 
 /// How long after the last fault everything must be well again: the longest lease, and connecting anew, on a
 /// machine that stalls.
@@ -112,7 +112,16 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
         // A busy machine may need longer than the shortest waits.
         let hurried = call.wait > 0 && call.wait < TIMEOUT || facts.still_within(call.life, span) > 0;
         let slow = facts.only_slow.is_some_and(|slow| slow < answer.at);
-        let expected = answer.end == End::Store && (call.asked < since || hurried || slow);
+        let troubled = || {
+            let span = Span {
+                from: call.asked - i64::from(LATEST_WRITE) * MS,
+                to: answer.at,
+            };
+            facts
+                .troubles(call.life, span)
+                .any(|trouble| trouble.key == call.key)
+        };
+        let expected = answer.end == End::Store && (call.asked < since || hurried || slow || troubled());
         if matches!(answer.end, End::Store | End::Other) && !expected {
             findings.push(Finding::StoreFailed {
                 key: call.key.clone(),

@@ -37,13 +37,23 @@ impl Span {
     }
 }
 
-/// The facts that the runner wrote down.
+/// A write of a record that did not go as it should.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    at: i64,
+    pub(super) key: String,
+    /// It begins an attempt.
+    pub(super) begins: bool,
+}
+
+/// The facts that the runner wrote down, and what befell the processes.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     pauses: HashMap<Life, Vec<Span>>,
     /// When nothing of a process ran: its pauses, and when the machine was too busy. Apart from each other,
     /// in order.
     still: HashMap<Life, Vec<Span>>,
+    troubles: HashMap<Life, Vec<Trouble>>,
     forced: HashMap<String, Vec<Span>>,
     /// When an operator was about to revoke a lease, by key.
     revoked: HashMap<String, Vec<i64>>,
@@ -85,6 +95,15 @@ impl Facts {
             let all = stalls.chain(facts.pauses(*life).iter().copied());
             let still = apart(all.collect());
             facts.still.insert(*life, still);
+            let troubles = log.iter().filter_map(|line| match &line.event {
+                Event::Troubled { key, begins } => Some(Trouble {
+                    at: line.at,
+                    key: key.clone(),
+                    begins: *begins,
+                }),
+                _ => None,
+            });
+            facts.troubles.insert(*life, troubles.collect());
         }
         facts
     }
@@ -192,6 +211,12 @@ impl Facts {
 
     fn still(&self, life: Life) -> &[Span] {
         self.still.get(&life).map_or(&[], Vec::as_slice)
+    }
+
+    /// What befell the writes of a process.
+    pub(super) fn troubles(&self, life: Life, span: Span) -> impl Iterator<Item = &Trouble> {
+        let troubles = self.troubles.get(&life).into_iter().flatten();
+        troubles.filter(move |trouble| (span.from..=span.to).contains(&trouble.at))
     }
 
     /// Whether the server may have forgotten a release that was confirmed in a stretch of time.

@@ -112,8 +112,6 @@ impl OnceCall {
 struct Wrong {
     /// With the servers, or with any process.
     faults: Vec<Span>,
-    /// With the writes of a process.
-    troubles: HashMap<Life, Vec<i64>>,
 }
 
 impl Wrong {
@@ -138,19 +136,13 @@ impl Wrong {
                 _ => {}
             }
         }
-        for (life, log) in &history.workers {
-            let troubled = log.iter().filter(|line| matches!(line.event, Event::Troubled));
-            wrong
-                .troubles
-                .insert(*life, troubled.map(|line| line.at).collect());
-        }
         wrong
     }
 
     /// Whether something was wrong in a stretch of time that can excuse what became of a call.
     fn excuses(&self, life: Option<Life>, span: Span, facts: &Facts) -> bool {
-        let troubled = life.and_then(|life| self.troubles.get(&life));
-        let troubled = troubled.is_some_and(|at| at.iter().any(|at| (span.from..=span.to).contains(at)));
+        // A beginning must be taken back whatever became of its write.
+        let troubled = life.is_some_and(|life| facts.troubles(life, span).any(|trouble| !trouble.begins));
         let still = life.is_some_and(|life| {
             facts.still_within(life, span) > 0 || facts.end_of(life) < span.to && facts.was_killed(life)
         });

@@ -68,9 +68,12 @@ pub(crate) enum Event {
         /// Its lease lives for as long as its body.
         renews: bool,
     },
-    /// Worker: the write that ends an attempt, or takes it back, was kept from the store or its answer from the
-    /// worker.
-    Troubled,
+    /// Worker: the write of a record was kept from the store or its answer from the worker.
+    Troubled {
+        key: String,
+        /// It begins an attempt. Others end one, or take it back.
+        begins: bool,
+    },
     /// Worker, and runner at the end: an attempt of a run has come so far.
     OnceStep {
         call: u64,

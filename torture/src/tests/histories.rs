@@ -301,4 +301,13 @@ fn everything_is_well_again_after_the_faults() {
     assert_eq!(sketch(End::Busy).section(B, 1, 20, 11_000, 11_100).findings(), []);
     let found = sketch(End::Store).section(B, 1, 20, 11_000, 11_100).findings();
     assert!(matches!(found[..], [Finding::StoreFailed { .. }]), "{found:?}");
+    // Its process kept the write of a record from the store, of this key or of another.
+    let kept = |key: &str| {
+        let mut sketch = sketch(End::Store).section(B, 1, 20, 11_000, 11_100);
+        let key = key.to_owned();
+        sketch.worker(A, 10_900, Event::Troubled { key, begins: true });
+        sketch.findings()
+    };
+    assert_eq!(kept("key0"), []);
+    assert_eq!(kept("another").len(), 1);
 }

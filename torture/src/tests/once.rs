@@ -227,8 +227,15 @@ fn an_attempt_whose_body_never_began_is_found() {
     );
     assert_eq!(in_doubt(paused(given_up(Answer::Cut), A, 102, 4_000)), []);
     let mut troubled = given_up(Answer::Cut);
-    troubled.worker(A, 103, Event::Troubled);
+    let event = |begins| Event::Troubled {
+        key: String::new(),
+        begins,
+    };
+    troubled.worker(A, 103, event(false));
     assert_eq!(in_doubt(troubled), []);
+    let mut troubled = given_up(Answer::Cut);
+    troubled.worker(A, 103, event(true));
+    assert_eq!(in_doubt(troubled), [OnceFault::NeverBegun]);
     // Another one's, or much earlier.
     assert_eq!(
         in_doubt(paused(given_up(Answer::Cut), B, 102, 4_000)),

@@ -92,7 +92,10 @@ impl<'a> Asked<'a> {
         self.write_end(
             end,
             by.map(|holder| holder.fence_token),
-            text.map(ToString::to_string),
+            text.map(|error| {
+                let causes: Vec<_> = anyhow::Chain::new(error).map(ToString::to_string).collect();
+                causes.join(": ")
+            }),
         );
     }
 

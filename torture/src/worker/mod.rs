@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dblock::LockManager;
+use dblock::{Key, LockManager};
 use fastrand::Rng;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,7 @@ pub(crate) use process::watch_for_stalls;
 pub(crate) use process::{Arguments, main};
 pub(crate) use runs::finish_runs;
 pub(crate) use section::Planned;
+pub(crate) use trouble::LATEST_WRITE;
 
 /// How many tasks of a process do work once.
 const RUNS: u64 = 2;
@@ -113,8 +114,9 @@ impl Worker {
     }
 
     /// Writes down that an outcome, or what takes a run back, may not arrive.
-    fn troubled(&self) {
-        self.journal.write(Event::Troubled);
+    fn troubled(&self, key: &Key, begins: bool) {
+        let key = key.as_str().to_owned();
+        self.journal.write(Event::Troubled { key, begins });
     }
 
     async fn go_on(self: &Arc<Self>, mut rng: Rng) {

@@ -19,12 +19,12 @@ use super::Worker;
 /// One write of so many is troubled.
 const ONE_OF: u8 = 12;
 
-/// How late a write is at most that comes alone: it outlives every lease, and who waits for it.
-const LATEST: u64 = 8_000;
+/// How late a write is at most that comes alone, in milliseconds: it outlives every lease, and who waits for it.
+pub(crate) const LATEST_WRITE: u16 = 8_000;
 
 /// The same for requests of the engine, which repeats what was not answered. A store with one connection renews no
 /// lease meanwhile.
-const LATEST_BATCH: u64 = 300;
+const LATEST_BATCH: u16 = 300;
 
 /// The trouble with one write.
 #[derive(Debug, Clone, Copy)]
@@ -57,20 +57,17 @@ impl Troubled {
         Around::new(store, troubled)
     }
 
-    fn draw(&self, key: &Key, change: &RecordChange, latest: u64) -> Option<Trouble> {
+    fn draw(&self, key: &Key, change: &RecordChange, latest: u16) -> Option<Trouble> {
         let begins = self.begins(key, change);
         let worker = self.worker.get()?;
         let mut rng = self.rng.lock().expect("nobody panics with it");
         let trouble = (rng.u8(..ONE_OF) == 0).then(|| match rng.u8(..4) {
             0 => Trouble::Late(Duration::from_millis(rng.u64(..100))),
-            1 => Trouble::Late(Duration::from_millis(rng.u64(..latest))),
+            1 => Trouble::Late(Duration::from_millis(rng.u16(..latest).into())),
             2 => Trouble::Lost,
             _ => Trouble::ReplyLost,
         })?;
-        // A beginning must be taken back whatever became of its write.
-        if !begins {
-            worker.troubled();
-        }
+        worker.troubled(key, begins);
         Some(trouble)
     }
 
@@ -144,7 +141,7 @@ impl Between for Troubled {
         records: &'a dyn Records,
         write: &'a RecordWrite,
     ) -> StoreFuture<'a, Result<bool, StoreError>> {
-        let Some(trouble) = self.draw(&write.key, &write.change, LATEST) else {
+        let Some(trouble) = self.draw(&write.key, &write.change, LATEST_WRITE) else {
             return records.write(write);
         };
         let (store, write) = (Arc::clone(&self.store), write.clone());
