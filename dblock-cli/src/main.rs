@@ -8,7 +8,6 @@ mod duration;
 mod failure;
 mod grammar;
 mod output;
-mod printable;
 mod progress;
 mod remedy;
 mod row;

@@ -28,7 +28,8 @@ mod live;
 mod origin;
 mod page;
 mod pages;
-mod printable;
+#[doc(hidden)]
+pub mod printable;
 mod text;
 mod token;
 

@@ -1,8 +1,8 @@
-//! Text of others, such as a key or a holder, for people. `dblock-cli` has this file as a link.
+//! Text of others, such as a key or a holder, for people.
 
 /// The text with what cannot be seen shown by its number: control characters, those that turn the direction
 /// of what follows, and those without a shape. So no text acts on a terminal, and no key looks like another.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let shown = text.chars().map(|c| {
         if is_invisible(c) {
             c.escape_default().to_string()
@@ -14,7 +14,7 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Whether a character acts on the text around it, or has no shape of its own.
-pub(crate) fn is_invisible(c: char) -> bool {
+pub fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(
             c,

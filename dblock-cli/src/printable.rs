@@ -1,1 +1,0 @@
-../../dblock-web/src/printable.rs
