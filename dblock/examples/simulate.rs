@@ -1,10 +1,11 @@
 //! `cargo xtask simulate`: runs schedules of the simulation, and shows those that fail.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use dblock::simulation::{Flaw, explain, find, kind, run, shrink};
+use dblock::simulation::{Flaw, events, explain, find, kind, run, shrink};
 
 /// How often it says how far it is.
 const PROGRESS: Duration = Duration::from_secs(2);
@@ -16,19 +17,22 @@ struct Args {
     seeds: u64,
     first: u64,
     flaws: bool,
+    digest: bool,
     /// Go on after the first failure, and show only what failed how often.
     all: bool,
 }
 
 fn main() -> ExitCode {
     let Some(args) = args() else {
-        eprintln!("usage: simulate [--seeds COUNT] [--seed FIRST] [--flaws] [--all]");
+        eprintln!("usage: simulate [--seeds COUNT] [--seed FIRST] [--flaws] [--digest] [--all]");
         return ExitCode::FAILURE;
     };
     // A panic of the core is a failure like others.
     std::panic::set_hook(Box::new(|_| {}));
     let good = if args.flaws {
         flaws(&args)
+    } else if args.digest {
+        digest(&args)
     } else {
         schedules(&args)
     };
@@ -44,6 +48,7 @@ fn args() -> Option<Args> {
         seeds: 1_000_000,
         first: 1,
         flaws: false,
+        digest: false,
         all: false,
     };
     let mut words = std::env::args().skip(1);
@@ -53,6 +58,7 @@ fn args() -> Option<Args> {
             "--seeds" => args.seeds = number()?,
             "--seed" => args.first = number()?,
             "--flaws" => args.flaws = true,
+            "--digest" => args.digest = true,
             "--all" => args.all = true,
             _ => return None,
         }
@@ -84,6 +90,16 @@ fn schedules(args: &Args) -> bool {
         println!("{count} times, first at seed {seed}: {violation}");
     }
     failures.is_empty()
+}
+
+/// One number for the events of all schedules: a core that behaves as before has the same.
+fn digest(args: &Args) -> bool {
+    let mut hasher = DefaultHasher::new();
+    for seed in args.first..args.first + args.seeds {
+        events(seed).hash(&mut hasher);
+    }
+    println!("digest of {} schedules: {:016x}", args.seeds, hasher.finish());
+    true
 }
 
 fn say(schedules: u64, events: u64, time: Duration) {

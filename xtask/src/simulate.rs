@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// each.
     #[arg(long)]
     flaws: bool,
+    /// Only print one number for all events of the schedules: a refactoring of the core keeps it.
+    #[arg(long)]
+    digest: bool,
     /// Go on after a schedule that fails, and only count.
     #[arg(long)]
     all: bool,
@@ -47,6 +50,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     command.arg("--seeds").arg(args.seeds.to_string());
     command.arg("--seed").arg(args.seed.to_string());
     command.args(args.flaws.then_some("--flaws"));
+    command.args(args.digest.then_some("--digest"));
     command.args(args.all.then_some("--all"));
     eprintln!("$ {}", shown(&command));
     let status = Process::start(&mut command, STOP)?.wait().await?;

@@ -65,6 +65,12 @@ pub fn explain(seed: u64) -> Option<Failure> {
     failure(Tape::from_seed(seed, true))
 }
 
+/// The events of a seed's schedule, line by line. Code that behaves as before has the same ones.
+pub fn events(seed: u64) -> Vec<String> {
+    let (_, world) = run_tape(Tape::from_seed(seed, false), true);
+    world.and_then(|world| world.trace).unwrap_or_default()
+}
+
 fn failure(tape: Tape) -> Option<Failure> {
     let (result, world) = run_tape(tape, true);
     let (tape, events) = world.map_or_else(Default::default, |world| {
