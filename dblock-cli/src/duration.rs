@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::grammar;
+use dblock_core::duration as grammar;
 
 /// Reads the duration of the option `name`, with the words and the limits of the attribute and of
 /// configuration files.

@@ -6,7 +6,6 @@ mod commands;
 mod connect;
 mod duration;
 mod failure;
-mod grammar;
 mod output;
 mod progress;
 mod remedy;

@@ -7,8 +7,8 @@ use comfy_table::{ContentArrangement, Table, presets};
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 
-use dblock_web::printable::is_invisible;
-pub(crate) use dblock_web::printable::printable;
+use dblock_core::printable::is_invisible;
+pub(crate) use dblock_core::printable::printable;
 
 /// Narrower than this, columns would be a few letters each.
 const NARROW: u16 = 60;

@@ -1,9 +1,9 @@
 //! The attributes of dblock. Use them through that crate, which re-exports them.
 //!
-//! An attribute is read (`pairs`, `args`, `once`, `values`, `duration`). Its function is split (`function`,
+//! An attribute is read (`pairs`, `args`, `once`, `values`). Its function is split (`function`,
 //! `desugared`) and checked (`check`). The key template is resolved against the function's arguments
 //! (`template`, `format`, `constant`), and the parts are put together (`expand`, `layer`, `lock`, `options`, `retry`,
-//! `output`, `capture`). Mistakes are collected (`errors`, `suggest`) and reported all at once, and the
+//! `output`, `capture`). Mistakes are collected (`errors`) and reported all at once, and the
 //! function then stays as it was. The generated code calls `dblock::__private` and nothing else.
 
 mod args;
@@ -11,26 +11,24 @@ mod capture;
 mod check;
 mod constant;
 mod desugared;
-mod duration;
 mod errors;
 mod expand;
 mod format;
 mod function;
 mod kind;
 mod layer;
-mod limits;
 mod lock;
 mod once;
 mod options;
 mod output;
 mod pairs;
 mod retry;
-mod suggest;
 mod template;
 #[cfg(test)]
 mod tests;
 mod values;
 
+use dblock_core::{duration, limits, suggest};
 use kind::Kind;
 use proc_macro::TokenStream;
 

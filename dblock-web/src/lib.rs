@@ -28,8 +28,6 @@ mod live;
 mod origin;
 mod page;
 mod pages;
-#[doc(hidden)]
-pub mod printable;
 mod text;
 mod token;
 

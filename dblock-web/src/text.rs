@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
 
-use crate::printable::printable;
+use dblock_core::printable::printable;
 
 /// Text of others, such as a key. maud escapes markup, and `bdi` keeps right-to-left text to itself.
 pub(crate) fn foreign(text: &str) -> Markup {

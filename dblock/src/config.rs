@@ -11,7 +11,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use crate::error::LockError;
 use crate::options::{LockOptions, OnLost};
 use crate::settings::{Limit, ManagerSettings};
-use crate::{duration, suggest};
+use dblock_core::{duration, suggest};
 
 impl<'de> Deserialize<'de> for LockOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

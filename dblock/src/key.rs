@@ -7,6 +7,8 @@ use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use dblock_core::limits;
+
 /// The name of a protected resource, as it stands in the `lock_key` column.
 ///
 /// A key is 1 to 255 bytes of UTF-8 without NUL, namespace prefix included. Keys are compared byte by
@@ -34,7 +36,7 @@ pub struct Key {
 
 impl Key {
     /// The longest key in bytes, namespace prefix included.
-    pub const MAX_BYTES: usize = 255;
+    pub const MAX_BYTES: usize = limits::MAX_KEY_BYTES;
 
     /// The longest namespace in bytes. It leaves room for a key behind it.
     pub const MAX_NAMESPACE_BYTES: usize = 100;

@@ -74,8 +74,6 @@ mod chain;
 mod config;
 mod connect;
 mod current;
-#[cfg(feature = "serde")]
-mod duration;
 mod engine;
 mod error;
 #[cfg(feature = "sql")]
@@ -100,8 +98,6 @@ mod sharded;
 pub mod simulation;
 mod source;
 pub mod store;
-#[cfg(feature = "serde")]
-mod suggest;
 #[cfg(feature = "sql")]
 mod transaction;
 

@@ -1,11 +1,8 @@
 //! The durations of attributes: whatever stands there, the answer is within the limits, or an error.
 #![no_main]
 
+use dblock_core::duration;
 use libfuzzer_sys::fuzz_target;
-
-// A crate of macros exports nothing else.
-#[path = "../../dblock-macros/src/duration.rs"]
-mod duration;
 
 fuzz_target!(|text: &str| {
     for name in ["ttl", "wait"] {

@@ -13,18 +13,3 @@ mod examples {
     #[doc = include_str!("../../dblock-macros/src/docs/run_once.md")]
     struct RunOnce;
 }
-
-#[cfg(test)]
-#[path = "../../dblock-macros/src/limits.rs"]
-mod limits;
-
-#[cfg(test)]
-mod tests {
-    use super::limits;
-
-    #[test]
-    fn limits_at_compile_time_are_those_at_run_time() {
-        assert_eq!(limits::MAX_KEY_BYTES, dblock::Key::MAX_BYTES);
-        assert_eq!(limits::MAX_KEYS, dblock::LockManager::MAX_KEYS);
-    }
-}

@@ -17,7 +17,8 @@ use crate::command::{Way, cargo, top};
 use crate::etcd;
 use crate::steps::{FEATURES, target_folder};
 
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
+    "dblock-core",
     "dblock-macros",
     "dblock",
     "dblock-axum",

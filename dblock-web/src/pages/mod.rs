@@ -12,8 +12,8 @@ use dblock::LockError;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::page::Page;
-use crate::printable::printable;
 use crate::text::{foreign, moment};
+use dblock_core::printable::printable;
 
 /// A link of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use serde::Deserialize;
 
 use super::{Failure, Place, live, whole};
 use crate::page::Page;
-use crate::printable::printable;
 use crate::text::{address, foreign, length, moment};
+use dblock_core::printable::printable;
 
 /// Records of a page. A reader who looks for others gives a longer prefix.
 const RECORDS: u32 = 200;

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 
+use dblock_core::limits;
+
 use super::{LockManager, busy_is_none};
 use crate::body;
 use crate::error::LockError;
@@ -12,7 +14,7 @@ use crate::options::LockOptions;
 
 impl LockManager {
     /// The most keys that one call takes together.
-    pub const MAX_KEYS: usize = 64;
+    pub const MAX_KEYS: usize = limits::MAX_KEYS;
 
     /// Takes the locks on several keys: all of them or none.
     ///

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use dblock_core::duration;
 use uuid::Uuid;
 
 use super::codec::Fingerprint;
@@ -50,7 +51,7 @@ pub struct RunOptions {
 
 impl RunOptions {
     /// The longest time that an outcome is remembered: ten years.
-    pub const MAX_REMEMBER: Duration = Duration::from_hours(24 * 3_650);
+    pub const MAX_REMEMBER: Duration = duration::MAX_REMEMBER;
 
     /// The largest result that can be allowed: 4 MiB of JSON. A server refuses statements that are much
     /// larger.

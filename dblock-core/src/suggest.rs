@@ -2,7 +2,7 @@
 
 /// The candidate that `name` was probably meant to be: at most a third of its letters differ, or one of the
 /// two is a word of the other.
-pub(crate) fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = name.chars().count().max(3) / 3;
     let is_word_of = |word: &str, name: &str| name.split('_').any(|part| part == word);
     candidates
@@ -16,7 +16,7 @@ pub(crate) fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
 }
 
 /// `` `a`, `b` or `c` ``; `word` is the word before the last.
-pub(crate) fn list(names: &[impl AsRef<str>], word: &str) -> String {
+pub fn list(names: &[impl AsRef<str>], word: &str) -> String {
     let quoted: Vec<_> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
     match quoted.split_last() {
         Some((last, [])) => last.clone(),

@@ -1,24 +1,21 @@
 //! Durations written as strings, such as `"30s"` or `"1m 30s"`: in attributes, which are checked at compile
-//! time, and in configuration files. `dblock` and `dblock-cli` have this file as a link, since a crate of
-//! macros exports nothing else. The crate humantime would not do: it takes `1M` for a month and accepts `0s`
-//! as a ttl, and its errors name no remedy.
-//!
-//! The limits are those of `dblock::LockOptions`. A test of `dblock` checks that they agree.
+//! time, in configuration files and on the command line. The crate humantime would not do: it takes `1M` for a
+//! month and accepts `0s` as a ttl, and its errors name no remedy.
 
 use std::time::Duration;
 
 /// The shortest ttl.
-pub(crate) const MIN_TTL: Duration = Duration::from_secs(1);
+pub const MIN_TTL: Duration = Duration::from_secs(1);
 /// The longest duration of any kind but `remember`.
-pub(crate) const MAX: Duration = Duration::from_hours(30 * 24);
+pub const MAX: Duration = Duration::from_hours(30 * 24);
 /// The longest `remember`.
-pub(crate) const MAX_REMEMBER: Duration = Duration::from_hours(3_650 * 24);
+pub const MAX_REMEMBER: Duration = Duration::from_hours(3_650 * 24);
 
 /// Reads the duration in the string value of the argument `name`.
 ///
 /// # Errors
 /// The mistake and what to write instead, without the argument's name in front.
-pub(crate) fn parse(name: &str, text: &str) -> Result<Duration, String> {
+pub fn parse(name: &str, text: &str) -> Result<Duration, String> {
     let duration = sum(text)?;
     if duration.is_zero() {
         return Err(match name {
@@ -55,7 +52,7 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// As [`parse`].
-pub(crate) fn sum(text: &str) -> Result<Duration, String> {
+pub fn sum(text: &str) -> Result<Duration, String> {
     let mut rest = text.trim();
     if rest.is_empty() {
         return Err("the duration is empty; write a number and a unit, such as \"30s\"".into());

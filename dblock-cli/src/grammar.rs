@@ -1,1 +1,0 @@
-../../dblock-macros/src/duration.rs

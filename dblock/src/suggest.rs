@@ -1,1 +1,0 @@
-../../dblock-macros/src/suggest.rs
