@@ -10,7 +10,7 @@ use super::core::dispatch::MAX_BATCH;
 use super::core::key::Machine;
 use super::core::ownership::Ownership;
 use super::handle::Ticket;
-use super::sync::{AtomicU64, Mutex, MutexGuard};
+use super::sync::{AtomicU64, Mutex, MutexGuard, Notify};
 use crate::key::Key;
 #[cfg(feature = "run_once")]
 use crate::store::RecordChange;
@@ -28,11 +28,30 @@ pub(crate) struct Cell {
     pub(super) most_together: AtomicUsize,
     /// When the schedule looks at it; 0 for never. Written under the schedule's mutex only.
     pub(super) look_at: AtomicU64,
+    changed: Notify,
 }
 
 impl Cell {
     pub(super) fn key(&self) -> &Key {
         &self.key
+    }
+
+    /// Wakes the tasks that wait for the end of a lease of the key, or for its revocation.
+    pub(super) fn tell(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Completes when `test` holds. The test runs at once and after each [`tell`](Self::tell).
+    pub(super) async fn until(&self, test: impl Fn() -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if test() {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// How many holds `ownership` has: 0 once it has ended.
@@ -101,6 +120,7 @@ impl Cells {
                     }),
                     most_together: AtomicUsize::new(MAX_BATCH),
                     look_at: AtomicU64::new(0),
+                    changed: Notify::new(),
                 });
                 Arc::clone(place.insert(cell))
             }
@@ -130,4 +150,36 @@ impl Cells {
 /// A panic never leaves a half-changed value under these locks.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(loom)]
+#[cfg(test)]
+mod loom_tests {
+    use futures_util::FutureExt as _;
+    use loom::thread;
+
+    use super::*;
+    use crate::engine::sync::{AtomicBool, in_every_order};
+
+    #[test]
+    fn whoever_waits_is_woken_by_what_makes_its_test_true() {
+        in_every_order(|| {
+            let cell = Cells::new().find_or_make(&Key::new(None, "k").unwrap());
+            let is_lost = Arc::new(AtomicBool::new(false));
+            let loses = {
+                let (cell, is_lost) = (Arc::clone(&cell), Arc::clone(&is_lost));
+                thread::spawn(move || {
+                    is_lost.store(true, Ordering::Release);
+                    cell.tell();
+                })
+            };
+            let test = || is_lost.load(Ordering::Acquire);
+            let mut waiters = [(); 2].map(|()| Box::pin(cell.until(test)));
+            let early = waiters.each_mut().map(|waiter| waiter.now_or_never());
+            loses.join().unwrap();
+            for (waiter, early) in waiters.iter_mut().zip(early) {
+                assert!(early.or_else(|| waiter.now_or_never()).is_some());
+            }
+        });
+    }
 }

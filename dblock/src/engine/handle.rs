@@ -190,14 +190,14 @@ impl EngineHandle {
     ) -> Result<(Asked<'_>, Option<Unscheduled>), LockError> {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
-        let refused = |key: &Key| {
+        let refused = |site: &Site, key: &Key| {
             site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
             LockError::Shutdown {
                 key: Some(key.to_typed()),
             }
         };
         if shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire) {
-            return Err(refused(&call.key));
+            return Err(refused(&site, &call.key));
         }
         let AcquireCall {
             key, options, nested, ..
@@ -214,7 +214,7 @@ impl EngineHandle {
                 max_hold: options.max_hold,
                 hold_min: options.hold_min,
                 nested,
-                site: site.clone(),
+                site: site.number(),
                 begin: call.begin,
             },
             since,
@@ -229,13 +229,13 @@ impl EngineHandle {
                 shared,
                 cell: Some(asked),
                 number: stepped.waiter,
-                site: site.clone(),
+                site,
                 since,
             },
         };
         if shared.stopped.load(Ordering::Acquire) {
             // The engine may have ended just before this acquire.
-            return Err(refused(&key));
+            return Err(refused(&asked.gone.site, &key));
         }
         Ok((asked, stepped.unscheduled))
     }

@@ -108,7 +108,7 @@ impl Hold {
         let event = Event::Committed(Arc::clone(&self.lease.ownership));
         let unscheduled = step_ending(&self.lease, event);
         self.lease.shared.put(unscheduled);
-        self.lease.ownership.tell();
+        self.lease.cell.tell();
     }
 
     /// Ends holds of one engine and waits, at most `limit`, until that is confirmed. Returns those that are
@@ -164,7 +164,7 @@ fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Opt
     };
     let unscheduled = step_ending(lease, event);
     if lease.ownership.deadline().is_none() {
-        lease.ownership.tell();
+        lease.cell.tell();
     }
     unscheduled
 }
@@ -173,7 +173,8 @@ fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Opt
 fn step_ending(lease: &Lease, event: Event<Ticket>) -> Option<Unscheduled> {
     let stepped = lease.shared.step_unscheduled(&lease.cell, event);
     if let Some(held_for) = stepped.held_for {
-        lease.ownership.call.site.left(held_for);
+        let site = lease.shared.meter.numbered(lease.ownership.call.site);
+        site.left(held_for);
     }
     stepped.unscheduled
 }

@@ -82,8 +82,8 @@ impl Lease {
         let (reason, first) = self.ownership.look(now);
         if first && let Some(reason) = reason {
             // The first to see that the deadline has passed tells the others.
-            report::lost(&self.ownership, reason, now);
-            self.ownership.tell();
+            report::lost(&self.shared, &self.ownership, reason);
+            self.cell.tell();
         }
         reason
     }
@@ -139,13 +139,13 @@ impl Lease {
 
     /// Completes when an operator has revoked the lease.
     pub(crate) async fn revoked(&self) {
-        self.ownership.until(Ownership::is_revoked).await;
+        self.cell.until(|| self.ownership.is_revoked()).await;
     }
 
     /// Completes when the lease has ended. The future borrows nothing.
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
-        let ownership = Arc::clone(&self.ownership);
-        async move { ownership.until(|ownership| ownership.deadline().is_none()).await }
+        let (cell, ownership) = (Arc::clone(&self.cell), Arc::clone(&self.ownership));
+        async move { cell.until(|| ownership.deadline().is_none()).await }
     }
 
     /// Ends local hand-over of this lease. With `named` it also waits until the row names the owner.

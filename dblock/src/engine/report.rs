@@ -49,7 +49,10 @@ fn granted(
     let now = shared.clock.now();
     tracing::debug!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
         waited = ?now.since(waiter.since), "lock acquired");
-    waiter.call.site.granted(now.since(waiter.since));
+    shared
+        .meter
+        .numbered(waiter.call.site)
+        .granted(now.since(waiter.since));
     let lease = Lease::new(Arc::clone(shared), Arc::clone(cell), ownership);
     let Ticket::Acquire(reply) = waiter.ticket else {
         return;
@@ -64,10 +67,8 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
     let key = cell.key().to_typed();
     let owner = caller.call.owner;
     let waited = shared.clock.now().since(caller.since);
-    caller
-        .call
-        .site
-        .acquire_ended(outcome(&refusal, caller.non_blocking), waited);
+    let site = shared.meter.numbered(caller.call.site);
+    site.acquire_ended(outcome(&refusal, caller.non_blocking), waited);
     let (holder, cause) = match refusal {
         Refusal::Shutdown => return LockError::Shutdown { key: Some(key) },
         Refusal::Store(source) => {
@@ -80,7 +81,7 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
         }
         Refusal::Busy(holder) => {
             if !caller.non_blocking {
-                caller.call.site.waited(waited);
+                site.waited(waited);
             }
             (holder, TimeoutCause::Held)
         }
@@ -113,13 +114,14 @@ fn outcome(refusal: &Refusal, non_blocking: bool) -> AcquireOutcome {
 
 pub(super) fn note(shared: &Shared, note: Note) {
     let now = shared.clock.now();
+    let site = |of: &Ownership| shared.meter.numbered(of.call.site);
     match note {
         Note::TakenOver(ownership, former) => {
             tracing::warn!(key = %ownership.key.typed(), fence_token = ownership.fence_token, former_owner = %former.owner,
                 former_holder = former.name, "lock taken over from an expired lease");
-            ownership.call.site.taken_over();
+            site(&ownership).taken_over();
         }
-        Note::Lost(ownership, reason) => lost(&ownership, reason, now),
+        Note::Lost(ownership, reason) => lost(shared, &ownership, reason),
         Note::Revoked(ownership, remaining) => {
             tracing::warn!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
                 ?remaining, "lock revoked by an operator");
@@ -162,9 +164,9 @@ pub(super) fn note(shared: &Shared, note: Note) {
             shared.health.set_renewal_lag(lag);
             shared.meter.renewal_lag(lag);
         }
-        Note::Waited(ownership, waited) => ownership.call.site.waited(waited),
-        Note::HandedOver(ownership) => ownership.call.site.handed_over(),
-        Note::PassedOn(ownership) => ownership.call.site.passed_on(),
+        Note::Waited(ownership, waited) => site(&ownership).waited(waited),
+        Note::HandedOver(ownership) => site(&ownership).handed_over(),
+        Note::PassedOn(ownership) => site(&ownership).passed_on(),
         Note::StaysBusy(ownership) => {
             tracing::debug!(key = %ownership.key.typed(), "stays busy for hold_min");
         }
@@ -172,9 +174,9 @@ pub(super) fn note(shared: &Shared, note: Note) {
 }
 
 /// The lease ended while an owner held it.
-pub(super) fn lost(ownership: &Ownership, reason: LostReason, now: super::core::time::Time) {
-    let held = ownership.held_for(now);
+pub(super) fn lost(shared: &Shared, ownership: &Ownership, reason: LostReason) {
+    let held = ownership.held_for(shared.clock.now());
     tracing::error!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
         ?held, %reason, "lock lost");
-    ownership.call.site.lost(reason, held);
+    shared.meter.numbered(ownership.call.site).lost(reason, held);
 }

@@ -2,7 +2,8 @@
 //! docs/operations.md.
 //!
 //! A [`Meter`] belongs to one manager, a [`Site`] to one function that takes locks there. Both keep the
-//! recorder's handles, because asking the recorder by name costs more than recording. Without the feature
+//! recorder's handles, because asking the recorder by name costs more than recording. The engine's core knows a
+//! site by its number alone. Without the feature
 //! `metrics` both are empty. No call is made while a mutex is held: a recorder is code of the application.
 
 #[cfg(feature = "metrics")]

@@ -57,15 +57,22 @@ pub(crate) struct Meter {
     batch_size: Histogram,
     // A counter that exists from the start shows its first event as an increase.
     errors: Vec<(StoreErrorKind, Counter)>,
-    sites: RwLock<HashMap<&'static str, Site>>,
+    sites: RwLock<Sites>,
 }
 
-/// The metrics of a function that takes locks. The default records nothing.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Site(Option<Arc<Handles>>);
+#[derive(Debug, Default)]
+struct Sites {
+    by_function: HashMap<&'static str, Site>,
+    by_number: Vec<Site>,
+}
+
+/// The metrics of a function that takes locks.
+#[derive(Debug, Clone)]
+pub(crate) struct Site(Arc<Handles>);
 
 #[derive(Debug)]
 struct Handles {
+    number: u32,
     store: &'static str,
     function: &'static str,
     /// By the outcome. Most functions see few of them, and each costs a recorder a whole set of buckets.
@@ -82,7 +89,7 @@ struct Handles {
 
 /// A caller that waits, while it lives.
 #[derive(Debug)]
-pub(crate) struct Waiting(Option<Arc<Handles>>);
+pub(crate) struct Waiting(Arc<Handles>);
 
 impl Meter {
     pub(crate) fn new(store: &'static str) -> Self {
@@ -108,13 +115,30 @@ impl Meter {
     pub(crate) fn site(&self, function: Option<&'static str>) -> Site {
         let function = function.unwrap_or(NO_FUNCTION);
         let known = self.sites.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(site) = known.get(function) {
+        if let Some(site) = known.by_function.get(function) {
             return site.clone();
         }
         drop(known);
-        let site = Site(Some(Arc::new(Handles::new(self.store, function))));
+        // The recorder is code of the application: nothing is locked while it is asked.
+        let mut handles = Handles::new(self.store, function);
         let mut sites = self.sites.write().unwrap_or_else(PoisonError::into_inner);
-        sites.entry(function).or_insert(site).clone()
+        let Sites {
+            by_function,
+            by_number,
+        } = &mut *sites;
+        let added = by_function.entry(function).or_insert_with(|| {
+            handles.number = u32::try_from(by_number.len()).expect("there are fewer functions");
+            let site = Site(Arc::new(handles));
+            by_number.push(site.clone());
+            site
+        });
+        added.clone()
+    }
+
+    /// The metrics of a function, by the number of its [`Site`].
+    pub(crate) fn numbered(&self, number: u32) -> Site {
+        let sites = self.sites.read().unwrap_or_else(PoisonError::into_inner);
+        sites.by_number[number as usize].clone()
     }
 
     /// A renewal was confirmed this long after it was due.
@@ -141,6 +165,7 @@ impl Handles {
     fn new(store: &'static str, function: &'static str) -> Self {
         let handed_over = |to| counter!(HAND_OVERS, "store" => store, "function" => function, "to" => to);
         Self {
+            number: 0,
             store,
             function,
             acquire: Default::default(),
@@ -165,85 +190,77 @@ impl Handles {
 }
 
 impl Site {
-    fn record(&self, record: impl FnOnce(&Handles)) {
-        if let Some(handles) = &self.0 {
-            record(handles);
-        }
+    /// What [`Meter::numbered`] knows it by.
+    pub(crate) fn number(&self) -> u32 {
+        self.0.number
     }
 
     /// An acquire has ended after this time.
     pub(crate) fn acquire_ended(&self, outcome: AcquireOutcome, took: Duration) {
-        self.record(|handles| {
-            let histogram = handles.acquire[outcome as usize].get_or_init(|| {
-                histogram!(ACQUIRE, "store" => handles.store, "function" => handles.function,
-                    "outcome" => outcome_name(outcome))
-            });
-            histogram.record(took);
+        let handles = &self.0;
+        let histogram = handles.acquire[outcome as usize].get_or_init(|| {
+            histogram!(ACQUIRE, "store" => handles.store, "function" => handles.function,
+                "outcome" => outcome_name(outcome))
         });
+        histogram.record(took);
     }
 
     /// An owner has entered, after this time.
     pub(crate) fn granted(&self, took: Duration) {
         self.acquire_ended(AcquireOutcome::Acquired, took);
-        self.record(|handles| handles.held.increment(1));
+        self.0.held.increment(1);
     }
 
     /// An owner that entered has left, after this time.
     pub(crate) fn left(&self, held: Duration) {
-        self.record(|handles| {
-            handles.held.decrement(1);
-            handles.hold.record(held);
-        });
+        self.0.held.decrement(1);
+        self.0.hold.record(held);
     }
 
     /// An owner that entered has lost the lease, after this time.
     pub(crate) fn lost(&self, reason: LostReason, held: Duration) {
         self.left(held);
-        self.record(|handles| count(&handles.lost, reason));
+        count(&self.0.lost, reason);
     }
 
     /// A caller waits for an answer, for as long as the result lives.
     pub(crate) fn waits(&self) -> Waiting {
-        self.record(|handles| handles.waiting.increment(1));
+        self.0.waiting.increment(1);
         Waiting(self.0.clone())
     }
 
     /// A caller that found the key taken has waited this long.
     pub(crate) fn waited(&self, time: Duration) {
-        self.record(|handles| handles.wait.record(time));
+        self.0.wait.record(time);
     }
 
     /// The lock went to another task of this process.
     pub(crate) fn handed_over(&self) {
-        self.record(|handles| handles.handed_over.increment(1));
+        self.0.handed_over.increment(1);
     }
 
     /// The lock went to another process.
     pub(crate) fn passed_on(&self) {
-        self.record(|handles| handles.passed_on.increment(1));
+        self.0.passed_on.increment(1);
     }
 
     /// The lock was taken over from an expired lease.
     pub(crate) fn taken_over(&self) {
-        self.record(|handles| handles.taken_over.increment(1));
+        self.0.taken_over.increment(1);
     }
 
     /// A call of `run_once` has ended so. It is asked for by name: most functions have no runs, and a run is
     /// slow beside that.
     #[cfg(feature = "run_once")]
     pub(crate) fn run_ended(&self, outcome: &'static str) {
-        self.record(|handles| {
-            counter!(RUNS, "store" => handles.store, "function" => handles.function, "outcome" => outcome)
-                .increment(1);
-        });
+        counter!(RUNS, "store" => self.0.store, "function" => self.0.function, "outcome" => outcome)
+            .increment(1);
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(handles) = &self.0 {
-            handles.waiting.decrement(1);
-        }
+        self.0.waiting.decrement(1);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::store::{Outcome, StoreError};
 #[derive(Debug)]
 pub(crate) struct Meter;
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug)]
 pub(crate) struct Site;
 
 #[derive(Debug)]
@@ -22,6 +22,11 @@ impl Meter {
 
     #[allow(clippy::unused_self, reason = "as with the feature")]
     pub(crate) fn site(&self, _: Option<&'static str>) -> Site {
+        Site
+    }
+
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    pub(crate) fn numbered(&self, _: u32) -> Site {
         Site
     }
 }
@@ -51,6 +56,11 @@ nothing! {
 }
 
 impl Site {
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    pub(crate) fn number(&self) -> u32 {
+        0
+    }
+
     #[allow(clippy::unused_self, reason = "as with the feature")]
     pub(crate) fn waits(&self) -> Waiting {
         Waiting

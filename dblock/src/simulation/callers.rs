@@ -10,7 +10,6 @@ use crate::engine::core::key::{Event, Waiter};
 use crate::engine::core::out::Refusal;
 use crate::engine::core::ownership::{Call, Ownership};
 use crate::engine::core::time::Time;
-use crate::meter::Site;
 use crate::options::OnLost;
 
 /// Time limit of the store for an operation of the handle.
@@ -109,7 +108,7 @@ impl World {
                     self.tape.pick(&[100, 1500, 8000]),
                 ),
                 nested: false,
-                site: Site::default(),
+                site: 0,
                 begin: begin.flatten(),
             },
             since: now,
@@ -245,7 +244,7 @@ impl World {
                 max_hold: None,
                 hold_min: None,
                 nested: false,
-                site: Site::default(),
+                site: 0,
                 begin: None,
             },
             since: self.local(process),

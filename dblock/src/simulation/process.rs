@@ -186,8 +186,10 @@ impl World {
         for reply in out.replies {
             self.reply(at, key, reply);
         }
-        for ownership in &out.changed {
-            self.tell_body(at, key, ownership);
+        for note in &out.notes {
+            if let Note::Lost(ownership, _) | Note::Revoked(ownership, _) = note {
+                self.tell_body(at, key, ownership);
+            }
         }
         for note in &out.notes {
             if let Note::Lost(ownership, reason) = note {

@@ -16,8 +16,6 @@ pub(crate) use crate::store::Kind;
 #[derive(Debug)]
 pub(crate) struct Out<C> {
     pub(crate) replies: Vec<Reply<C>>,
-    /// These ownerships have ended or were revoked: wake the tasks that watch them.
-    pub(crate) changed: Vec<Arc<Ownership>>,
     pub(crate) notes: Vec<Note>,
     /// The key has something to send on this lane, and is not listed there yet.
     pub(crate) ready: Option<Kind>,
@@ -46,7 +44,6 @@ impl<C> Default for Out<C> {
     fn default() -> Self {
         Self {
             replies: Vec::new(),
-            changed: Vec::new(),
             notes: Vec::new(),
             ready: None,
             request: None,
@@ -101,7 +98,9 @@ pub(crate) enum LastAnswer {
 #[derive(Debug)]
 pub(crate) enum Note {
     TakenOver(Arc<Ownership>, Holder),
+    /// The tasks that watch it are to be woken.
     Lost(Arc<Ownership>, LostReason),
+    /// As `Lost`.
     Revoked(Arc<Ownership>, Duration),
     Released(Arc<Ownership>),
     /// The row no longer named the lease when it was to be released.

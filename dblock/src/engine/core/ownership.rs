@@ -9,10 +9,9 @@ use uuid::Uuid;
 use super::end::{End, Ends};
 use super::flaw::{Flaw, flawed};
 use super::time::Time;
-use crate::engine::sync::{AtomicBool, Notify};
+use crate::engine::sync::AtomicBool;
 use crate::error::LostReason;
 use crate::key::Key;
-use crate::meter::Site;
 use crate::options::OnLost;
 use crate::store::RecordChange;
 
@@ -28,8 +27,8 @@ pub(crate) struct Call {
     pub(crate) hold_min: Option<Duration>,
     /// The call chain holds another lock: it may acquire even while the manager shuts down.
     pub(crate) nested: bool,
-    /// The caller's function, for the metrics. The core only keeps it.
-    pub(crate) site: Site,
+    /// The caller's function, as the metrics number it. The core only keeps it.
+    pub(crate) site: u32,
     /// The change that the acquire makes beside the lock.
     pub(crate) begin: Option<Begin>,
 }
@@ -71,7 +70,6 @@ pub(crate) struct Ownership {
     /// A call of the owner's is in a run of the key. The core only keeps it.
     #[cfg(feature = "run_once")]
     pub(crate) in_run: AtomicBool,
-    changed: Notify,
 }
 
 impl Ownership {
@@ -98,13 +96,12 @@ impl Ownership {
             revoked: AtomicBool::new(false),
             #[cfg(feature = "run_once")]
             in_run: AtomicBool::new(false),
-            changed: Notify::new(),
             call,
         }
     }
 
     /// The reason why it has ended, if it has; the first one stays. `true` for the first look after the
-    /// deadline: that caller must then call [`tell`](Self::tell).
+    /// deadline: that caller must then tell the others.
     pub(crate) fn look(&self, now: Time) -> (Option<LostReason>, bool) {
         let reason = match self.max_hold_until {
             Some(end) if now >= end => LostReason::MaxHold,
@@ -160,30 +157,11 @@ impl Ownership {
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }
-
-    /// Wakes the tasks that wait for its end or for a revocation.
-    pub(crate) fn tell(&self) {
-        self.changed.notify_waiters();
-    }
-
-    /// Completes when `test` holds. The test runs at once and after each [`tell`](Self::tell).
-    pub(crate) async fn until(&self, test: impl Fn(&Self) -> bool) {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if test(self) {
-                return;
-            }
-            changed.await;
-        }
-    }
 }
 
 #[cfg(loom)]
 #[cfg(test)]
 mod loom_tests {
-    use futures_util::FutureExt as _;
     use loom::thread;
 
     use super::*;
@@ -204,7 +182,7 @@ mod loom_tests {
             max_hold: None,
             hold_min: None,
             nested: false,
-            site: Site::default(),
+            site: 0,
             begin: None,
         };
         let key = Key::new(None, "k").unwrap();
@@ -238,39 +216,6 @@ mod loom_tests {
             };
             assert_eq!([reason, other_reason, ownership.ended()], [Some(expected); 3]);
         });
-    }
-
-    /// Checks that a task that waits for `test` is woken when `does` makes it true.
-    fn wakes(does: fn(&Ownership), test: fn(&Ownership) -> bool) {
-        in_every_order(move || {
-            let ownership = ownership();
-            let teller = spawn(&ownership, does);
-            let mut waiters = [(); 2].map(|()| Box::pin(ownership.until(test)));
-            let early = waiters.each_mut().map(|waiter| waiter.now_or_never());
-            teller.join().unwrap();
-            for (waiter, early) in waiters.iter_mut().zip(early) {
-                assert!(early.or_else(|| waiter.now_or_never()).is_some());
-            }
-        });
-    }
-
-    #[test]
-    fn a_loss_wakes_everyone_who_waits_for_it() {
-        let loses = |own: &Ownership| {
-            if own.look(at(11)).1 {
-                own.tell();
-            }
-        };
-        wakes(loses, |own| own.deadline().is_none());
-    }
-
-    #[test]
-    fn a_revocation_wakes_everyone_who_waits_for_it() {
-        let revokes = |own: &Ownership| {
-            own.mark_revoked();
-            own.tell();
-        };
-        wakes(revokes, Ownership::is_revoked);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{Shared, Stepped, Unscheduled};
 use crate::engine::cells::{Cell, State, lock};
 use crate::engine::core::env::{Env, Random};
 use crate::engine::core::key::{Event, Machine};
-use crate::engine::core::out::{Kind, Out};
+use crate::engine::core::out::{Kind, Note, Out};
 use crate::engine::handle::Ticket;
 use crate::engine::report;
 use crate::engine::resumption::{Resuming, Resumption};
@@ -154,11 +154,13 @@ impl Shared {
     /// Reports the output of a step to callers, the log and the driver.
     fn tell(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>, resumption: Option<&Arc<Resumption>>) {
         // Before the replies, so that a caller finds its own step in the log.
+        let is_of_watchers = |note: &Note| matches!(note, Note::Lost(..) | Note::Revoked(..));
+        let watchers_must_know = out.notes.iter().any(is_of_watchers);
         for note in out.notes.drain(..) {
             report::note(self, note);
         }
-        for ownership in out.changed.drain(..) {
-            ownership.tell();
+        if watchers_must_know {
+            cell.tell();
         }
         for reply in out.replies.drain(..) {
             report::reply(self, cell, reply, resumption.map(Resuming::new));

@@ -365,7 +365,6 @@ impl<C> Held<C> {
 
     fn note_lost(&self, reason: Option<LostReason>, out: &mut Out<C>) {
         if let Some(reason) = reason {
-            out.changed.push(Arc::clone(&self.current));
             out.notes.push(Note::Lost(Arc::clone(&self.current), reason));
         }
     }

@@ -51,7 +51,7 @@ fn call(ttl: Duration) -> Call {
         max_hold: None,
         hold_min: None,
         nested: false,
-        site: crate::meter::Site::default(),
+        site: 0,
         begin: None,
     }
 }

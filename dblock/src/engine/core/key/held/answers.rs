@@ -137,7 +137,6 @@ impl<C> Held<C> {
         }
         if revoked && !self.current.is_revoked() {
             self.current.mark_revoked();
-            out.changed.push(Arc::clone(&self.current));
             out.notes
                 .push(Note::Revoked(Arc::clone(&self.current), remaining));
         }
