@@ -28,15 +28,7 @@ use crate::function::Scope;
 
 /// The arguments that the body uses, from the last to the first.
 pub(crate) fn used(sig: &Signature, scope: &Scope, body: &TokenStream) -> Vec<Ident> {
-    // Whether such an argument exists is not known yet.
-    let conditional = |input: &FnArg| {
-        let attrs = match input {
-            FnArg::Receiver(receiver) => &receiver.attrs,
-            FnArg::Typed(argument) => &argument.attrs,
-        };
-        attrs.iter().any(is_conditional)
-    };
-    if sig.inputs.iter().any(conditional) {
+    if sig.inputs.iter().any(is_conditional) {
         return Vec::new();
     }
     let receiver = scope.receiver.map(|span| Ident::new("self", span));
@@ -56,7 +48,16 @@ pub(crate) fn used(sig: &Signature, scope: &Scope, body: &TokenStream) -> Vec<Id
     arguments
 }
 
-fn is_conditional(attr: &Attribute) -> bool {
+/// Whether the argument exists is not known yet.
+pub(crate) fn is_conditional(input: &FnArg) -> bool {
+    let attrs = match input {
+        FnArg::Receiver(receiver) => &receiver.attrs,
+        FnArg::Typed(argument) => &argument.attrs,
+    };
+    attrs.iter().any(is_cfg)
+}
+
+fn is_cfg(attr: &Attribute) -> bool {
     attr.path().is_ident("cfg") || attr.path().is_ident("cfg_attr")
 }
 
@@ -183,7 +184,7 @@ impl Uses {
 
 impl VisitMut for Uses {
     fn visit_attributes_mut(&mut self, attrs: &mut Vec<Attribute>) {
-        self.conditional |= attrs.iter().any(is_conditional);
+        self.conditional |= attrs.iter().any(is_cfg);
     }
 
     fn visit_stmt_mut(&mut self, statement: &mut Stmt) {

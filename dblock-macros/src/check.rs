@@ -27,7 +27,13 @@ pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
     }
     if sig.asyncness.is_none() && sig.constness.is_none() && sig.abi.is_none() {
         let name = kind.name();
-        let message = if is_blocking(function) {
+        let message = if blocks_itself(function.body.stream()) {
+            format!(
+                "{} needs an async function: move the code that `block_on` runs into an `async fn` with this attribute, and \
+                 give `block_on` a call of that",
+                kind.doing()
+            )
+        } else if is_blocking(function) {
             format!("another attribute has made this function synchronous already; put `#[{name}]` above it")
         } else if future_output(&sig.output).is_some() {
             format!(
@@ -51,6 +57,17 @@ pub(crate) fn is_blocking(function: &Function) -> bool {
     contains(function.body.stream(), "block_on")
 }
 
+/// Whether a person wrote the `block_on`. That of another attribute has its place, but other text.
+fn blocks_itself(body: TokenStream) -> bool {
+    body.into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => {
+            ident == "block_on" && ident.span().source_text().as_deref() == Some("block_on")
+        }
+        TokenTree::Group(group) => blocks_itself(group.stream()),
+        _ => false,
+    })
+}
+
 /// A function without a return type cannot return a failure. Whether a given type can is left to the
 /// compiler.
 pub(crate) const LOCK_NEEDS_RESULT: &str = "this function returns nothing, so it cannot say that the lock failed; return \
@@ -59,6 +76,14 @@ pub(crate) const LOCK_NEEDS_RESULT: &str = "this function returns nothing, so it
 /// The argument that is the transaction must be there, and borrowed: the caller commits.
 pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors: &mut Errors) {
     let name = tx.unraw().to_string();
+    if name == "self" {
+        errors.push(syn::Error::new(
+            tx.span(),
+            "`tx` takes an argument that is the transaction, and not `self`: give the function a `tx: &mut Transaction<'_, _>` \
+             and write `tx = tx`",
+        ));
+        return;
+    }
     let Some(found) = scope.find(&name) else {
         errors.push(syn::Error::new(tx.span(), scope.unknown(&name)));
         return;
@@ -70,17 +95,14 @@ pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors
         },
         FnArg::Receiver(_) => None,
     });
-    // Arguments that another attribute has changed are left to the compiler.
+    // Other types, and arguments that another attribute has changed, are left to the compiler.
+    let Some(ty) = ty.filter(|ty| is_transaction(ty)) else {
+        return;
+    };
     let message = match ty {
-        None => return,
-        Some(ty) if !is_transaction(ty) && matches!(ungrouped(ty), Type::Path(_) | Type::ImplTrait(_)) => {
-            return;
-        }
-        Some(Type::Reference(reference)) if reference.mutability.is_some() => return,
-        Some(Type::Reference(_)) => {
-            "statements of the lock run in this transaction: write `&mut` instead of `&`"
-        }
-        Some(_) => {
+        Type::Reference(reference) if reference.mutability.is_some() => return,
+        Type::Reference(_) => "statements of the lock run in this transaction: write `&mut` instead of `&`",
+        _ => {
             "the caller begins and commits the transaction, so the function borrows it: write `&mut` before the type"
         }
     };

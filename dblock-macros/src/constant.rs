@@ -1,70 +1,116 @@
 //! Keys that look like a template and are a constant, because the text is not the whole value of `key`.
 
+use proc_macro2::Span;
 use syn::parse::Parser;
 use syn::punctuated::Punctuated;
-use syn::{BinOp, Block, Expr, Lit, LitStr, Stmt, Token};
+use syn::{BinOp, Block, Expr, Ident, Lit, Pat, Stmt, Token};
 
 use crate::errors::Errors;
-use crate::function::Scope;
 
 /// Refuses `"order:{id}".to_string()` and the like, where nothing fills `{id}`.
-pub(crate) fn refuse(value: &Expr, scope: &Scope, errors: &mut Errors) {
+pub(crate) fn refuse(value: &Expr, errors: &mut Errors) {
     let mut found = Vec::new();
     texts(value, &mut found);
-    for text in found {
-        if let Some(placeholder) = placeholder(&text.value(), scope) {
+    for (text, span) in found {
+        if let Some(placeholder) = placeholder(&text) {
             errors.push(syn::Error::new(
-                text.span(),
+                span,
                 format!(
                     "nothing fills `{placeholder}` here, so this key is the same for all calls; only a text by itself is a \
-                     template: write `key = \"…{placeholder}…\"`, or `format!` around this text"
+                     template: write `key = \"…{placeholder}…\"`, or `format!` around this text. A brace that is part of \
+                     the key is written twice there"
                 ),
             ));
         }
     }
 }
 
-/// The first `{argument…}` in a text.
-fn placeholder(text: &str, scope: &Scope) -> Option<String> {
+/// The first `{…}` in a text.
+fn placeholder(text: &str) -> Option<String> {
     let text = text.replace("{{", "");
     let mut inside = text
         .split('{')
         .skip(1)
         .filter_map(|rest| Some(rest.split_once('}')?.0));
-    let is_argument = |inside: &&str| {
-        let name = inside.split([':', '.']).next().unwrap_or_default().trim();
-        scope.names().iter().any(|argument| argument == name)
-    };
-    inside.find(is_argument).map(|inside| format!("{{{inside}}}"))
+    inside.next().map(|inside| format!("{{{inside}}}"))
 }
 
+/// Functions and methods that give the text that they are given, as another type.
+const CONVERSIONS: &[&str] = &[
+    "as_ref",
+    "black_box",
+    "borrow",
+    "clone",
+    "concat",
+    "deref",
+    "expect",
+    "from",
+    "from_str",
+    "from_utf8",
+    "from_utf8_lossy",
+    "identity",
+    "into",
+    "join",
+    "new",
+    "to_owned",
+    "to_string",
+    "trim",
+    "unwrap_or",
+];
+
 /// The texts that are the value, or a part of it, whatever happens. `text.replace("{id}", …)` has none.
-fn texts(value: &Expr, found: &mut Vec<LitStr>) {
+fn texts(value: &Expr, found: &mut Vec<(String, Span)>) {
     match value {
-        Expr::Lit(literal) => {
-            if let Lit::Str(text) = &literal.lit {
-                found.push(text.clone());
+        Expr::Lit(literal) => match &literal.lit {
+            Lit::Str(text) => found.push((text.value(), text.span())),
+            Lit::ByteStr(text) => {
+                let value = String::from_utf8_lossy(&text.value()).into_owned();
+                found.push((value, text.span()));
             }
-        }
+            _ => {}
+        },
         Expr::Paren(inner) => texts(&inner.expr, found),
         Expr::Group(inner) => texts(&inner.expr, found),
         Expr::Reference(inner) => texts(&inner.expr, found),
+        Expr::Cast(inner) => texts(&inner.expr, found),
+        Expr::Unary(inner) => texts(&inner.expr, found),
+        Expr::Try(inner) => texts(&inner.expr, found),
+        Expr::Index(inner) => texts(&inner.expr, found),
+        Expr::Array(parts) => parts.elems.iter().for_each(|part| texts(part, found)),
         Expr::Binary(sum) if matches!(sum.op, BinOp::Add(_)) => {
             texts(&sum.left, found);
             texts(&sum.right, found);
         }
-        Expr::MethodCall(call) if call.args.is_empty() => texts(&call.receiver, found),
+        // Without arguments it can fill nothing.
+        Expr::MethodCall(call) if call.args.is_empty() || converts(&call.method) => {
+            texts(&call.receiver, found);
+        }
         Expr::Call(call) if call.args.len() == 1 => match &*call.func {
-            Expr::Path(path) if path.path.segments.last().is_some_and(|name| name.ident == "from") => {
+            Expr::Path(path)
+                if path
+                    .path
+                    .segments
+                    .last()
+                    .is_some_and(|name| converts(&name.ident)) =>
+            {
                 texts(&call.args[0], found);
             }
             _ => {}
         },
-        Expr::Macro(call) if call.mac.path.is_ident("concat") => {
+        Expr::Macro(call)
+            if call
+                .mac
+                .path
+                .segments
+                .last()
+                .is_some_and(|name| name.ident == "concat") =>
+        {
             let parts = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(call.mac.tokens.clone());
             parts.iter().flatten().for_each(|part| texts(part, found));
         }
         Expr::Block(inner) => last(&inner.block, found),
+        Expr::Const(inner) => last(&inner.block, found),
+        Expr::Unsafe(inner) => last(&inner.block, found),
         Expr::If(branch) => {
             last(&branch.then_branch, found);
             if let Some((_, otherwise)) = &branch.else_branch {
@@ -76,9 +122,56 @@ fn texts(value: &Expr, found: &mut Vec<LitStr>) {
     }
 }
 
-fn last(block: &Block, found: &mut Vec<LitStr>) {
-    if let Some(Stmt::Expr(value, None)) = block.stmts.last() {
-        texts(value, found);
+/// By its name. A name in upper case makes a variant or a struct, such as `Cow::Borrowed`.
+fn converts(function: &Ident) -> bool {
+    let name = function.to_string();
+    CONVERSIONS.contains(&name.as_str()) || name.starts_with(char::is_uppercase)
+}
+
+/// The value of a block, which may be one of its variables.
+fn last(block: &Block, found: &mut Vec<(String, Span)>) {
+    let Some(Stmt::Expr(value, None)) = block.stmts.last() else {
+        return;
+    };
+    texts(value, found);
+    let Some(variable) = variable(value) else { return };
+    let binding = block.stmts.iter().rev().find_map(|statement| match statement {
+        Stmt::Local(local) => {
+            let pat = match &local.pat {
+                Pat::Type(typed) => &typed.pat,
+                pat => pat,
+            };
+            matches!(pat, Pat::Ident(pat) if pat.ident == *variable && pat.mutability.is_none())
+                .then_some(local.init.as_ref())?
+        }
+        _ => None,
+    });
+    if let Some(init) = binding {
+        texts(&init.expr, found);
+    }
+}
+
+/// The variable that an expression is, as another type.
+fn variable(value: &Expr) -> Option<&Ident> {
+    match value {
+        Expr::Path(path) => path.path.get_ident(),
+        Expr::Paren(inner) => variable(&inner.expr),
+        Expr::Reference(inner) => variable(&inner.expr),
+        Expr::Unary(inner) => variable(&inner.expr),
+        Expr::MethodCall(call) if call.args.is_empty() => variable(&call.receiver),
+        Expr::Call(call) if call.args.len() == 1 => match &*call.func {
+            Expr::Path(path)
+                if path
+                    .path
+                    .segments
+                    .last()
+                    .is_some_and(|name| converts(&name.ident)) =>
+            {
+                variable(&call.args[0])
+            }
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -87,9 +180,8 @@ mod tests {
     use super::*;
 
     fn messages(key: &str) -> usize {
-        let sig: syn::Signature = syn::parse_str("async fn f(&self, id: u64, order: &Order)").unwrap();
         let mut errors = Errors::default();
-        refuse(&syn::parse_str(key).unwrap(), &Scope::new(&sig), &mut errors);
+        refuse(&syn::parse_str(key).unwrap(), &mut errors);
         errors
             .finish()
             .err()
@@ -106,6 +198,24 @@ mod tests {
             r#""a:".to_owned() + "{id}""#,
             r#"{ "a:{id}" }"#,
             r#"match x { A => "a", _ => "b:{id}" }"#,
+            r#"("a:{id}" as &str)"#,
+            r#"&*"a:{id}""#,
+            r#"&"a:{id}"[..]"#,
+            r#"Cow::Borrowed("a:{id}")"#,
+            r#"std::sync::Arc::new("a:{id}".to_owned())"#,
+            r#"Some("a:{id}").unwrap_or("b")"#,
+            r#"ToString::to_string(&"a:{id}")"#,
+            r#"<str>::to_owned("a:{id}")"#,
+            r#"std::concat!("a:", "{id}")"#,
+            r#"str::from_utf8(b"a:{id}").unwrap()"#,
+            r#"["a", "{id}"].join(":")"#,
+            r#"const { "a:{id}" }"#,
+            r#"unsafe { "a:{id}" }"#,
+            r#"{ let k: &str = "a:{id}"; k.to_owned() }"#,
+            r#"{ let k = String::from("a:{id}"); String::from(&*k) }"#,
+            r#""a:{misspelt}".to_string()"#,
+            r#""a:{}".to_string()"#,
+            r#""a:{0}".to_string()"#,
         ] {
             assert_eq!(messages(key), 1, "{key}");
         }
@@ -120,8 +230,11 @@ mod tests {
             r#"TEMPLATE.replace("{id}", &id.to_string())"#,
             r#""a:{id}".replace("{id}", &id.to_string())"#,
             r#"render("a:{id}")"#,
-            r#""a:{other}".to_string()"#,
             r#""a:{{id}}".to_string()"#,
+            r#"{ let k = "a:{id}"; k.replace("{id}", &id.to_string()) }"#,
+            r#"{ let mut k = String::from("a:{id}"); fill(&mut k); k }"#,
+            r#"templates.get("a:{id}")"#,
+            r#"table["a:{id}"]"#,
         ] {
             assert_eq!(messages(key), 0, "{key}");
         }

@@ -11,7 +11,7 @@ use syn::{
     TypeParamBound,
 };
 
-use crate::function::{Function, bindings};
+use crate::function::{Function, bindings, in_braces_of};
 
 /// The parts of such a function.
 pub(crate) struct Desugared {
@@ -48,7 +48,13 @@ impl Desugared {
                 bindings(&local.pat, &mut unpacked_names);
             }
         }
-        let body = body.iter().map(ToTokens::to_token_stream).collect();
+        let code = body.iter().map(ToTokens::to_token_stream).collect();
+        let body = match body.as_slice() {
+            // `unused_braces` would warn.
+            [Stmt::Expr(_, None)] => code,
+            // An item at its start stands in front of all statements.
+            _ => in_braces_of(future.block.brace_token.span.join(), code).into_token_stream(),
+        };
         Some(Self {
             output,
             unpacked,

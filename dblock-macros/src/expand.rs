@@ -3,11 +3,11 @@
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::parse::Parser;
-use syn::{Attribute, ReturnType, parse_quote};
+use syn::{Attribute, FnArg, Ident, ReturnType, parse_quote};
 
 use crate::desugared::Desugared;
 use crate::errors::Errors;
-use crate::function::{Function, Scope, is_closure};
+use crate::function::{Function, Scope, bindings, is_closure};
 use crate::kind::Kind;
 use crate::layer::Layer;
 use crate::output::Output;
@@ -16,6 +16,9 @@ use crate::{capture, check, retry};
 /// Expands the attribute. On mistakes the output has the errors and the function as it was written, so that
 /// nothing else breaks.
 pub(crate) fn attribute(kind: Kind, args: TokenStream, item: TokenStream) -> TokenStream {
+    if syn::parse2::<Ident>(args.clone()).is_ok_and(|word| word == MENTION) {
+        return TokenStream::new();
+    }
     expand(kind, args.clone(), item.clone()).unwrap_or_else(|error| {
         let error = error.into_compile_error();
         let item = bare(kind, args, item);
@@ -44,16 +47,34 @@ fn bare(kind: Kind, args: TokenStream, item: TokenStream) -> TokenStream {
         function.sig.asyncness = Some(parse_quote!(async));
         function.sig.constness = None;
     }
-    // Arguments that only the attribute used must not be reported as unused.
-    function
-        .attrs
-        .push(parse_quote!(#[allow(unused_variables, unused_mut)]));
-    if imports.is_empty() {
+    let mentions = mentions(&function);
+    if imports.is_empty() && mentions.is_empty() {
         return function.without_changes();
     }
     let body = function.body.stream();
-    function.with_body(&quote!(#imports #body))
+    function.with_body(&quote!(#imports #mentions #body))
 }
+
+/// Mentions arguments, so that those that only the attribute uses are not reported as unused.
+fn mentions(function: &Function) -> TokenStream {
+    let inputs = function.sig.inputs.iter();
+    let mut names = Vec::new();
+    inputs
+        .filter(|input| !capture::is_conditional(input))
+        .for_each(|input| {
+            if let FnArg::Typed(argument) = input {
+                bindings(&argument.pat, &mut names);
+            }
+        });
+    let mentions = names.iter().map(|name| {
+        let mutability = function.mutability(name);
+        quote!(let _ = &#mutability #name;)
+    });
+    mentions.collect()
+}
+
+/// The argument of an attribute that is only a mention of its name, and leaves nothing behind.
+const MENTION: &str = "__dblock_mention";
 
 /// Mentions the attributes that were removed from below this one, because nothing else uses their imports.
 /// The import of `kind` is used anyway.
@@ -61,8 +82,8 @@ fn imports(kind: Kind, stacked: &[(Kind, Attribute)]) -> TokenStream {
     let others = stacked.iter().filter(|(other, _)| *other != kind);
     others
         .map(|(_, attr)| {
-            let path = attr.path();
-            quote!(#[allow(unused_imports)] use #path as _;)
+            let (path, mention) = (attr.path(), Ident::new(MENTION, Span::call_site()));
+            quote!(#[#path(#mention)] const _: () = ();)
         })
         .collect()
 }

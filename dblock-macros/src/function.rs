@@ -137,13 +137,13 @@ fn split_inner_attributes(body: Group) -> syn::Result<(Vec<Attribute>, Group)> {
     if attrs.is_empty() {
         return Ok((attrs, body));
     }
-    Ok((attrs, in_braces_of(&body, rest)))
+    Ok((attrs, in_braces_of(body.span(), rest)))
 }
 
 /// Replaces the code of a body, and keeps its braces.
-pub(crate) fn in_braces_of(body: &Group, code: TokenStream) -> Group {
+pub(crate) fn in_braces_of(body: Span, code: TokenStream) -> Group {
     let mut group = Group::new(Delimiter::Brace, code);
-    group.set_span(body.span());
+    group.set_span(body);
     group
 }
 
@@ -185,7 +185,10 @@ impl Function {
     /// The function with another body.
     pub(crate) fn with_body(&self, statements: &TokenStream) -> TokenStream {
         let inner_attrs = &self.inner_attrs;
-        self.with_block(&in_braces_of(&self.body, quote!(#(#inner_attrs)* #statements)))
+        self.with_block(&in_braces_of(
+            self.body.span(),
+            quote!(#(#inner_attrs)* #statements),
+        ))
     }
 
     /// The function as it was written, apart from changes of its signature and attributes.

@@ -43,7 +43,7 @@ fn key(key: &Key, scope: &Scope, errors: &mut Errors) -> KeyCode {
     };
     let literal = match key {
         Key::Expr(value) => {
-            constant::refuse(value, scope, errors);
+            constant::refuse(value, errors);
             let value = borrowed(value);
             return KeyCode {
                 value: quote!(#private::key(#value)),
@@ -117,25 +117,35 @@ pub(crate) fn under_lock(
                 return quote!(#private::#run(#given, #key, #options, #future).await);
             };
             // Where the argument is named, the compiler says that it is no transaction, or that there is none.
-            let borrow = quote_spanned!(tx.span()=> &mut *#tx);
+            // `&mut *tx` would be an error of its own where it is none. The methods have names such as nobody else
+            // gives.
+            let lend = quote_spanned!(tx.span()=> #tx.dblock_lend());
+            let borrow = quote!({ use #private::Lend as _; #lend });
+            let lend = quote_spanned!(tx.span()=> #tx.dblock_lend_to_body());
+            let borrow_of_body = quote!({ use #private::{LendToBody as _, NoLoan as _}; #lend });
             let sql = |function| {
                 let name = |name| Ident::new(name, tx.span());
                 let (private, function) = (name(PRIVATE), name(function));
                 quote_spanned!(tx.span()=> #private::sql!(#function))
             };
-            let (borrowed, enter_in, run_in, end_in) =
-                (sql("borrowed"), sql("enter_in"), sql("run_in"), sql("end_in"));
-            // The body takes a borrow, so that the transaction is there after it.
-            let borrowed = quote_spanned!(tx.span()=> #borrowed(&#tx));
+            let (borrowed, argument) = (sql("borrowed"), sql("Argument"));
+            let (enter_in, run_in, end_in) = (sql("enter_in"), sql("run_in"), sql("end_in"));
+            let borrowed = quote_spanned!(tx.span()=> #borrowed(#argument(&#tx).given()));
             // The lock uses the argument, also where the body does not, or not as mutable.
             let used = quote!(let _ = &#mutable #tx;);
             quote! {{
-                #borrowed;
+                {
+                    use #private::NoTransaction as _;
+                    #borrowed;
+                }
                 #used
                 match #enter_in(#given, #key, #options, #borrow).await {
                     #private::Ok(#hold) => {
                         let #value = {
-                            let #mutable #tx = #borrow;
+                            // The body takes a borrow, so that the transaction is there after it, and knows it by this
+                            // name alone.
+                            #[allow(clippy::shadow_reuse, clippy::shadow_same)]
+                            let #mutable #tx = #borrow_of_body;
                             #used
                             #run_in(&#hold, #future).await
                         };
@@ -191,7 +201,7 @@ fn wrapped(
     let private = private();
     let locals = Locals::new();
     let (manager, given) = manager(lock, &private, &locals.manager);
-    let block = in_braces_of(&function.body, body.clone());
+    let block = in_braces_of(function.body.span(), body.clone());
     let future = quote_spanned!(function.body.span()=> async move);
     let result = call(&locals, &given, &quote!(#future #block));
     let result = returned(lock, &private, output, &locals, &result);

@@ -37,7 +37,7 @@ pub(crate) fn repeated(
         let span = argument.span();
         quote_spanned!(span=> #private::Reusable::reusable(&#argument);)
     });
-    let block = in_braces_of(&function.body, body.clone());
+    let block = in_braces_of(function.body.span(), body.clone());
     let future = quote_spanned!(function.body.span()=> async move);
     let after = output.method(&private, "Repeatable", "after");
     quote! {

@@ -20,6 +20,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 
 use crate::body;
 #[cfg(feature = "sql")]
@@ -179,23 +180,88 @@ macro_rules! __sql {
 
 pub use crate::__sql as sql;
 
-/// The argument of `tx = …`, which the caller must have lent.
+/// The argument of `tx = …`. If it is a transaction, the caller must have lent it:
+/// `borrowed(Argument(&tx).given())`.
 ///
-/// Whether it is a transaction is for [`enter_in`].
+/// Whether it is one is for [`enter_in`], so that one mistake is one error.
 #[cfg(feature = "sql")]
-pub fn borrowed<T: BorrowedTransaction>(_: &T) {}
+#[derive(Debug)]
+pub struct Argument<'a, T>(pub &'a T);
 
-/// The types that an argument may have that is named in `tx = …`.
+#[cfg(feature = "sql")]
+impl<T: FenceConnection> Argument<'_, T> {
+    /// A transaction by value.
+    pub fn given(&self) -> Given<T> {
+        Given(PhantomData)
+    }
+}
+
+/// See [`Argument`]. A method of the type comes before that of a trait.
+pub trait NoTransaction {
+    /// Nothing to object to.
+    fn given(&self) -> Given<&mut ()> {
+        Given(PhantomData)
+    }
+}
+
+#[cfg(feature = "sql")]
+impl<T> NoTransaction for Argument<'_, T> {}
+
+/// The type of an argument.
+#[derive(Debug)]
+pub struct Given<T>(PhantomData<T>);
+
+/// Refuses a transaction by value.
+#[cfg(feature = "sql")]
+pub fn borrowed<T: Borrowed>(_: T) {}
+
+/// The caller has lent the argument.
 #[cfg(feature = "sql")]
 #[diagnostic::on_unimplemented(
     message = "the caller begins and commits the transaction, so the function borrows it",
-    label = "`{Self}` is no `&mut`; write `&mut` before the type of this argument"
+    label = "this argument is no `&mut`; write `&mut` before its type"
 )]
-pub trait BorrowedTransaction {}
+pub trait Borrowed {}
 
 #[cfg(feature = "sql")]
 #[diagnostic::do_not_recommend]
-impl<T: ?Sized> BorrowedTransaction for &mut T {}
+impl<T: ?Sized> Borrowed for Given<&mut T> {}
+
+/// Borrows the argument of `tx = …` anew, as `&mut *tx`. A method needs no `mut` in front of the argument, and
+/// gives no second error where the argument is no reference.
+pub trait Lend {
+    /// Its borrow.
+    fn dblock_lend(&mut self) -> &mut Self {
+        self
+    }
+}
+
+impl<T: ?Sized> Lend for T {}
+
+/// As [`Lend`], of transactions only.
+pub trait LendToBody {
+    /// Its borrow.
+    fn dblock_lend_to_body(&mut self) -> &mut Self;
+}
+
+#[cfg(feature = "sql")]
+impl<T: FenceConnection + ?Sized> LendToBody for T {
+    fn dblock_lend_to_body(&mut self) -> &mut Self {
+        self
+    }
+}
+
+/// What is no borrowed transaction keeps its type, so that the body has no errors too. The compiler tries this
+/// method after that of [`LendToBody`].
+pub trait NoLoan: Sized {
+    /// Never called, because that does not compile.
+    #[must_use]
+    fn dblock_lend_to_body(&self) -> Self {
+        unreachable!("an argument of `tx` is a transaction")
+    }
+}
+
+impl<T> NoLoan for T {}
 
 /// As [`run`], step by step: takes a lock that ends with a transaction of the caller's.
 ///

@@ -71,6 +71,13 @@ fn what_looks_like_a_name_is_none() {
         "matches!(x, Some(a) if a > 0)",
         "format!(\"{{a}} {a_b}\")",
         "select! { a = x => { a } }",
+        "info!(a.id = %x)",
+        "info!(a.b.c = ?x, \"text\")",
+        "info!(target: \"t\", a.id = x, b.c = %y, \"text\")",
+        "info!(x.y = 1, a.id = 2)",
+        "info!(parent: &x, a.id = %y)",
+        "info!(a = %x, b = y)",
+        "span!(Level::INFO, \"n\", a.id = %x, b = Empty)",
     ] {
         assert_eq!(names(body), "", "{body}");
     }
@@ -92,6 +99,11 @@ fn the_arguments_of_a_macro_are_read_too() {
         ("select! { x = a.next() => { self.go(x) } }", "a self"),
         ("info!(a = %a.id, b = ?c, x =% 1)", "c a"),
         ("info!(%x, b = 1, a | c)", "c a"),
+        ("info!(a = a, b = %c)", "c a"),
+        ("info!(a.id = %a.id, b.id, \"text\")", "b a"),
+        ("info!(b.id = a.id)", "a"),
+        ("m!({ a.id = 1; })", "a"),
+        ("m!(a == b, c % 1 => 2)", "c b a"),
         ("select! { m = c.recv() => { if let Some(a) = m { g(a) } } }", "c"),
         (
             "select! { Some(a) = c.recv(), if b => { g(a) } else => a }",

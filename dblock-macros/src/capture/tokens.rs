@@ -36,11 +36,11 @@ impl Uses {
         self.in_macro = around;
     }
 
-    /// In `name = value` the name is the macro's.
+    /// In `name = value` and `group.name = value` the name is the macro's.
     fn expressions(&mut self, list: &mut [Expr]) {
         for expr in list {
             match expr {
-                Expr::Assign(assign) if matches!(*assign.left, Expr::Path(_)) => {
+                Expr::Assign(assign) if is_names(&assign.left) => {
                     self.visit_expr_mut(&mut assign.right);
                 }
                 expr => self.visit_expr_mut(expr),
@@ -75,6 +75,10 @@ impl Uses {
                 && let Some((arm, behind)) = MacroArm::read(&tokens[at..])
             {
                 self.macro_arm(arm);
+                at += behind;
+                continue;
+            }
+            if let Some(behind) = field_name(&tokens[..at], &tokens[at..]) {
                 at += behind;
                 continue;
             }
@@ -124,6 +128,33 @@ impl Uses {
             }
         }
     }
+}
+
+/// `name` and `group.name`.
+fn is_names(expr: &Expr) -> bool {
+    match expr {
+        Expr::Path(_) => true,
+        Expr::Field(field) => is_names(&field.base),
+        _ => false,
+    }
+}
+
+/// How many tokens are the name in `name = value` or `group.name = value`, where that is an element of a list with
+/// commas, as `tracing` has them.
+fn field_name(before: &[TokenTree], tokens: &[TokenTree]) -> Option<usize> {
+    if before.last().is_some_and(|token| !is_punct(token, ',')) {
+        return None;
+    }
+    let name = |at: usize| matches!(tokens.get(at), Some(TokenTree::Ident(_)));
+    let mark = |at: usize, mark| tokens.get(at).is_some_and(|token| is_punct(token, mark));
+    let mut end = 1;
+    while mark(end, '.') && name(end + 1) {
+        end += 2;
+    }
+    let is_named = name(0) && mark(end, '=') && !mark(end + 1, '=') && !mark(end + 1, '>');
+    let mut rest = tokens.iter();
+    let stop = rest.find(|token| is_punct(token, ',') || is_punct(token, ';'));
+    (is_named && stop.is_none_or(|stop| is_punct(stop, ','))).then_some(end)
 }
 
 /// `pattern => code`, `pattern if guard => code`, and `pattern = value, if condition => code` of `select!`.

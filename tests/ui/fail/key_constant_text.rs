@@ -16,6 +16,31 @@ async fn several(id: u64) -> Result<(), OrderError> {
     Ok(())
 }
 
+#[distributed_lock(key = ("order:{id}" as &str))]
+async fn cast(id: u64) -> Result<(), OrderError> {
+    Ok(())
+}
+
+#[distributed_lock(key = &*"order:{id}")]
+async fn dereferenced(id: u64) -> Result<(), OrderError> {
+    Ok(())
+}
+
+#[distributed_lock(key = std::borrow::Cow::Borrowed("order:{id}"))]
+async fn cow(id: u64) -> Result<(), OrderError> {
+    Ok(())
+}
+
+#[distributed_lock(key = { let key = "order:{id}"; key.to_owned() })]
+async fn local(id: u64) -> Result<(), OrderError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:{oder_id}".to_owned())]
+async fn misspelt(order_id: u64) -> Result<(), OrderError> {
+    Ok(())
+}
+
 fn main() {
-    let _ = (settle, joined, several);
+    let _ = (settle, joined, several, cast, dereferenced, cow, local, misspelt);
 }

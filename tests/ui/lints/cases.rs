@@ -58,6 +58,8 @@
     clippy::unreachable
 )]
 
+use std::pin::Pin;
+
 #[cfg(feature = "locked")]
 use dblock::distributed_lock;
 use dblock_ui_tests::OrderError;
@@ -67,6 +69,11 @@ pub struct View<'a>(&'a str);
 
 pub struct Service {
     name: String,
+}
+
+#[async_trait::async_trait]
+pub trait Trait {
+    async fn with_items(&self, number: u64) -> Result<u64, OrderError>;
 }
 
 #[cfg_attr(feature = "locked", distributed_lock(key = "a", ttl = "10s", wait = "1s"))]
@@ -310,6 +317,56 @@ pub async fn conditional(nothing: (), number: u64, _third: u64) -> Result<u64, O
     drop(number);
     let same = nothing;
     Ok(_third)
+}
+
+// Items stand in front of all statements of the async block that the user wrote.
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub fn by_hand(number: u64) -> impl Future<Output = Result<u64, OrderError>> + Send {
+    let twice = number + number;
+    async move {
+        use std::convert::identity;
+        const MORE: u64 = 3;
+        fn inner(number: u64) -> u64 {
+            identity(number)
+        }
+        yield_now().await;
+        Ok(inner(twice).max(MORE))
+    }
+}
+
+#[rustfmt::skip]
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub fn by_hand_in_one_expression(number: u64) -> impl Future<Output = Result<u64, OrderError>> {
+    async move { quiet(number, "a").await }
+}
+
+#[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+pub fn by_hand_in_a_box<'a>(text: &'a str) -> Pin<Box<dyn Future<Output = Result<usize, OrderError>> + 'a>> {
+    Box::pin(async move {
+        const MORE: usize = 3;
+        yield_now().await;
+        let late = 1;
+        const LATE: usize = 4;
+        Ok(text.len().max(MORE).max(LATE).max(late))
+    })
+}
+
+#[async_trait::async_trait]
+impl Trait for Service {
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    async fn with_items(&self, number: u64) -> Result<u64, OrderError> {
+        const MORE: u64 = 3;
+        yield_now().await;
+        Ok(number.max(MORE) + self.name.len() as u64)
+    }
+}
+
+// A bare function has nothing that lends the transaction anew.
+#[cfg_attr(feature = "locked", distributed_lock(key = "a", tx = tx))]
+pub async fn in_transaction(tx: &mut sqlx::Transaction<'_, sqlx::Postgres>) -> Result<(), OrderError> {
+    yield_now().await;
+    drop(sqlx::query("SELECT 1").execute(&mut **tx).await);
+    Ok(())
 }
 
 #[deprecated]

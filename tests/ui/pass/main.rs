@@ -19,6 +19,7 @@ forms! {
     all_arguments
     async_trait_methods
     bodies_of_one_expression
+    forbid_unused
     foreign_attributes
     free_function
     from_macro_rules
@@ -57,6 +58,7 @@ forms! {
     unicode
     unsafe_function
     used_names
+    workarounds
 }
 
 #[test]
